@@ -1,0 +1,153 @@
+"""Which sealed segments and cleaned runs make up a partition, in order?
+
+Answered from one LIST of the partition's folder and the highest `.clean` (PROTOCOL.md, "The chain rule"; DESIGN 2.3):
+at an offset stands the current cleaned run that begins there, else the generation-0 index that begins there, else the
+commit record of that name. What the highest `.clean` does not name does not exist. This module reads nothing: it turns
+names into offsets.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from txlog.core import names
+from txlog.core.names import NumberedName, SegmentName, SegmentObject
+from txlog.core.records import Clean
+from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionListing:
+    """The names in a partition's folder, sorted out. Everything is in ascending order."""
+
+    folder: str
+    """The folder that was listed, for messages; ends in `/`."""
+    batches: tuple[int, ...]
+    """Base offsets of commit records at or above the boundary; those below do not count any more."""
+    segments: tuple[SegmentName, ...]
+    """Indexes of generation 0."""
+    runs: tuple[SegmentName, ...]
+    """Indexes of cleaned runs, current or not."""
+    snapshots: tuple[int, ...]
+    boundary: int
+    """The highest boundary; 0 if there is none."""
+    clean: int | None
+    """Number of the highest `.clean`; None if there is none."""
+
+
+def parse_listing(listed: Iterable[str], folder: str = "") -> PartitionListing:
+    """Sorts out the names of one LIST of a partition's folder; names that are not ours are skipped."""
+    numbered: dict[str, list[int]] = {"batch": [], "snapshot": [], "boundary": [], "clean": []}
+    segments: list[SegmentName] = []
+    runs: list[SegmentName] = []
+    for name in listed:
+        match names.parse_partition_object(name):
+            case NumberedName(kind=kind, number=number):
+                numbered[kind].append(number)
+            case SegmentObject(segment=segment, kind="index"):
+                (runs if segment.generation else segments).append(segment)
+    boundary = max(numbered["boundary"], default=0)
+    return PartitionListing(
+        folder=folder,
+        batches=tuple(sorted(base for base in numbered["batch"] if base >= boundary)),
+        segments=tuple(sorted(segments)),
+        runs=tuple(sorted(runs)),
+        snapshots=tuple(sorted(numbered["snapshot"])),
+        boundary=boundary,
+        clean=max(numbered["clean"], default=None),
+    )
+
+
+def sealed_end(listing: PartitionListing, clean: Clean | None) -> int:
+    """The offset below which everything is sealed: the tail of commit records begins there.
+
+    A segment is sealed only after the one before it, and a boundary stands only where all below is sealed.
+    """
+    _check_given(listing, clean)
+    return _sealed_end(listing, _current_runs(clean))
+
+
+def walk(listing: PartitionListing, clean: Clean | None, start: int) -> tuple[SegmentName, ...]:
+    """Sealed segments and current cleaned runs from the one that contains `start` up to the sealed end, in order.
+
+    `clean` is the object that `listing.clean` names. Empty if `start` is at or above the sealed end. For a user's topic
+    `start` is at least the log start, for an internal one at least the boundary: below, segments may be gone.
+
+    Raises MissingObjectError if the chain has a hole: a LIST of several pages that raced with a sealing writer, so list
+    again; if the hole stays, the log is damaged. CorruptLogError if two segments claim the same base offset.
+    """
+    _check_given(listing, clean)
+    runs = _current_runs(clean)
+    end = _sealed_end(listing, runs)
+    if start >= end:
+        return ()
+    runs_at = {run.base_offset: run for run in runs}
+    segments_at = _segments_by_base(listing)
+    first = _containing(runs, start) or _containing(listing.segments, start)
+    found: list[SegmentName] = []
+    at = first.base_offset if first is not None else start
+    while at < end:
+        name = runs_at.get(at)
+        if name is None:
+            candidates = segments_at.get(at, ())
+            if len(candidates) > 1:
+                listed = " and ".join(segment.index for segment in candidates)
+                raise CorruptLogError(f"{listing.folder}: segments {listed} begin at the same offset; run `txlog fsck`")
+            if not candidates:
+                raise MissingObjectError(
+                    f"{listing.folder}: no sealed segment and no current cleaned run begins at offset {at}, "
+                    f"but the log is sealed up to {end}; list again, and if this persists run `txlog fsck`"
+                )
+            name = candidates[0]
+        found.append(name)
+        at = name.end_offset
+    return tuple(found)
+
+
+def check_clean(clean: Clean, number: int, path: str) -> None:
+    """Raises CorruptRecordError naming `path` unless `clean` is version `number` with ordered, disjoint runs."""
+    if clean.number != number:
+        raise CorruptRecordError(f"{path}: holds version {clean.number}, and its name says {number}")
+    before = 0
+    for run in clean.runs:
+        if run.base_offset < before or run.end_offset <= run.base_offset:
+            raise CorruptRecordError(f"{path}: run {run.name.index} overlaps the one before it, or is empty")
+        if names.parse_partition_object(run.name.index) is None:
+            raise CorruptRecordError(f"{path}: {run.name.index!r} cannot be the name of a cleaned run")
+        before = run.end_offset
+
+
+def _check_given(listing: PartitionListing, clean: Clean | None) -> None:
+    given = clean.number if clean is not None else None
+    if given != listing.clean:
+        raise ValueError(
+            f"{listing.folder}: the highest .clean of this listing is {listing.clean}, and {given} was given"
+        )
+
+
+def _current_runs(clean: Clean | None) -> tuple[SegmentName, ...]:
+    return tuple(run.name for run in clean.runs) if clean is not None else ()
+
+
+def _sealed_end(listing: PartitionListing, runs: Sequence[SegmentName]) -> int:
+    last_run = runs[-1].end_offset if runs else 0
+    last_segment = max((segment.end_offset for segment in listing.segments), default=0)
+    return max(listing.boundary, last_run, last_segment)
+
+
+def _segments_by_base(listing: PartitionListing) -> dict[int, list[SegmentName]]:
+    by_base: dict[int, list[SegmentName]] = {}
+    for segment in listing.segments:
+        by_base.setdefault(segment.base_offset, []).append(segment)
+    return by_base
+
+
+def _containing(ordered: Sequence[SegmentName], offset: int) -> SegmentName | None:
+    at = bisect_right(ordered, offset, key=_base_offset) - 1
+    return ordered[at] if at >= 0 and offset < ordered[at].end_offset else None
+
+
+def _base_offset(segment: SegmentName) -> int:
+    return segment.base_offset

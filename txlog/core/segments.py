@@ -1,0 +1,213 @@
+"""What does sealing a segment write down about it, and where in it lies an offset or a timestamp?
+
+`build_index` is a pure function of the segment's commit records, but for the one file that takes the rows which rode
+inline. See PROTOCOL.md, "Segment index"; DESIGN 2.2.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from txlog.core import names
+from txlog.core.names import SegmentName
+from txlog.core.records import CommitRecord, DataFile, IndexedFile, IndexEntry, SegmentIndex, TxnIndex
+from txlog.core.txn_index import aborted_txn_of
+from txlog.errors import CorruptLogError, CorruptRecordError
+
+
+def build_index(
+    records: Sequence[CommitRecord], last_digest: str, inline_file: DataFile | None
+) -> tuple[SegmentIndex, TxnIndex | None]:
+    """The generation-0 index of a segment, and its transaction index if any of its markers ended a transaction with rows.
+
+    `records` are all of one segment, in order; `last_digest` is the digest of the last. `inline_file` holds the rows of
+    all batches that rode inline, in offset order, with an `_offset` column; None if there is no such batch.
+
+    Raises CorruptLogError if the records are no segment, or the file does not hold exactly their inline rows.
+    """
+    if not records:
+        raise CorruptLogError("a segment cannot be empty")
+    base_offset = expected = records[0].base_offset
+    inline = [record for record in records if record.payload_bytes]
+    inline_rows = sum(record.records for record in inline)
+    if (inline_file.rows if inline_file is not None else 0) != inline_rows:
+        found = "none" if inline_file is None else f"{inline_file.path} with {inline_file.rows}"
+        raise CorruptLogError(
+            f"segment {base_offset}: {inline_rows} rows rode inline, and the file for them is {found}"
+        )
+
+    files: list[IndexedFile] = []
+    entries: list[IndexEntry] = []
+    inline_number = sum(len(record.files) for record in records)
+    inline_row = 0
+    for record in records:
+        if record.base_offset != expected or record.segment_base != base_offset:
+            raise CorruptLogError(
+                f"segment {base_offset}: found the record of offset {record.base_offset} in segment {record.segment_base} "
+                f"where offset {expected} was expected"
+            )
+        expected = record.end_offset
+        check_rows(record, f"segment {base_offset}")
+        file: int | None = None
+        first_row = 0
+        if record.files:
+            file = len(files)
+            files.extend(_indexed(data_file, record.schema_id) for data_file in record.files)
+        elif record.payload_bytes:
+            file, first_row = inline_number, inline_row
+            inline_row += record.records
+        entries.append(
+            IndexEntry(
+                base_offset=record.base_offset,
+                records=record.records,
+                kind=record.kind,
+                producer_id=record.producer_id,
+                producer_epoch=record.producer_epoch,
+                base_sequence=record.base_sequence,
+                transactional=record.transactional,
+                timestamp=record.timestamp,
+                file=file,
+                first_row=first_row,
+            )
+        )
+    if inline_file is not None:
+        # Rows of older schemas are written in the newest one of the segment: columns are only ever added.
+        files.append(_indexed(inline_file, max(record.schema_id for record in inline), offset_column=True))
+    aborted = tuple(txn for txn in map(aborted_txn_of, records) if txn is not None)
+    index = SegmentIndex(
+        base_offset=base_offset,
+        end_offset=expected,
+        generation=0,
+        files=tuple(files),
+        entries=tuple(entries),
+        aborted_txns=len(aborted),
+        last_digest=last_digest,
+    )
+    return index, TxnIndex(aborted=aborted) if aborted else None
+
+
+def check_rows(record: CommitRecord, where: str) -> None:
+    """Raises CorruptLogError unless the record says exactly once where its rows are.
+
+    They are in files, or inline, or (internal topics) entries; only data batches and COMMITs have rows, and a data
+    batch has at least one. `where` begins the message.
+    """
+    places = [bool(record.files), bool(record.payload_bytes), bool(record.entries)]
+    if sum(places) > 1:
+        raise CorruptLogError(
+            f"{where}: the batch at offset {record.base_offset} has rows in more than one place: files, inline, entries"
+        )
+    if record.records == 0 and (record.kind == "data" or any(places)):
+        raise CorruptLogError(
+            f"{where}: the {record.kind} batch at offset {record.base_offset} says that it has no rows"
+        )
+    if record.records > 0 and (record.kind not in {"data", "commit"} or not any(places)):
+        raise CorruptLogError(
+            f"{where}: the {record.kind} batch at offset {record.base_offset} cannot have {record.records} rows"
+        )
+    found = sum(file.rows for file in record.files) if record.files else len(record.entries) or record.records
+    if found != record.records:
+        raise CorruptLogError(
+            f"{where}: the batch at offset {record.base_offset} has {record.records} rows, and what it names holds {found}"
+        )
+
+
+def floor_entry(index: SegmentIndex, offset: int) -> int:
+    """Position of the last entry that begins at or below `offset`; -1 if none does.
+
+    In generation 0 that entry contains the offset, if the segment does.
+    """
+    return bisect_right(index.entries, offset, key=_base_offset) - 1
+
+
+def first_at_or_after_timestamp(index: SegmentIndex, timestamp: int) -> int | None:
+    """Position of the first entry with rows whose timestamp is at least `timestamp` (ms); None if there is none.
+
+    Timestamps of a partition never decrease. A coalesced entry of a cleaned run carries the timestamp of its last row,
+    so the row sought is in the entry found.
+    """
+    at = bisect_left(index.entries, timestamp, key=_timestamp)
+    return next((position for position in range(at, len(index.entries)) if index.entries[position].records), None)
+
+
+def check_index(index: SegmentIndex, name: SegmentName, path: str) -> None:
+    """Raises CorruptRecordError naming `path` unless the index is what its name says and hangs together.
+
+    `path` is relative to the root, `<topic>/<partition>/<name>`. Checked: base, end, generation; entries in order and,
+    in generation 0, without holes; every file a possible one of this partition; every batch's rows inside the files it
+    names. An index that passes can be planned from without looking at anything else.
+    """
+    if (index.base_offset, index.end_offset, index.generation) != (name.base_offset, name.end_offset, name.generation):
+        raise CorruptRecordError(
+            f"{path}: holds segment {index.base_offset} to {index.end_offset} of generation {index.generation}, and its name "
+            f"says {name.base_offset} to {name.end_offset} of generation {name.generation}"
+        )
+    topic, _, rest = path.partition("/")
+    partition = rest.partition("/")[0]
+    for file in index.files:
+        if sum(file.row_groups) != file.rows:
+            raise CorruptRecordError(
+                f"{path}: {file.path}: {file.rows} rows, and its row groups hold {sum(file.row_groups)}"
+            )
+        try:
+            names.check_data_path(topic, int(partition) if partition.isdecimal() else -1, file.path)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"{path}: {error}") from None
+    at = index.base_offset
+    for number, entry in enumerate(index.entries):
+        if entry.base_offset < at or (index.generation == 0 and entry.base_offset != at):
+            raise CorruptRecordError(f"{path}: entry {number} begins at offset {entry.base_offset}, expected {at}")
+        at = entry.end_offset
+        _check_entry_rows(index, number, topic in names.INTERNAL_TOPICS, path)
+    if at > index.end_offset or (index.generation == 0 and at != index.end_offset):
+        raise CorruptRecordError(f"{path}: the entries end at offset {at}, the segment at {index.end_offset}")
+
+
+def _check_entry_rows(index: SegmentIndex, number: int, internal: bool, path: str) -> None:
+    entry = index.entries[number]
+    if entry.records and entry.kind not in {"data", "commit"}:
+        raise CorruptRecordError(
+            f"{path}: entry {number}: a batch of kind {entry.kind} cannot have {entry.records} rows"
+        )
+    if entry.file is None:
+        if entry.records and not internal:
+            raise CorruptRecordError(f"{path}: entry {number} has {entry.records} rows and names no file")
+        return
+    if not 0 <= entry.file < len(index.files):
+        raise CorruptRecordError(f"{path}: entry {number} names file {entry.file} of a table of {len(index.files)}")
+    if entry.first_row and entry.first_row >= index.files[entry.file].rows:
+        raise CorruptRecordError(
+            f"{path}: entry {number} begins at row {entry.first_row} of a file of {index.files[entry.file].rows}"
+        )
+    wanted, file = entry.records + entry.first_row, entry.file
+    while wanted > 0 and file < len(index.files):
+        wanted -= index.files[file].rows
+        file += 1
+    if wanted > 0:
+        raise CorruptRecordError(f"{path}: entry {number} names {wanted} rows more than its files hold")
+    # Rows as their writer left them: the files of a batch are the batch's alone, and it uses all of them.
+    if index.generation == 0 and not index.files[entry.file].offset_column and (wanted or entry.first_row):
+        raise CorruptRecordError(f"{path}: entry {number} uses {entry.file} and the next files only in part")
+
+
+def _indexed(file: DataFile, schema_id: int, *, offset_column: bool = False) -> IndexedFile:
+    return IndexedFile(
+        path=file.path,
+        rows=file.rows,
+        bytes=file.bytes,
+        digest=file.digest,
+        footer_digest=file.footer_digest,
+        row_groups=file.row_groups,
+        statistics=file.statistics,
+        schema_id=schema_id,
+        offset_column=offset_column,
+    )
+
+
+def _base_offset(entry: IndexEntry) -> int:
+    return entry.base_offset
+
+
+def _timestamp(entry: IndexEntry) -> int:
+    return entry.timestamp

@@ -1,0 +1,79 @@
+"""Which offset ranges of a partition belong to aborted transactions?
+
+Entries stand in the order of their ABORT markers, in the index of the segment that holds the marker, not of the one
+that holds the rows: a search goes on into later segments until it is complete. See PROTOCOL.md, "Transaction index";
+Kafka's TransactionIndex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from txlog.core.names import SegmentName
+from txlog.core.records import NO_OFFSET, AbortedTxn, CommitRecord, TxnIndex
+from txlog.errors import CorruptRecordError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnIndexSearchResult:
+    """Aborted transactions that overlap the range; `is_complete` says that later entries cannot."""
+
+    aborted: tuple[AbortedTxn, ...]
+    is_complete: bool
+
+
+def aborted_txn_of(record: CommitRecord) -> AbortedTxn | None:
+    """The index entry of a commit record: only an ABORT of a transaction that has rows in this partition has one."""
+    if record.kind != "abort" or record.first_offset == NO_OFFSET:
+        return None
+    return AbortedTxn(
+        producer_id=record.producer_id,
+        first_offset=record.first_offset,
+        last_offset=record.base_offset,
+        last_stable_offset=record.last_stable_offset,
+    )
+
+
+def collect_aborted_txns(
+    txns: Iterable[AbortedTxn], *, fetch_offset: int, upper_bound_offset: int
+) -> TxnIndexSearchResult:
+    """Aborted transactions overlapping `[fetch_offset, upper_bound_offset)` (kafka-semantics 4.4)."""
+    found = []
+    for txn in txns:
+        if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
+            found.append(txn)
+        # No transaction that was still open at that moment had begun below the stable offset, so no later entry can
+        # overlap. Sound because the stored offset is the one just after this very marker.
+        if txn.last_stable_offset >= upper_bound_offset:
+            return TxnIndexSearchResult(aborted=tuple(found), is_complete=True)
+    return TxnIndexSearchResult(aborted=tuple(found), is_complete=False)
+
+
+def check_txn_index(txn_index: TxnIndex, name: SegmentName, path: str, *, expected: int | None = None) -> None:
+    """Raises CorruptRecordError naming `path` unless `txn_index` fits the segment `name`.
+
+    `expected` is the number of entries that the segment's `.index` announces.
+    """
+    if expected is not None and len(txn_index.aborted) != expected:
+        raise CorruptRecordError(
+            f"{path}: holds {len(txn_index.aborted)} aborted transactions, and the index announces {expected}"
+        )
+    last_offset = name.base_offset - 1
+    last_stable_offset = 0
+    for txn in txn_index.aborted:
+        if not last_offset < txn.last_offset < name.end_offset:
+            raise CorruptRecordError(
+                f"{path}: the ABORT marker at offset {txn.last_offset} of producer {txn.producer_id} is out of order or outside "
+                f"[{name.base_offset}, {name.end_offset})"
+            )
+        if not txn.first_offset < txn.last_offset:
+            raise CorruptRecordError(
+                f"{path}: producer {txn.producer_id}: first offset {txn.first_offset} is not below the marker's, {txn.last_offset}"
+            )
+        if not last_stable_offset <= txn.last_stable_offset <= txn.last_offset + 1:
+            raise CorruptRecordError(
+                f"{path}: last stable offset {txn.last_stable_offset} at the marker {txn.last_offset}: expected "
+                f"{last_stable_offset} to {txn.last_offset + 1}"
+            )
+        last_offset, last_stable_offset = txn.last_offset, txn.last_stable_offset
