@@ -1,0 +1,68 @@
+"""What time is it, and what shall the new thing be called?
+
+The only module that asks the machine for time, randomness or identifiers. Everything else is given a `Clock` and
+an `IdGenerator`, so that tests and the simulator own both (`txlog.testing.clock`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from typing import Protocol
+
+FIRST_DRAWN_PRODUCER_ID = 2**62
+"""Producer ids from here on are drawn, not assigned by a coordinator (DESIGN 4.1)."""
+
+
+class Clock(Protocol):
+    """Time as a component: the wall clock for what is stored, the monotonic one for ages and deadlines."""
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch; may step backwards."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds of a clock that never steps back; only differences mean something."""
+
+    def sleep_ms(self, ms: int) -> None:
+        """Return after about `ms` milliseconds; at once if `ms` is not positive."""
+
+
+class IdGenerator(Protocol):
+    """Identity and randomness as a component."""
+
+    def new_id(self) -> str:
+        """32 lower-case hex digits, never given out before by anyone."""
+
+    def new_producer_id(self) -> int:
+        """A producer id for a producer without transactional.id, drawn from [2^62, 2^63)."""
+
+    def jitter(self, ms: int) -> int:
+        """A random number of milliseconds between a half and one and a half of `ms`."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def sleep_ms(self, ms: int) -> None:
+        if ms > 0:
+            time.sleep(ms / 1000)
+
+
+class SystemIds:
+    """Ids from the operating system's randomness: unique across processes, forks included."""
+
+    def new_id(self) -> str:
+        return uuid.uuid4().hex
+
+    def new_producer_id(self) -> int:
+        return FIRST_DRAWN_PRODUCER_ID + secrets.randbelow(2**62)
+
+    def jitter(self, ms: int) -> int:
+        return ms // 2 + secrets.randbelow(ms + 1) if ms > 0 else 0
