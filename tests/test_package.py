@@ -1,0 +1,39 @@
+"""`import txlog`: light, complete, and clear about what it does not have."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import txlog
+from txlog import errors
+
+HEAVY = ("pyarrow", "numpy", "pandas", "pyspark", "fsspec", "msgspec", "typer", "rich")
+
+
+def test_importing_txlog_loads_nothing_heavy() -> None:
+    program = (
+        f"import sys, txlog; print(*[name for name in {HEAVY!r} if name in sys.modules], txlog.TxlogError.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["TxlogError"]
+
+
+def test_every_error_is_exported() -> None:
+    defined = {
+        name for name, value in inspect.getmembers(errors, inspect.isclass) if value.__module__ == "txlog.errors"
+    }
+    assert defined <= set(txlog.__all__)
+    assert all(getattr(txlog, name) is getattr(errors, name) for name in defined)
+
+
+def test_dir_lists_what_is_public() -> None:
+    assert {"open", "Producer", "Consumer", "Admin", "Store", "__version__", "TxlogError"} <= set(dir(txlog))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'txlog' has no attribute 'opne'"):
+        _ = txlog.opne

@@ -1,0 +1,119 @@
+"""Kafka's exactly-once transactions as a storage format: what does a user import?
+
+The errors, and, resolved at their first use (PEP 562), the calls of `txlog.client`: `import txlog` loads neither
+pyarrow nor numpy, so that Spark's planning processes, which need the package's names alone, start fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from txlog._version import __version__
+from txlog.errors import (
+    AbortableError,
+    ClockSkewError,
+    CommitFailedError,
+    ConcurrentTransactionsError,
+    CoordinatorContentionError,
+    CorruptLogError,
+    CorruptRecordError,
+    FencedError,
+    FencedInstanceIdError,
+    GroupIdNotFoundError,
+    IllegalStateError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTopicError,
+    InvalidTxnStateError,
+    InvalidTxnTimeoutError,
+    MissingObjectError,
+    NoOffsetForPartitionError,
+    NotAStoreError,
+    OffsetMetadataTooLargeError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    RetriableError,
+    SchemaMismatchError,
+    StorageError,
+    TopicExistsError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+    TransactionalIdNotFoundError,
+    TxlogError,
+    TxlogTimeoutError,
+    TxnVersionScopeError,
+    UnknownOptionError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+    UnsupportedStoreError,
+)
+
+_CLIENT = frozenset({"Admin", "Consumer", "Producer", "Store", "open"})
+
+__all__ = [
+    "AbortableError",
+    "Admin",
+    "ClockSkewError",
+    "CommitFailedError",
+    "ConcurrentTransactionsError",
+    "Consumer",
+    "CoordinatorContentionError",
+    "CorruptLogError",
+    "CorruptRecordError",
+    "FencedError",
+    "FencedInstanceIdError",
+    "GroupIdNotFoundError",
+    "IllegalStateError",
+    "InvalidConfigurationError",
+    "InvalidPartitionsError",
+    "InvalidProducerEpochError",
+    "InvalidProducerIdMappingError",
+    "InvalidRequestError",
+    "InvalidTopicError",
+    "InvalidTxnStateError",
+    "InvalidTxnTimeoutError",
+    "MissingObjectError",
+    "NoOffsetForPartitionError",
+    "NotAStoreError",
+    "OffsetMetadataTooLargeError",
+    "OffsetOutOfRangeError",
+    "OutOfOrderSequenceError",
+    "OutcomeUnknownError",
+    "Producer",
+    "ProducerFencedError",
+    "RecordTooLargeError",
+    "RetriableError",
+    "SchemaMismatchError",
+    "StorageError",
+    "Store",
+    "TopicExistsError",
+    "TransactionAbortableError",
+    "TransactionAbortedError",
+    "TransactionalIdNotFoundError",
+    "TxlogError",
+    "TxlogTimeoutError",
+    "TxnVersionScopeError",
+    "UnknownOptionError",
+    "UnknownTopicOrPartitionError",
+    "UnstableOffsetCommitError",
+    "UnsupportedStoreError",
+    "__version__",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CLIENT:
+        raise AttributeError(f"module 'txlog' has no attribute '{name}'")
+    return getattr(importlib.import_module("txlog.client"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
