@@ -1,0 +1,219 @@
+"""Which schemas may a topic have, and how may one change?
+
+A schema is a tuple of fields over a closed list of types that Arrow, Parquet and Spark agree on bit by bit (PROTOCOL.md,
+"Types"). Fields are found in files by id, never by name or position, so an id is given once and never again; a schema
+changes only by nullable columns at its end. Arrow's view of the same list is `txlog.storage.arrow_schema`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from txlog.core.records import SchemaField
+from txlog.errors import SchemaMismatchError
+
+SCALAR_TYPES = frozenset(
+    {
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float32",
+        "float64",
+        "string",
+        "binary",
+        "date",  # days since 1970-01-01
+        "timestamp",  # microseconds, UTC
+        "timestamp_ntz",  # microseconds of a wall clock in no zone
+    }
+)
+"""Besides these: `decimal(p,s)` with 1 <= p <= 38 and 0 <= s <= p, and the nested `list`, `map`, `struct`."""
+
+RESERVED_PREFIXES = ("_topic", "_partition", "_offset", "_timestamp")
+"""Columns that txlog adds to what is read; no column of a topic may begin so, in any case."""
+
+MAX_NESTING = 8
+"""Types nest no deeper: far below the depth that a metadata object may have."""
+MAX_FIELD_ID = 2**31 - 1
+
+_DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)", re.ASCII)
+_CHILDREN = {"list": (1, 1), "map": (2, 2), "struct": (1, 10_000)}
+
+
+def parse_decimal(type_name: str) -> tuple[int, int] | None:
+    """(precision, scale) of `decimal(p,s)` within the limits; None for any other text."""
+    match = _DECIMAL.fullmatch(type_name)
+    if match is None or decimal_type(precision := int(match[1]), scale := int(match[2])) != type_name:
+        return None
+    return (precision, scale) if 1 <= precision <= 38 and scale <= precision else None
+
+
+def decimal_type(precision: int, scale: int) -> str:
+    """The name of a decimal type."""
+    return f"decimal({precision},{scale})"
+
+
+def check_fields(fields: Sequence[SchemaField], where: str = "schema") -> None:
+    """Raises SchemaMismatchError, beginning with `where`, unless `fields` can be the schema of a topic.
+
+    At least one column; known types with the right number of children; names neither empty, reserved nor equal but for
+    case within one struct; ids distinct and positive; map keys not null.
+    """
+    if not fields:
+        raise SchemaMismatchError(f"{where}: a topic needs at least one column")
+    _check_names(fields, where)
+    for field in fields:
+        if field.name.lower().startswith(RESERVED_PREFIXES):
+            raise SchemaMismatchError(
+                f"{where}: column {field.name!r}: names that begin with {', '.join(RESERVED_PREFIXES)} belong to txlog; rename it"
+            )
+        _check_type(field, field.name, 1, where)
+    ids = [field.id for field in _all_fields(fields)]
+    if len(set(ids)) != len(ids) or min(ids) < 1 or max(ids) > MAX_FIELD_ID:
+        raise SchemaMismatchError(
+            f"{where}: field ids must be distinct and in [1, {MAX_FIELD_ID}], found {sorted(ids)}"
+        )
+
+
+def assign_ids(fields: Sequence[SchemaField], first_id: int = 1) -> tuple[SchemaField, ...]:
+    """The same fields with ids from `first_id` on, depth first, a parent before its children."""
+    ids = iter(range(first_id, MAX_FIELD_ID + 1))
+    return tuple(_with_ids(field, ids) for field in fields)
+
+
+def max_field_id(fields: Sequence[SchemaField]) -> int:
+    """The highest id, 0 if there are no fields. As columns are never dropped, no higher one was ever given."""
+    return max((field.id for field in _all_fields(fields)), default=0)
+
+
+def evolve(old: Sequence[SchemaField], new: Sequence[SchemaField], where: str = "schema") -> tuple[SchemaField, ...]:
+    """The schema that follows `old` when the user asks for `new`; ids in `new` do not matter.
+
+    Columns of `old` keep id and place, found by name; the others come after them, in their order, with new ids. The
+    result equals `old` if nothing is new. Raises SchemaMismatchError, beginning with `where`, if a column is missing or
+    has changed, or a new one is not nullable.
+    """
+    wanted = {field.name: field for field in new}
+    kept = {field.name for field in old}
+    for field in old:
+        found = wanted.get(field.name)
+        if found is None:
+            raise SchemaMismatchError(
+                f"{where}: column {field.name!r} is missing; columns can be added, not dropped or renamed"
+            )
+        if _shape(found) != _shape(field):
+            raise SchemaMismatchError(
+                f"{where}: column {field.name!r}: expected {describe(field)}, found {describe(found)}"
+            )
+    return add_columns(old, [field for field in new if field.name not in kept], where)
+
+
+def add_columns(
+    old: Sequence[SchemaField], added: Sequence[SchemaField], where: str = "schema"
+) -> tuple[SchemaField, ...]:
+    """`old` with further columns after it, under new ids; raises SchemaMismatchError unless they are new and nullable."""
+    for field in added:
+        if not field.nullable:
+            raise SchemaMismatchError(
+                f"{where}: new column {field.name!r} must be nullable: rows written before it have no value"
+            )
+    fields = (*old, *assign_ids(added, max_field_id(old) + 1))
+    check_fields(fields, where)
+    return fields
+
+
+def describe(field: SchemaField) -> str:
+    """The type of a field as a person reads it, e.g. `list<struct<key string, value binary>> not null`."""
+    return _type_text(field) + ("" if field.nullable else " not null")
+
+
+def _check_names(fields: Sequence[SchemaField], where: str) -> None:
+    seen: dict[str, str] = {}
+    for field in fields:
+        if not field.name or len(field.name) > 1000 or "\0" in field.name:
+            raise SchemaMismatchError(
+                f"{where}: column name {field.name!r} must have 1 to 1000 characters, none of them NUL"
+            )
+        other = seen.setdefault(field.name.lower(), field.name)
+        if other is not field.name:
+            raise SchemaMismatchError(
+                f"{where}: columns {other!r} and {field.name!r} differ in case only, or not at all; Spark confuses them"
+            )
+
+
+def _check_type(field: SchemaField, path: str, depth: int, where: str) -> None:
+    bounds = _CHILDREN.get(field.type)
+    if bounds is None:
+        if field.type not in SCALAR_TYPES and parse_decimal(field.type) is None:
+            known = ", ".join([*sorted(SCALAR_TYPES), "decimal(p,s)", *_CHILDREN])
+            raise SchemaMismatchError(
+                f"{where}: column {path!r}: type {field.type!r} is not supported; use one of {known}"
+            )
+        bounds = (0, 0)
+    if not bounds[0] <= len(field.fields) <= bounds[1]:
+        raise SchemaMismatchError(
+            f"{where}: column {path!r}: a {field.type} cannot have {len(field.fields)} child fields"
+        )
+    if depth > MAX_NESTING:
+        raise SchemaMismatchError(f"{where}: column {path!r}: types nest deeper than {MAX_NESTING} levels")
+    if field.type == "map" and field.fields[0].nullable:
+        raise SchemaMismatchError(f"{where}: column {path!r}: the key of a map cannot be null")
+    _check_names(field.fields, f"{where}: in {path!r}")
+    for child in field.fields:
+        _check_type(child, f"{path}.{child.name}", depth + 1, where)
+
+
+def _all_fields(fields: Iterable[SchemaField]) -> Iterator[SchemaField]:
+    for field in fields:
+        yield field
+        yield from _all_fields(field.fields)
+
+
+def _with_ids(field: SchemaField, ids: Iterator[int]) -> SchemaField:
+    own = next(ids)
+    return msgspec.structs.replace(field, id=own, fields=tuple(_with_ids(child, ids) for child in field.fields))
+
+
+def _shape(field: SchemaField) -> tuple[object, ...]:
+    """What must not change: all but ids, and the names of a list's or map's children, which each engine spells its own way."""
+    named = field.type == "struct"
+    children = tuple((child.name if named else "", _shape(child)) for child in field.fields)
+    return (field.type, field.nullable, children)
+
+
+def _type_text(field: SchemaField) -> str:
+    if field.type == "struct":
+        return f"struct<{', '.join(f'{child.name} {describe(child)}' for child in field.fields)}>"
+    if field.fields:
+        return f"{field.type}<{', '.join(describe(child) for child in field.fields)}>"
+    return field.type
+
+
+KAFKA_FIELDS = assign_ids(
+    [
+        SchemaField(id=1, name="key", type="binary"),
+        SchemaField(id=1, name="value", type="binary"),
+        SchemaField(
+            id=1,
+            name="headers",
+            type="list",
+            fields=(
+                SchemaField(
+                    id=1,
+                    name="element",
+                    type="struct",
+                    fields=(
+                        SchemaField(id=1, name="key", type="string"),
+                        SchemaField(id=1, name="value", type="binary"),
+                    ),
+                ),
+            ),
+        ),
+        SchemaField(id=1, name="timestamp", type="timestamp"),
+    ]
+)
+"""The schema of a topic that is created without one: Kafka's record, `timestamp` being the user's own."""
