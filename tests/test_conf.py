@@ -1,0 +1,13 @@
+"""Files that must say what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from txlog.config import render_toml
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_txlog_toml_is_the_table_of_settings() -> None:
+    assert (ROOT / "conf" / "txlog.toml").read_text(encoding="utf-8") == render_toml(), "run `make conf`"
