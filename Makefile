@@ -1,0 +1,52 @@
+# The same few commands for people and for CI. Every target sets up what it needs: `make demo` and `make test` work on
+# a clean clone.
+
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+# Made by scripts/setup.sh at its end; made again when the dependencies change.
+STAMP := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test demo bench-core conf wheel clean distclean
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@echo '  ARGS="..." is handed on by test, demo and bench-core; PYTHON=... chooses the interpreter of setup.'
+
+setup: $(STAMP) ## Make .venv with all that the other targets need
+
+$(STAMP): pyproject.toml scripts/setup.sh
+	@PYTHON='$(PYTHON)' scripts/setup.sh $(VENV)
+
+check: $(STAMP) ## Lint, formatting, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(STAMP) ## Run all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+demo: $(STAMP) ## Run the main job on 336,776 real flights
+	$(BIN)/txlog demo $(ARGS)
+
+bench-core: $(STAMP) ## Milliseconds and storage requests of an append and of a transaction
+	$(BIN)/python -m benchmarks.core $(ARGS)
+
+conf: $(STAMP) ## Write conf/txlog.toml from the table of settings
+	$(BIN)/python conf/generate.py
+
+wheel: $(STAMP) ## Build sdist and wheel into dist/
+	$(BIN)/python -m build --no-isolation
+
+clean: ## Remove what builds, tests and tools left
+	rm -rf build dist reports spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean ## ... and .venv
+	rm -rf $(VENV)
