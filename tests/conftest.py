@@ -1,0 +1,19 @@
+"""What every test stands on: the same examples on every run, and nothing of the developer's environment."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# The same examples on every machine, and no time limit on one: a slow runner is not a bug.
+settings.register_profile(
+    "default", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+# HYPOTHESIS_PROFILE=explore looks for new counterexamples, by hand.
+settings.register_profile("explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# Settings of the developer's shell must not decide what a test sees.
+for name in ("TXLOG_CONFIG", "TXLOG_STORE"):
+    os.environ.pop(name, None)
