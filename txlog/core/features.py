@@ -7,7 +7,8 @@ misread; what older ones may safely ignore is an unknown field, not a feature.
 
 from __future__ import annotations
 
-from txlog.core.records import StoreDescriptor
+from collections.abc import Iterable
+
 from txlog.errors import UnsupportedStoreError
 
 FORMAT_VERSION = 1
@@ -22,9 +23,9 @@ STORE_FEATURES = (STAGED_COMMIT, TXN_V2)
 KNOWN_FEATURES = frozenset(STORE_FEATURES)
 
 
-def check_features(descriptor: StoreDescriptor, where: str) -> None:
+def check_features(features: Iterable[str], where: str) -> None:
     """Raises UnsupportedStoreError, beginning with `where`, if the store needs what this txlog does not know."""
-    unknown = sorted(set(descriptor.features) - KNOWN_FEATURES)
+    unknown = sorted(set(features) - KNOWN_FEATURES)
     if unknown:
         raise UnsupportedStoreError(
             f"{where}: the store needs {', '.join(unknown)}, and this txlog knows {', '.join(STORE_FEATURES)}; upgrade pyspark-txlog"

@@ -1,0 +1,1 @@
+"""What users call: store, topics, producer, consumer, admin."""

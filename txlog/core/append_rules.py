@@ -1,0 +1,230 @@
+"""May this batch, marker or segment come next in this partition?
+
+Judged on the state folded up to the very slot that is about to be created, so "checked against everything before it"
+and "right after it" are one step (DESIGN 3). Nothing here writes; the verdict is a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from txlog.core.records import NO_OFFSET, NO_SEQUENCE, CommitRecord, DataFile, Entry
+from txlog.core.state import PartitionState, lso_of
+from txlog.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    TxlogError,
+    UnknownTopicOrPartitionError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollPolicy:
+    """When the active segment is full: `segment.batches`, `segment.bytes`, `segment.ms`."""
+
+    batches: int = 100
+    bytes: int = 2**30
+    ms: int = 604_800_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDraft:
+    """A data batch before it has an offset. A retry must present the identical draft (Kafka pitfall P30)."""
+
+    records: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = NO_SEQUENCE
+    transactional: bool = False
+    schema_id: int = 0
+    files: tuple[DataFile, ...] = ()
+    payload: bytes = b""
+    entries: tuple[Entry, ...] = ()
+    roll: RollPolicy = RollPolicy()
+
+    @property
+    def last_sequence(self) -> int:
+        return self.base_sequence + self.records - 1 if self.base_sequence >= 0 else NO_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """Append it at the next offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """It is already there, at these offsets."""
+
+    base_offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """It must not be appended; `error` says why. Counts only on a fresh tail."""
+
+    error: TxlogError
+
+
+Verdict: TypeAlias = Proceed | Duplicate | Refuse
+
+
+def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
+    """The table of DESIGN 3 (kafka-semantics 4.6), and the fence of a deleted topic (DESIGN 2.6)."""
+    tp = state.topic_partition
+    if draft.schema_id < state.deleted_version:
+        return Refuse(
+            UnknownTopicOrPartitionError(
+                f"{tp}: topic {tp.topic!r} was deleted (or made anew) since this writer opened it; open the topic again"
+            )
+        )
+    pid = draft.producer_id
+    if pid < 0:
+        return Proceed()
+    who = f"{tp}: batch of producer {pid}, epoch {draft.producer_epoch}, sequences {draft.base_sequence}..{draft.last_sequence}"
+    entry = state.producers.get(pid)
+    if entry is not None and draft.base_sequence >= 0 and draft.producer_epoch == entry.producer_epoch:
+        for batch in entry.batches:
+            if (batch.base_sequence, batch.last_sequence) == (draft.base_sequence, draft.last_sequence):
+                return Duplicate(batch.base_offset, batch.timestamp)
+    if entry is not None and draft.producer_epoch < entry.producer_epoch:
+        return Refuse(
+            InvalidProducerEpochError(
+                f"{who}: the partition has seen epoch {entry.producer_epoch}; a newer instance took over, or the transaction was timed out; abort or close"
+            )
+        )
+    if entry is not None and entry.txn_first_offset >= 0 and not draft.transactional:
+        return Refuse(
+            InvalidTxnStateError(
+                f"{who}: not transactional, but this producer has a transaction open since offset {entry.txn_first_offset}"
+            )
+        )
+    if draft.base_sequence < 0:  # offsets of a group: keyed, so only the epoch is checked (kafka-semantics case 46)
+        return Proceed()
+    last = entry.last_sequence if entry is not None and entry.producer_epoch == draft.producer_epoch else NO_SEQUENCE
+    if draft.base_sequence != last + 1:
+        found = (
+            f"the last sequence here is {last}" if entry is not None else "the partition does not know this producer"
+        )
+        return Refuse(
+            OutOfOrderSequenceError(
+                f"{who}: {found}, so {last + 1} must come next; a batch was lost, split or is older than five"
+            )
+        )
+    return Proceed()
+
+
+def marker_is_there(state: PartitionState, producer_id: int, marker_epoch: int) -> bool:
+    """Whether a marker of this epoch is already in: the partition's epoch is ≥ it (DESIGN 4.1).
+
+    Compared with `>` a slow second coordinator's repeated ABORT would end the producer's next transaction.
+    """
+    entry = state.producers.get(producer_id)
+    return entry is not None and entry.producer_epoch >= marker_epoch
+
+
+def next_record(state: PartitionState, draft: BatchDraft, *, now_ms: int, write_id: str) -> CommitRecord:
+    """The commit record of `draft` at the state's next offset."""
+    return CommitRecord(
+        base_offset=state.next_offset,
+        records=draft.records,
+        kind="data",
+        producer_id=draft.producer_id,
+        producer_epoch=draft.producer_epoch,
+        base_sequence=draft.base_sequence,
+        transactional=draft.transactional,
+        timestamp=max(now_ms, state.last_timestamp),
+        segment_base=next_segment_base(state, draft.roll, now_ms),
+        schema_id=draft.schema_id,
+        files=draft.files,
+        payload_bytes=len(draft.payload),
+        entries=draft.entries,
+        write_id=write_id,
+        previous=state.last_digest,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerDraft:
+    """A COMMIT or ABORT marker; a COMMIT may carry the transaction's staged rows or offsets (DESIGN 4.3)."""
+
+    commit: bool
+    producer_id: int
+    marker_epoch: int
+    coordinator_epoch: int
+    records: int = 0
+    schema_id: int = 0
+    files: tuple[DataFile, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    roll: RollPolicy = RollPolicy()
+
+
+def next_marker(state: PartitionState, draft: MarkerDraft, *, now_ms: int, write_id: str) -> CommitRecord:
+    """The marker's record at the state's next offset; rows for a deleted topic are left out, the marker is not."""
+    offset = state.next_offset
+    rows = draft.commit and draft.schema_id >= state.deleted_version
+    entry = state.producers.get(draft.producer_id)
+    first = entry.txn_first_offset if entry is not None and not draft.commit else NO_OFFSET
+    lso = (
+        NO_OFFSET
+        if draft.commit
+        else lso_of(state.producers, offset + 1, state.log_start_offset, but=draft.producer_id)
+    )
+    return CommitRecord(
+        base_offset=offset,
+        records=draft.records if rows else 0,
+        kind="commit" if draft.commit else "abort",
+        producer_id=draft.producer_id,
+        producer_epoch=draft.marker_epoch,
+        transactional=True,
+        timestamp=max(now_ms, state.last_timestamp),
+        segment_base=next_segment_base(state, draft.roll, now_ms),
+        schema_id=draft.schema_id if rows else 0,
+        files=draft.files if rows else (),
+        entries=draft.entries if rows else (),
+        write_id=write_id,
+        previous=state.last_digest,
+        coordinator_epoch=draft.coordinator_epoch,
+        first_offset=first,
+        last_stable_offset=lso,
+    )
+
+
+def next_control(
+    state: PartitionState,
+    *,
+    now_ms: int,
+    write_id: str,
+    log_start_offset: int | None = None,
+    deleted_version: int = 0,
+    expired: tuple[int, ...] = (),
+    roll: RollPolicy = RollPolicy(),
+) -> CommitRecord:
+    """A log_start (if `log_start_offset` is given) or expire record at the state's next offset."""
+    return CommitRecord(
+        base_offset=state.next_offset,
+        records=0,
+        kind="expire" if log_start_offset is None else "log_start",
+        timestamp=max(now_ms, state.last_timestamp),
+        segment_base=next_segment_base(state, roll, now_ms),
+        write_id=write_id,
+        previous=state.last_digest,
+        log_start_offset=NO_OFFSET if log_start_offset is None else log_start_offset,
+        deleted_version=deleted_version,
+        expired=expired,
+    )
+
+
+def next_segment_base(state: PartitionState, policy: RollPolicy, now_ms: int) -> int:
+    """Where the next record's segment begins: the active one, or its own offset if that is full (DESIGN 2.2)."""
+    if state.segment_batches == 0:
+        return state.segment_base
+    full = (
+        state.segment_batches >= policy.batches
+        or state.segment_bytes >= policy.bytes
+        or now_ms - state.segment_started_at >= policy.ms
+    )
+    return state.next_offset if full else state.segment_base

@@ -1,0 +1,106 @@
+"""How does a metadata object become bytes, and bytes a metadata object?
+
+One line of JSON that ends in `"crc32c":"xxxxxxxx"}` and a newline, then `payload_bytes` raw bytes. The CRC covers the
+whole object with its own eight digits as zeros. See PROTOCOL.md, "Metadata objects". Size and nesting are checked
+before anything is parsed; whatever does not fit is a CorruptRecordError that names the object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TypeVar
+
+import google_crc32c
+import msgspec
+
+from txlog.errors import CorruptRecordError, UnsupportedStoreError
+
+MAX_OBJECT_BYTES = 64 * 2**20
+"""No metadata object is larger: indexes and snapshots of very busy segments stay far below."""
+MAX_COMMIT_BYTES = 4 * 2**20
+"""A commit object must go by one request, never by a multipart upload (DESIGN 5)."""
+MAX_DEPTH = 24
+MAX_VERSION = 1
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_TAIL = re.compile(rb',"crc32c":"([0-9a-f]{8})"\}\Z')
+# Possessive, and content with a string that never ends: linear time and no stack, whatever the bytes are.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_ENCODER = msgspec.json.Encoder()
+_VERSION = msgspec.json.Decoder(type=dict[str, msgspec.Raw])
+
+
+def encode(value: msgspec.Struct, payload: bytes = b"") -> bytes:
+    """The stored form of `value`. If there is a payload, `value.payload_bytes` must be its length."""
+    line = _ENCODER.encode(value)
+    head, zeros = line[:-1] + b',"crc32c":"', b'00000000"}\n'
+    crc = google_crc32c.value(head + zeros + payload)
+    return b"".join((head, b"%08x" % crc, b'"}\n', payload))
+
+
+def decode(data: bytes, kind: type[S], path: str) -> tuple[S, bytes]:
+    """(value, payload) of a stored object.
+
+    Raises CorruptRecordError naming `path` for any damage, UnsupportedStoreError for a newer version.
+    """
+    if len(data) > MAX_OBJECT_BYTES:
+        raise CorruptRecordError(
+            f"{path}: {len(data)} bytes, more than the {MAX_OBJECT_BYTES} that a metadata object may have"
+        )
+    end = data.find(b"\n")
+    if end < 0:
+        raise CorruptRecordError(
+            f"{path}: no end of line in {len(data)} bytes; the object is cut off or not one of txlog's"
+        )
+    line, payload = data[:end], data[end + 1 :]
+    tail = _TAIL.search(line)
+    if tail is None:
+        raise CorruptRecordError(f"{path}: its line does not end in a crc32c field")
+    stored = tail[1].decode()
+    zeroed = b"".join((line[:-10], b'00000000"}\n', payload))
+    computed = f"{google_crc32c.value(zeroed):08x}"
+    if computed != stored:
+        raise CorruptRecordError(
+            f"{path}: checksum {stored} is stored, {computed} computed over {len(data)} bytes; the object is damaged"
+        )
+    check_depth(line, path)
+    try:
+        value = msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        _refuse_newer(line, path)
+        raise CorruptRecordError(f"{path}: not a valid {kind.__name__}: {error}") from None
+    _refuse_newer(line, path)
+    announced = getattr(value, "payload_bytes", 0)
+    if announced != len(payload):
+        raise CorruptRecordError(f"{path}: {announced} payload bytes announced, {len(payload)} found")
+    return value, payload
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 of stored bytes, hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_depth(line: bytes, path: str) -> None:
+    """Raises CorruptRecordError if JSON in `line` nests deeper than MAX_DEPTH."""
+    # Each pass takes away the innermost level; whether [ meets } is the parser's to say.
+    brackets = _STRING.sub(b"", line).translate(_ONE_KIND, _NOT_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        brackets = brackets.replace(b"[]", b"")
+    if brackets:
+        raise CorruptRecordError(f"{path}: JSON nested deeper than {MAX_DEPTH} levels, or unbalanced")
+
+
+def _refuse_newer(line: bytes, path: str) -> None:
+    try:
+        version = msgspec.json.decode(_VERSION.decode(line).get("version", msgspec.Raw(b"0")), type=int)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if version > MAX_VERSION:
+        raise UnsupportedStoreError(
+            f"{path}: format version {version}, and this txlog reads up to {MAX_VERSION}; upgrade pyspark-txlog to read this store"
+        )

@@ -1,0 +1,123 @@
+"""May this group commit these offsets here and now, and what has it committed?
+
+Judged on the fold of a `__consumer_offsets` partition up to the very slot that the commit would take (DESIGN 4.5,
+kafka-semantics G).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from txlog.core.partitioning import internal_partition
+from txlog.core.records import GroupEntry, GroupValue, OffsetEntry, OffsetValue
+from txlog.core.state import PartitionState
+from txlog.errors import CommitFailedError, ConcurrentTransactionsError, TxlogError, UnstableOffsetCommitError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsCondition:
+    """Under which an offset commit holds: the group's generation and member, or the offsets the job started from."""
+
+    generation: int | None = None
+    member_id: str = ""
+    expected: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    """Committed offset that must still stand, per partition; None: none was committed."""
+
+
+def offsets_partition(group: str, partitions: int) -> TopicPartition:
+    """Where a group's offsets live: abs(javaStringHash(group)) mod N."""
+    return TopicPartition(CONSUMER_OFFSETS_TOPIC, internal_partition(group, partitions))
+
+
+def offset_entries(group: str, offsets: Mapping[TopicPartition, OffsetValue | None]) -> tuple[OffsetEntry, ...]:
+    """The entries that commit `offsets` (None: a tombstone), in order of topic and partition."""
+    return tuple(
+        OffsetEntry(group=group, topic=tp.topic, partition=tp.partition, value=value)
+        for tp, value in sorted(offsets.items(), key=lambda i: i[0])
+    )
+
+
+def check_commit(
+    state: PartitionState,
+    entries: Iterable[OffsetEntry],
+    *,
+    group: str,
+    condition: OffsetsCondition | None,
+    producer_id: int | None,
+) -> TxlogError | None:
+    """None if the commit may be appended next, else why not. `producer_id` is None for a plain (non-transactional) commit."""
+    if (
+        condition is not None
+        and condition.generation is not None
+        and (wrong := _check_generation(state, group, condition))
+    ):
+        return wrong
+    for entry in entries:
+        tp = TopicPartition(entry.topic, entry.partition)
+        others = [
+            (pid, row)
+            for pid, rows in state.pending.items()
+            if pid != producer_id and (row := rows.get(entry.key)) is not None
+        ]
+        expected_known = condition is not None and tp in condition.expected
+        for pid, row in others:
+            pending_value = row.entry.value
+            if expected_known or (producer_id is None and pending_value is not None and pending_value.conditional):
+                return ConcurrentTransactionsError(
+                    f"group {group!r}, {tp}: producer {pid} has an undecided transaction with offset "
+                    f"{pending_value.offset if pending_value else None} for it; try again when that is decided"
+                )
+        if expected_known:
+            assert condition is not None
+            row_now = state.committed.get(entry.key)
+            found = row_now.entry.value.offset if row_now is not None and row_now.entry.value is not None else None
+            expected = condition.expected[tp]
+            if found != expected:
+                return CommitFailedError(
+                    f"group {group!r}, {tp}: the job started from offset {expected}, but {found} is committed now: another job took this range. "
+                    "Abort, read the committed offsets again and start from there"
+                )
+    return None
+
+
+def fetch_offset(
+    state: PartitionState, group: str, tp: TopicPartition, *, require_stable: bool
+) -> OffsetValue | UnstableOffsetCommitError | None:
+    """The committed offset, None if there is none, or an error while a transaction with another one is undecided (case 129)."""
+    key = (group, tp.topic, tp.partition)
+    if require_stable:
+        for pid, rows in state.pending.items():
+            if key in rows:
+                return UnstableOffsetCommitError(
+                    f"group {group!r}, {tp}: producer {pid} has an undecided transaction with an offset for it; try again when that is decided"
+                )
+    row = state.committed.get(key)
+    return row.entry.value if row is not None else None
+
+
+def judge_join(
+    state: PartitionState, *, group: str, member_id: str, client_id: str, topics: tuple[str, ...], now_ms: int
+) -> GroupEntry:
+    """The entry with which a member takes the group: generation + 1 fences older members."""
+    row = state.groups.get(group)
+    generation = row.entry.value.generation + 1 if row is not None and row.entry.value is not None else 1
+    return GroupEntry(
+        group=group,
+        value=GroupValue(
+            generation=generation, member_id=member_id, client_id=client_id, topics=topics, updated_at=now_ms
+        ),
+    )
+
+
+def _check_generation(state: PartitionState, group: str, condition: OffsetsCondition) -> CommitFailedError | None:
+    row = state.groups.get(group)
+    value = row.entry.value if row is not None else None
+    if value is not None and (value.generation, value.member_id) == (condition.generation, condition.member_id):
+        return None
+    found = f"generation {value.generation} of member {value.member_id!r}" if value is not None else "no member"
+    return CommitFailedError(
+        f"group {group!r}: member {condition.member_id!r} of generation {condition.generation} may not commit, the group has {found} now: "
+        "another consumer joined. Abort, subscribe again and go on from the committed offsets"
+    )

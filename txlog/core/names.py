@@ -1,0 +1,260 @@
+"""What is every object of a store called? Makers and parsers, side by side; nothing else in txlog spells a name.
+
+See PROTOCOL.md, "Layout". A name that does not parse is not ours: lists skip it, references to it are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from txlog.errors import CorruptRecordError, InvalidTopicError
+
+STORE_DESCRIPTOR = "txlog.json"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+PROBE_FOLDER = "__probe/"
+INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
+
+MAX_OFFSET = 2**63 - 1
+MAX_TOPIC_NAME_LENGTH = 249
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z", re.ASCII)
+_OFFSET = r"(\d{20})"
+# Numbers of any width have one spelling: a name with leading zeros is not ours, or two names would mean one object.
+_NUMBER = r"(0|[1-9]\d{0,18})"
+_PARTITION = r"(0|[1-9]\d{0,9})"
+_UNIQUE = r"([0-9a-f]{8,64})"
+_TOPIC_METADATA = re.compile(rf"topic\.{_OFFSET}\.json\Z", re.ASCII)
+_BY_OFFSET = re.compile(rf"{_OFFSET}\.(batch|snapshot|boundary|clean)\Z", re.ASCII)
+_SEGMENT = re.compile(rf"{_OFFSET}-{_OFFSET}-(0|[1-9]\d{{0,8}})(?:-{_UNIQUE})?\.(index|txnindex|parquet)\Z", re.ASCII)
+_ROWS = re.compile(rf"{_PARTITION}/rows/{_NUMBER}-{_NUMBER}-{_UNIQUE}\.parquet\Z", re.ASCII)
+_STAGED_FILE = re.compile(
+    rf"staged/{_NUMBER}-{_NUMBER}-{_UNIQUE}/_partition={_PARTITION}/[a-zA-Z0-9][a-zA-Z0-9._=-]{{0,200}}\.parquet\Z",
+    re.ASCII,
+)
+_STAGED_LIST = re.compile(rf"{_NUMBER}-{_NUMBER}-{_UNIQUE}\.staged\Z", re.ASCII)
+_PARTITION_FOLDER = re.compile(rf"{_PARTITION}/\Z", re.ASCII)
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic: Kafka's TopicPartition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def folder(self) -> str:
+        """The partition's folder below the root, ending in `/`."""
+        return f"{self.topic}/{self.partition}/"
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether `name` could be a topic, internal ones included."""
+    return bool(_TOPIC.match(name)) and name not in {".", ".."}
+
+
+def check_topic_name(name: str) -> str:
+    """`name`, if a user may give it to a topic; raises InvalidTopicError that says what is wrong."""
+    if not isinstance(name, str) or not is_topic_name(name):
+        raise InvalidTopicError(
+            f"topic name {name!r} is not valid: 1 to {MAX_TOPIC_NAME_LENGTH} of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..'"
+        )
+    if name.startswith("__"):
+        raise InvalidTopicError(f"topic name {name!r} is reserved: names that begin with '__' belong to txlog itself")
+    return name
+
+
+def topic_metadata_path(topic: str, number: int) -> str:
+    """Version `number` of a topic's metadata."""
+    return f"{topic}/topic.{number:020d}.json"
+
+
+def parse_topic_metadata_name(name: str) -> int | None:
+    """The version number of a topic metadata object's name, None if it is none."""
+    match = _TOPIC_METADATA.match(name)
+    return _bounded(match[1]) if match else None
+
+
+def parse_partition_folder(name: str) -> int | None:
+    """The partition of a folder name as a list gives it (`3/`), None if it is none."""
+    match = _PARTITION_FOLDER.match(name)
+    return int(match[1]) if match else None
+
+
+# -- objects named by one number --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NumberedName:
+    """`<number>.<kind>`: a batch, snapshot or boundary by offset, a clean by version."""
+
+    kind: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:020d}.{self.kind}"
+
+
+def batch_name(base_offset: int) -> str:
+    """The commit record whose batch starts at `base_offset`."""
+    return f"{base_offset:020d}.batch"
+
+
+def snapshot_name(offset: int) -> str:
+    """The partition's state just before `offset`."""
+    return f"{offset:020d}.snapshot"
+
+
+def boundary_name(offset: int) -> str:
+    """Slots below `offset` may have been deleted."""
+    return f"{offset:020d}.boundary"
+
+
+def clean_name(number: int) -> str:
+    """Version `number` of the partition's list of cleaned runs."""
+    return f"{number:020d}.clean"
+
+
+# -- segments ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentName:
+    """A sealed segment (generation 0) or cleaned run: `[base_offset, end_offset)`.
+
+    `unique` is empty for the `.index` and `.txnindex` of generation 0, which are pure functions of the log.
+    """
+
+    base_offset: int
+    end_offset: int
+    generation: int
+    unique: str = ""
+
+    def _stem(self) -> str:
+        stem = f"{self.base_offset:020d}-{self.end_offset:020d}-{self.generation}"
+        return f"{stem}-{self.unique}" if self.unique else stem
+
+    @property
+    def index(self) -> str:
+        return f"{self._stem()}.index"
+
+    @property
+    def txnindex(self) -> str:
+        return f"{self._stem()}.txnindex"
+
+    @property
+    def parquet(self) -> str:
+        return f"{self._stem()}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentObject:
+    """A parsed name of one of a segment's objects; `kind` is index, txnindex or parquet."""
+
+    segment: SegmentName
+    kind: str
+
+
+def parse_partition_object(name: str) -> NumberedName | SegmentObject | None:
+    """What a name in a partition's folder stands for; None for what is not ours."""
+    if match := _BY_OFFSET.match(name):
+        number = int(match[1])
+        return NumberedName(match[2], number) if number <= MAX_OFFSET else None
+    if match := _SEGMENT.match(name):
+        base, end, generation, unique, kind = int(match[1]), int(match[2]), int(match[3]), match[4] or "", match[5]
+        if end <= base or end > MAX_OFFSET:
+            return None
+        if bool(unique) != (generation > 0 or kind == "parquet"):
+            return None
+        return SegmentObject(SegmentName(base, end, generation, unique), kind)
+    return None
+
+
+# -- files of rows ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RowsFile:
+    """A Parquet file as a writer left it, by producer and epoch. Its path is relative to the topic's folder."""
+
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    unique: str
+    staged: bool = False
+
+
+def rows_file_path(partition: int, producer_id: int, producer_epoch: int, unique: str) -> str:
+    """A new file of rows of one partition, relative to the topic's folder."""
+    return f"{partition}/rows/{producer_id}-{producer_epoch}-{unique}.parquet"
+
+
+def staged_folder(producer_id: int, producer_epoch: int, unique: str) -> str:
+    """Where Spark's own writer may write, relative to the topic's folder; it adds `_partition=<p>/part-….parquet`."""
+    return f"staged/{producer_id}-{producer_epoch}-{unique}/"
+
+
+def parse_rows_path(path: str) -> RowsFile | None:
+    """Parses both `rows_file_path` and files below `staged_folder`; None for anything else."""
+    if match := _ROWS.match(path):
+        partition, unique, staged = int(match[1]), match[4], False
+        producer_id, producer_epoch = _bounded(match[2]), _bounded(match[3])
+    elif match := _STAGED_FILE.match(path):
+        partition, unique, staged = int(match[4]), match[3], True
+        producer_id, producer_epoch = _bounded(match[1]), _bounded(match[2])
+    else:
+        return None
+    if producer_id is None or producer_epoch is None:
+        return None
+    return RowsFile(partition, producer_id, producer_epoch, unique, staged)
+
+
+def segment_file_path(partition: int, segment: SegmentName) -> str:
+    """The Parquet file of a sealed segment or cleaned run, relative to the topic's folder."""
+    return f"{partition}/{segment.parquet}"
+
+
+def check_data_path(topic: str, partition: int, path: str) -> str:
+    """`path` (relative to the topic's folder), if it may hold rows of this partition; raises CorruptRecordError else."""
+    parsed = parse_rows_path(path)
+    if parsed is not None and parsed.partition == partition:
+        return path
+    folder, _, name = path.partition("/")
+    segment = parse_partition_object(name)
+    if folder == str(partition) and isinstance(segment, SegmentObject) and segment.kind == "parquet":
+        return path
+    raise CorruptRecordError(
+        f"{topic}-{partition}: the log names a file {path!r} that cannot belong to this partition; run `txlog fsck`"
+    )
+
+
+# -- staged lists -----------------------------------------------------------------------------------------------------
+
+
+def staged_list_name(producer_id: int, producer_epoch: int, unique: str) -> str:
+    """The object that holds a large list of staged files, beside the state partition's records."""
+    return f"{producer_id}-{producer_epoch}-{unique}.staged"
+
+
+def parse_staged_list_name(name: str) -> tuple[int, int, str] | None:
+    """(producer_id, producer_epoch, unique) of a staged list, None if it is none."""
+    match = _STAGED_LIST.match(name)
+    if match is None:
+        return None
+    producer_id, producer_epoch = _bounded(match[1]), _bounded(match[2])
+    return None if producer_id is None or producer_epoch is None else (producer_id, producer_epoch, match[3])
+
+
+def _bounded(digits: str) -> int | None:
+    """The number, None if it is no int64."""
+    number = int(digits)
+    return number if number <= MAX_OFFSET else None

@@ -1,0 +1,443 @@
+"""What does each metadata object hold? One frozen struct per kind of object; `envelope` turns them into bytes.
+
+See PROTOCOL.md, "Objects", for every field in a table. Integers are int64; unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from txlog.core import names
+from txlog.core.names import TopicPartition
+
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**48)]
+Text = Annotated[str, Meta(max_length=32_768)]
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+FIRST_DRAWN_PRODUCER_ID = 2**62
+"""Producer ids from here on were drawn by producers without a transactional.id."""
+
+BatchKind: TypeAlias = Literal["data", "commit", "abort", "log_start", "expire"]
+TransactionState: TypeAlias = Literal[
+    "EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"
+]
+Outcome: TypeAlias = Literal["commit", "abort"]
+
+
+class _Object(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored object."""
+
+    version: Int64 = 1
+
+
+# -- rows in files ----------------------------------------------------------------------------------------------------
+
+
+class DataFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One Parquet file that a commit record or an index names."""
+
+    path: Text
+    """Relative to the topic's folder; see names.check_data_path."""
+    rows: Count
+    bytes: Count
+    digest: str | None
+    """SHA-256 of the whole object; None for files that Spark's own writer wrote."""
+    footer_digest: str
+    """SHA-256 of the Parquet footer (thrift bytes, its length and the magic)."""
+    row_groups: tuple[Count, ...]
+    """Rows of each row group, in order."""
+    statistics: dict[str, tuple[Any, Any, Int64]] = {}
+    """Field id -> (min, max, nulls) as JSON scalars; strings cut at 32 bytes."""
+
+
+class IndexedFile(DataFile, frozen=True, kw_only=True):
+    """A file in the table of a segment's index."""
+
+    schema_id: Int64
+    offset_column: bool = False
+    """Whether the file has `_offset` and `_timestamp` columns (sealed inline rows, cleaned runs)."""
+
+
+# -- entries of internal topics ---------------------------------------------------------------------------------------
+
+
+class OffsetValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's committed offset for one partition: the next offset to read."""
+
+    offset: Offset
+    metadata: Annotated[str, Meta(max_length=4096)] = ""
+    timestamp: Int64 = NO_TIMESTAMP
+    conditional: bool = False
+    """Committed under a condition (generation or starting offset): others may not overtake it while it is pending."""
+
+
+class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
+    """Membership of a consumer group: one member at a time, its generation fences older ones."""
+
+    generation: Int64
+    member_id: str
+    client_id: str = ""
+    topics: tuple[str, ...] = ()
+    updated_at: Int64 = NO_TIMESTAMP
+
+
+class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a staged transaction appends to one partition when it is decided: files of rows, or committed offsets."""
+
+    topic: str
+    partition: Annotated[int, Meta(ge=0)]
+    schema_id: Int64 = 0
+    files: tuple[DataFile, ...] = ()
+    entries: tuple[OffsetEntry, ...] = ()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class StagedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a large list of staged parts lies, beside the state partition's records."""
+
+    name: Text
+    bytes: Count
+    digest: str
+
+
+class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of the transaction-state table: the whole state of one transactional.id (Kafka's TransactionMetadata)."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int64
+    last_epoch: Int64 = NO_PRODUCER_EPOCH
+    """Epoch of the transaction that this PREPARE_*/COMPLETE_* ends; -1 after an init."""
+    last_outcome: Outcome | None = None
+    state: TransactionState
+    timeout_ms: Int64
+    partitions: tuple[TopicPartition, ...] = ()
+    staged: tuple[StagedPart, ...] = ()
+    staged_object: StagedObject | None = None
+    started_at: Int64 = NO_TIMESTAMP
+    updated_at: Int64 = NO_TIMESTAMP
+    txn_scope: str = ""
+    txn_version: Int64 = -1
+    """The highest committed `txn.version` of `txn_scope`; -1 if there never was one."""
+    write_id: str
+
+
+class TransactionEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transaction"):
+    """Key and value in `__transaction_state`; a None value is a tombstone."""
+
+    key: str
+    value: TransactionMetadata | None
+
+
+class OffsetEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="offset"):
+    """Key (group, topic, partition) and value in `__consumer_offsets`."""
+
+    group: str
+    topic: str
+    partition: Annotated[int, Meta(ge=0)]
+    value: OffsetValue | None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return (self.group, self.topic, self.partition)
+
+
+class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="group"):
+    """Key (group) and value of a group's membership in `__consumer_offsets`."""
+
+    group: str
+    value: GroupValue | None
+
+
+Entry: TypeAlias = TransactionEntry | OffsetEntry | GroupEntry
+
+
+# -- the commit record ------------------------------------------------------------------------------------------------
+
+
+class CommitRecord(_Object, frozen=True, kw_only=True):
+    """One batch: `<base_offset>.batch`. Creating it is the append (DESIGN 2.1)."""
+
+    base_offset: Offset
+    records: Count
+    """Rows. A control batch without rows has 0 and takes one offset."""
+    kind: BatchKind
+    producer_id: Int64 = NO_PRODUCER_ID
+    producer_epoch: Int64 = NO_PRODUCER_EPOCH
+    base_sequence: Int64 = NO_SEQUENCE
+    transactional: bool = False
+    timestamp: Int64
+    segment_base: Offset
+    schema_id: Int64 = 0
+    files: tuple[DataFile, ...] = ()
+    payload_bytes: Count = 0
+    """Length of the inline rows (an Arrow IPC stream) that follow the line."""
+    entries: tuple[Entry, ...] = ()
+    write_id: str
+    previous: str
+    """Digest of the record before; empty in the first of a partition."""
+    coordinator_epoch: Int64 = -1
+    """Markers: offset of the PREPARE_* record that this marker rolls forward, in its state partition."""
+    first_offset: Int64 = NO_OFFSET
+    """ABORT: first offset of the transaction here, -1 if it had no rows here."""
+    last_stable_offset: Int64 = NO_OFFSET
+    """ABORT: the LSO just after this marker."""
+    log_start_offset: Int64 = NO_OFFSET
+    """log_start: the new first offset."""
+    deleted_version: Int64 = 0
+    """log_start of a deletion: the `deleted` version of the topic's metadata."""
+    expired: tuple[Int64, ...] = ()
+    """expire: producer ids whose state ends here."""
+
+    @property
+    def span(self) -> int:
+        """Offsets taken: one a row, one for a control batch without rows."""
+        return self.records or 1
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.span
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.span - 1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.base_sequence + self.records - 1 if self.base_sequence >= 0 else NO_SEQUENCE
+
+    @property
+    def is_control(self) -> bool:
+        return self.kind != "data"
+
+
+# -- sealed segments --------------------------------------------------------------------------------------------------
+
+
+class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch of a sealed segment, control batches included."""
+
+    base_offset: Offset
+    records: Count
+    kind: BatchKind
+    producer_id: Int64
+    producer_epoch: Int64
+    base_sequence: Int64
+    transactional: bool
+    timestamp: Int64
+    file: Int64 | None
+    """The file in the table that holds the batch's first row; more rows go on in the next files of the table."""
+    first_row: Count = 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + (self.records or 1)
+
+
+class SegmentIndex(_Object, frozen=True, kw_only=True):
+    """`<base>-<end>-<generation>[-<unique>].index`: its existence declares the segment sealed (generation 0)."""
+
+    base_offset: Offset
+    end_offset: Offset
+    generation: Count
+    files: tuple[IndexedFile, ...]
+    entries: tuple[IndexEntry, ...]
+    aborted_txns: Count
+    """Entries of the `.txnindex`; if there are any, a missing one is an error."""
+    last_digest: str
+    """Digest of the segment's last record; empty in a cleaned run."""
+    last_stable_offset: Offset = 0
+    """The LSO at the segment's end: a fetch that ends at or below it needs no later `.txnindex`."""
+
+
+class AbortedTxn(msgspec.Struct, frozen=True, kw_only=True):
+    """One aborted transaction, in the index of the segment that holds its marker (Kafka's fields)."""
+
+    version: Int64 = 0
+    producer_id: Int64
+    first_offset: Offset
+    """Offset of the first row of the transaction, inclusive."""
+    last_offset: Offset
+    """Offset of the ABORT marker, inclusive."""
+    last_stable_offset: Offset
+    """The LSO just after the marker."""
+
+
+class TxnIndex(_Object, frozen=True, kw_only=True):
+    """`….txnindex`: the aborted transactions of a segment, in the order of their markers."""
+
+    aborted: tuple[AbortedTxn, ...]
+
+
+class CleanedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A current cleaned run; `unique` completes its name."""
+
+    base_offset: Offset
+    end_offset: Offset
+    generation: Annotated[int, Meta(ge=1)]
+    unique: str
+
+    @property
+    def name(self) -> names.SegmentName:
+        return names.SegmentName(self.base_offset, self.end_offset, self.generation, self.unique)
+
+
+class Superseded(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that a clean-up made obsolete, and since when."""
+
+    name: Text
+    since: Int64
+
+
+class Clean(_Object, frozen=True, kw_only=True):
+    """`<n>.clean`: the complete current set of cleaned runs of a partition (DESIGN 6)."""
+
+    number: Offset
+    runs: tuple[CleanedRun, ...]
+    superseded: tuple[Superseded, ...] = ()
+    created_at: Int64
+
+
+class Boundary(_Object, frozen=True, kw_only=True):
+    """`<offset>.boundary`: slots below `offset` may have been deleted; the highest counts."""
+
+    offset: Offset
+    created_at: Int64
+
+
+# -- partition state --------------------------------------------------------------------------------------------------
+
+
+class BatchMetadata(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One of a producer's last five batches (Kafka's BatchMetadata)."""
+
+    base_sequence: Int64
+    last_sequence: Int64
+    base_offset: Offset
+    timestamp: Int64
+
+
+class ProducerStateEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a producer did last in a partition (Kafka's ProducerStateEntry)."""
+
+    producer_id: Int64
+    producer_epoch: Int64
+    last_sequence: Int64 = NO_SEQUENCE
+    last_offset: Int64 = NO_OFFSET
+    timestamp: Int64
+    coordinator_epoch: Int64 = -1
+    batches: tuple[BatchMetadata, ...] = ()
+    txn_first_offset: Int64 = NO_OFFSET
+    """First offset of the open transaction; -1 if none is open."""
+
+
+class TransactionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the folded transaction-state table: the id's last record, and its offset."""
+
+    offset: Offset
+    value: TransactionMetadata
+
+
+class OffsetRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the folded offsets table, committed or pending; `position` is the offset of the record that wrote it."""
+
+    position: Offset
+    write_id: str
+    entry: OffsetEntry
+
+
+class PendingOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets of one open transaction."""
+
+    producer_id: Int64
+    rows: tuple[OffsetRow, ...]
+
+
+class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the folded table of groups."""
+
+    position: Offset
+    write_id: str
+    entry: GroupEntry
+
+
+class Snapshot(_Object, frozen=True, kw_only=True):
+    """`<offset>.snapshot`: the fold of a partition's chain up to `offset`, a pure function of the chain."""
+
+    offset: Offset
+    log_start_offset: Offset
+    deleted_version: Int64 = 0
+    last_timestamp: Int64
+    last_digest: str
+    producers: tuple[ProducerStateEntry, ...] = ()
+    transactions: tuple[TransactionRow, ...] = ()
+    committed: tuple[OffsetRow, ...] = ()
+    pending: tuple[PendingOffsets, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
+
+
+# -- topics and the store ---------------------------------------------------------------------------------------------
+
+
+class SchemaField(msgspec.Struct, frozen=True, kw_only=True):
+    """A column: its id is written to Parquet and never reused."""
+
+    id: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    name: Text
+    type: str
+    """One of the closed list in PROTOCOL.md, "Types"; list, struct and map have `fields`."""
+    nullable: bool = True
+    fields: tuple[SchemaField, ...] = ()
+
+
+class TopicMetadata(_Object, frozen=True, kw_only=True):
+    """`topic.<number>.json`: one version of a topic's metadata; the highest counts."""
+
+    number: Offset
+    topic: str
+    topic_id: str
+    partitions: Annotated[int, Meta(ge=1, le=100_000)]
+    config: dict[str, str] = {}
+    """Kafka's keys, values as text; only what was set."""
+    schema: tuple[SchemaField, ...]
+    schema_id: Offset
+    """The number of the version that introduced `schema`."""
+    created_at: Int64
+    deleted: bool = False
+    write_id: str
+
+
+class StoreConstants(msgspec.Struct, frozen=True, kw_only=True):
+    """What the fold depends on; never changed after the store was made."""
+
+    delete_grace_ms: Annotated[int, Meta(ge=1)] = 86_400_000
+    producer_id_expiration_ms: Annotated[int, Meta(ge=1)] = 86_400_000
+    transactional_id_expiration_ms: Annotated[int, Meta(ge=1)] = 604_800_000
+    transaction_state_partitions: Annotated[int, Meta(ge=1, le=10_000)] = 50
+    consumer_offsets_partitions: Annotated[int, Meta(ge=1, le=10_000)] = 50
+    hash: Literal["java_string"] = "java_string"
+    """How a transactional.id or group.id finds its partition: abs(javaStringHash) mod N."""
+    key_hash: Literal["murmur2"] = "murmur2"
+
+
+class StoreDescriptor(_Object, frozen=True, kw_only=True):
+    """`txlog.json`: what this store is, create-only."""
+
+    format: Literal["txlog"] = "txlog"
+    features: tuple[str, ...] = ()
+    """Features that a reader or writer must know; an unknown one is refused."""
+    store_id: str
+    created_at: Int64
+    constants: StoreConstants

@@ -1,0 +1,333 @@
+"""What is a partition's state, and how does one more record change it?
+
+`replay` is the only fold: live appends, loading and recovery all go through it (DESIGN 2.2). It is lenient: a record
+that is in the chain is applied, never judged; judging is `append_rules`. A state is immutable; `replay` returns a new one.
+See PROTOCOL.md, "Partition state".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from txlog.core import envelope, names
+from txlog.core.names import TopicPartition
+from txlog.core.records import (
+    NO_OFFSET,
+    NO_SEQUENCE,
+    BatchMetadata,
+    CommitRecord,
+    GroupEntry,
+    GroupRow,
+    OffsetEntry,
+    OffsetRow,
+    PendingOffsets,
+    ProducerStateEntry,
+    Snapshot,
+    TransactionEntry,
+    TransactionRow,
+)
+from txlog.core.segments import check_rows
+from txlog.errors import CorruptLogError, CorruptRecordError
+
+BATCHES_TO_RETAIN = 5
+"""Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: a duplicate of any of them is recognised."""
+
+OffsetKey: TypeAlias = tuple[str, str, int]
+"""(group, topic, partition)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecord:
+    """A commit record as it lies in the store: its value, its inline rows, the digest of its bytes."""
+
+    record: CommitRecord
+    digest: str
+    data: bytes = field(repr=False)
+
+    @property
+    def payload(self) -> bytes:
+        """The inline rows, an Arrow IPC stream; empty if the batch has none."""
+        return self.data[len(self.data) - self.record.payload_bytes :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """The fold of a partition's chain up to `next_offset`."""
+
+    topic_partition: TopicPartition
+    log_start_offset: int = 0
+    next_offset: int = 0
+    """The log end offset; equal to the high watermark, for a published batch is as durable as the store."""
+    segment_base: int = 0
+    segment_batches: int = 0
+    segment_bytes: int = 0
+    segment_started_at: int = -1
+    last_timestamp: int = -1
+    last_digest: str = ""
+    deleted_version: int = 0
+    """The topic version whose deletion emptied this partition; rows of an older schema_id are refused."""
+    producers: Mapping[int, ProducerStateEntry] = field(default_factory=dict)
+    transactions: Mapping[str, TransactionRow] = field(default_factory=dict)
+    committed: Mapping[OffsetKey, OffsetRow] = field(default_factory=dict)
+    pending: Mapping[int, Mapping[OffsetKey, OffsetRow]] = field(default_factory=dict)
+    groups: Mapping[str, GroupRow] = field(default_factory=dict)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset of the earliest open transaction, else the log end; never below the log start."""
+        return lso_of(self.producers, self.next_offset, self.log_start_offset)
+
+    @property
+    def open_transactions(self) -> tuple[ProducerStateEntry, ...]:
+        """Producers with an open transaction here, earliest first."""
+        opened = [entry for entry in self.producers.values() if entry.txn_first_offset >= 0]
+        return tuple(sorted(opened, key=lambda entry: entry.txn_first_offset))
+
+
+def lso_of(
+    producers: Mapping[int, ProducerStateEntry], next_offset: int, log_start_offset: int, but: int | None = None
+) -> int:
+    """The last stable offset, leaving the transaction of producer `but` out (kafka-semantics 4.1)."""
+    first = min(
+        (e.txn_first_offset for pid, e in producers.items() if e.txn_first_offset >= 0 and pid != but),
+        default=next_offset,
+    )
+    return max(first, log_start_offset)
+
+
+def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRecord:
+    """Decodes `<base_offset>.batch`; raises CorruptRecordError naming it."""
+    path = tp.folder + names.batch_name(base_offset)
+    record, _ = envelope.decode(data, CommitRecord, path)
+    if record.base_offset != base_offset:
+        raise CorruptRecordError(f"{path}: it says base_offset {record.base_offset}; an object was swapped or copied")
+    try:
+        check_rows(record, path)
+    except CorruptLogError as error:
+        raise CorruptRecordError(str(error)) from None
+    for file in record.files:
+        names.check_data_path(tp.topic, tp.partition, file.path)
+    return StoredRecord(record=record, digest=envelope.digest(data), data=data)
+
+
+def replay(state: PartitionState, records: Iterable[StoredRecord]) -> PartitionState:
+    """`state` after `records`, which must follow it in the chain; raises CorruptRecordError if they do not."""
+    fold: _Fold | None = None
+    for stored in records:
+        fold = fold or _Fold(state)
+        fold.apply(stored)
+    return fold.state() if fold else state
+
+
+class _Fold:
+    """The mutable inside of `replay`: dictionaries are copied once for a run of records."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self.base = state
+        self.producers = dict(state.producers)
+        self.transactions = dict(state.transactions)
+        self.committed = dict(state.committed)
+        self.pending = {pid: dict(rows) for pid, rows in state.pending.items()}
+        self.groups = dict(state.groups)
+        self.log_start_offset = state.log_start_offset
+        self.next_offset = state.next_offset
+        self.segment = (state.segment_base, state.segment_batches, state.segment_bytes, state.segment_started_at)
+        self.last_timestamp = state.last_timestamp
+        self.last_digest = state.last_digest
+        self.deleted_version = state.deleted_version
+
+    def state(self) -> PartitionState:
+        base, batches, size, started = self.segment
+        return replace(
+            self.base,
+            log_start_offset=self.log_start_offset,
+            next_offset=self.next_offset,
+            segment_base=base,
+            segment_batches=batches,
+            segment_bytes=size,
+            segment_started_at=started,
+            last_timestamp=self.last_timestamp,
+            last_digest=self.last_digest,
+            deleted_version=self.deleted_version,
+            producers=self.producers,
+            transactions=self.transactions,
+            committed=self.committed,
+            pending=self.pending,
+            groups=self.groups,
+        )
+
+    def apply(self, stored: StoredRecord) -> None:
+        record = stored.record
+        self._check_link(record)
+        self._count_segment(stored)
+        if record.kind == "data":
+            self._apply_data(record)
+        elif record.kind in ("commit", "abort"):
+            self._apply_marker(record)
+        elif record.kind == "log_start":
+            self.log_start_offset = max(self.log_start_offset, min(record.log_start_offset, record.end_offset))
+            self.deleted_version = max(self.deleted_version, record.deleted_version)
+        elif record.kind == "expire":
+            for pid in record.expired:
+                self.producers.pop(pid, None)
+                self.pending.pop(pid, None)
+        self.next_offset = record.end_offset
+        self.last_timestamp = record.timestamp
+        self.last_digest = stored.digest
+
+    def _check_link(self, record: CommitRecord) -> None:
+        path = self.base.topic_partition.folder + names.batch_name(record.base_offset)
+        if record.base_offset != self.next_offset:
+            raise CorruptRecordError(f"{path}: expected a batch at offset {self.next_offset}; the chain has a hole")
+        if record.previous != self.last_digest:
+            raise CorruptRecordError(
+                f"{path}: it follows a record with digest {record.previous[:12] or 'none'}…, the one before it has {self.last_digest[:12] or 'none'}…; "
+                "one of the two was replaced"
+            )
+        if record.segment_base not in (record.base_offset, self.segment[0]):
+            raise CorruptRecordError(
+                f"{path}: segment_base {record.segment_base}, the active segment begins at {self.segment[0]}"
+            )
+
+    def _count_segment(self, stored: StoredRecord) -> None:
+        record = stored.record
+        base, batches, size, started = self.segment
+        if record.segment_base != base:
+            base, batches, size, started = record.segment_base, 0, 0, -1
+        size += len(stored.data) + sum(file.bytes for file in record.files)
+        self.segment = (base, batches + 1, size, started if started >= 0 else record.timestamp)
+
+    def _apply_data(self, record: CommitRecord) -> None:
+        pid = record.producer_id
+        if pid >= 0:
+            old = self.producers.get(pid)
+            batches = old.batches if old and old.producer_epoch == record.producer_epoch else ()
+            last_sequence = old.last_sequence if old and old.producer_epoch == record.producer_epoch else NO_SEQUENCE
+            if record.base_sequence >= 0:
+                batch = BatchMetadata(
+                    base_sequence=record.base_sequence,
+                    last_sequence=record.last_sequence,
+                    base_offset=record.base_offset,
+                    timestamp=record.timestamp,
+                )
+                batches = (*batches, batch)[-BATCHES_TO_RETAIN:]
+                last_sequence = record.last_sequence
+            first = old.txn_first_offset if old else NO_OFFSET
+            if record.transactional and first < 0:
+                first = record.base_offset
+            self.producers[pid] = ProducerStateEntry(
+                producer_id=pid,
+                producer_epoch=record.producer_epoch,
+                last_sequence=last_sequence,
+                last_offset=record.last_offset,
+                timestamp=record.timestamp,
+                coordinator_epoch=old.coordinator_epoch if old else -1,
+                batches=batches,
+                txn_first_offset=first,
+            )
+        self._apply_entries(record, pending_of=pid if record.transactional else None)
+
+    def _apply_marker(self, record: CommitRecord) -> None:
+        pid = record.producer_id
+        old = self.producers.get(pid)
+        same_epoch = old is not None and old.producer_epoch == record.producer_epoch
+        self.producers[pid] = ProducerStateEntry(
+            producer_id=pid,
+            producer_epoch=record.producer_epoch,
+            last_sequence=old.last_sequence if old and same_epoch and not record.records else NO_SEQUENCE,
+            last_offset=record.last_offset,
+            timestamp=record.timestamp,
+            coordinator_epoch=max(record.coordinator_epoch, old.coordinator_epoch if old else -1),
+            batches=old.batches if old and same_epoch else (),
+        )
+        rows = self.pending.pop(pid, {})
+        if record.kind == "commit":
+            for row in rows.values():
+                self._commit_offset(row)
+            self._apply_entries(record, pending_of=None)
+
+    def _apply_entries(self, record: CommitRecord, pending_of: int | None) -> None:
+        for number, entry in enumerate(record.entries):
+            position = record.base_offset + number
+            if isinstance(entry, TransactionEntry):
+                if entry.value is None:
+                    self.transactions.pop(entry.key, None)
+                else:
+                    self.transactions[entry.key] = TransactionRow(offset=position, value=entry.value)
+            elif isinstance(entry, GroupEntry):
+                if entry.value is None:
+                    self.groups.pop(entry.group, None)
+                else:
+                    self.groups[entry.group] = GroupRow(position=position, write_id=record.write_id, entry=entry)
+            else:
+                row = OffsetRow(position=position, write_id=record.write_id, entry=entry)
+                if pending_of is None:
+                    self._commit_offset(row)
+                else:
+                    self.pending.setdefault(pending_of, {})[entry.key] = row
+
+    def _commit_offset(self, row: OffsetRow) -> None:
+        """The later *record* wins, whatever the order of the commits (kafka-semantics case 130)."""
+        current = self.committed.get(row.entry.key)
+        if current is not None and current.position > row.position:
+            return
+        if row.entry.value is None:
+            self.committed.pop(row.entry.key, None)
+        else:
+            self.committed[row.entry.key] = row
+
+
+# -- snapshots --------------------------------------------------------------------------------------------------------
+
+
+def to_snapshot(state: PartitionState) -> Snapshot:
+    """The stored form of a state at a segment's end; equal states give equal bytes."""
+    return Snapshot(
+        offset=state.next_offset,
+        log_start_offset=state.log_start_offset,
+        deleted_version=state.deleted_version,
+        last_timestamp=state.last_timestamp,
+        last_digest=state.last_digest,
+        producers=tuple(state.producers[pid] for pid in sorted(state.producers)),
+        transactions=tuple(state.transactions[key] for key in sorted(state.transactions)),
+        committed=tuple(state.committed[key] for key in sorted(state.committed)),
+        pending=tuple(
+            PendingOffsets(producer_id=pid, rows=tuple(rows[key] for key in sorted(rows)))
+            for pid, rows in sorted(state.pending.items())
+        ),
+        groups=tuple(state.groups[key] for key in sorted(state.groups)),
+    )
+
+
+def from_snapshot(snapshot: Snapshot, tp: TopicPartition) -> PartitionState:
+    """The state that `snapshot` stands for: an empty active segment begins at its offset."""
+    return PartitionState(
+        topic_partition=tp,
+        log_start_offset=snapshot.log_start_offset,
+        next_offset=snapshot.offset,
+        segment_base=snapshot.offset,
+        last_timestamp=snapshot.last_timestamp,
+        last_digest=snapshot.last_digest,
+        deleted_version=snapshot.deleted_version,
+        producers={entry.producer_id: entry for entry in snapshot.producers},
+        transactions={row.value.transactional_id: row for row in snapshot.transactions},
+        committed={row.entry.key: row for row in snapshot.committed},
+        pending={p.producer_id: {row.entry.key: row for row in p.rows} for p in snapshot.pending},
+        groups={row.entry.group: row for row in snapshot.groups},
+    )
+
+
+def decode_snapshot(data: bytes, tp: TopicPartition, offset: int) -> PartitionState:
+    """The state in `<offset>.snapshot`; raises CorruptRecordError naming it."""
+    path = tp.folder + names.snapshot_name(offset)
+    snapshot, _ = envelope.decode(data, Snapshot, path)
+    if snapshot.offset != offset:
+        raise CorruptRecordError(f"{path}: it says offset {snapshot.offset}; an object was swapped or copied")
+    return from_snapshot(snapshot, tp)
+
+
+def offset_entries(rows: Iterable[OffsetRow]) -> tuple[OffsetEntry, ...]:
+    """The entries of offset rows."""
+    return tuple(row.entry for row in rows)

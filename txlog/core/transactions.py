@@ -1,0 +1,384 @@
+"""Which transition may a transactional.id make next, and what record does it write?
+
+Kafka's transaction.version 2 (kafka-semantics 4.8, cases 6-20, 53-66) with int64 epochs, so nothing is ever exhausted.
+Every function takes the id's last record and returns an intended transition or the reason why not; the caller writes it
+by compare-and-set. See PROTOCOL.md, "Transactions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from txlog.core.names import TopicPartition
+from txlog.core.records import (
+    NO_PRODUCER_EPOCH,
+    NO_TIMESTAMP,
+    Outcome,
+    StagedObject,
+    StagedPart,
+    TransactionMetadata,
+    TransactionState,
+)
+from txlog.errors import (
+    IllegalStateError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    TxlogError,
+    TxnVersionScopeError,
+)
+
+VALID_PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
+    "EMPTY": frozenset({"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
+    "ONGOING": frozenset({"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
+    # From EMPTY and COMPLETE_*: staged transactions, and the abort after an attempted commit (DESIGN 4.1, 4.3).
+    "PREPARE_COMMIT": frozenset({"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
+    "PREPARE_ABORT": frozenset({"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
+    "COMPLETE_COMMIT": frozenset({"PREPARE_COMMIT"}),
+    "COMPLETE_ABORT": frozenset({"PREPARE_ABORT"}),
+}
+"""Target state -> states it may follow."""
+
+PREPARED: frozenset[TransactionState] = frozenset({"PREPARE_COMMIT", "PREPARE_ABORT"})
+IDLE: frozenset[TransactionState] = frozenset({"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnVersion:
+    """The user's number of a transaction of an id: a date, a micro-batch id. Scope: a stream's query id, else empty."""
+
+    version: int
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transit:
+    """Write this record by compare-and-set on the one that was judged."""
+
+    to: TransactionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class RollForward:
+    """This PREPARE_* must be finished first; then ask again."""
+
+    prepare: TransactionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing to write: an earlier try of the same call succeeded, and this is the id's record now."""
+
+    txn: TransactionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyCommitted:
+    """An abort came too late: this transaction had been committed."""
+
+    txn: TransactionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The version is not above the last committed one; nothing was decided."""
+
+    txn: TransactionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not in this state; counts only on a fresh table."""
+
+    error: TxlogError
+
+
+Judgement: TypeAlias = Transit | RollForward | Done | AlreadyCommitted | Skipped | Refused
+
+
+def judge_init(
+    current: TransactionMetadata | None,
+    *,
+    transactional_id: str,
+    new_producer_id: int,
+    timeout_ms: int,
+    now_ms: int,
+    write_id: str,
+) -> Transit | RollForward:
+    """InitProducerId of a new instance. An ONGOING transaction is aborted first (the Transit is then a PREPARE_ABORT)."""
+    if current is None:
+        return Transit(
+            TransactionMetadata(
+                transactional_id=transactional_id,
+                producer_id=new_producer_id,
+                producer_epoch=0,
+                state="EMPTY",
+                timeout_ms=timeout_ms,
+                updated_at=now_ms,
+                write_id=write_id,
+            )
+        )
+    if current.state in PREPARED:
+        return RollForward(current)
+    if current.state == "ONGOING":
+        return Transit(_prepare(current, "abort", now_ms=now_ms, write_id=write_id))
+    return Transit(
+        msgspec.structs.replace(
+            current,
+            producer_epoch=current.producer_epoch + 1,
+            last_epoch=NO_PRODUCER_EPOCH,  # what makes the old instance's retry fail (case 6)
+            last_outcome=None,
+            state="EMPTY",
+            timeout_ms=timeout_ms,
+            partitions=(),
+            started_at=NO_TIMESTAMP,
+            updated_at=now_ms,
+            write_id=write_id,
+        )
+    )
+
+
+def judge_add_partitions(
+    current: TransactionMetadata | None,
+    txn: TransactionMetadata,
+    partitions: Iterable[TopicPartition],
+    *,
+    now_ms: int,
+    write_id: str,
+    version: TxnVersion | None = None,
+) -> Judgement:
+    """AddPartitionsToTxn by the owner of `txn`. `version` is given when conditional offsets are registered (DESIGN 4.1)."""
+    if (wrong := _check_owner(current, txn)) is not None:
+        return Refused(wrong)
+    assert current is not None
+    if current.state in PREPARED:
+        return RollForward(current)
+    if current.producer_epoch != txn.producer_epoch:
+        return Refused(_fenced(current, txn, "a partition could be added"))
+    if version is not None and (verdict := _check_version(current, version)) is not None:
+        return verdict
+    wanted = set(partitions)
+    if current.state == "ONGOING":
+        if wanted <= set(current.partitions):
+            return Done(current)
+        return Transit(
+            msgspec.structs.replace(
+                current,
+                partitions=tuple(sorted(wanted | set(current.partitions))),
+                updated_at=now_ms,
+                write_id=write_id,
+            )
+        )
+    return Transit(
+        msgspec.structs.replace(
+            current,
+            last_epoch=NO_PRODUCER_EPOCH,
+            last_outcome=None,
+            state="ONGOING",
+            partitions=tuple(sorted(wanted)),
+            started_at=now_ms,
+            updated_at=now_ms,
+            write_id=write_id,
+        )
+    )
+
+
+def judge_end(
+    current: TransactionMetadata | None,
+    txn: TransactionMetadata,
+    outcome: Outcome,
+    *,
+    now_ms: int,
+    write_id: str,
+    staged: tuple[StagedPart, ...] = (),
+    staged_object: StagedObject | None = None,
+    version: TxnVersion | None = None,
+) -> Judgement:
+    """EndTxn by the owner of `txn` (the V2 matrix of kafka-semantics case 63, and staged transactions)."""
+    if (wrong := _check_owner(current, txn)) is not None:
+        return Refused(wrong)
+    assert current is not None
+    if current.state in PREPARED:
+        return RollForward(current)
+    if (
+        current.producer_epoch == txn.producer_epoch + 1
+        and current.last_epoch == txn.producer_epoch
+        and current.state != "EMPTY"
+    ):
+        return _answer_retry(current, txn, outcome)
+    if current.producer_epoch != txn.producer_epoch:
+        return Refused(_fenced(current, txn, f"it could {outcome}"))
+    if outcome == "commit":
+        if version is not None and (verdict := _check_version(current, version)) is not None:
+            return verdict
+        if current.state != "ONGOING" and not staged and staged_object is None and version is None:
+            return Refused(
+                InvalidTxnStateError(
+                    f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): commit of a transaction "
+                    f"that was never begun; the coordinator's state is {current.state}"
+                )
+            )
+    return Transit(
+        _prepare(
+            current,
+            outcome,
+            now_ms=now_ms,
+            write_id=write_id,
+            staged=staged,
+            staged_object=staged_object,
+            version=version,
+        )
+    )
+
+
+def judge_abort_by_others(
+    current: TransactionMetadata | None, *, now_ms: int, write_id: str, only_if_timed_out: bool
+) -> Transit | RollForward | None:
+    """The time-out sweep and the operator's abort; None if there is nothing to do. PREPARE_* is only rolled forward."""
+    if current is None:
+        return None
+    if current.state in PREPARED:
+        return RollForward(current)
+    if current.state != "ONGOING" or (only_if_timed_out and not is_timed_out(current, now_ms)):
+        return None
+    return Transit(_prepare(current, "abort", now_ms=now_ms, write_id=write_id))
+
+
+def judge_complete(
+    current: TransactionMetadata | None, prepare: TransactionMetadata, *, now_ms: int, write_id: str
+) -> Transit | None:
+    """COMPLETE_*: a compare-and-set on that very PREPARE; None if somebody else has finished it (pitfall P7)."""
+    if current != prepare:
+        return None
+    return Transit(
+        msgspec.structs.replace(
+            prepare,
+            state="COMPLETE_COMMIT" if prepare.state == "PREPARE_COMMIT" else "COMPLETE_ABORT",
+            partitions=(),
+            staged=(),
+            staged_object=None,
+            updated_at=now_ms,
+            write_id=write_id,
+        )
+    )
+
+
+def is_timed_out(txn: TransactionMetadata, now_ms: int) -> bool:
+    """ONGOING longer than its timeout (case 139; strict)."""
+    return txn.state == "ONGOING" and txn.started_at + txn.timeout_ms < now_ms
+
+
+def may_expire(txn: TransactionMetadata, now_ms: int, expiration_ms: int) -> bool:
+    """Whether an idle id may get a tombstone: never one that holds a `txn.version` (DESIGN 4.1)."""
+    return txn.state in IDLE and txn.txn_version < 0 and txn.updated_at <= now_ms - expiration_ms
+
+
+def is_this_ongoing(current: TransactionMetadata | None, txn: TransactionMetadata) -> bool:
+    """Whether the table still shows the very transaction that `txn` stands for as open."""
+    return (
+        current is not None
+        and current.state == "ONGOING"
+        and (current.producer_id, current.producer_epoch) == (txn.producer_id, txn.producer_epoch)
+    )
+
+
+def not_registered_error(
+    current: TransactionMetadata | None, txn: TransactionMetadata, tp: TopicPartition
+) -> TxlogError:
+    """Why `txn` may not write to a partition that does not know its producer."""
+    if (wrong := _check_owner(current, txn)) is not None:
+        return wrong
+    assert current is not None
+    if is_this_ongoing(current, txn):
+        return IllegalStateError(
+            f"transactional.id {txn.transactional_id!r}: {tp} was not registered with its transaction before the first batch"
+        )
+    return _fenced(current, txn, f"it could write to {tp}")
+
+
+def _prepare(
+    current: TransactionMetadata,
+    outcome: Outcome,
+    *,
+    now_ms: int,
+    write_id: str,
+    staged: tuple[StagedPart, ...] = (),
+    staged_object: StagedObject | None = None,
+    version: TxnVersion | None = None,
+) -> TransactionMetadata:
+    """PREPARE_*: the decision. Carries epoch e + 1 and last_epoch e, whoever writes it (DESIGN 4.1)."""
+    commit = outcome == "commit"
+    return msgspec.structs.replace(
+        current,
+        producer_epoch=current.producer_epoch + 1,
+        last_epoch=current.producer_epoch,
+        last_outcome=outcome,
+        state="PREPARE_COMMIT" if commit else "PREPARE_ABORT",
+        partitions=current.partitions if current.state == "ONGOING" else (),
+        staged=staged if commit else (),
+        staged_object=staged_object if commit else None,
+        started_at=current.started_at if current.state == "ONGOING" else now_ms,
+        updated_at=now_ms,
+        txn_scope=version.scope if commit and version else current.txn_scope,
+        txn_version=version.version if commit and version else current.txn_version,
+        write_id=write_id,
+    )
+
+
+def _answer_retry(current: TransactionMetadata, txn: TransactionMetadata, outcome: Outcome) -> Judgement:
+    committed = current.state == "COMPLETE_COMMIT"
+    if outcome == "commit":
+        if committed:
+            return Done(current)
+        return Refused(
+            InvalidTxnStateError(
+                f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): its transaction was aborted before it could "
+                f"commit, by its time-out of {current.timeout_ms} ms or by an operator; nothing of it is visible. Close this producer and start again"
+            )
+        )
+    return AlreadyCommitted(current) if committed else Done(current)
+
+
+def _check_owner(current: TransactionMetadata | None, txn: TransactionMetadata) -> TxlogError | None:
+    if current is not None and current.producer_id == txn.producer_id:
+        return None
+    found = (
+        "it is gone (expired or removed)" if current is None else f"it belongs to producer {current.producer_id} now"
+    )
+    return InvalidProducerIdMappingError(
+        f"transactional.id {txn.transactional_id!r} of producer {txn.producer_id}, epoch {txn.producer_epoch}: {found}. "
+        "Close this producer; a new one starts afresh"
+    )
+
+
+def _fenced(current: TransactionMetadata, txn: TransactionMetadata, before: str) -> TxlogError:
+    timed_out = current.last_epoch == txn.producer_epoch and current.state == "COMPLETE_ABORT"
+    who = f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch})"
+    if timed_out:
+        return InvalidProducerEpochError(
+            f"{who}: the transaction was aborted before {before}, by its time-out of {current.timeout_ms} ms or by an operator "
+            f"(epoch now {current.producer_epoch}); abort it, then start a new one"
+        )
+    return ProducerFencedError(
+        f"{who} was fenced before {before}: a newer instance of this transactional.id took over with epoch {current.producer_epoch} "
+        f"(state {current.state}). Close this producer; only the newest instance may go on"
+    )
+
+
+def _check_version(current: TransactionMetadata, version: TxnVersion) -> Skipped | Refused | None:
+    if current.txn_version < 0:
+        return None
+    if current.txn_scope != version.scope:
+        return Refused(
+            TxnVersionScopeError(
+                f"transactional.id {current.transactional_id!r} holds txn.version {current.txn_version} of scope {current.txn_scope!r}, and this transaction "
+                f"has version {version.version} of scope {version.scope!r}: a lost checkpoint, or two queries with one id. Use another transactional.id, or forget "
+                f"this one with `txlog transactions expire --transactional-id {current.transactional_id} --force`"
+            )
+        )
+    return Skipped(current) if version.version <= current.txn_version else None

@@ -1,0 +1,204 @@
+"""Every error that txlog raises, grouped by the caller's next move.
+
+    TxlogError
+    |-- RetriableError           try the same call again
+    |-- OutcomeUnknownError      the write may have landed: repeat the same call, nothing else
+    |-- AbortableError           abort the transaction, then start a new one
+    |-- FencedError              another instance owns this identity: close
+    |-- InvalidRequestError      fix the call (also a ValueError)
+    `-- CorruptLogError          stored bytes break the format: stop and inspect
+
+Names and meanings below the groups are Kafka's (see PROTOCOL.md, "Errors"). Types are API, texts are not;
+texts carry the numbers: who, where, expected, found, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class TxlogError(Exception):
+    """Root of all errors of this package."""
+
+
+# -- the caller's next move -----------------------------------------------------------------------
+
+
+class RetriableError(TxlogError):
+    """Nothing was decided; the same call may succeed later."""
+
+
+class OutcomeUnknownError(TxlogError):
+    """A write may or may not have landed, and could not be settled before the deadline.
+
+    Only the same call may be repeated: it joins the pending result. Files that the write named are kept.
+    """
+
+
+class AbortableError(TxlogError):
+    """The transaction cannot commit. Abort it; the producer is usable afterwards."""
+
+
+class FencedError(TxlogError):
+    """A newer instance owns this transactional.id or group membership. Close this one."""
+
+
+class InvalidRequestError(TxlogError, ValueError):
+    """The call itself is wrong. Nothing was written."""
+
+
+class CorruptLogError(TxlogError):
+    """Stored bytes break the format. The message names the object."""
+
+
+# -- retry ----------------------------------------------------------------------------------------
+
+
+class StorageError(RetriableError):
+    """The store refused or failed a request that has no effect, or whose repetition is harmless."""
+
+
+class ConcurrentTransactionsError(RetriableError):
+    """Another transaction holds what this call needs (Kafka: CONCURRENT_TRANSACTIONS)."""
+
+
+class UnstableOffsetCommitError(RetriableError):
+    """A transaction with a newer offset for this group and partition is still undecided (UNSTABLE_OFFSET_COMMIT)."""
+
+
+class CoordinatorContentionError(RetriableError):
+    """The slot of a log was lost to other writers more often than `retries` allows."""
+
+
+class TxlogTimeoutError(RetriableError):
+    """A call did not finish within its time (`max.block.ms`, `delivery.timeout.ms`)."""
+
+
+# -- abort ----------------------------------------------------------------------------------------
+
+
+class TransactionAbortedError(AbortableError):
+    """The row was not written because its transaction was aborted (KIP-654)."""
+
+
+class CommitFailedError(AbortableError):
+    """The condition of an offset commit does not hold: generation, member or starting offset (Kafka: CommitFailed)."""
+
+
+class OutOfOrderSequenceError(AbortableError):
+    """A batch is not the next one of its producer in this partition (OUT_OF_ORDER_SEQUENCE_NUMBER)."""
+
+
+class InvalidProducerEpochError(AbortableError):
+    """The partition has seen a newer epoch of this producer id (INVALID_PRODUCER_EPOCH)."""
+
+
+class TransactionAbortableError(AbortableError):
+    """The transaction is not open (any more) where the call needs it to be (TRANSACTION_ABORTABLE)."""
+
+
+# -- close ----------------------------------------------------------------------------------------
+
+
+class ProducerFencedError(FencedError):
+    """A newer instance of the transactional.id took over (PRODUCER_FENCED)."""
+
+
+class InvalidProducerIdMappingError(FencedError):
+    """The transactional.id is gone or has another producer id (INVALID_PRODUCER_ID_MAPPING); fatal since KAFKA-18019."""
+
+
+class InvalidTxnStateError(FencedError):
+    """The coordinator's state does not allow the request (INVALID_TXN_STATE); fatal for the producer."""
+
+
+class FencedInstanceIdError(FencedError):
+    """The member was replaced in its group."""
+
+
+# -- fix the call ---------------------------------------------------------------------------------
+
+
+class InvalidTopicError(InvalidRequestError):
+    """A topic name outside `[a-zA-Z0-9._-]{1,249}`, `.`/`..`, or reserved (`__`)."""
+
+
+class UnknownTopicOrPartitionError(InvalidRequestError):
+    """The topic or partition does not exist (UNKNOWN_TOPIC_OR_PARTITION)."""
+
+
+class TopicExistsError(InvalidRequestError):
+    """The topic exists already (TOPIC_ALREADY_EXISTS)."""
+
+
+class InvalidPartitionsError(InvalidRequestError):
+    """A number of partitions that cannot be (INVALID_PARTITIONS)."""
+
+
+class InvalidConfigurationError(InvalidRequestError):
+    """An unknown configuration key, or a value out of its range (INVALID_CONFIG)."""
+
+
+class UnknownOptionError(InvalidRequestError):
+    """An option that nothing reads; the message names the nearest known one."""
+
+
+class SchemaMismatchError(InvalidRequestError):
+    """Rows do not fit the topic's schema; the message names the column, the expected and the found type."""
+
+
+class OffsetOutOfRangeError(InvalidRequestError):
+    """An offset below the log start or beyond the log end (OFFSET_OUT_OF_RANGE)."""
+
+
+class NoOffsetForPartitionError(InvalidRequestError):
+    """No committed offset, and `auto.offset.reset` is `none`."""
+
+
+class InvalidTxnTimeoutError(InvalidRequestError):
+    """A transaction timeout ≤ 0 or beyond `transaction.max.timeout.ms` (INVALID_TRANSACTION_TIMEOUT)."""
+
+
+class IllegalStateError(InvalidRequestError):
+    """A call in the wrong order: begin before init, commit without begin (Kafka: IllegalStateException)."""
+
+
+class RecordTooLargeError(InvalidRequestError):
+    """Rows that cannot be stored within `max.message.bytes` or a commit object's limit (RECORD_TOO_LARGE)."""
+
+
+class TransactionalIdNotFoundError(InvalidRequestError):
+    """No such transactional.id (TRANSACTIONAL_ID_NOT_FOUND)."""
+
+
+class GroupIdNotFoundError(InvalidRequestError):
+    """No such consumer group (GROUP_ID_NOT_FOUND)."""
+
+
+class OffsetMetadataTooLargeError(InvalidRequestError):
+    """Offset metadata beyond 4096 characters (OFFSET_METADATA_TOO_LARGE)."""
+
+
+class TxnVersionScopeError(InvalidRequestError):
+    """The id holds a `txn.version` of another scope: a lost checkpoint, or a second query with the same id."""
+
+
+class NotAStoreError(InvalidRequestError):
+    """The location holds something else than a txlog store."""
+
+
+class UnsupportedStoreError(InvalidRequestError):
+    """The backend cannot do what the format needs (atomic create), or the store needs features unknown here."""
+
+
+class ClockSkewError(InvalidRequestError):
+    """This machine's clock is too far from the store's."""
+
+
+# -- stop and inspect -----------------------------------------------------------------------------
+
+
+class CorruptRecordError(CorruptLogError):
+    """An object fails its checksum, digest or syntax (CORRUPT_MESSAGE)."""
+
+
+class MissingObjectError(CorruptLogError):
+    """An object that the log names is gone."""

@@ -1,0 +1,84 @@
+"""How are batches appended, and the log start moved? See PROTOCOL.md, "Appending"; DESIGN 3 and 2.6."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txlog.core.append_rules import BatchDraft, Duplicate, Refuse, check_batch, next_control, next_record
+from txlog.core.effects import NewId, Program
+from txlog.core.names import TopicPartition
+from txlog.core.records import CommitRecord, TransactionMetadata
+from txlog.core.state import PartitionState
+from txlog.protocol.context import Context, Views, with_view
+from txlog.protocol.load import get_fresh_view, get_view
+from txlog.protocol.slot import Appended, Stop, append_slot
+from txlog.protocol.table import registered_guard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendResult:
+    """Where a batch lies."""
+
+    base_offset: int
+    records: int
+    timestamp: int
+    duplicate: bool = False
+    """Whether an earlier try had already written it."""
+
+
+def append_batch(
+    ctx: Context, views: Views, tp: TopicPartition, draft: BatchDraft, txn: TransactionMetadata | None = None
+) -> Program[tuple[Views, AppendResult]]:
+    """Appends a data batch, idempotently if it has a sequence; `txn` is the open transaction of a transactional one.
+
+    Raises InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError, UnknownTopicOrPartitionError (the
+    topic was deleted), ProducerFencedError, RecordTooLargeError, OutcomeUnknownError. Nothing is written then, but for
+    the last. Repeating the identical draft is always safe.
+    """
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        verdict = check_batch(state, draft)
+        if isinstance(verdict, Duplicate | Refuse):
+            return Stop(verdict)
+        return next_record(state, draft, now_ms=now_ms, write_id=write_id)
+
+    views, view = yield from get_view(ctx, views, tp)
+    guard = None if txn is None else registered_guard(ctx, views, txn, tp)
+    view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id, payload=draft.payload, guard=guard)
+    views = with_view(views, view)
+    if isinstance(outcome, Appended):
+        return views, AppendResult(
+            base_offset=outcome.base_offset, records=outcome.records, timestamp=outcome.timestamp
+        )
+    verdict = outcome.value
+    if isinstance(verdict, Duplicate):
+        return views, AppendResult(
+            base_offset=verdict.base_offset, records=draft.records, timestamp=verdict.timestamp, duplicate=True
+        )
+    raise verdict.error
+
+
+def append_log_start(
+    ctx: Context, views: Views, tp: TopicPartition, log_start_offset: int | None, deleted_version: int = 0
+) -> Program[tuple[Views, int]]:
+    """Moves the log start (never back) to `log_start_offset`, or to the log end if None. -> the log start then.
+
+    A deletion gives the topic version that says so; a partition that already holds it is left alone (DESIGN 2.6).
+    """
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        # The record itself takes an offset; the log starts after it where everything goes.
+        target = state.next_offset + 1 if log_start_offset is None else log_start_offset
+        if deleted_version and state.deleted_version >= deleted_version:
+            return Stop(None)
+        if not deleted_version and target <= state.log_start_offset:
+            return Stop(None)
+        return next_control(
+            state, now_ms=now_ms, write_id=write_id, log_start_offset=target, deleted_version=deleted_version
+        )
+
+    views, view = yield from get_fresh_view(ctx, views, tp)
+    view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
+    return with_view(views, view), view.state.log_start_offset

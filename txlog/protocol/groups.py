@@ -1,0 +1,309 @@
+"""Consumer groups: offsets committed plainly or within a transaction, and membership.
+
+See PROTOCOL.md, "Consumer offsets"; DESIGN 4.5, kafka-semantics G.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from txlog.core import groups as rules
+from txlog.core.append_rules import BatchDraft, Refuse, check_batch, next_record
+from txlog.core.effects import NewId, Now, Program
+from txlog.core.groups import OffsetsCondition, offset_entries, offsets_partition
+from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from txlog.core.records import (
+    CommitRecord,
+    Entry,
+    GroupEntry,
+    GroupValue,
+    OffsetValue,
+    StagedPart,
+    StoreConstants,
+    TransactionMetadata,
+)
+from txlog.core.state import PartitionState
+from txlog.core.transactions import Skipped, TxnVersion
+from txlog.errors import (
+    GroupIdNotFoundError,
+    InvalidRequestError,
+    OffsetMetadataTooLargeError,
+    TxlogError,
+    UnstableOffsetCommitError,
+)
+from txlog.protocol.context import Context, Views, with_view
+from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
+from txlog.protocol.seal import seal_quietly
+from txlog.protocol.slot import Guard, Stop, append_slot
+from txlog.protocol.table import registered_guard
+from txlog.protocol.transactions import add_partitions, resolve
+
+MAX_METADATA_LENGTH = 4096
+
+
+class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer group: its member, if any, and its committed and pending offsets."""
+
+    group: str
+    member: GroupValue | None
+    offsets: dict[TopicPartition, OffsetValue]
+    pending: dict[TopicPartition, OffsetValue]
+
+
+def fetch_offsets(
+    ctx: Context, views: Views, group: str, partitions: Iterable[TopicPartition], require_stable: bool = True
+) -> Program[tuple[Views, dict[TopicPartition, OffsetValue | None]]]:
+    """The committed offsets, read fresh; None where none is committed.
+
+    An undecided transaction that holds one is rolled forward or timed out if that is due; else
+    UnstableOffsetCommitError (retriable), never the older value.
+    """
+    tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    wanted = tuple(partitions)
+    views, view = yield from get_fresh_view(ctx, views, tp)
+    if require_stable:
+        for producer_id in sorted(view.state.pending):
+            if any((group, *want) in view.state.pending[producer_id] for want in wanted):
+                views = yield from resolve(ctx, views, producer_id)
+        if view.state.pending:
+            views, view = yield from get_fresh_view(ctx, views, tp)
+    found: dict[TopicPartition, OffsetValue | None] = {}
+    for want in wanted:
+        answer = rules.fetch_offset(view.state, group, want, require_stable=require_stable)
+        if isinstance(answer, UnstableOffsetCommitError):
+            raise answer
+        found[want] = answer
+    return views, found
+
+
+def commit_offsets(
+    ctx: Context,
+    views: Views,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetValue | None],
+    condition: OffsetsCondition | None = None,
+) -> Program[Views]:
+    """A plain commit; a None offset removes it. An empty map is a no-op.
+
+    Raises CommitFailedError (the condition does not hold), ConcurrentTransactionsError (a pending conditional offset).
+    """
+    if not offsets:
+        return views
+    now_ms = yield Now()
+    entries = offset_entries(group, {tp: _stamped(tp, value, now_ms, False) for tp, value in offsets.items()})
+
+    def check(state: PartitionState) -> TxlogError | None:
+        return rules.check_commit(state, entries, group=group, condition=condition, producer_id=None)
+
+    return (yield from _append_entries(ctx, views, group, BatchDraft(records=len(entries), entries=entries), check))
+
+
+def send_offsets(
+    ctx: Context,
+    views: Views,
+    txn: TransactionMetadata,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetValue],
+    condition: OffsetsCondition | None = None,
+    version: TxnVersion | None = None,
+) -> Program[tuple[Views, TransactionMetadata | Skipped]]:
+    """TxnOffsetCommit, eager: registers the group's partition, then appends the offsets as pending.
+
+    The condition is checked on the fold of the very slot that the record takes. -> the id's record, or Skipped if
+    `version` is not above the last committed one. Raises what add_partitions raises, CommitFailedError (abort),
+    ConcurrentTransactionsError (another transaction's offsets are pending: repeat the call).
+    """
+    if not offsets:
+        return views, txn
+    tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    views, registered = yield from add_partitions(ctx, views, txn, [tp], version)
+    if isinstance(registered, Skipped):
+        return views, registered
+    now_ms = yield Now()
+    conditional = condition is not None
+    entries = offset_entries(group, {key: _stamped(key, value, now_ms, conditional) for key, value in offsets.items()})
+    draft = BatchDraft(
+        records=len(entries),
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        transactional=True,
+        entries=entries,
+    )
+
+    def check(state: PartitionState) -> TxlogError | None:
+        return rules.check_commit(state, entries, group=group, condition=condition, producer_id=txn.producer_id)
+
+    guard = registered_guard(ctx, views, registered, tp)
+    return (yield from _append_entries(ctx, views, group, draft, check, guard)), registered
+
+
+def staged_offsets(
+    group: str, offsets: Mapping[TopicPartition, OffsetValue], constants: StoreConstants, now_ms: int
+) -> tuple[StagedPart, ...]:
+    """Unconditional offsets that ride in `end_transaction(staged=…)`."""
+    if not offsets:
+        return ()
+    tp = offsets_partition(group, constants.consumer_offsets_partitions)
+    entries = offset_entries(group, {key: _stamped(key, value, now_ms, False) for key, value in offsets.items()})
+    return (StagedPart(topic=tp.topic, partition=tp.partition, entries=entries),)
+
+
+def join_group(
+    ctx: Context, views: Views, group: str, member_id: str, client_id: str, topics: tuple[str, ...]
+) -> Program[tuple[Views, GroupValue]]:
+    """Takes the group: generation + 1, which fences older members. A compare-and-set on the group's partition."""
+    write_id = yield NewId()
+    tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        entry = rules.judge_join(
+            state, group=group, member_id=member_id, client_id=client_id, topics=topics, now_ms=now_ms
+        )
+        draft = BatchDraft(records=1, entries=(entry,), roll=ctx.internal_roll)
+        return next_record(state, draft, now_ms=now_ms, write_id=write_id)
+
+    views, view = yield from get_view(ctx, views, tp)
+    view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
+    joined = [
+        entry.value
+        for stored in view.tail
+        if stored.record.write_id == write_id
+        for entry in stored.record.entries
+        if isinstance(entry, GroupEntry) and entry.value is not None
+    ]
+    row = view.state.groups.get(group)
+    value = joined[0] if joined else row.entry.value if row is not None else None
+    assert value is not None
+    view = yield from seal_quietly(ctx, view)
+    return with_view(views, view), value
+
+
+def leave_group(ctx: Context, views: Views, group: str, generation: int, member_id: str) -> Program[Views]:
+    """Gives the group up, if it is still held by this member; its generation stays."""
+    write_id = yield NewId()
+    tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        row = state.groups.get(group)
+        value = row.entry.value if row is not None else None
+        if value is None or (value.generation, value.member_id) != (generation, member_id):
+            return Stop(None)
+        left = GroupEntry(group=group, value=GroupValue(generation=generation, member_id="", updated_at=now_ms))
+        draft = BatchDraft(records=1, entries=(left,), roll=ctx.internal_roll)
+        return next_record(state, draft, now_ms=now_ms, write_id=write_id)
+
+    views, view = yield from get_view(ctx, views, tp)
+    view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
+    view = yield from seal_quietly(ctx, view)
+    return with_view(views, view)
+
+
+def list_groups(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupDescription, ...]]]:
+    """Every group that has a member or an offset, read fresh, by name."""
+    tps = [TopicPartition(CONSUMER_OFFSETS_TOPIC, n) for n in range(ctx.constants.consumer_offsets_partitions)]
+    views = yield from gather_fresh_views(ctx, views, tps)
+    found = [description for tp in tps for description in _describe_all(views[tp].state)]
+    return views, tuple(sorted(found, key=lambda description: description.group))
+
+
+def describe_group(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupDescription]]:
+    """One group, read fresh; raises GroupIdNotFoundError."""
+    views, view = yield from get_fresh_view(
+        ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    )
+    for description in _describe_all(view.state):
+        if description.group == group:
+            return views, description
+    raise GroupIdNotFoundError(
+        f"no consumer group {group!r} in this store; `txlog consumer-groups list` shows them all"
+    )
+
+
+def delete_group(ctx: Context, views: Views, group: str) -> Program[Views]:
+    """Removes membership and offsets of a group without pending offsets (kafka-semantics case 136)."""
+    views, description = yield from describe_group(ctx, views, group)
+    if description.pending:
+        raise InvalidRequestError(
+            f"group {group!r} has offsets in an undecided transaction; it cannot be deleted before that ends"
+        )
+    if description.member is not None and description.member.member_id:
+        raise InvalidRequestError(
+            f"group {group!r} is in use by member {description.member.member_id!r}; close that consumer first"
+        )
+    entries: tuple[Entry, ...] = (
+        *offset_entries(group, dict.fromkeys(description.offsets)),
+        *((GroupEntry(group=group, value=None),) if description.member is not None else ()),
+    )
+    return (
+        yield from _append_entries(ctx, views, group, BatchDraft(records=len(entries), entries=entries), lambda _: None)
+    )
+
+
+def _append_entries(
+    ctx: Context,
+    views: Views,
+    group: str,
+    draft: BatchDraft,
+    check: Callable[[PartitionState], TxlogError | None],
+    guard: Guard | None = None,
+) -> Program[Views]:
+    tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    draft = replace(draft, roll=ctx.internal_roll)
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        verdict = check_batch(state, draft)
+        if isinstance(verdict, Refuse):
+            return Stop(verdict.error)
+        if (wrong := check(state)) is not None:
+            return Stop(wrong)
+        return next_record(state, draft, now_ms=now_ms, write_id=write_id)
+
+    views, view = yield from get_view(ctx, views, tp)
+    view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id, guard=guard)
+    if isinstance(outcome, Stop):
+        raise outcome.value.error if isinstance(outcome.value, Refuse) else outcome.value
+    view = yield from seal_quietly(ctx, view)
+    return with_view(views, view)
+
+
+def _stamped(tp: TopicPartition, value: OffsetValue | None, now_ms: int, conditional: bool) -> OffsetValue | None:
+    if value is None:
+        return None
+    if len(value.metadata) > MAX_METADATA_LENGTH:
+        raise OffsetMetadataTooLargeError(
+            f"{tp}: offset metadata of {len(value.metadata)} characters, at most {MAX_METADATA_LENGTH} are stored"
+        )
+    return msgspec.structs.replace(value, timestamp=now_ms, conditional=conditional)
+
+
+def _describe_all(state: PartitionState) -> list[GroupDescription]:
+    groups = (
+        {key[0] for key in state.committed}
+        | set(state.groups)
+        | {key[0] for rows in state.pending.values() for key in rows}
+    )
+    described = []
+    for group in sorted(groups):
+        row = state.groups.get(group)
+        committed = {
+            TopicPartition(*key[1:]): row.entry.value for key, row in state.committed.items() if key[0] == group
+        }
+        pending = {
+            TopicPartition(*key[1:]): row.entry.value
+            for rows in state.pending.values()
+            for key, row in rows.items()
+            if key[0] == group
+        }
+        described.append(
+            GroupDescription(
+                group=group,
+                member=row.entry.value if row is not None else None,
+                offsets={tp: value for tp, value in sorted(committed.items()) if value is not None},
+                pending={tp: value for tp, value in sorted(pending.items()) if value is not None},
+            )
+        )
+    return described

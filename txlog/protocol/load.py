@@ -1,0 +1,163 @@
+"""How does a process learn a partition's state, cold and warm?
+
+Cold: one LIST, then the snapshot, the `.clean` and the tail's records in parallel (DESIGN 8). Warm: the next slots by
+name until one is missing. See PROTOCOL.md, "Opening a partition".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from txlog.core import chain, envelope, names
+from txlog.core.effects import Gather, Get, List, Monotonic, Program
+from txlog.core.names import TopicPartition
+from txlog.core.records import Clean
+from txlog.core.state import PartitionState, StoredRecord, decode_snapshot, replay, stored_record
+from txlog.errors import CorruptLogError, MissingObjectError, StorageError
+from txlog.protocol.context import Context, PartitionView, Views, with_view
+
+
+def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
+    """The partition's view from one LIST; an empty partition is a view at offset 0.
+
+    Raises CorruptLogError naming the damaged or missing object.
+    """
+    for attempt in range(ctx.max_loads):
+        listed_at_ms = yield Monotonic()
+        listed = yield List(tp.folder)
+        try:
+            return (yield from _open(tp, chain.parse_listing(listed, tp.folder), listed_at_ms))
+        except MissingObjectError:
+            # Maintenance may have moved on between the LIST and the GETs: list again. What stays missing is damage.
+            if attempt == ctx.max_loads - 1:
+                raise
+    raise StorageError(f"{tp}: could not be opened in {ctx.max_loads} tries")  # max_loads = 0
+
+
+def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) -> Program[PartitionView]:
+    """`view` on the fresh tail: its end was seen to be the end after this call began.
+
+    The next slots by name, one GET more than there are new records; a LIST if the view is older than a tenth of the
+    grace (or than `max_age_ms`): only then do records found by name count (DESIGN 2.4).
+    """
+    limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
+    while True:
+        now_ms = yield Monotonic()
+        if now_ms - view.listed_at_ms >= limit_ms:
+            return (yield from load(ctx, view.topic_partition))
+        stored = yield from read_slot(view.topic_partition, view.state.next_offset)
+        if stored is None:
+            return view
+        view = view.extended(stored)
+
+
+def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:
+    """The view of `tp` in `views`, loaded if it is not there. A held view may be stale; it is never wrong."""
+    view = views.get(tp)
+    if view is None:
+        view = yield from load(ctx, tp)
+        views = with_view(views, view)
+    return views, view
+
+
+def get_fresh_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:
+    """The view of `tp` on the fresh tail."""
+    view = views.get(tp)
+    view = (yield from load(ctx, tp)) if view is None else (yield from refresh(ctx, view))
+    return with_view(views, view), view
+
+
+def gather_fresh_views(ctx: Context, views: Views, tps: list[TopicPartition]) -> Program[Views]:
+    """`views` with fresh views of `tps`, read in parallel."""
+
+    def one(tp: TopicPartition) -> Program[PartitionView]:
+        _, view = yield from get_fresh_view(ctx, views, tp)
+        return view
+
+    found = yield Gather(tuple(one(tp) for tp in tps))
+    return {**views, **{view.topic_partition: view for view in found}}
+
+
+def read_slot(tp: TopicPartition, base_offset: int) -> Program[StoredRecord | None]:
+    """The commit record at `base_offset`, None if the slot is free (or deleted: the caller knows the boundary)."""
+    data = yield Get(tp.folder + names.batch_name(base_offset))
+    return None if data is None else stored_record(data, tp, base_offset)
+
+
+def trim_to(view: PartitionView, end_offset: int, *segments: names.SegmentName) -> PartitionView:
+    """`view` after the tail up to `end_offset` was sealed as `segments`."""
+    sealed = [stored for stored in view.tail if stored.record.base_offset < end_offset]
+    return replace(
+        view,
+        walk=view.walk + segments,
+        base=replay(view.base, sealed),
+        tail=tuple(stored for stored in view.tail if stored.record.base_offset >= end_offset),
+    )
+
+
+def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int) -> Program[PartitionView]:
+    # Cleaned runs lie within what is sealed, so the sealed end shows in the names alone and all GETs are one round.
+    expected_end = max(
+        [listing.boundary, *(s.end_offset for s in listing.segments), *(s.end_offset for s in listing.runs)]
+    )
+    snapshot_offset = max((offset for offset in listing.snapshots if offset <= expected_end), default=0)
+    tail_names = [base for base in listing.batches if base >= snapshot_offset]
+    programs = [_get(tp.folder + names.batch_name(base)) for base in tail_names]
+    if snapshot_offset:
+        programs.append(_get(tp.folder + names.snapshot_name(snapshot_offset)))
+    if listing.clean is not None:
+        programs.append(_get(tp.folder + names.clean_name(listing.clean)))
+    found = list((yield Gather(tuple(programs)))) if programs else []
+
+    clean: Clean | None = None
+    if listing.clean is not None:
+        path = tp.folder + names.clean_name(listing.clean)
+        clean, _ = envelope.decode(_present(found.pop(), path), Clean, path)
+        chain.check_clean(clean, listing.clean, path)
+    state = PartitionState(topic_partition=tp)
+    if snapshot_offset:
+        path = tp.folder + names.snapshot_name(snapshot_offset)
+        state = decode_snapshot(_present(found.pop(), path), tp, snapshot_offset)
+    sealed_end = chain.sealed_end(listing, clean)
+    by_base = dict(zip(tail_names, found, strict=True))
+
+    records: list[StoredRecord] = []
+    at = snapshot_offset
+    last = tail_names[-1] if tail_names else -1
+    while at <= last or at < sealed_end:
+        path = tp.folder + names.batch_name(at)
+        # A LIST of several pages, or of a local folder, may miss a name that an older one follows: ask for it.
+        data = by_base[at] if at in by_base else (yield Get(path))
+        stored = stored_record(_present(data, path), tp, at)
+        records.append(stored)
+        at = stored.record.end_offset
+    sealed = [stored for stored in records if stored.record.base_offset < sealed_end]
+    tail = tuple(stored for stored in records if stored.record.base_offset >= sealed_end)
+    base = replay(state, sealed)
+    if base.next_offset != sealed_end:
+        raise CorruptLogError(
+            f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}; run `txlog fsck`"
+        )
+    state = replay(base, tail)
+    # An internal partition's chain begins at the boundary: what is below was folded into its snapshot (DESIGN 2.1).
+    start = listing.boundary if tp.topic in names.INTERNAL_TOPICS else state.log_start_offset
+    return PartitionView(
+        topic_partition=tp,
+        listed_at_ms=listed_at_ms,
+        boundary=listing.boundary,
+        walk=chain.walk(listing, clean, start),
+        base=base,
+        tail=tail,
+        state=state,
+    )
+
+
+def _get(path: str) -> Program[bytes | None]:
+    data: bytes | None = yield Get(path)
+    return data
+
+
+def _present(data: bytes | None, path: str) -> bytes:
+    if data is None:
+        raise MissingObjectError(f"{path}: the log names it, and it is gone; run `txlog fsck`")
+    return data

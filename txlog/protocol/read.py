@@ -1,0 +1,227 @@
+"""What does a read of one partition return, and where is a timestamp?
+
+Plans only: indexes, transaction indexes and the tail's records; no file of rows is opened (PROTOCOL.md, "Reading";
+DESIGN 4.4, kafka-semantics E, F).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from txlog.core import envelope
+from txlog.core.effects import Gather, Get, Program
+from txlog.core.fetch_plan import Piece, plan_fetch
+from txlog.core.names import SegmentName, TopicPartition
+from txlog.core.records import AbortedTxn, SegmentIndex, TxnIndex
+from txlog.core.segments import check_index, first_at_or_after_timestamp
+from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
+from txlog.errors import MissingObjectError, OffsetOutOfRangeError
+from txlog.protocol.context import Context, PartitionView
+from txlog.protocol.load import load
+
+IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
+ReadIndexes: TypeAlias = Mapping[SegmentName, "ReadIndex"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadIndex:
+    """A segment's index with its aborted transactions."""
+
+    index: SegmentIndex
+    aborted: tuple[AbortedTxn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """The rows of `[start, end)` as pieces of files and inline batches, in the order of offsets."""
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+    """Where the read ends: bounded by the isolation level's end of the log."""
+    pieces: tuple[Piece, ...]
+    aborted: tuple[AbortedTxn, ...]
+    """Aborted transactions that overlap the range; empty for read_uncommitted."""
+    indexes: ReadIndexes = field(repr=False)
+    """Indexes read so far; hand them to the next plan of this partition."""
+
+
+def end_offset(view: PartitionView, isolation: IsolationLevel) -> int:
+    """Where a reader of that level ends: the LSO, or the log end."""
+    return view.state.last_stable_offset if isolation == "read_committed" else view.state.next_offset
+
+
+def plan_read(
+    ctx: Context,
+    view: PartitionView,
+    start: int,
+    end: int | None,
+    isolation: IsolationLevel,
+    indexes: ReadIndexes | None = None,
+) -> Program[tuple[PartitionView, ReadPlan]]:
+    """Plans `[start, end)`; `end` None, or beyond it, means the isolation level's end of the log.
+
+    A start between that end and the log end gives an empty plan (case 127). Raises OffsetOutOfRangeError below the log
+    start or beyond the log end. One GET a segment in range, and one a `.txnindex` that an index announces.
+    """
+    known = dict(indexes or {})
+    for attempt in range(ctx.max_loads):
+        _check_range(view, start)
+        bound = end_offset(view, isolation)
+        stop = bound if end is None else min(end, bound)
+        if start >= stop:
+            return view, _plan(view, start, max(start, stop), (), (), known)
+        try:
+            chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < stop]
+            known = yield from _read_indexes(view.topic_partition, chosen, known)
+            aborted: tuple[AbortedTxn, ...] = ()
+            if isolation == "read_committed":
+                known, aborted = yield from _aborted(view, chosen, known, start, stop)
+        except MissingObjectError:
+            # A clean-up replaced what this view's names stand for: list again and go on from the same offset.
+            if attempt == ctx.max_loads - 1:
+                raise
+            view = yield from load(ctx, view.topic_partition)
+            known = {}
+            continue
+        pieces = plan_fetch(
+            tp=view.topic_partition,
+            indexes=[known[name].index for name in chosen],
+            tail=[(stored.record, stored.payload) for stored in view.tail],
+            aborted=aborted,
+            start=start,
+            end=stop,
+        )
+        return view, _plan(view, start, stop, pieces, aborted, known)
+    raise MissingObjectError(f"{view.topic_partition}: no consistent set of indexes in {ctx.max_loads} tries")
+
+
+def offset_for_timestamp(
+    ctx: Context,
+    view: PartitionView,
+    timestamp_ms: int,
+    isolation: IsolationLevel,
+    indexes: ReadIndexes | None = None,
+) -> Program[tuple[PartitionView, tuple[int, int] | None]]:
+    """The first offset whose batch has a timestamp (ms) at or after `timestamp_ms`, and that timestamp.
+
+    None if there is none below the isolation level's end (case 126). Timestamps of a partition never decrease, so the
+    segments are searched by halves: one GET a step.
+    """
+    known = dict(indexes or {})
+    bound = end_offset(view, isolation)
+    if view.base.last_timestamp >= timestamp_ms and view.walk:
+        low, high = 0, len(view.walk) - 1
+        while low < high:
+            middle = (low + high) // 2
+            known = yield from _read_indexes(view.topic_partition, [view.walk[middle]], known)
+            entries = known[view.walk[middle]].index.entries
+            if entries and entries[-1].timestamp >= timestamp_ms:
+                high = middle
+            else:
+                low = middle + 1
+        for name in view.walk[low:]:
+            known = yield from _read_indexes(view.topic_partition, [name], known)
+            index = known[name].index
+            at = first_at_or_after_timestamp(index, timestamp_ms)
+            if at is not None:
+                entry = index.entries[at]
+                return view, _below(bound, max(entry.base_offset, view.state.log_start_offset), entry.timestamp)
+    for stored in view.tail:
+        record = stored.record
+        if record.timestamp >= timestamp_ms and record.records and record.end_offset > view.state.log_start_offset:
+            return view, _below(bound, max(record.base_offset, view.state.log_start_offset), record.timestamp)
+    return view, None
+
+
+def aborted_transactions(
+    ctx: Context, view: PartitionView, start: int, end: int, indexes: ReadIndexes | None = None
+) -> Program[tuple[PartitionView, tuple[AbortedTxn, ...]]]:
+    """The aborted ranges that overlap `[start, end)`, whatever the LSO."""
+    chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < end]
+    known = yield from _read_indexes(view.topic_partition, chosen, dict(indexes or {}))
+    _, aborted = yield from _aborted(view, chosen, known, start, end)
+    return view, aborted
+
+
+def _plan(
+    view: PartitionView,
+    start: int,
+    end: int,
+    pieces: tuple[Piece, ...],
+    aborted: tuple[AbortedTxn, ...],
+    known: ReadIndexes,
+) -> ReadPlan:
+    return ReadPlan(
+        topic_partition=view.topic_partition, start=start, end=end, pieces=pieces, aborted=aborted, indexes=known
+    )
+
+
+def _check_range(view: PartitionView, start: int) -> None:
+    state = view.state
+    if state.log_start_offset <= start <= state.next_offset:
+        return
+    raise OffsetOutOfRangeError(
+        f"{view.topic_partition}: offset {start} is out of range, the log holds {state.log_start_offset} to {state.next_offset}. "
+        "Rows below the log start were removed by retention: start from 'earliest', or set failOnDataLoss=false (Spark) or "
+        "auto.offset.reset=earliest (consumer) to go on from there"
+    )
+
+
+def _aborted(
+    view: PartitionView,
+    chosen: list[SegmentName],
+    known: dict[SegmentName, ReadIndex],
+    start: int,
+    end: int,
+) -> Program[tuple[dict[SegmentName, ReadIndex], tuple[AbortedTxn, ...]]]:
+    """Aborted transactions overlapping `[start, end)`: an entry lies in its *marker's* segment, maybe far behind the
+    rows, so later segments are read until one's LSO shows that nothing below `end` was still open (pitfall P19)."""
+    found: list[AbortedTxn] = []
+    first = view.walk.index(chosen[0]) if chosen else len(view.walk)
+    for name in view.walk[first:]:
+        known = yield from _read_indexes(view.topic_partition, [name], known)
+        read = known[name]
+        result = collect_aborted_txns(read.aborted, fetch_offset=start, upper_bound_offset=end)
+        found.extend(result.aborted)
+        if result.is_complete or read.index.last_stable_offset >= end:
+            return known, tuple(found)
+    tail = [txn for stored in view.tail if (txn := aborted_txn_of(stored.record)) is not None]
+    found.extend(collect_aborted_txns(tail, fetch_offset=start, upper_bound_offset=end).aborted)
+    return known, tuple(found)
+
+
+def _read_indexes(
+    tp: TopicPartition, wanted: list[SegmentName], known: dict[SegmentName, ReadIndex]
+) -> Program[dict[SegmentName, ReadIndex]]:
+    missing = [name for name in wanted if name not in known]
+    if not missing:
+        return known
+    found = yield Gather(tuple(_read_index(tp, name) for name in missing))
+    return {**known, **dict(zip(missing, found, strict=True))}
+
+
+def _read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
+    path = tp.folder + name.index
+    data = yield Get(path)
+    if data is None:
+        raise MissingObjectError(f"{path}: the log names it, and it is gone; run `txlog fsck`")
+    index, _ = envelope.decode(data, SegmentIndex, path)
+    check_index(index, name, path)
+    if not index.aborted_txns:
+        return ReadIndex(index=index, aborted=())
+    path = tp.folder + name.txnindex
+    data = yield Get(path)
+    if data is None:
+        raise MissingObjectError(
+            f"{path}: the index announces {index.aborted_txns} aborted transactions, and it is gone; run `txlog fsck`"
+        )
+    txn_index, _ = envelope.decode(data, TxnIndex, path)
+    check_txn_index(txn_index, name, path, expected=index.aborted_txns)
+    return ReadIndex(index=index, aborted=txn_index.aborted)
+
+
+def _below(bound: int, offset: int, timestamp_ms: int) -> tuple[int, int] | None:
+    return (offset, timestamp_ms) if offset < bound else None

@@ -1,0 +1,75 @@
+"""How does a finished segment become Parquet with an index?
+
+Whoever notices may do it: inline rows to one Parquet file of a unique name, `.txnindex` and `.snapshot` as pure
+functions of the chain, last the generation-0 `.index` by put-if-absent: its existence alone declares the segment
+sealed (PROTOCOL.md, "Sealing"; DESIGN 2.2). A segment is sealed only after the one before it.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import msgspec
+
+from txlog.core import envelope, names, segments
+from txlog.core.effects import InlineRows, Monotonic, NewId, Program, WriteRows
+from txlog.core.names import SegmentName
+from txlog.core.state import StoredRecord, replay, to_snapshot
+from txlog.errors import OutcomeUnknownError, RetriableError
+from txlog.protocol.context import Context, PartitionView
+from txlog.protocol.load import load, trim_to
+from txlog.protocol.put import put_pure
+
+
+def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
+    """Seals every finished segment of the tail, oldest first; the active one stays. -> the view after it.
+
+    Done again, or by two at once, it is harmless: the loser's Parquet is left to vacuum.
+    """
+    if not finished_segments(view):
+        return view
+    now_ms = yield Monotonic()
+    if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
+        # Only a young view is sure that these slots were not deleted and made again (DESIGN 2.4).
+        view = yield from load(ctx, view.topic_partition)
+    for records in finished_segments(view):
+        view = yield from _seal_one(ctx, view, records)
+    return view
+
+
+def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
+    """`seal` after an append of one's own: that stands whatever becomes of the sealing, which anybody can do later."""
+    try:
+        return (yield from seal(ctx, view))
+    except (RetriableError, OutcomeUnknownError):
+        return view
+
+
+def finished_segments(view: PartitionView) -> list[tuple[StoredRecord, ...]]:
+    """The tail's records by segment, without the active one."""
+    groups = [tuple(group) for _, group in groupby(view.tail, key=lambda stored: stored.record.segment_base)]
+    return groups[:-1]
+
+
+def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...]) -> Program[PartitionView]:
+    tp = view.topic_partition
+    records = [each.record for each in stored]
+    name = SegmentName(records[0].base_offset, records[-1].end_offset, 0)
+    inline = [each for each in stored if each.record.payload_bytes]
+    file = None
+    if inline:
+        unique = yield NewId()
+        rows = tuple(
+            InlineRows(each.payload, each.record.base_offset, each.record.timestamp, each.record.schema_id)
+            for each in inline
+        )
+        own = SegmentName(name.base_offset, name.end_offset, 0, unique)
+        file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows)
+    after = replay(view.base, stored)
+    index, txn_index = segments.build_index(records, stored[-1].digest, file)
+    index = msgspec.structs.replace(index, last_stable_offset=after.last_stable_offset)
+    if txn_index is not None:
+        yield from put_pure(ctx, tp.folder + name.txnindex, envelope.encode(txn_index))
+    yield from put_pure(ctx, tp.folder + names.snapshot_name(name.end_offset), envelope.encode(to_snapshot(after)))
+    yield from put_pure(ctx, tp.folder + name.index, envelope.encode(index))
+    return trim_to(view, name.end_offset, name)

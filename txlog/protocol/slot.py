@@ -1,0 +1,175 @@
+"""How does one record get into the next free slot of a partition, exactly once?
+
+Decide on the folded state, create the slot with put-if-absent, settle what is unknown, and acknowledge only what no
+boundary has overtaken (PROTOCOL.md, "Appending"; DESIGN 2, 2.4, 3). Every append of txlog goes through `append_slot`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from txlog.core import chain, envelope, names
+from txlog.core.effects import List, Monotonic, Now, Program, PutIfAbsent, PutOutcome, Sleep
+from txlog.core.names import TopicPartition
+from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, GroupRow, OffsetRow
+from txlog.core.state import PartitionState, StoredRecord
+from txlog.errors import CoordinatorContentionError, OutcomeUnknownError, RecordTooLargeError
+from txlog.protocol.context import Context, PartitionView
+from txlog.protocol.load import load, read_slot, refresh
+
+Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
+"""(state folded up to the slot, wall clock) -> the record for that slot, or why there is none."""
+Guard: TypeAlias = "Callable[[PartitionState], Program[Stop | None]]"
+"""Asked right before each PUT, after the fold: None to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Do not append; `value` is the caller's. Counts only on a fresh tail, which `append_slot` sees to."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The record is in the chain, at these offsets, and acknowledged."""
+
+    base_offset: int
+    records: int
+    timestamp: int
+
+
+def append_slot(
+    ctx: Context,
+    view: PartitionView,
+    decide: Decide,
+    *,
+    write_id: str,
+    payload: bytes = b"",
+    guard: Guard | None = None,
+) -> Program[tuple[PartitionView, Appended | Stop]]:
+    """Appends what `decide` makes of the state at the next free slot, exactly once.
+
+    `decide` is asked again for every slot; a Stop is final only on a tail that was read after this call began. A
+    record that may have landed in a slot since deleted is looked for by its `write_id` and by folded state before
+    anything else is tried (DESIGN 2, 2.4).
+    """
+    fresh = False
+    doubtful_slot: int | None = None
+    for race in range(ctx.max_races):
+        if doubtful_slot is not None and (own := _find_own(view, write_id)) is not None:
+            return view, own
+        now_ms = yield Now()
+        decision = decide(view.state, now_ms)
+        if (
+            not isinstance(decision, Stop)
+            and guard is not None
+            and (stop := (yield from guard(view.state))) is not None
+        ):
+            decision = stop
+        if isinstance(decision, Stop):
+            if fresh:
+                return view, decision
+            view, fresh = (yield from refresh(ctx, view)), True
+            continue
+        if doubtful_slot is not None and doubtful_slot < view.sealed_end and not _state_decides(view.state, decision):
+            raise OutcomeUnknownError(
+                f"{view.topic_partition}: a write at offset {doubtful_slot} (producer {decision.producer_id}) may have landed, and "
+                "its slot is gone, so its outcome cannot be settled. Close this producer and open a new one"
+            )
+        started_ms = yield Monotonic()
+        stored = _encoded(view.topic_partition, decision, payload)
+        holder = yield from _create_slot(ctx, view, stored, write_id)
+        if holder is None:
+            # The slot was deleted under us: what is true of it only the state can say.
+            doubtful_slot = decision.base_offset if doubtful_slot is None else min(doubtful_slot, decision.base_offset)
+            view, fresh = (yield from load(ctx, view.topic_partition)), True
+            continue
+        if holder.record.write_id != write_id:
+            # Lost: others are at work. Catch up by name, and step back a little if it happens again and again.
+            if race:
+                yield Sleep(min(2 ** min(race, 6), ctx.retry_backoff_max_ms))
+            view, fresh = (yield from refresh(ctx, view)), True
+            continue
+        acknowledged = yield from _not_overtaken(ctx, view, holder.record.base_offset)
+        if acknowledged:
+            return replace(view.extended(holder), listed_at_ms=started_ms), _appended(holder.record)
+        doubtful_slot = (
+            holder.record.base_offset if doubtful_slot is None else min(doubtful_slot, holder.record.base_offset)
+        )
+        view, fresh = (yield from load(ctx, view.topic_partition)), True
+    raise CoordinatorContentionError(
+        f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) to other writers; try again"
+    )
+
+
+def _create_slot(
+    ctx: Context, view: PartitionView, stored: StoredRecord, write_id: str
+) -> Program[StoredRecord | None]:
+    """Puts a record into its slot until somebody holds it. -> the holder; None if the slot lies below a boundary."""
+    tp, slot = view.topic_partition, stored.record.base_offset
+    path = tp.folder + names.batch_name(slot)
+    data = stored.data
+    for attempt in range(ctx.max_settles):
+        outcome = yield PutIfAbsent(path, data)
+        if outcome is PutOutcome.WRITTEN:
+            return stored
+        # CONFLICT may be one's own write, retried inside the adapter; UNKNOWN may still land. The holder tells.
+        holder = yield from read_slot(tp, slot)
+        if (yield from _not_overtaken(ctx, view, slot)):
+            if holder is not None:
+                return holder
+        else:
+            return None
+        yield Sleep(ctx.backoff_ms(attempt))
+    raise OutcomeUnknownError(
+        f"{path}: the store did not say in {ctx.max_settles} tries whether the record (write_id {write_id}) was created, and it may still land. "
+        "Repeat the same call; do not delete the files that it names"
+    )
+
+
+def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool]:
+    """Whether no boundary stands above `slot`: by the view's youth, else by a LIST made now (DESIGN 2.4)."""
+    now_ms = yield Monotonic()
+    if now_ms - view.listed_at_ms < ctx.max_view_age_ms:
+        return True
+    listed = yield List(view.topic_partition.folder)
+    return chain.parse_listing(listed, view.topic_partition.folder).boundary <= slot
+
+
+def _encoded(tp: TopicPartition, record: CommitRecord, payload: bytes) -> StoredRecord:
+    data = envelope.encode(record, payload)
+    if len(data) > envelope.MAX_COMMIT_BYTES:
+        raise RecordTooLargeError(
+            f"{tp}: a commit object of {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that one may have; send fewer rows at once"
+        )
+    return StoredRecord(record=record, digest=envelope.digest(data), data=data)
+
+
+def _find_own(view: PartitionView, write_id: str) -> Appended | None:
+    """One's own record in the tail, or as the last one of its key in the folded tables."""
+    for stored in view.tail:
+        if stored.record.write_id == write_id:
+            return _appended(stored.record)
+    state = view.state
+    pending = (row for rows in state.pending.values() for row in rows.values())
+    rows: list[OffsetRow | GroupRow] = [*state.committed.values(), *pending, *state.groups.values()]
+    for row in rows:
+        if row.write_id == write_id:
+            return Appended(row.position, 1, state.last_timestamp)
+    for txn in state.transactions.values():
+        if txn.value.write_id == write_id:
+            return Appended(txn.offset, 1, txn.value.updated_at)
+    return None
+
+
+def _appended(record: CommitRecord) -> Appended:
+    return Appended(record.base_offset, record.records, record.timestamp)
+
+
+def _state_decides(state: PartitionState, record: CommitRecord) -> bool:
+    """Whether the fold can say that a doubtful write did not land: it knows the PID, or section 3's re-read vouches for
+    it (transactional PIDs). For a drawn PID that it does not know, and for records without one, it cannot."""
+    return record.producer_id in state.producers or 0 <= record.producer_id < FIRST_DRAWN_PRODUCER_ID

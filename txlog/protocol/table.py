@@ -1,0 +1,140 @@
+"""How is the transaction-state table read and changed?
+
+An id's state is the last record with its key in one partition of `__transaction_state`. Every transition is one
+compare-and-set append on that record; the loser reloads and decides again (PROTOCOL.md, "The coordinator"; DESIGN 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from txlog.core.append_rules import BatchDraft, Refuse, next_record
+from txlog.core.effects import NewId, Program
+from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
+from txlog.core.partitioning import internal_partition
+from txlog.core.records import CommitRecord, TransactionEntry, TransactionMetadata, TransactionRow
+from txlog.core.state import PartitionState
+from txlog.core.transactions import Judgement, Transit, is_this_ongoing, not_registered_error
+from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.load import get_fresh_view, get_view
+from txlog.protocol.seal import seal_quietly
+from txlog.protocol.slot import Appended, Guard, Stop, append_slot
+
+Judge: TypeAlias = Callable[[PartitionState, TransactionMetadata | None, int, str], Judgement | None]
+"""(state of the table's partition, the id's record, wall clock, write_id) -> what to do; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One's own transition is in: the record as written, and its offset. The id may have moved on since."""
+
+    row: TransactionRow
+
+
+def state_partition(ctx: Context, transactional_id: str) -> TopicPartition:
+    """Where an id lives: abs(javaStringHash(id)) mod N (kafka-semantics 4.10)."""
+    return TopicPartition(
+        TRANSACTION_STATE_TOPIC, internal_partition(transactional_id, ctx.constants.transaction_state_partitions)
+    )
+
+
+def partition_of_producer_id(ctx: Context, producer_id: int) -> TopicPartition:
+    """Where the id of a transactional producer id lives: PID = slot offset x N + n."""
+    return TopicPartition(TRANSACTION_STATE_TOPIC, producer_id % ctx.constants.transaction_state_partitions)
+
+
+def transit(
+    ctx: Context, views: Views, transactional_id: str, judge: Judge
+) -> Program[tuple[Views, Written | Judgement | None]]:
+    """Applies `judge` to the id's last record until its transition is in, or it has none to make.
+
+    A transition is one's own only if the record carries one's own `write_id`: two instances may write records that are
+    equal otherwise. Verdicts other than a transition were made on a fresh table.
+    """
+    tp = state_partition(ctx, transactional_id)
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        row = state.transactions.get(transactional_id)
+        judgement = judge(state, row.value if row is not None else None, now_ms, write_id)
+        if not isinstance(judgement, Transit):
+            return Stop(judgement)
+        entry = TransactionEntry(key=transactional_id, value=judgement.to)
+        return _table_record(ctx, state, entry, now_ms, write_id)
+
+    views, view = yield from get_view(ctx, views, tp)
+    view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
+    view = yield from seal_quietly(ctx, view)
+    views = with_view(views, view)
+    if isinstance(outcome, Stop):
+        return views, outcome.value
+    return views, Written(_own_row(view, transactional_id, write_id))
+
+
+def put_tombstone(
+    ctx: Context, views: Views, transactional_id: str, may: Callable[[TransactionMetadata, int], bool]
+) -> Program[tuple[Views, bool]]:
+    """Removes an id if `may(record, wall clock)` says so of the record it is compared-and-set against. -> whether it did."""
+    tp = state_partition(ctx, transactional_id)
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        row = state.transactions.get(transactional_id)
+        if row is None or not may(row.value, now_ms):
+            return Stop(None)
+        return _table_record(ctx, state, TransactionEntry(key=transactional_id, value=None), now_ms, write_id)
+
+    views, view = yield from get_view(ctx, views, tp)
+    view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
+    view = yield from seal_quietly(ctx, view)
+    return with_view(views, view), isinstance(outcome, Appended)
+
+
+def registered_guard(ctx: Context, views: Views, txn: TransactionMetadata, tp: TopicPartition) -> Guard:
+    """Section 3's re-read: a partition whose fold does not know the PID takes its first transactional batch only after
+    the transaction-state table, read later than the fold, shows this very ONGOING with the partition registered."""
+
+    def guard(state: PartitionState) -> Program[Stop | None]:
+        if txn.producer_id in state.producers:
+            return None
+        _, table = yield from get_fresh_view(ctx, views, state_partition(ctx, txn.transactional_id))
+        row = table.state.transactions.get(txn.transactional_id)
+        current = row.value if row is not None else None
+        if current is not None and is_this_ongoing(current, txn) and tp in current.partitions:
+            return None
+        return Stop(Refuse(not_registered_error(current, txn, tp)))
+
+    return guard
+
+
+def prepared_guard(ctx: Context, views: Views, prepare: TransactionMetadata) -> Guard:
+    """The same for a marker: the table must still show this very PREPARE_*."""
+
+    def guard(state: PartitionState) -> Program[Stop | None]:
+        if prepare.producer_id in state.producers:
+            return None
+        _, table = yield from get_fresh_view(ctx, views, state_partition(ctx, prepare.transactional_id))
+        row = table.state.transactions.get(prepare.transactional_id)
+        return None if row is not None and row.value == prepare else Stop(None)
+
+    return guard
+
+
+def _own_row(view: PartitionView, transactional_id: str, write_id: str) -> TransactionRow:
+    row = view.state.transactions.get(transactional_id)
+    if row is not None and row.value.write_id == write_id:
+        return row
+    for stored in view.tail:
+        for entry in stored.record.entries:
+            if stored.record.write_id == write_id and isinstance(entry, TransactionEntry) and entry.value is not None:
+                return TransactionRow(offset=stored.record.base_offset, value=entry.value)
+    raise AssertionError(f"{transactional_id}: an acknowledged record {write_id} is in no table")
+
+
+def _table_record(
+    ctx: Context, state: PartitionState, entry: TransactionEntry, now_ms: int, write_id: str
+) -> CommitRecord:
+    draft = BatchDraft(records=1, entries=(entry,), roll=ctx.internal_roll)
+    return next_record(state, draft, now_ms=now_ms, write_id=write_id)

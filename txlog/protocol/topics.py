@@ -1,0 +1,407 @@
+"""What is this store, which topics does it have, and how do they change?
+
+`txlog.json` is created once and never changed. A topic's metadata is a version chain, `topic.<n>.json`: every change is
+a compare-and-set on the next version, the highest counts, none is ever removed (PROTOCOL.md, "Topics"; DESIGN 2.6). So a
+version that was read stays true, and a lost race or an unknown outcome is settled by reading the slot.
+
+Deleting a topic, and making its name anew, appends `log_start` records to its partitions. How is given by the caller, as
+`AppendLogStart`: a repeated call for the same partition and version must change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from txlog.config import TopicConfig, check_topic_config, nearest
+from txlog.core import envelope, names
+from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutIfAbsent, PutOutcome, Sleep
+from txlog.core.features import STORE_FEATURES, check_features
+from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
+from txlog.core.records import SchemaField, StoreConstants, StoreDescriptor, TopicMetadata
+from txlog.core.schema import KAFKA_FIELDS, assign_ids, check_fields, evolve, max_field_id
+from txlog.errors import (
+    CoordinatorContentionError,
+    CorruptRecordError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    MissingObjectError,
+    NotAStoreError,
+    OutcomeUnknownError,
+    SchemaMismatchError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+)
+from txlog.protocol.context import Context
+
+MAX_PARTITIONS = 100_000
+
+AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
+"""(partition, `deleted` version) -> appends `log_start` = LEO with that version, unless the partition holds it already."""
+
+
+# -- the store --------------------------------------------------------------------------------------------------------
+
+
+def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
+    """The store's descriptor; None if the location is empty or missing (`__probe/` aside), so that one may be made.
+
+    `where` names the location in messages. Raises NotAStoreError if something else lies there, UnsupportedStoreError if
+    the store needs features that are unknown here, CorruptRecordError if the descriptor is damaged.
+    """
+    descriptor = yield from _get_descriptor(where)
+    if descriptor is not None:
+        return descriptor
+    listed = yield List("")
+    others = [name for name in listed if name != names.PROBE_FOLDER]
+    if not others:
+        return None
+    # Somebody may have made the store between the GET and the LIST.
+    descriptor = yield from _get_descriptor(where)
+    if descriptor is None:
+        raise NotAStoreError(
+            f"{where} holds {len(others)} objects or folders, {others[0]!r} for one, and no {STORE_DESCRIPTOR}: it is not a "
+            "txlog store; name an empty location, or the root of a store"
+        )
+    return descriptor
+
+
+def create_store(constants: StoreConstants, where: str = "this location") -> Program[StoreDescriptor]:
+    """The store's descriptor, made with `constants` if there is none yet; another's store is used as it is.
+
+    Raises as `read_store`, and OutcomeUnknownError if the store would not say whether the descriptor was created.
+    """
+    found = yield from read_store(where)
+    if found is not None:
+        return found
+    ctx = Context(constants=constants)
+    store_id = yield NewId()
+    created_at = yield Now()
+    descriptor = StoreDescriptor(features=STORE_FEATURES, store_id=store_id, created_at=created_at, constants=constants)
+    data = envelope.encode(descriptor)
+    for attempt in range(ctx.max_settles):
+        if (yield PutIfAbsent(STORE_DESCRIPTOR, data)) is PutOutcome.WRITTEN:
+            return descriptor
+        # Whoever made it: the descriptor is create-only, so what is read now is the store's.
+        found = yield from _get_descriptor(where)
+        if found is not None:
+            return found
+        yield Sleep(ctx.backoff_ms(attempt))
+    raise OutcomeUnknownError(
+        f"{where}: the store did not say in {ctx.max_settles} tries whether {STORE_DESCRIPTOR} was created"
+    )
+
+
+def _get_descriptor(where: str) -> Program[StoreDescriptor | None]:
+    data = yield Get(STORE_DESCRIPTOR)
+    if data is None:
+        return None
+    # Features first: a store of a later txlog may hold values that today's types refuse.
+    needs, _ = envelope.decode(data, _Descriptor, STORE_DESCRIPTOR)
+    check_features(needs.features, where)
+    descriptor, _ = envelope.decode(data, StoreDescriptor, STORE_DESCRIPTOR)
+    return descriptor
+
+
+class _Descriptor(msgspec.Struct, frozen=True):
+    features: tuple[str, ...] = ()
+
+
+# -- reading topics ---------------------------------------------------------------------------------------------------
+
+
+def describe_topic(topic: str) -> Program[TopicMetadata]:
+    """The newest version of a topic's metadata: one LIST and one GET.
+
+    Raises UnknownTopicOrPartitionError, naming the most similar topic, if it does not exist or was deleted;
+    InvalidTopicError if no topic can have that name; CorruptRecordError or MissingObjectError naming the object.
+    """
+    names.check_topic_name(topic)
+    metadata = yield from _latest(topic)
+    if metadata is None or metadata.deleted:
+        raise (yield from _unknown_topic(topic, metadata))
+    return metadata
+
+
+def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:
+    """The newest version, found from an older one by name: one GET more than there are new versions.
+
+    Raises UnknownTopicOrPartitionError if the topic was deleted since, also if its name was made anew: rows, schema and
+    offsets of that other topic are none of this one's.
+    """
+    newest = metadata
+    while True:
+        path = names.topic_metadata_path(metadata.topic, newest.number + 1)
+        data = yield Get(path)
+        if data is None:
+            break
+        newest = _decode(data, metadata.topic, newest.number + 1)
+    if newest.deleted or newest.topic_id != metadata.topic_id:
+        raise (yield from _unknown_topic(metadata.topic, newest))
+    return newest
+
+
+def list_topics(*, deleted: bool = False) -> Program[tuple[TopicMetadata, ...]]:
+    """Newest metadata of all topics, by name; `deleted` ones too, if asked for: one LIST, and two requests a topic."""
+    topics = yield from _topic_names()
+    found = yield Gather(tuple(_latest(topic) for topic in topics))
+    return tuple(metadata for metadata in found if metadata is not None and (deleted or not metadata.deleted))
+
+
+# -- changing topics --------------------------------------------------------------------------------------------------
+
+
+def create_topic(
+    ctx: Context,
+    topic: str,
+    *,
+    fields: Sequence[SchemaField] | None = None,
+    partitions: int = 1,
+    config: Mapping[str, object] | None = None,
+    append_log_start: AppendLogStart,
+) -> Program[TopicMetadata]:
+    """Creates a topic; without `fields` it has Kafka's record shape. Ids in `fields` do not matter.
+
+    A name that was deleted is made anew: first the old partitions get the `log_start` records that they may still lack,
+    then comes a version with a new topic id; offsets go on from the old end. It needs at least as many partitions.
+
+    Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigurationError, SchemaMismatchError;
+    CoordinatorContentionError or OutcomeUnknownError as every write of this module.
+    """
+    names.check_topic_name(topic)
+    _check_partitions(topic, partitions)
+    where = f"topic {topic!r}"
+    wanted = assign_ids(KAFKA_FIELDS if fields is None else fields)
+    check_fields(wanted, where)
+    checked = _check_config(topic, config or {}, wanted)
+    topic_id = yield NewId()
+    for _ in range(ctx.max_races):
+        old = yield from _latest(topic)
+        number, schema = 0, wanted
+        if old is not None:
+            if not old.deleted:
+                raise TopicExistsError(
+                    f"{where} exists already, with {old.partitions} partitions; alter it, or choose another name"
+                )
+            if partitions < old.partitions:
+                raise InvalidPartitionsError(
+                    f"{where}: {partitions} partitions asked for, but a deleted topic of this name had {old.partitions}, and partitions "
+                    f"are never fewer; ask for at least {old.partitions}"
+                )
+            yield from finish_deletion(old, append_log_start)
+            # Ids go on where the deleted topic's ended, so no file of its can ever be read by the new schema.
+            number, schema = old.number + 1, assign_ids(wanted, max_field_id(old.schema) + 1)
+        created_at = yield Now()
+        write_id = yield NewId()
+        metadata = TopicMetadata(
+            number=number,
+            topic=topic,
+            topic_id=topic_id,
+            partitions=partitions,
+            config=checked,
+            schema=schema,
+            schema_id=number,
+            created_at=created_at,
+            write_id=write_id,
+        )
+        if (yield from _put_version(ctx, metadata)):
+            return metadata
+    raise _contention(topic, ctx)
+
+
+def alter_topic(
+    ctx: Context,
+    topic: str,
+    *,
+    config: Mapping[str, object | None] | None = None,
+    partitions: int | None = None,
+    add_columns: Sequence[SchemaField] = (),
+) -> Program[TopicMetadata]:
+    """Changes a topic: settings (None removes one), more partitions, further nullable columns at the end.
+
+    -> the metadata that holds the changes; without a new version if they hold already, so a call may be repeated.
+
+    Raises UnknownTopicOrPartitionError (also if the topic is deleted meanwhile), InvalidTopicError,
+    InvalidPartitionsError (fewer), InvalidConfigurationError, SchemaMismatchError.
+    """
+    names.check_topic_name(topic)
+    topic_id: str | None = None
+    for _ in range(ctx.max_races):
+        current = yield from describe_topic(topic)
+        if topic_id is not None and current.topic_id != topic_id:
+            raise (yield from _unknown_topic(topic, current))
+        topic_id = current.topic_id
+        changed = _altered(current, config or {}, partitions, add_columns)
+        if changed == current:
+            return current
+        created_at = yield Now()
+        write_id = yield NewId()
+        changed = msgspec.structs.replace(changed, created_at=created_at, write_id=write_id)
+        if (yield from _put_version(ctx, changed)):
+            return changed
+    raise _contention(topic, ctx)
+
+
+def delete_topic(ctx: Context, topic: str, *, append_log_start: AppendLogStart) -> Program[TopicMetadata]:
+    """Deletes a topic: a `deleted` version, then `log_start` = LEO in every partition. -> the `deleted` version.
+
+    Called for a topic that is deleted already it finishes what an interrupted call left, then raises
+    UnknownTopicOrPartitionError; InvalidTopicError for names that no user's topic can have.
+    """
+    names.check_topic_name(topic)
+    for _ in range(ctx.max_races):
+        current = yield from _latest(topic)
+        if current is None:
+            raise (yield from _unknown_topic(topic, None))
+        if current.deleted:
+            yield from finish_deletion(current, append_log_start)
+            raise (yield from _unknown_topic(topic, current))
+        created_at = yield Now()
+        write_id = yield NewId()
+        gone = msgspec.structs.replace(
+            current, number=current.number + 1, deleted=True, created_at=created_at, write_id=write_id
+        )
+        if (yield from _put_version(ctx, gone)):
+            yield from finish_deletion(gone, append_log_start)
+            return gone
+    raise _contention(topic, ctx)
+
+
+def finish_deletion(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
+    """Sees to it that every partition of a deleted topic holds the `log_start` record of its deletion."""
+    if not metadata.deleted:
+        raise ValueError(f"topic {metadata.topic!r}: version {metadata.number} is no deletion")
+    partitions = [TopicPartition(metadata.topic, number) for number in range(metadata.partitions)]
+    yield Gather(tuple(append_log_start(tp, metadata.number) for tp in partitions))
+
+
+# -- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _latest(topic: str) -> Program[TopicMetadata | None]:
+    # Partitions and staged files sort before `topic.`, so the LIST sees versions only.
+    listed = yield List(f"{topic}/", start_after="topic.")
+    numbers = [number for name in listed if (number := names.parse_topic_metadata_name(name)) is not None]
+    if not numbers:
+        return None
+    number = max(numbers)
+    path = names.topic_metadata_path(topic, number)
+    data = yield Get(path)
+    if data is None:
+        raise MissingObjectError(
+            f"{path}: was listed and is gone, but versions of topics are never removed; run `txlog fsck`"
+        )
+    return _decode(data, topic, number)
+
+
+def _decode(data: bytes, topic: str, number: int) -> TopicMetadata:
+    path = names.topic_metadata_path(topic, number)
+    metadata, _ = envelope.decode(data, TopicMetadata, path)
+    if (metadata.topic, metadata.number) != (topic, number):
+        raise CorruptRecordError(f"{path}: holds version {metadata.number} of topic {metadata.topic!r}")
+    if metadata.schema_id > number:
+        raise CorruptRecordError(f"{path}: its schema is of version {metadata.schema_id}, later than its own")
+    try:
+        check_fields(metadata.schema)
+    except SchemaMismatchError as error:
+        raise CorruptRecordError(f"{path}: {error}") from None
+    return metadata
+
+
+def _put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
+    """Whether this very version is in the chain now; False if another's has its number."""
+    path = names.topic_metadata_path(metadata.topic, metadata.number)
+    data = envelope.encode(metadata)
+    for attempt in range(ctx.max_settles):
+        if (yield PutIfAbsent(path, data)) is PutOutcome.WRITTEN:
+            return True
+        # Lost, or won by a request whose answer was lost: versions are never removed, so the holder decides.
+        held = yield Get(path)
+        if held is not None:
+            return _decode(held, metadata.topic, metadata.number).write_id == metadata.write_id
+        yield Sleep(ctx.backoff_ms(attempt))
+    raise OutcomeUnknownError(
+        f"{path}: the store did not say in {ctx.max_settles} tries whether version {metadata.number} was created; describe the "
+        "topic to find out"
+    )
+
+
+def _altered(
+    current: TopicMetadata, config: Mapping[str, object | None], partitions: int | None, added: Sequence[SchemaField]
+) -> TopicMetadata:
+    """The version after `current`, or `current` itself if nothing changes."""
+    where = f"topic {current.topic!r}"
+    count = current.partitions if partitions is None else partitions
+    _check_partitions(current.topic, count)
+    if count < current.partitions:
+        raise InvalidPartitionsError(
+            f"{where} has {current.partitions} partitions; {count} would be fewer, and offsets are never given up"
+        )
+    new_names = {field.name for field in added}
+    schema = evolve(
+        current.schema, [*(field for field in current.schema if field.name not in new_names), *added], where
+    )
+    checked = _check_config(current.topic, {**current.config, **config}, schema)
+    if (count, checked, schema) == (current.partitions, current.config, current.schema):
+        return current
+    number = current.number + 1
+    return msgspec.structs.replace(
+        current,
+        number=number,
+        partitions=count,
+        config=checked,
+        schema=schema,
+        schema_id=current.schema_id if schema == current.schema else number,
+    )
+
+
+def _check_partitions(topic: str, partitions: int) -> None:
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidPartitionsError(
+            f"topic {topic!r}: {partitions!r} is no number of partitions; ask for 1 to {MAX_PARTITIONS}"
+        )
+
+
+def _check_config(topic: str, config: Mapping[str, object | None], schema: Sequence[SchemaField]) -> dict[str, str]:
+    """`config` as it is stored; None as a value means not set."""
+    checked = check_topic_config(config)
+    parsed = TopicConfig.parse(checked)
+    columns = [field.name for field in schema]
+    for column in parsed.key_columns:
+        if column not in columns:
+            raise InvalidConfigurationError(
+                f"topic {topic!r}: key.columns names {column!r}, which is no column.{nearest(column, columns)} The columns are "
+                f"{', '.join(columns)}"
+            )
+    if "compact" in parsed.cleanup_policy and not parsed.key_columns:
+        raise InvalidConfigurationError(
+            f"topic {topic!r}: cleanup.policy=compact keeps the latest row of each key, so it needs key.columns"
+        )
+    return checked
+
+
+def _topic_names() -> Program[list[str]]:
+    listed = yield List("")
+    folders = [name[:-1] for name in listed if name.endswith("/")]
+    return [name for name in folders if names.is_topic_name(name) and not name.startswith("__")]
+
+
+def _unknown_topic(topic: str, found: TopicMetadata | None) -> Program[UnknownTopicOrPartitionError]:
+    if found is not None and found.deleted:
+        return UnknownTopicOrPartitionError(f"topic {topic!r} was deleted (version {found.number} of its metadata)")
+    if found is not None:
+        return UnknownTopicOrPartitionError(
+            f"topic {topic!r} was deleted and made anew as version {found.number} with id {found.topic_id}; open it again"
+        )
+    others = yield from _topic_names()
+    return UnknownTopicOrPartitionError(
+        f"topic {topic!r} does not exist.{nearest(topic, [name for name in others if name != topic])}"
+    )
+
+
+def _contention(topic: str, ctx: Context) -> CoordinatorContentionError:
+    return CoordinatorContentionError(
+        f"topic {topic!r}: {ctx.max_races} versions in a row were created by others first; try again"
+    )

@@ -1,0 +1,466 @@
+"""The transaction coordinator, as a library: init, register, end, roll forward, time out, expire.
+
+No process owns a coordinator partition: whoever comes next finishes what a dead one began (PROTOCOL.md,
+"Transactions"; DESIGN 4.1-4.3, kafka-semantics A, C, D, H).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from txlog.core import envelope, names
+from txlog.core.append_rules import MarkerDraft, marker_is_there, next_control, next_marker
+from txlog.core.effects import Gather, Get, NewId, Now, Program
+from txlog.core.names import TopicPartition
+from txlog.core.records import (
+    FIRST_DRAWN_PRODUCER_ID,
+    CommitRecord,
+    StagedObject,
+    StagedPart,
+    TransactionMetadata,
+    TransactionRow,
+)
+from txlog.core.state import PartitionState
+from txlog.core.transactions import (
+    IDLE,
+    PREPARED,
+    AlreadyCommitted,
+    Done,
+    Judgement,
+    Refused,
+    RollForward,
+    Skipped,
+    TxnVersion,
+    is_timed_out,
+    judge_abort_by_others,
+    judge_add_partitions,
+    judge_complete,
+    judge_end,
+    judge_init,
+    may_expire,
+)
+from txlog.errors import (
+    CorruptRecordError,
+    InvalidTxnTimeoutError,
+    MissingObjectError,
+    OutcomeUnknownError,
+    RetriableError,
+    TransactionalIdNotFoundError,
+)
+from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
+from txlog.protocol.put import put_pure
+from txlog.protocol.seal import seal_quietly
+from txlog.protocol.slot import Stop, append_slot
+from txlog.protocol.table import (
+    Written,
+    partition_of_producer_id,
+    prepared_guard,
+    put_tombstone,
+    state_partition,
+    transit,
+)
+
+MAX_STAGED_INLINE_BYTES = 256 * 2**10
+"""A longer list of staged files becomes an object of its own, so that the table's records stay small."""
+
+
+class StagedList(msgspec.Struct, frozen=True, kw_only=True):
+    """`<pid>-<epoch>-<unique>.staged`: the staged parts of one transaction."""
+
+    version: int = 1
+    staged: tuple[StagedPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndResult:
+    """How a transaction ended."""
+
+    txn: TransactionMetadata
+    """The id's record; the producer goes on with its epoch."""
+    skipped: bool = False
+    """The version was not above the last committed one: nothing of this transaction was written."""
+    already_committed: bool = False
+    """An abort came too late: the commit had won."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireResult:
+    """What a sweep did, by transactional.id (producer id for producers)."""
+
+    aborted: tuple[str, ...] = ()
+    rolled_forward: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def init_producer(
+    ctx: Context, views: Views, transactional_id: str, timeout_ms: int, *, max_timeout_ms: int = 900_000
+) -> Program[tuple[Views, TransactionMetadata]]:
+    """InitProducerId: finishes or aborts what an older instance left, then fences it. -> the id's record, EMPTY.
+
+    Raises InvalidTxnTimeoutError before anything is written (kafka-semantics case 4).
+    """
+    if not 0 < timeout_ms <= max_timeout_ms:
+        raise InvalidTxnTimeoutError(
+            f"transactional.id {transactional_id!r}: transaction.timeout.ms = {timeout_ms} must be above 0 and at most "
+            f"transaction.max.timeout.ms = {max_timeout_ms}"
+        )
+    state_tp = state_partition(ctx, transactional_id)
+    partitions = ctx.constants.transaction_state_partitions
+
+    def judge(state: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
+        return judge_init(
+            current,
+            transactional_id=transactional_id,
+            new_producer_id=state.next_offset * partitions + state_tp.partition,
+            timeout_ms=timeout_ms,
+            now_ms=now_ms,
+            write_id=write_id,
+        )
+
+    while True:
+        views, result = yield from transit(ctx, views, transactional_id, judge)
+        if isinstance(result, RollForward):
+            views = yield from _roll_forward_current(ctx, views, transactional_id)
+        elif isinstance(result, Written):
+            if result.row.value.state == "EMPTY":
+                return views, result.row.value
+            views, _ = yield from roll_forward(ctx, views, result.row)
+        else:
+            raise AssertionError(f"init of {transactional_id!r} gave {result!r}")
+
+
+def add_partitions(
+    ctx: Context,
+    views: Views,
+    txn: TransactionMetadata,
+    partitions: Iterable[TopicPartition],
+    version: TxnVersion | None = None,
+) -> Program[tuple[Views, TransactionMetadata | Skipped]]:
+    """Registers partitions, durably, before the first eager batch to them; all of a flush in one record.
+
+    -> the id's record, or Skipped if `version` (given with conditional offsets) is not above the last committed one.
+    Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError (timed out: abort first),
+    TxnVersionScopeError.
+    """
+    wanted = tuple(partitions)
+
+    def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
+        return judge_add_partitions(current, txn, wanted, now_ms=now_ms, write_id=write_id, version=version)
+
+    while True:
+        views, result = yield from transit(ctx, views, txn.transactional_id, judge)
+        if isinstance(result, RollForward):
+            views = yield from _roll_forward_current(ctx, views, txn.transactional_id)
+        elif isinstance(result, Written):
+            return views, result.row.value
+        elif isinstance(result, Done):
+            return views, result.txn
+        elif isinstance(result, Skipped):
+            return views, result
+        elif isinstance(result, Refused):
+            raise result.error
+        else:
+            raise AssertionError(f"add_partitions of {txn.transactional_id!r} gave {result!r}")
+
+
+def end_transaction(
+    ctx: Context,
+    views: Views,
+    txn: TransactionMetadata,
+    commit: bool,
+    staged: tuple[StagedPart, ...] = (),
+    version: TxnVersion | None = None,
+) -> Program[tuple[Views, EndResult]]:
+    """EndTxn: PREPARE_* (the decision), a marker in every partition in parallel, COMPLETE_*.
+
+    `staged` parts become visible with the commit and only then; their files carry this PID and `txn`'s current epoch.
+    A repeated call joins what the first one decided. Raises ProducerFencedError, InvalidProducerIdMappingError,
+    InvalidTxnStateError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat the
+    call; delete nothing).
+    """
+    staged, staged_object = yield from _staged_object(ctx, txn, staged if commit else ())
+    outcome = "commit" if commit else "abort"
+
+    def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
+        return judge_end(
+            current,
+            txn,
+            "commit" if commit else "abort",
+            now_ms=now_ms,
+            write_id=write_id,
+            staged=staged,
+            staged_object=staged_object,
+            version=version,
+        )
+
+    while True:
+        views, result = yield from transit(ctx, views, txn.transactional_id, judge)
+        if isinstance(result, RollForward):
+            views = yield from _roll_forward_current(ctx, views, txn.transactional_id)
+        elif isinstance(result, Written):
+            views, done = yield from roll_forward(ctx, views, result.row)
+            return views, EndResult(txn=done)
+        elif isinstance(result, Done):
+            return views, EndResult(txn=result.txn)
+        elif isinstance(result, AlreadyCommitted):
+            return views, EndResult(txn=result.txn, already_committed=True)
+        elif isinstance(result, Skipped):
+            if result.txn.state != "ONGOING":
+                return views, EndResult(txn=result.txn, skipped=True)
+            views, ended = yield from end_transaction(ctx, views, txn, commit=False)
+            return views, EndResult(txn=ended.txn, skipped=True)
+        elif isinstance(result, Refused):
+            raise result.error
+        else:
+            raise AssertionError(f"{outcome} of {txn.transactional_id!r} gave {result!r}")
+
+
+def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program[tuple[Views, TransactionMetadata]]:
+    """Finishes a PREPARE_*: markers in parallel, then COMPLETE_*. Anybody may, at any time, any number of times.
+
+    -> the COMPLETE_* record. Visible to read_committed from the markers on.
+    """
+    txn = prepare.value
+    commit = txn.state == "PREPARE_COMMIT"
+    staged = yield from _staged_parts(ctx, txn)
+    parts = {part.topic_partition: part for part in staged} if commit else {}
+    tps = sorted({*txn.partitions, *parts})
+
+    def marker(tp: TopicPartition) -> Program[PartitionView]:
+        part = parts.get(tp)
+        draft = MarkerDraft(
+            commit=commit,
+            producer_id=txn.producer_id,
+            marker_epoch=txn.producer_epoch,
+            coordinator_epoch=prepare.offset,
+            records=sum(file.rows for file in part.files) + len(part.entries) if part is not None else 0,
+            schema_id=part.schema_id if part is not None else 0,
+            files=part.files if part is not None else (),
+            entries=part.entries if part is not None else (),
+            roll=ctx.roll_of(tp),
+        )
+        write_id = yield NewId()
+
+        def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+            if marker_is_there(state, txn.producer_id, txn.producer_epoch):
+                return Stop(None)
+            return next_marker(state, draft, now_ms=now_ms, write_id=write_id)
+
+        _, view = yield from get_view(ctx, views, tp)
+        view, _ = yield from append_slot(ctx, view, decide, write_id=write_id, guard=prepared_guard(ctx, views, txn))
+        return (yield from seal_quietly(ctx, view))
+
+    if tps:
+        marked = yield Gather(tuple(marker(tp) for tp in tps))
+        for view in marked:
+            views = with_view(views, view)
+
+    def complete(
+        _: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str
+    ) -> Judgement | None:
+        return judge_complete(current, txn, now_ms=now_ms, write_id=write_id)
+
+    views, result = yield from transit(ctx, views, txn.transactional_id, complete)
+    if isinstance(result, Written):
+        return views, result.row.value
+    # Somebody else wrote COMPLETE_*; the producer's identity after it is the same whoever did.
+    finished = judge_complete(txn, txn, now_ms=txn.updated_at, write_id=txn.write_id)
+    assert finished is not None
+    return views, finished.to
+
+
+def abort_transaction(
+    ctx: Context, views: Views, transactional_id: str
+) -> Program[tuple[Views, TransactionMetadata | None]]:
+    """The operator's abort, through the coordinator: ends an ONGOING transaction and so fences its producer there.
+
+    A PREPARE_* is rolled forward, never changed. -> the id's record afterwards, None if it had no open transaction.
+    Raises TransactionalIdNotFoundError.
+    """
+    views, row = yield from describe(ctx, views, transactional_id)
+    if row.value.state in IDLE:
+        return views, None
+    views, _ = yield from _finish(ctx, views, transactional_id, only_if_timed_out=False)
+    views, row = yield from describe(ctx, views, transactional_id)
+    return views, row.value
+
+
+def resolve(ctx: Context, views: Views, producer_id: int) -> Program[Views]:
+    """What a reader does that waits for a producer's transaction: rolls a PREPARE_* forward, times out what is due."""
+    if producer_id >= FIRST_DRAWN_PRODUCER_ID:
+        return views
+    tp = partition_of_producer_id(ctx, producer_id)
+    views, view = yield from get_fresh_view(ctx, views, tp)
+    for row in view.state.transactions.values():
+        if row.value.producer_id == producer_id:
+            views, _ = yield from _finish(ctx, views, row.value.transactional_id, only_if_timed_out=True)
+            break
+    return views
+
+
+def expire(ctx: Context, views: Views) -> Program[tuple[Views, ExpireResult]]:
+    """One sweep over the whole table: rolls every PREPARE_* forward, aborts what is past its timeout, removes idle ids.
+
+    One id that fails does not stop the others; the first error is raised at the end.
+    """
+    views, rows = yield from list_transactions(ctx, views)
+    aborted: list[str] = []
+    rolled: list[str] = []
+    removed: list[str] = []
+    first_error: Exception | None = None
+    for row in rows:
+        transactional_id = row.value.transactional_id
+        try:
+            now_ms = yield Now()
+            if row.value.state in PREPARED or is_timed_out(row.value, now_ms):
+                views, what = yield from _finish(ctx, views, transactional_id, only_if_timed_out=True)
+                (aborted if what == "aborted" else rolled).append(transactional_id)
+            elif may_expire(row.value, now_ms, ctx.constants.transactional_id_expiration_ms):
+                views, gone = yield from remove(ctx, views, transactional_id)
+                if gone:
+                    removed.append(transactional_id)
+        except (RetriableError, OutcomeUnknownError) as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+    return views, ExpireResult(aborted=tuple(aborted), rolled_forward=tuple(rolled), removed=tuple(removed))
+
+
+def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = False) -> Program[tuple[Views, bool]]:
+    """Writes a tombstone if the id is idle and expired; with `force` (an operator, or a drawn id after its commit) as
+    soon as it has no open transaction, also if it holds a `txn.version`. -> whether it was removed."""
+
+    def may(txn: TransactionMetadata, now_ms: int) -> bool:
+        if force:
+            return txn.state in IDLE
+        return may_expire(txn, now_ms, ctx.constants.transactional_id_expiration_ms)
+
+    return (yield from put_tombstone(ctx, views, transactional_id, may))
+
+
+def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, tuple[int, ...]]]:
+    """Ends the state of producers idle beyond `producer.id.expiration.ms`, by a record (DESIGN 3). -> their ids.
+
+    A transactional PID goes only if its id, folded later than the partition, is neither ONGOING nor PREPARE_*.
+    """
+    views, view = yield from get_fresh_view(ctx, views, tp)
+    now_ms = yield Now()
+    idle = _idle_producers(view.state, now_ms, ctx.constants.producer_id_expiration_ms)
+    if not idle:
+        return views, ()
+    tables = sorted({partition_of_producer_id(ctx, pid) for pid in idle if pid < FIRST_DRAWN_PRODUCER_ID})
+    folded_at = view.state.next_offset
+    views = yield from gather_fresh_views(ctx, views, tables)
+    busy = {
+        row.value.producer_id
+        for table in tables
+        for row in views[table].state.transactions.values()
+        if row.value.state not in IDLE
+    }
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        if state.next_offset != folded_at:
+            return Stop(())  # the table was read after an older fold: next time
+        expired = tuple(
+            pid
+            for pid in _idle_producers(state, now_ms, ctx.constants.producer_id_expiration_ms)
+            if pid in idle and pid not in busy
+        )
+        if not expired:
+            return Stop(())
+        return next_control(state, now_ms=now_ms, write_id=write_id, expired=expired, roll=ctx.roll_of(tp))
+
+    before = set(view.state.producers)
+    view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
+    view = yield from seal_quietly(ctx, view)
+    return with_view(views, view), tuple(sorted(before - set(view.state.producers)))
+
+
+def list_transactions(ctx: Context, views: Views) -> Program[tuple[Views, tuple[TransactionRow, ...]]]:
+    """Every id's last record, by transactional.id: the whole table, read fresh."""
+    tps = [TopicPartition(names.TRANSACTION_STATE_TOPIC, n) for n in range(ctx.constants.transaction_state_partitions)]
+    views = yield from gather_fresh_views(ctx, views, tps)
+    rows = [row for tp in tps for row in views[tp].state.transactions.values()]
+    return views, tuple(sorted(rows, key=lambda row: row.value.transactional_id))
+
+
+def describe(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionRow]]:
+    """The id's last record, read fresh; raises TransactionalIdNotFoundError."""
+    views, view = yield from get_fresh_view(ctx, views, state_partition(ctx, transactional_id))
+    row = view.state.transactions.get(transactional_id)
+    if row is None:
+        raise TransactionalIdNotFoundError(
+            f"no transactional.id {transactional_id!r} in this store; `txlog transactions list` shows them all"
+        )
+    return views, row
+
+
+def _finish(
+    ctx: Context, views: Views, transactional_id: str, *, only_if_timed_out: bool
+) -> Program[tuple[Views, str | None]]:
+    """Rolls a PREPARE_* forward, or aborts an ONGOING transaction. -> "rolled forward", "aborted" or None."""
+
+    def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement | None:
+        return judge_abort_by_others(current, now_ms=now_ms, write_id=write_id, only_if_timed_out=only_if_timed_out)
+
+    views, result = yield from transit(ctx, views, transactional_id, judge)
+    if isinstance(result, RollForward):
+        return (yield from _roll_forward_current(ctx, views, transactional_id)), "rolled forward"
+    if isinstance(result, Written):
+        views, _ = yield from roll_forward(ctx, views, result.row)
+        return views, "aborted"
+    return views, None
+
+
+def _roll_forward_current(ctx: Context, views: Views, transactional_id: str) -> Program[Views]:
+    """Rolls forward the PREPARE_* that the id's record shows in `views`, if it still does."""
+    views, view = yield from get_view(ctx, views, state_partition(ctx, transactional_id))
+    row = view.state.transactions.get(transactional_id)
+    if row is not None and row.value.state in PREPARED:
+        views, _ = yield from roll_forward(ctx, views, row)
+    return views
+
+
+def _staged_object(
+    ctx: Context, txn: TransactionMetadata, staged: tuple[StagedPart, ...]
+) -> Program[tuple[tuple[StagedPart, ...], StagedObject | None]]:
+    if len(msgspec.json.encode(staged)) <= MAX_STAGED_INLINE_BYTES:
+        return staged, None
+    unique = yield NewId()
+    name = names.staged_list_name(txn.producer_id, txn.producer_epoch, unique)
+    data = envelope.encode(StagedList(staged=staged))
+    yield from put_pure(ctx, state_partition(ctx, txn.transactional_id).folder + name, data)
+    return (), StagedObject(name=name, bytes=len(data), digest=envelope.digest(data))
+
+
+def _staged_parts(ctx: Context, txn: TransactionMetadata) -> Program[tuple[StagedPart, ...]]:
+    if txn.staged_object is None:
+        return txn.staged
+    if names.parse_staged_list_name(txn.staged_object.name) is None:
+        raise CorruptRecordError(
+            f"transactional.id {txn.transactional_id!r}: {txn.staged_object.name!r} is not the name of a staged list"
+        )
+    path = state_partition(ctx, txn.transactional_id).folder + txn.staged_object.name
+    data = yield Get(path)
+    if data is None:
+        raise MissingObjectError(
+            f"{path}: the staged files of transactional.id {txn.transactional_id!r} are listed there, and it is gone"
+        )
+    if envelope.digest(data) != txn.staged_object.digest:
+        raise CorruptRecordError(f"{path}: its digest is not the one in the PREPARE record of {txn.transactional_id!r}")
+    value, _ = envelope.decode(data, StagedList, path)
+    return value.staged
+
+
+def _idle_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> frozenset[int]:
+    newest_ms = max(now_ms, state.last_timestamp)
+    return frozenset(
+        pid
+        for pid, entry in state.producers.items()
+        if entry.txn_first_offset < 0 and pid not in state.pending and newest_ms - entry.timestamp >= expiration_ms
+    )
