@@ -1,0 +1,63 @@
+"""The store in memory under the contract, and what is its own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from txlog.errors import UnsupportedStoreError
+from txlog.storage.memory import MemoryObjectStore, shared_memory_store
+from txlog.testing.clock import ManualClock
+from txlog.testing.store_contract import StoreContract
+
+
+class TestMemoryObjectStore(StoreContract):
+    def make_store(self, tmp_path: Path) -> MemoryObjectStore:
+        return MemoryObjectStore("contract")
+
+
+def test_one_store_per_name():
+    shared_memory_store("one").put_if_absent("a", b"1")
+    assert shared_memory_store("one").get("a") == b"1"
+    assert shared_memory_store("two").get("a") is None
+
+
+def test_its_clock_is_the_one_given():
+    clock = ManualClock(now_ms=1_700_000_000_000)
+    store = MemoryObjectStore("clock", clock)
+    store.put("a", b"1")
+    clock.advance_ms(5)
+    store.put("b", b"1")
+    assert store.modified_ms("b") - store.modified_ms("a") == 5
+
+
+def test_it_keeps_its_own_copy_of_the_data():
+    store, data = MemoryObjectStore(), bytearray(b"abc")
+    store.put_if_absent("a", data)
+    data[0] = 0
+    assert store.get("a") == b"abc"
+
+
+def test_it_cannot_be_sent_to_another_process():
+    with pytest.raises(UnsupportedStoreError, match=r"memory://jar.*one process"):
+        pickle.dumps(MemoryObjectStore("jar"))
+
+
+def test_a_forked_child_is_refused():
+    store = MemoryObjectStore("parent")
+    store.put("a", b"1")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            store.get("a")
+        except UnsupportedStoreError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with open(reader) as answers:
+        assert "before the fork" in answers.read()

@@ -1,0 +1,194 @@
+"""How does a protocol generator meet the world? The driver performs each effect it yields and sends the answer back.
+
+A failed effect is thrown into the generator, which may settle it or let it go up. What is not an `Exception`
+(KeyboardInterrupt, a simulated crash) is not: it leaves `run` at once, as a killed process would.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from txlog.clock import Clock, IdGenerator
+from txlog.core.effects import (
+    Delete,
+    Effect,
+    Gather,
+    Get,
+    List,
+    Monotonic,
+    NewId,
+    NewProducerId,
+    Now,
+    Program,
+    PutIfAbsent,
+    PutOutcome,
+    Sleep,
+    WriteRows,
+)
+from txlog.core.records import DataFile
+from txlog.errors import OutcomeUnknownError
+from txlog.storage.object_store import ObjectStore
+
+T = TypeVar("T")
+
+
+class Driver:
+    """Runs programs against one store; any number of threads may call `run`.
+
+    `threads` bounds how many helpers all gathers of this driver have together; the calling thread always works too, so
+    a gather needs no helper to finish, however deeply nested.
+    """
+
+    def __init__(
+        self, store: ObjectStore, clock: Clock, ids: IdGenerator, *, compression: str = "zstd", threads: int = 16
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.ids = ids
+        self._compression = compression
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._pool_owner = 0
+        self._closed = False
+
+    def run(self, program: Program[T]) -> T:
+        """The program's result; raises what it raises."""
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                effect = program.send(answer) if error is None else program.throw(error)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            answer, error = None, None
+            try:
+                answer = self._perform(effect)
+            except Exception as failure:
+                error = failure
+
+    def close(self) -> None:
+        """Ends the helpers, after what they are running. Programs still run afterwards, without helpers."""
+        with self._lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+        if pool is not None and self._pool_owner == os.getpid():
+            pool.shutdown(wait=True)
+
+    def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Get(path):
+                return self.store.get(path)
+            case PutIfAbsent(path, data):
+                try:
+                    return self.store.put_if_absent(path, data)
+                except OutcomeUnknownError:
+                    return PutOutcome.UNKNOWN
+            case List(prefix, start_after):
+                return tuple(self.store.list(prefix, start_after))
+            case Delete(path):
+                return self.store.delete(path)
+            case Now():
+                return self.clock.now_ms()
+            case Monotonic():
+                return self.clock.monotonic_ms()
+            case NewId():
+                return self.ids.new_id()
+            case NewProducerId():
+                return self.ids.new_producer_id()
+            case Sleep(ms):
+                return self.clock.sleep_ms(self.ids.jitter(ms))
+            case WriteRows():
+                return self._write_rows(effect)
+            case Gather(programs):
+                return self._gather(programs)
+        raise TypeError(f"a program yielded {effect!r}, which is not an effect")
+
+    def _write_rows(self, effect: WriteRows) -> DataFile:
+        # Here and not at the top: planning processes run a driver and must not pay for pyarrow.
+        from txlog.storage.segment_file import write_inline_rows
+
+        return write_inline_rows(self.store, effect, self._compression)
+
+    def _gather(self, programs: tuple[Generator[Any, Any, Any], ...]) -> tuple[Any, ...]:
+        work = _Work(self, programs)
+        pool = self._helpers() if len(programs) > 1 else None
+        if pool is not None:
+            for _ in range(min(len(programs) - 1, self._threads)):
+                try:
+                    pool.submit(work.help)
+                except RuntimeError:
+                    # The interpreter is going down, or `close` was called: this thread does it all.
+                    break
+        work.help()
+        return work.results()
+
+    def _helpers(self) -> ThreadPoolExecutor | None:
+        if self._threads < 1:
+            return None
+        with self._lock:
+            if self._closed:
+                return None
+            # A forked child has the pool but not its threads.
+            if self._pool is None or self._pool_owner != os.getpid():
+                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="txlog-driver")
+                self._pool_owner = os.getpid()
+            return self._pool
+
+
+class _Work:
+    """The programs of one gather: whoever has time takes the next one.
+
+    A thread waits only for programs that another thread has begun, and those never wait for it: no deadlock.
+    """
+
+    def __init__(self, driver: Driver, programs: tuple[Generator[Any, Any, Any], ...]) -> None:
+        self._driver = driver
+        self._programs = programs
+        self._answers: list[Any] = [None] * len(programs)
+        self._errors: list[BaseException | None] = [None] * len(programs)
+        self._condition = threading.Condition()
+        self._next = 0
+        self._running = 0
+        self._crashed = False
+
+    def help(self) -> None:
+        """Runs programs until none is left to begin."""
+        while (number := self._take()) is not None:
+            try:
+                self._answers[number] = self._driver.run(self._programs[number])
+            except BaseException as error:
+                self._errors[number] = error
+                self._crashed |= not isinstance(error, Exception)
+            finally:
+                self._done()
+
+    def results(self) -> tuple[Any, ...]:
+        """Waits for the programs that helpers have begun. What is not an Exception goes first, then the first error."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._running)
+        errors = [error for error in self._errors if error is not None]
+        for error in errors:
+            if not isinstance(error, Exception):
+                raise error
+        if errors:
+            raise errors[0]
+        return tuple(self._answers)
+
+    def _take(self) -> int | None:
+        with self._condition:
+            if self._crashed or self._next == len(self._programs):
+                return None
+            self._next += 1
+            self._running += 1
+            return self._next - 1
+
+    def _done(self) -> None:
+        with self._condition:
+            self._running -= 1
+            self._condition.notify_all()

@@ -1,0 +1,479 @@
+"""How does a folder of a file system keep the port's promises?
+
+Written aside, then linked: a nameless file (O_TMPFILE) is filled and synced, `link(2)` gives it its name, and the
+folder is synced. The link decides a race, no reader ever sees a partial object, and a writer that is killed leaves
+nothing behind. Where the file system has no nameless files, a hidden temporary name (`.#…`) takes their place and is
+swept a day later. One without hard links is refused.
+
+The data is synced before the name can exist, and the name before WRITTEN is said. Between the two, others may see an
+object that a power cut can still undo; file systems with one ordered journal (ext4, XFS) make whatever such a reader
+then writes durable no earlier than what it read. Deletions are not synced: what a power cut brings back is dead
+already, by a boundary or by vacuum's rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from txlog.clock import IdGenerator, SystemIds
+from txlog.errors import CorruptLogError, MissingObjectError, StorageError, UnsupportedStoreError
+from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
+
+TEMPORARY_PREFIX = ".#"
+"""Begins the name of an unfinished file; no path of the store may have a part that begins so."""
+
+_STALE_TEMPORARY_S = 86_400
+_FOLDER_ATTEMPTS = 1000
+"""How often a folder may vanish between making and using it: another process removes empty ones."""
+_READ_BYTES = 64 * 2**20
+_O_TMPFILE: int = getattr(os, "O_TMPFILE", 0)
+_O_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a FIFO that somebody put into the store would wait for ever.
+_O_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+class LocalObjectStore:
+    """An ObjectStore in a folder of a file system; see the port for the contract.
+
+    `fsync=False` gives up durability at a power cut (not atomicity), for tests and throw-away stores.
+    """
+
+    def __init__(self, root: str, *, fsync: bool = True, ids: IdGenerator | None = None) -> None:
+        self.root = os.path.realpath(root)
+        self.url = f"file://{self.root}"
+        self._fsync = fsync
+        self._ids = ids or SystemIds()
+        self._state = _State()
+
+    def __repr__(self) -> str:
+        return f"LocalObjectStore({self.root!r}, fsync={self._fsync})"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_state": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._state = _State()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> bytes | None:
+        with self._failing("get", path):
+            try:
+                with self._open_object(path) as fd:
+                    return _read(fd, 0, None)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
+
+    def get_range(self, path: str, start: int, end: int) -> bytes:
+        check_range(start, end)
+        with self._failing("get_range", path), self._existing(path) as fd:
+            return _read(fd, start, end)
+
+    def size(self, path: str) -> int:
+        with self._failing("size", path), self._existing(path) as fd:
+            return os.fstat(fd).st_size
+
+    def modified_ms(self, path: str) -> int | None:
+        with self._failing("modified_ms", path), self._existing(path) as fd:
+            return os.fstat(fd).st_mtime_ns // 1_000_000
+
+    def list(self, prefix: str, start_after: str = "") -> Names:
+        check_folder(prefix)
+        found = []
+        with self._failing("list", prefix):
+            try:
+                folder = self._open_folder(prefix[:-1])
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        if entry.name.startswith(TEMPORARY_PREFIX):
+                            continue
+                        name = entry.name + "/" if entry.is_dir() else entry.name
+                        if name > start_after:
+                            found.append(name)
+            finally:
+                os.close(folder)
+        found.sort()
+        return found
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
+        folder, name = _split(check_path(path))
+        with self._failing("put_if_absent", path):
+            # Cheap for those who come late; the link decides.
+            if os.path.lexists(os.path.join(self.root, path)):
+                return PutOutcome.CONFLICT
+            with self._unfinished(folder) as file:
+                _write(file.fd, data)
+                self._sync(file.fd)
+                return self._link(file, folder, name)
+
+    def put(self, path: str, data: bytes) -> None:
+        folder, name = _split(check_path(path))
+        with self._failing("put", path), self._unfinished(folder, named=True) as file:
+            _write(file.fd, data)
+            self._sync(file.fd)
+            os.rename(file.name, name, src_dir_fd=file.folder, dst_dir_fd=file.folder)
+            self._sync(file.folder)
+
+    def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
+        folder, name = _split(check_path(path))
+        with self._failing("write_file", path), self._unfinished(folder) as file:
+            written = 0
+            for chunk in chunks:
+                _write(file.fd, chunk)
+                written += len(chunk)
+            self._sync(file.fd)
+            outcome = self._link(file, folder, name)
+            if outcome is PutOutcome.CONFLICT:
+                raise StorageError(f"{self.url}: {path!r} exists already; the name of a file is never used twice")
+            if outcome is PutOutcome.UNKNOWN:
+                raise StorageError(f"{self.url}: {path!r} was written, but its folder could not be synced")
+            return written
+
+    def delete(self, path: str) -> None:
+        folder, name = _split(check_path(path))
+        with self._failing("delete", path):
+            try:
+                descriptor = self._open_folder(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            try:
+                os.unlink(name, dir_fd=descriptor)
+            except (FileNotFoundError, IsADirectoryError):
+                return
+            finally:
+                os.close(descriptor)
+            self._remove_empty(folder)
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _link(self, file: _Unfinished, folder: str, name: str) -> PutOutcome:
+        """Gives the finished file its name. Folders may vanish in between, when another process empties them."""
+        for _ in range(_FOLDER_ATTEMPTS):
+            descriptor = self._open_folder(folder, create=True)
+            try:
+                try:
+                    file.link(descriptor, name)
+                except FileExistsError:
+                    # A network file system may have applied a link whose reply was lost, and report its own repetition.
+                    if not file.is_at(descriptor, name):
+                        return PutOutcome.CONFLICT
+                except OSError as error:
+                    if self._has_vanished(descriptor, folder):
+                        continue
+                    if error.errno in _NO_HARD_LINKS:
+                        raise UnsupportedStoreError(
+                            f"{self.url}: this file system cannot make hard links ({error.strerror}), and without them no "
+                            f"object can be created atomically; use another one"
+                        ) from error
+                    return PutOutcome.UNKNOWN
+                try:
+                    self._sync(descriptor)
+                except OSError:
+                    # Visible, but perhaps not durable. To sync again would only hide that: the kernel reports it once.
+                    return PutOutcome.UNKNOWN
+                return PutOutcome.WRITTEN
+            finally:
+                os.close(descriptor)
+        raise StorageError(
+            f"{self.url}: folder {folder!r} vanished {_FOLDER_ATTEMPTS} times while {name!r} was linked into it"
+        )
+
+    @contextlib.contextmanager
+    def _unfinished(self, folder: str, *, named: bool = False) -> Iterator[_Unfinished]:
+        """A new file without a visible name, in `folder`."""
+        for _ in range(_FOLDER_ATTEMPTS):
+            descriptor = self._open_folder(folder, create=True)
+            try:
+                try:
+                    if not named and self._has_nameless_files(descriptor, folder):
+                        file = _Unfinished(_open_nameless(descriptor), descriptor, "")
+                    else:
+                        file = self._open_temporary(descriptor)
+                except OSError:
+                    if self._has_vanished(descriptor, folder):
+                        continue
+                    raise
+                try:
+                    yield file
+                finally:
+                    os.close(file.fd)
+                    if file.name:
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(file.name, dir_fd=descriptor)
+                return
+            finally:
+                os.close(descriptor)
+        raise StorageError(f"{self.url}: folder {folder!r} vanished {_FOLDER_ATTEMPTS} times while it was opened")
+
+    def _open_temporary(self, folder: int) -> _Unfinished:
+        name = TEMPORARY_PREFIX + self._ids.new_id()
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        return _Unfinished(fd, folder, name)
+
+    def _has_nameless_files(self, descriptor: int, folder: str) -> bool:
+        """Whether O_TMPFILE and linking through /proc work here; tried once."""
+        if self._state.nameless is None:
+            works = self._try_nameless_file(descriptor)
+            if not works:
+                if self._has_vanished(descriptor, folder):
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+                self._sweep(descriptor)
+            self._state.nameless = works
+        return self._state.nameless
+
+    def _try_nameless_file(self, folder: int) -> bool:
+        if not _O_TMPFILE:
+            return False
+        name = TEMPORARY_PREFIX + self._ids.new_id()
+        try:
+            fd = _open_nameless(folder)
+        except OSError:
+            return False
+        try:
+            _Unfinished(fd, folder, "").link(folder, name)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        os.unlink(name, dir_fd=folder)
+        return True
+
+    def _sweep(self, folder: int) -> None:
+        """Removes temporary names that killed writers left in `folder`, by the file system's own clock."""
+        probe = self._open_temporary(folder)
+        try:
+            now = os.fstat(probe.fd).st_mtime
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.name.startswith(TEMPORARY_PREFIX):
+                        with contextlib.suppress(FileNotFoundError):
+                            if entry.stat(follow_symlinks=False).st_mtime < now - _STALE_TEMPORARY_S:
+                                os.unlink(entry.name, dir_fd=folder)
+        finally:
+            os.close(probe.fd)
+            os.unlink(probe.name, dir_fd=folder)
+
+    def _has_vanished(self, descriptor: int, folder: str) -> bool:
+        """Whether the opened folder was removed. Errors of creating a file in such a folder vary by file system."""
+        try:
+            there = os.stat(os.path.join(self.root, folder))
+        except FileNotFoundError:
+            return True
+        opened = os.fstat(descriptor)
+        # No links: removed, though its name may still be found for a moment.
+        return opened.st_nlink == 0 or not os.path.samestat(there, opened)
+
+    def _open_folder(self, folder: str, *, create: bool = False) -> int:
+        """A descriptor of `folder`, inside the root; with `create`, the folder and its name are durable."""
+        full = os.path.join(self.root, folder)
+        for attempt in range(_FOLDER_ATTEMPTS):
+            try:
+                descriptor = os.open(full, _O_FOLDER)
+                break
+            except FileNotFoundError:
+                if not create or attempt + 1 == _FOLDER_ATTEMPTS:
+                    raise
+                self._make_folder(folder)
+        try:
+            self._check_inside(descriptor, folder)
+            if create:
+                self._sync_names(folder)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _make_folder(self, folder: str) -> None:
+        if not folder:
+            _make_root(self.root, self._fsync)
+            return
+        parent, name = _split(folder)
+        descriptor = self._open_folder(parent, create=True)
+        try:
+            # Another process may have removed the empty folder since its name was last synced.
+            self._state.forget(folder)
+            # FileNotFoundError: the parent vanished in between; the caller tries again.
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                os.mkdir(name, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _sync_names(self, folder: str) -> None:
+        """Syncs the name of `folder` in its parent, and those above: whoever made it may not have come to it yet."""
+        while self._fsync and folder and not self._state.is_durable(folder):
+            parent, _ = _split(folder)
+            try:
+                descriptor = self._open_folder(parent)
+            except FileNotFoundError:
+                # Then `folder` is gone as well, and linking into it fails: the caller makes it again.
+                return
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._state.remember(folder)
+            folder = parent
+
+    def _remove_empty(self, folder: str) -> None:
+        """Object stores have no empty folders, so neither has this one."""
+        while folder:
+            parent, _ = _split(folder)
+            self._state.forget(folder)
+            try:
+                os.rmdir(os.path.join(self.root, folder))
+            except OSError:
+                return
+            folder = parent
+
+    @contextlib.contextmanager
+    def _open_object(self, path: str) -> Iterator[int]:
+        fd = os.open(os.path.join(self.root, check_path(path)), _O_READ)
+        try:
+            self._check_inside(fd, path)
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            if not stat.S_ISREG(mode):
+                raise CorruptLogError(
+                    f"{self.url}: {path!r} is neither a file nor a folder; something else than txlog put it there"
+                )
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def _existing(self, path: str) -> Iterator[int]:
+        try:
+            with self._open_object(path) as fd:
+                yield fd
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise MissingObjectError(f"{self.url}: there is no object {path!r}") from None
+
+    def _check_inside(self, fd: int, path: str) -> None:
+        """Refuses what was reached through a symbolic link out of the root, on the very thing that was opened."""
+        real = _real_path(fd, os.path.join(self.root, path))
+        if real != self.root and not real.startswith(self.root.rstrip("/") + "/"):
+            raise CorruptLogError(
+                f"{self.url}: {path or '/'!r} leads out of the store, to {real!r}; symbolic links out of the root are not followed"
+            )
+
+    def _sync(self, fd: int) -> None:
+        if self._fsync:
+            os.fsync(fd)
+
+    @contextlib.contextmanager
+    def _failing(self, verb: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"{self.url}: {verb} {path!r} failed: {error.strerror or error} (errno {error.errno})"
+            ) from error
+
+
+class _State:
+    """What a store learned about its file system; lost over pickling, harmless to lose."""
+
+    def __init__(self) -> None:
+        self.nameless: bool | None = None
+        self._lock = threading.Lock()
+        self._durable: set[str] = set()
+
+    def is_durable(self, folder: str) -> bool:
+        return folder in self._durable
+
+    def remember(self, folder: str) -> None:
+        with self._lock:
+            self._durable.add(folder)
+
+    def forget(self, folder: str) -> None:
+        with self._lock:
+            self._durable.discard(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    """A file that nobody can see yet: nameless, or with a hidden name."""
+
+    fd: int
+    folder: int
+    name: str
+
+    def link(self, folder: int, name: str) -> None:
+        if self.name:
+            os.link(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder, follow_symlinks=False)
+        else:
+            # src_dir_fd makes CPython call linkat with AT_SYMLINK_FOLLOW; plain link(2) would link the /proc entry itself.
+            os.link(f"/proc/self/fd/{self.fd}", name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
+
+    def is_at(self, folder: int, name: str) -> bool:
+        try:
+            there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(os.fstat(self.fd), there)
+
+
+def _open_nameless(folder: int) -> int:
+    return os.open(".", os.O_RDWR | _O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
+
+
+def _split(path: str) -> tuple[str, str]:
+    folder, _, name = path.rpartition("/")
+    return folder, name
+
+
+def _real_path(fd: int, path: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return os.path.realpath(path)
+
+
+def _make_root(root: str, fsync: bool) -> None:
+    missing = []
+    while not os.path.isdir(root):
+        missing.append(root)
+        root = os.path.dirname(root)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        if fsync:
+            parent = os.open(os.path.dirname(folder), _O_FOLDER)
+            try:
+                os.fsync(parent)
+            finally:
+                os.close(parent)
+
+
+def _read(fd: int, start: int, end: int | None) -> bytes:
+    """Bytes `[start, end)`; the whole file without `end`. Objects never change, so its size now is its size."""
+    size = os.fstat(fd).st_size
+    stop = size if end is None else min(end, size)
+    parts = []
+    while start < stop:
+        part = os.pread(fd, min(stop - start, _READ_BYTES), start)
+        if not part:
+            break
+        parts.append(part)
+        start += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,145 @@
+"""Which store does a URL mean, and can it be trusted with a log?
+
+`open_object_store` builds the adapter; `probe` asks the backend itself whether it creates objects only once, for a
+proxy or an old server may drop the condition of a conditional write and answer "written" (DESIGN 2).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+
+from txlog.clock import Clock, IdGenerator
+from txlog.config import nearest
+from txlog.core import names
+from txlog.errors import ClockSkewError, InvalidRequestError, StorageError, UnknownOptionError, UnsupportedStoreError
+from txlog.storage.local import LocalObjectStore
+from txlog.storage.memory import shared_memory_store
+from txlog.storage.object_store import ObjectStore, PutOutcome
+
+MAX_CLOCK_SKEW_MS = 15 * 60_000
+"""A writer whose clock is further from the store's is refused (DESIGN 2.2)."""
+
+_PROBE_ATTEMPTS = 5
+_PROBE_BACKOFF_MS = 200
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(?!$)", re.ASCII)
+_MEMORY_NAME = re.compile(r"[A-Za-z0-9._/-]{0,200}\Z", re.ASCII)
+_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
+
+
+def open_object_store(url: str, storage_options: Mapping[str, object] | None = None) -> ObjectStore:
+    """The store at `url`; nothing is created or contacted.
+
+    A plain path or `file://` (option `fsync`, default true), `memory://NAME` (one per process), and through fsspec
+    `s3://`, `gs://`, `abfs://`, whose `storage_options` go to the driver. Raises UnsupportedStoreError for every other
+    one, saying why, InvalidRequestError for a malformed URL, UnknownOptionError. No error repeats a credential.
+    """
+    options = dict(storage_options or {})
+    if not isinstance(url, str) or not url or "\0" in url:
+        raise InvalidRequestError(
+            f"a store is named by a path or a URL, found {type(url).__name__} {'' if url else '(empty)'}".rstrip()
+        )
+    match = _SCHEME.match(url)
+    scheme = match[1].lower() if match else "file"
+    if scheme == "file":
+        path = _local_path(url) if match else url
+        _check_options(options, {"fsync"}, "a local store")
+        return LocalObjectStore(path, fsync=_boolean(options.get("fsync", True), "fsync"))
+    if scheme == "memory":
+        name = url.split(":", 1)[1].removeprefix("//").rstrip("/")
+        if not _MEMORY_NAME.match(name):
+            raise InvalidRequestError(
+                "memory://NAME: the name may have up to 200 of the characters A-Z a-z 0-9 . _ / -"
+            )
+        _check_options(options, set(), "a store in memory")
+        return shared_memory_store(name)
+    # Here and not at the top: fsspec and the drivers it loads are needed by nobody who works on local files.
+    from txlog.storage.fsspec_store import open_fsspec_store
+
+    return open_fsspec_store(url, scheme, options)
+
+
+def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
+    """Proves that the backend creates only once and that the clocks agree; once per process and URL.
+
+    Leaves nothing behind. Raises UnsupportedStoreError for a backend that overwrites, ClockSkewError for a clock more
+    than 15 minutes from the store's, StorageError if the backend does not answer.
+    """
+    with _PROBED_LOCK:
+        if store.url in _PROBED:
+            return
+    path = f"{names.PROBE_FOLDER}{ids.new_id()}"
+    first = b"txlog probe " + ids.new_id().encode()
+    try:
+        outcome = _settled(store, path, first, clock, ids)
+        # After an unknown outcome, a conflict with one's own object is a success.
+        if outcome is PutOutcome.CONFLICT and store.get(path) != first:
+            raise UnsupportedStoreError(
+                f"{store.url}: a new name under {names.PROBE_FOLDER!r} was reported as taken; objects cannot be created here"
+            )
+        for second in (b"txlog probe again " + ids.new_id().encode(), b""):
+            if _settled(store, path, second, clock, ids) is PutOutcome.WRITTEN or store.get(path) != first:
+                raise UnsupportedStoreError(
+                    f"{store.url}: the backend ignores the condition of a create ({'empty' if not second else 'second'} object replaced the "
+                    f"first): two writers would overwrite each other. Use a store with conditional PUT (If-None-Match)"
+                )
+        _check_clock(store, path, clock)
+    finally:
+        store.delete(path)
+    with _PROBED_LOCK:
+        _PROBED.add(store.url)
+
+
+def _settled(store: ObjectStore, path: str, data: bytes, clock: Clock, ids: IdGenerator) -> PutOutcome:
+    for attempt in range(_PROBE_ATTEMPTS):
+        if attempt:
+            clock.sleep_ms(ids.jitter(_PROBE_BACKOFF_MS << attempt))
+        outcome = store.put_if_absent(path, data)
+        if outcome is not PutOutcome.UNKNOWN:
+            return outcome
+    raise StorageError(
+        f"{store.url}: the backend did not answer {_PROBE_ATTEMPTS} attempts to create {path!r}; try again later"
+    )
+
+
+def _check_clock(store: ObjectStore, path: str, clock: Clock) -> None:
+    theirs = store.modified_ms(path)
+    if theirs is None:
+        return
+    skew = clock.now_ms() - theirs
+    if abs(skew) > MAX_CLOCK_SKEW_MS:
+        raise ClockSkewError(
+            f"{store.url}: this machine's clock is {abs(skew) // 1000} s {'ahead of' if skew > 0 else 'behind'} the store's, and at most "
+            f"{MAX_CLOCK_SKEW_MS // 1000} s are allowed: what it writes would expire too early or too late. Synchronise it (NTP)"
+        )
+
+
+def _local_path(url: str) -> str:
+    rest = url.split(":", 1)[1]
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in {"", "localhost"}:
+            raise InvalidRequestError(f"{url!r} names the host {host!r}; a local path has three slashes: file:///path")
+        rest = slash + path
+    if not rest.startswith("/"):
+        raise InvalidRequestError(f"{url!r} is not absolute; write file:///path, or a path without 'file:'")
+    return rest
+
+
+def _check_options(options: Mapping[str, object], known: set[str], what: str) -> None:
+    for name in options:
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise UnknownOptionError(f"storage option {name!r} is unknown: {what} has {listed}.{nearest(name, known)}")
+
+
+def _boolean(value: object, name: str) -> bool:
+    text = str(value).strip().lower()
+    if text not in _TRUE | _FALSE:
+        raise UnknownOptionError(f"storage option {name!r} must be true or false, found {value!r}")
+    return text in _TRUE
+
+
+_PROBED_LOCK = threading.Lock()
+_PROBED: set[str] = set()

@@ -1,0 +1,180 @@
+"""What if exactly this request fails? A store that goes wrong at a chosen point.
+
+A `Fault` says which operation (the k-th one whose `"<verb> <path>"` matches a pattern), when (before it is applied, or
+after) and how. `Fault.parse("kill after put_if_absent orders/0/")` takes one from a command line, for the scripts that
+kill real processes.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
+
+from txlog.errors import InvalidRequestError, StorageError
+from txlog.storage.object_store import Names, ObjectStore, PutOutcome
+
+T = TypeVar("T")
+
+Action: TypeAlias = Literal["fail", "lose_reply", "crash", "kill", "stop"]
+Moment: TypeAlias = Literal["before", "after"]
+
+
+class SimulatedCrash(BaseException):
+    """The process died here. No `except Exception` survives it, and its store answers nothing more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What goes wrong, when and where.
+
+    fail        StorageError
+    lose_reply  the caller cannot know: UNKNOWN from put_if_absent, StorageError from all else
+    crash       SimulatedCrash, now and at every later operation
+    kill        SIGKILL to this process
+    stop        SIGSTOP to this process; it goes on here after SIGCONT
+    """
+
+    action: Action
+    moment: Moment = "before"
+    """Before the operation is applied (it never is, but for stop), or after it was."""
+    match: str = ""
+    """Regular expression, searched in `"<verb> <path>"`; verbs are the names of the port's methods."""
+    number: int = 1
+    """Which of the matching operations, from 1."""
+    times: int = 1
+    """How many matching operations from there on."""
+
+    @staticmethod
+    def parse(text: str) -> Fault:
+        """`<action> <before|after> [<number>] [<pattern>]`; raises InvalidRequestError."""
+        words = text.split(" ", 2)
+        rest = words[2] if len(words) > 2 else ""
+        number, _, pattern = rest.partition(" ")
+        if not number.isdigit():
+            number, pattern = "1", rest
+        if len(words) < 2 or words[0] not in get_args(Action) or words[1] not in get_args(Moment):
+            raise InvalidRequestError(
+                f"{text!r} is not a fault: expected '<{'|'.join(get_args(Action))}> <before|after> [<number>] [<pattern>]'"
+            )
+        return Fault(action=cast(Action, words[0]), moment=cast(Moment, words[1]), match=pattern, number=int(number))
+
+
+class FailingStore:
+    """Passes everything on to `inner`, until a fault strikes. Thread-safe."""
+
+    def __init__(self, inner: ObjectStore, *faults: Fault) -> None:
+        self.inner = inner
+        self._lock = threading.Lock()
+        self._plans = [_Plan(fault) for fault in faults]
+        self._operations: list[str] = []
+        self._dead = False
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def dead(self) -> bool:
+        """Whether a crash has struck."""
+        return self._dead
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """`"<verb> <path>"` of every operation that was begun, in order: crash points to choose from."""
+        with self._lock:
+            return tuple(self._operations)
+
+    def crash(self) -> None:
+        """The process is dead from here on."""
+        self._dead = True
+
+    def get(self, path: str) -> bytes | None:
+        return self._do("get", path, lambda: self.inner.get(path))
+
+    def get_range(self, path: str, start: int, end: int) -> bytes:
+        return self._do("get_range", path, lambda: self.inner.get_range(path, start, end))
+
+    def size(self, path: str) -> int:
+        return self._do("size", path, lambda: self.inner.size(path))
+
+    def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
+        return self._do("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+
+    def put(self, path: str, data: bytes) -> None:
+        self._do("put", path, lambda: self.inner.put(path, data))
+
+    def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
+        return self._do("write_file", path, lambda: self.inner.write_file(path, chunks))
+
+    def list(self, prefix: str, start_after: str = "") -> Names:
+        return self._do("list", prefix, lambda: self.inner.list(prefix, start_after))
+
+    def delete(self, path: str) -> None:
+        self._do("delete", path, lambda: self.inner.delete(path))
+
+    def modified_ms(self, path: str) -> int | None:
+        return self._do("modified_ms", path, lambda: self.inner.modified_ms(path))
+
+    def _do(self, verb: str, path: str, operation: Callable[[], T]) -> T:
+        fault = self._begin(f"{verb} {path}")
+        if fault is None or fault.moment == "after" or fault.action == "stop":
+            if fault is not None and fault.moment == "before":
+                _signal(signal.SIGSTOP)
+            result = operation()
+            # A crash in another thread meanwhile: this thread never saw the answer.
+            self._check_alive()
+            if fault is None or fault.moment == "before":
+                return result
+            if fault.action == "stop":
+                _signal(signal.SIGSTOP)
+                return result
+        return cast(T, self._strike(fault, verb, path))
+
+    def _begin(self, operation: str) -> Fault | None:
+        with self._lock:
+            self._check_alive()
+            self._operations.append(operation)
+            struck = [plan.fault for plan in self._plans if plan.strikes(operation)]
+            fault = struck[0] if struck else None
+            if fault is not None and fault.action == "crash" and fault.moment == "before":
+                self._dead = True
+            return fault
+
+    def _strike(self, fault: Fault, verb: str, path: str) -> Any:
+        where = f"{fault.moment} {verb} {path!r}"
+        if fault.action == "kill":
+            _signal(signal.SIGKILL)
+        if fault.action == "crash":
+            self._dead = True
+            raise SimulatedCrash(where)
+        if fault.action == "lose_reply" and verb == "put_if_absent":
+            return PutOutcome.UNKNOWN
+        raise StorageError(f"{self.url}: injected failure {where}")
+
+    def _check_alive(self) -> None:
+        if self._dead:
+            raise SimulatedCrash("this process is dead")
+
+
+class _Plan:
+    """A fault and how often its operation has come by."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self._pattern = re.compile(fault.match)
+        self._seen = 0
+
+    def strikes(self, operation: str) -> bool:
+        if not self._pattern.search(operation):
+            return False
+        self._seen += 1
+        return self.fault.number <= self._seen < self.fault.number + self.fault.times
+
+
+def _signal(number: signal.Signals) -> None:
+    # To this very thread: a signal to the process may reach another one, and this one would run on for a moment.
+    signal.pthread_kill(threading.get_ident(), number)
