@@ -36,6 +36,9 @@ _VERSION = msgspec.json.Decoder(type=dict[str, msgspec.Raw])
 
 def encode(value: msgspec.Struct, payload: bytes = b"") -> bytes:
     """The stored form of `value`. If there is a payload, `value.payload_bytes` must be its length."""
+    announced = getattr(value, "payload_bytes", 0)
+    if announced != len(payload):
+        raise ValueError(f"{type(value).__name__}: {announced} payload bytes announced, {len(payload)} given")
     line = _ENCODER.encode(value)
     head, zeros = line[:-1] + b',"crc32c":"', b'00000000"}\n'
     crc = google_crc32c.value(head + zeros + payload)
