@@ -39,10 +39,10 @@ def test_seeded_ids_follow_from_the_seed() -> None:
 def test_manual_clock_moves_only_when_told() -> None:
     clock = ManualClock(1000)
     clock.sleep_ms(5)
-    clock.advance(10)
+    clock.advance_ms(10)
     clock.sleep_ms(-1)
     assert (clock.now_ms(), clock.monotonic_ms()) == (1015, 15)
-    clock.step(-500)
+    clock.step_wall_ms(-500)
     assert (clock.now_ms(), clock.monotonic_ms()) == (515, 15)
-    with pytest.raises(ValueError, match="step"):
-        clock.advance(-1)
+    with pytest.raises(ValueError, match="step_wall_ms"):
+        clock.advance_ms(-1)
