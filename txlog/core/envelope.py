@@ -72,6 +72,7 @@ def decode(data: bytes, kind: type[S], path: str) -> tuple[S, bytes]:
         )
     check_depth(line, path)
     try:
+        line.decode()  # fields that nobody knows are skipped by the parser, unseen
         value = msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _refuse_newer(line, path)

@@ -1,0 +1,121 @@
+"""How do tests run a protocol program without a driver? Over a dict, one effect at a time, with hooks for the unexpected.
+
+`run` is for one program; `World` keeps time, ids and the requests made, and lets a test answer an effect itself: to lose
+a reply, to let somebody else go first, to fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from txlog.core.effects import (
+    Delete,
+    Effect,
+    Gather,
+    Get,
+    List,
+    Monotonic,
+    NewId,
+    NewProducerId,
+    Now,
+    Program,
+    PutIfAbsent,
+    PutOutcome,
+    Sleep,
+)
+
+T = TypeVar("T")
+Store = dict[str, bytes]
+ASK_STORE = object()
+"""What a hook returns to let the effect take its ordinary course."""
+
+
+class World:
+    """A store as a dict, a clock that moves when somebody sleeps, ids that count up."""
+
+    def __init__(self, store: Store | None = None, now_ms: int = 1_600_000_000_000) -> None:
+        self.store: Store = {} if store is None else store
+        self.now_ms = now_ms
+        self.monotonic_ms = 0
+        self.requests: list[Effect] = []
+        """Every effect that asks the store, in order."""
+        self.hook: Callable[[Effect], Any] = lambda effect: ASK_STORE
+        """Called with each effect first; answers it, raises into the program, or returns ASK_STORE."""
+        self._ids = 0
+
+    def run(self, program: Program[T]) -> T:
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                effect = program.send(answer) if error is None else program.throw(error)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            answer, error = None, None
+            try:
+                answer = self.answer(effect)
+            except Exception as raised:
+                error = raised
+
+    def answer(self, effect: Effect) -> Any:
+        if isinstance(effect, Get | List | PutIfAbsent | Delete):
+            self.requests.append(effect)
+        hooked = self.hook(effect)
+        if hooked is not ASK_STORE:
+            return hooked
+        match effect:
+            case Get(path):
+                return self.store.get(path)
+            case PutIfAbsent(path, data):
+                held = self.store.setdefault(path, data)
+                return PutOutcome.WRITTEN if held is data else PutOutcome.CONFLICT
+            case List(prefix, start_after):
+                return list_names(self.store, prefix, start_after)
+            case Delete(path):
+                self.store.pop(path, None)
+            case Now():
+                return self.now_ms
+            case Monotonic():
+                return self.monotonic_ms
+            case Sleep(ms):
+                self.now_ms += ms
+                self.monotonic_ms += ms
+            case NewId():
+                self._ids += 1
+                return f"{self._ids:032x}"
+            case NewProducerId():
+                self._ids += 1
+                return 2**62 + self._ids
+            case Gather(programs):
+                return self._gather(programs)
+            case _:
+                raise NotImplementedError(f"{type(effect).__name__} needs the driver")
+        return None
+
+    def _gather(self, programs: tuple[Program[Any], ...]) -> tuple[Any, ...]:
+        results: list[Any] = []
+        errors: list[Exception] = []
+        for program in programs:
+            try:
+                results.append(self.run(program))
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return tuple(results)
+
+
+def run(program: Program[T], store: Store | None = None) -> T:
+    """Runs one program over `store` (changed in place)."""
+    return World(store).run(program)
+
+
+def list_names(store: Store, prefix: str = "", start_after: str = "") -> tuple[str, ...]:
+    """One folder deep, in byte order, folders with a `/`: as effects.List says."""
+    found = set()
+    for path in store:
+        if path.startswith(prefix):
+            head, slash, _ = path[len(prefix) :].partition("/")
+            found.add(head + slash)
+    return tuple(sorted((name for name in found if name > start_after), key=str.encode))
