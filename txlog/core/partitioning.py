@@ -1,0 +1,113 @@
+"""Which partition does a key, a transactional.id or a group.id belong to?
+
+Bit for bit Kafka's answer, so that a log loaded from Kafka keeps its keys where they were: murmur2 for record keys
+(kafka-semantics 4.11), Java's String.hashCode for the internal topics (4.10).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Offsets: TypeAlias = NDArray[np.int64]
+Hashes: TypeAlias = NDArray[np.int32]
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_R = 24
+_U32 = 0xFFFFFFFF
+_INT32_MIN = -(2**31)
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's 32-bit murmur2 of `key`, signed."""
+    length = len(key)
+    h = _SEED ^ (length & _U32)
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * _M & _U32
+        k = (k ^ (k >> _R)) * _M & _U32
+        h = (h * _M & _U32) ^ k
+    if length > whole:
+        h = (h ^ int.from_bytes(key[whole:], "little")) * _M & _U32
+    h = (h ^ (h >> 13)) * _M & _U32
+    h ^= h >> 15
+    return h - 2**32 if h >= 2**31 else h
+
+
+def murmur2_many(data: Bytes, offsets: Offsets) -> Hashes:
+    """murmur2 of each `data[offsets[i]:offsets[i + 1]]`; as fast as the longest keys are few."""
+    starts = np.asarray(offsets[:-1], dtype=np.int64)
+    lengths = np.asarray(offsets[1:], dtype=np.int64) - starts
+    # Longest first: those that still have a word to mix are always a prefix.
+    order = np.argsort(-lengths, kind="stable") if lengths.size and lengths.min() != lengths.max() else None
+    if order is not None:
+        starts, lengths = starts[order], lengths[order]
+    m = np.uint32(_M)
+    h = np.uint32(_SEED) ^ lengths.astype(np.uint32)
+    words = lengths >> 2
+    at_byte = _words(data)
+    for word in range(int(words[0]) if words.size else 0):
+        mixing = int(np.searchsorted(-words, -word, side="left"))
+        k = at_byte[starts[:mixing] + 4 * word] * m
+        k = (k ^ (k >> np.uint32(_R))) * m
+        h[:mixing] = (h[:mixing] * m) ^ k
+    _mix_tails(h, data, starts, lengths)
+    h = (h ^ (h >> np.uint32(13))) * m
+    h ^= h >> np.uint32(15)
+    if order is None:
+        return h.view(np.int32)
+    hashes = np.empty(h.size, dtype=np.uint32)
+    hashes[order] = h
+    return hashes.view(np.int32)
+
+
+def partition_for(key_hash: int, partitions: int) -> int:
+    """The partition of a record key with this murmur2 hash: Kafka's `toPositive(hash) % n`."""
+    return (key_hash & 0x7FFFFFFF) % partitions
+
+
+def partitions_for(hashes: Hashes, partitions: int) -> Hashes:
+    """`partition_for`, for many."""
+    return (hashes & np.int32(0x7FFFFFFF)) % np.int32(partitions)
+
+
+def java_string_hash(text: str) -> int:
+    """Java's `String.hashCode`: over UTF-16 code units, signed."""
+    units = text.encode("utf-16-le", "surrogatepass")
+    h = 0
+    for at in range(0, len(units), 2):
+        h = (31 * h + units[at] + (units[at + 1] << 8)) & _U32
+    return h - 2**32 if h >= 2**31 else h
+
+
+def internal_partition(name: str, partitions: int) -> int:
+    """Where a transactional.id or a group.id lives: Kafka's `Utils.abs(name.hashCode) % n`, whose abs of -2^31 is 0."""
+    h = java_string_hash(name)
+    return (0 if h == _INT32_MIN else abs(h)) % partitions
+
+
+def _words(data: Bytes) -> NDArray[np.uint32]:
+    """The little-endian word that begins at each byte: one gather reads a word of every key, aligned or not."""
+    flat = np.ascontiguousarray(data, dtype=np.uint8)
+    if flat.size < 4:
+        return np.zeros(0, dtype=np.uint32)
+    return np.ndarray(shape=(flat.size - 3,), dtype="<u4", buffer=flat.data, strides=(1,))
+
+
+def _mix_tails(h: NDArray[np.uint32], data: Bytes, starts: Offsets, lengths: Offsets) -> None:
+    """Mixes the last one to three bytes of the keys whose length is no multiple of four."""
+    tails = lengths & 3
+    (some,) = np.nonzero(tails)
+    if not some.size:
+        return
+    flat = np.asarray(data, dtype=np.uint8)
+    ends, rest = starts[some] + (lengths[some] & ~3), tails[some]
+    mixed = h[some]
+    for byte in range(3):
+        (having,) = np.nonzero(rest > byte)
+        mixed[having] ^= flat[ends[having] + byte].astype(np.uint32) << np.uint32(8 * byte)
+    h[some] = mixed * np.uint32(_M)
