@@ -160,6 +160,10 @@ def check_index(index: SegmentIndex, name: SegmentName, path: str) -> None:
             raise CorruptRecordError(f"{path}: entry {number} begins at offset {entry.base_offset}, expected {at}")
         at = entry.end_offset
         _check_entry_rows(index, number, topic in names.INTERNAL_TOPICS, path)
+    if index.last_stable_offset > index.end_offset:
+        raise CorruptRecordError(
+            f"{path}: last stable offset {index.last_stable_offset}, beyond the end at {index.end_offset}"
+        )
     if at > index.end_offset or (index.generation == 0 and at != index.end_offset):
         raise CorruptRecordError(f"{path}: the entries end at offset {at}, the segment at {index.end_offset}")
 

@@ -1,0 +1,316 @@
+"""Every kind of object survives its own encoding; what a commit record says of itself is arithmetic."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txlog.core import envelope, names, records
+from txlog.core.names import TopicPartition
+from txlog.core.records import (
+    AbortedTxn,
+    BatchMetadata,
+    Boundary,
+    Clean,
+    CleanedRun,
+    CommitRecord,
+    DataFile,
+    GroupEntry,
+    GroupRow,
+    GroupValue,
+    IndexedFile,
+    IndexEntry,
+    OffsetEntry,
+    OffsetRow,
+    OffsetValue,
+    PendingOffsets,
+    ProducerStateEntry,
+    SchemaField,
+    SegmentIndex,
+    Snapshot,
+    StagedObject,
+    StagedPart,
+    StoreConstants,
+    StoreDescriptor,
+    Superseded,
+    TopicMetadata,
+    TransactionEntry,
+    TransactionMetadata,
+    TransactionRow,
+    TxnIndex,
+)
+from txlog.errors import CorruptRecordError
+
+int64 = st.integers(-(2**63), 2**63 - 1)
+offsets = st.integers(0, 2**63 - 1)
+counts = st.integers(0, 2**48)
+texts = st.text(max_size=12)
+scalars = st.none() | st.booleans() | int64 | st.floats(allow_nan=False, allow_infinity=False) | texts
+
+
+def tuples(of: st.SearchStrategy[object], max_size: int = 3) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.lists(of, max_size=max_size).map(tuple)
+
+
+file_fields = {
+    "path": texts,
+    "rows": counts,
+    "bytes": counts,
+    "digest": st.none() | texts,
+    "footer_digest": texts,
+    "row_groups": tuples(counts),
+    "statistics": st.dictionaries(texts, st.tuples(scalars, scalars, int64), max_size=2),
+}
+data_files = st.builds(DataFile, **file_fields)
+offset_values = st.builds(OffsetValue, offset=offsets, metadata=texts, timestamp=int64, conditional=st.booleans())
+offset_entries = st.builds(OffsetEntry, group=texts, topic=texts, partition=offsets, value=st.none() | offset_values)
+group_values = st.builds(
+    GroupValue, generation=int64, member_id=texts, client_id=texts, topics=tuples(texts), updated_at=int64
+)
+group_entries = st.builds(GroupEntry, group=texts, value=st.none() | group_values)
+transactions = st.builds(
+    TransactionMetadata,
+    transactional_id=texts,
+    producer_id=int64,
+    producer_epoch=int64,
+    last_outcome=st.sampled_from([None, "commit", "abort"]),
+    state=st.sampled_from(["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"]),
+    timeout_ms=int64,
+    partitions=tuples(st.builds(TopicPartition, texts, offsets)),
+    staged=tuples(
+        st.builds(
+            StagedPart,
+            topic=texts,
+            partition=offsets,
+            schema_id=int64,
+            files=tuples(data_files),
+            entries=tuples(offset_entries),
+        ),
+        2,
+    ),
+    staged_object=st.none() | st.builds(StagedObject, name=texts, bytes=counts, digest=texts),
+    txn_scope=texts,
+    txn_version=int64,
+    write_id=texts,
+)
+entries = offset_entries | group_entries | st.builds(TransactionEntry, key=texts, value=st.none() | transactions)
+commits = st.builds(
+    CommitRecord,
+    base_offset=offsets,
+    records=counts,
+    kind=st.sampled_from(["data", "commit", "abort", "log_start", "expire"]),
+    producer_id=int64,
+    producer_epoch=int64,
+    base_sequence=int64,
+    transactional=st.booleans(),
+    timestamp=int64,
+    segment_base=offsets,
+    schema_id=int64,
+    files=tuples(data_files),
+    entries=tuples(entries),
+    write_id=texts,
+    previous=texts,
+    expired=tuples(int64),
+)
+indexes = st.builds(
+    SegmentIndex,
+    base_offset=offsets,
+    end_offset=offsets,
+    generation=counts,
+    files=tuples(st.builds(IndexedFile, **file_fields, schema_id=int64, offset_column=st.booleans())),
+    entries=tuples(
+        st.builds(
+            IndexEntry,
+            base_offset=offsets,
+            records=counts,
+            kind=st.sampled_from(["data", "commit", "abort", "log_start", "expire"]),
+            producer_id=int64,
+            producer_epoch=int64,
+            base_sequence=int64,
+            transactional=st.booleans(),
+            timestamp=int64,
+            file=st.none() | int64,
+            first_row=counts,
+        )
+    ),
+    aborted_txns=counts,
+    last_digest=texts,
+)
+txn_indexes = st.builds(
+    TxnIndex,
+    aborted=tuples(
+        st.builds(
+            AbortedTxn,
+            version=int64,
+            producer_id=int64,
+            first_offset=offsets,
+            last_offset=offsets,
+            last_stable_offset=offsets,
+        )
+    ),
+)
+cleans = st.builds(
+    Clean,
+    number=offsets,
+    runs=tuples(
+        st.builds(CleanedRun, base_offset=offsets, end_offset=offsets, generation=st.integers(1, 2**62), unique=texts)
+    ),
+    superseded=tuples(st.builds(Superseded, name=texts, since=int64)),
+    created_at=int64,
+)
+offset_rows = st.builds(OffsetRow, position=offsets, write_id=texts, entry=offset_entries)
+snapshots = st.builds(
+    Snapshot,
+    offset=offsets,
+    log_start_offset=offsets,
+    last_timestamp=int64,
+    last_digest=texts,
+    producers=tuples(
+        st.builds(
+            ProducerStateEntry,
+            producer_id=int64,
+            producer_epoch=int64,
+            last_sequence=int64,
+            timestamp=int64,
+            batches=tuples(
+                st.builds(BatchMetadata, base_sequence=int64, last_sequence=int64, base_offset=offsets, timestamp=int64)
+            ),
+        )
+    ),
+    transactions=tuples(st.builds(TransactionRow, offset=offsets, value=transactions), 2),
+    committed=tuples(offset_rows),
+    pending=tuples(st.builds(PendingOffsets, producer_id=int64, rows=tuples(offset_rows))),
+    groups=tuples(st.builds(GroupRow, position=offsets, write_id=texts, entry=group_entries)),
+)
+fields = st.recursive(
+    st.builds(SchemaField, id=st.integers(1, 2**31 - 1), name=texts, type=texts, nullable=st.booleans()),
+    lambda inner: st.builds(
+        SchemaField, id=st.just(1), name=texts, type=texts, nullable=st.booleans(), fields=tuples(inner)
+    ),
+    max_leaves=5,
+)
+topics = st.builds(
+    TopicMetadata,
+    number=offsets,
+    topic=texts,
+    topic_id=texts,
+    partitions=st.integers(1, 100_000),
+    config=st.dictionaries(texts, texts, max_size=3),
+    schema=tuples(fields),
+    schema_id=offsets,
+    created_at=int64,
+    deleted=st.booleans(),
+    write_id=texts,
+)
+stores = st.builds(
+    StoreDescriptor, features=tuples(texts), store_id=texts, created_at=int64, constants=st.just(StoreConstants())
+)
+objects = st.one_of(
+    commits,
+    indexes,
+    txn_indexes,
+    cleans,
+    st.builds(Boundary, offset=offsets, created_at=int64),
+    snapshots,
+    topics,
+    stores,
+)
+
+
+@given(objects)
+def test_every_object_comes_back(value: msgspec.Struct) -> None:
+    assert envelope.decode(envelope.encode(value), type(value), "x") == (value, b"")
+
+
+@given(objects)
+def test_equal_values_have_equal_bytes(value: msgspec.Struct) -> None:
+    data = envelope.encode(value)
+    again, _ = envelope.decode(data, type(value), "x")
+    assert envelope.encode(again) == data
+
+
+@given(objects, st.data())
+def test_a_flipped_bit_anywhere_is_refused(value: msgspec.Struct, data: st.DataObject) -> None:
+    stored = bytearray(envelope.encode(value))
+    position = data.draw(st.integers(0, len(stored) - 1))
+    stored[position] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CorruptRecordError, match=r"^a/b: "):
+        envelope.decode(bytes(stored), type(value), "a/b")
+
+
+@given(objects)
+def test_a_later_field_changes_nothing(value: msgspec.Struct) -> None:
+    plain = msgspec.json.decode(msgspec.json.encode(value))
+    later = msgspec.json.encode({"zz_later": [{"a": None}], **plain})
+    assert msgspec.json.decode(later, type=type(value)) == value
+
+
+RECORD = CommitRecord(
+    base_offset=10, records=3, kind="data", base_sequence=7, timestamp=0, segment_base=0, write_id="", previous=""
+)
+
+
+class TestCommitRecord:
+    def test_a_row_takes_an_offset_and_a_sequence(self) -> None:
+        assert (RECORD.span, RECORD.end_offset, RECORD.last_offset, RECORD.last_sequence) == (3, 13, 12, 9)
+
+    @pytest.mark.parametrize("kind", ["commit", "abort", "log_start", "expire"])
+    def test_a_control_batch_without_rows_takes_one_offset(self, kind: records.BatchKind) -> None:
+        marker = msgspec.structs.replace(RECORD, kind=kind, records=0, base_sequence=-1)
+        assert (marker.span, marker.end_offset, marker.last_offset, marker.last_sequence) == (1, 11, 10, -1)
+        assert marker.is_control
+
+    def test_a_commit_with_rows_takes_none_for_itself(self) -> None:
+        commit = msgspec.structs.replace(RECORD, kind="commit", base_sequence=-1)
+        assert (commit.span, commit.end_offset, commit.last_sequence) == (3, 13, -1)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"base_offset": -1},
+            {"base_offset": 2**63},
+            {"records": -1},
+            {"records": 2**48 + 1},
+            {"kind": "other"},
+            {"producer_id": 2**63},
+            {"producer_id": -(2**63) - 1},
+            {"timestamp": None},
+            {"timestamp": 1.5},
+            {"transactional": 1},
+            {"entries": [{"type": "unknown"}]},
+            {"files": [{"path": "x"}]},
+            {"files": None},
+        ],
+    )
+    def test_values_out_of_range_are_refused(self, change: dict[str, object]) -> None:
+        plain = msgspec.json.decode(msgspec.json.encode(RECORD))
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(msgspec.json.encode({**plain, **change}), type=CommitRecord)
+
+
+def test_run_names() -> None:
+    run = CleanedRun(base_offset=0, end_offset=9, generation=2, unique="abcdef12")
+    assert names.parse_partition_object(run.name.index) == names.SegmentObject(run.name, "index")
+
+
+def test_index_entries_span_their_rows() -> None:
+    entry = IndexEntry(
+        base_offset=4,
+        records=0,
+        kind="abort",
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=-1,
+        transactional=True,
+        timestamp=0,
+        file=None,
+    )
+    assert entry.end_offset == 5
+    assert msgspec.structs.replace(entry, records=6).end_offset == 10
+
+
+def test_objects_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        RECORD.records = 4  # type: ignore[misc]
