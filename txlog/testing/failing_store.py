@@ -42,7 +42,8 @@ class Fault:
     moment: Moment = "before"
     """Before the operation is applied (it never is, but for stop), or after it was."""
     match: str = ""
-    """Regular expression, searched in `"<verb> <path>"`; verbs are the names of the port's methods."""
+    """Regular expression, searched in `"<verb> <path>"`; verbs are the names of the port's methods. Conditional writes go on
+    with a space and the first line of what they write, so that a point can be chosen by what a record says."""
     number: int = 1
     """Which of the matching operations, from 1."""
     times: int = 1
@@ -102,7 +103,8 @@ class FailingStore:
         return self._do("size", path, lambda: self.inner.size(path))
 
     def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
-        return self._do("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+        line = data.partition(b"\n")[0].decode("latin-1")
+        return self._do("put_if_absent", path, lambda: self.inner.put_if_absent(path, data), written=line)
 
     def put(self, path: str, data: bytes) -> None:
         self._do("put", path, lambda: self.inner.put(path, data))
@@ -119,8 +121,8 @@ class FailingStore:
     def modified_ms(self, path: str) -> int | None:
         return self._do("modified_ms", path, lambda: self.inner.modified_ms(path))
 
-    def _do(self, verb: str, path: str, operation: Callable[[], T]) -> T:
-        fault = self._begin(f"{verb} {path}")
+    def _do(self, verb: str, path: str, operation: Callable[[], T], written: str = "") -> T:
+        fault = self._begin(f"{verb} {path}", written)
         if fault is None or fault.moment == "after" or fault.action == "stop":
             if fault is not None and fault.moment == "before":
                 _signal(signal.SIGSTOP)
@@ -134,11 +136,11 @@ class FailingStore:
                 return result
         return cast(T, self._strike(fault, verb, path))
 
-    def _begin(self, operation: str) -> Fault | None:
+    def _begin(self, operation: str, written: str) -> Fault | None:
         with self._lock:
             self._check_alive()
             self._operations.append(operation)
-            struck = [plan.fault for plan in self._plans if plan.strikes(operation)]
+            struck = [plan.fault for plan in self._plans if plan.strikes(f"{operation} {written}".rstrip())]
             fault = struck[0] if struck else None
             if fault is not None and fault.action == "crash" and fault.moment == "before":
                 self._dead = True
