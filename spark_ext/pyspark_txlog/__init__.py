@@ -1,0 +1,30 @@
+"""The Spark data source of txlog: how does `spark.read.format("txlog")` find it?
+
+Spark imports every top-level module whose name begins with `pyspark_` and registers its `DefaultSource`. One module
+that fails to import hides all such sources, so nothing here can fail or is slow: pyspark's own base class and the
+class, which brings in txlog and pyarrow where they are used. Should a broken neighbour hide it all the same:
+`spark.dataSource.register(pyspark_txlog.TxlogDataSource)`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from pyspark_txlog.datasource import TxlogDataSource
+
+DefaultSource = TxlogDataSource
+
+_LAZY = {"session": "pyspark_txlog.spark_session"}
+
+__all__ = ["DefaultSource", "TxlogDataSource", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'pyspark_txlog' has no attribute '{name}'")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,45 @@
+"""What does Spark ask of `format("txlog")`?
+
+Spark makes a data source from its options three times, each in a Python process of its own beside the driver: to learn
+the schema, to plan a read, to begin a write. An instance therefore holds its options and nothing else; what it does
+with them is in `reader` and `writer`, imported where they are used: the process that looks data sources up needs
+neither txlog nor pyarrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from pyspark_txlog.reader import TxlogReader
+    from pyspark_txlog.writer import TxlogWriter
+
+
+class TxlogDataSource(DataSource):
+    """`format("txlog")`: a store's topics as DataFrames. The options are described in `pyspark_txlog.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "txlog"
+
+    def schema(self) -> StructType:
+        """The columns of the topics asked for, or those that the option `columns` names."""
+        from pyspark_txlog import reader
+
+        return reader.schema_of(reader.parse_options(self.options))
+
+    def reader(self, schema: StructType) -> TxlogReader:
+        """A batch read; `schema` is the user's where one was given, and prunes."""
+        from pyspark_txlog import reader
+
+        return reader.TxlogReader(reader.parse_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> TxlogWriter:
+        """A batch write: one staged transaction. It begins here, before any task runs."""
+        from pyspark_txlog import writer
+
+        return writer.TxlogWriter.begin(self.options, schema, overwrite=overwrite)

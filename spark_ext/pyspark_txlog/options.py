@@ -1,0 +1,357 @@
+"""Which options does `format("txlog")` take, and what do they mean?
+
+Names, defaults and JSON are those of Spark's Kafka source wherever it has such an option; settings of a consumer or
+producer (`isolation.level`, `transactional.id`) keep Kafka's dotted names. Names are matched without regard to case,
+as Spark does, values are not. An option that nothing reads is an error that names the nearest known one: a misspelled
+`endingOffsets` must not read everything.
+
+    read    exactly one of subscribe, subscribePattern, assign
+            startingOffsets | startingTimestamp | startingOffsetsByTimestamp      (default earliest)
+            endingOffsets | endingTimestamp | endingOffsetsByTimestamp            (default latest)
+            startingOffsetsByTimestampStrategy, group.id (startingOffsets=committed), isolation.level, columns,
+            failOnDataLoss, minPartitions
+    write   topic (or a column `topic`), key, transactional.id, txn.version, transaction.timeout.ms, compression.type
+    both    path (what `load` and `save` take), storage.<name>, storageOptions
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from txlog.config import ConsumerConfig, ProducerConfig, nearest
+from txlog.core import names
+from txlog.errors import InvalidRequestError, UnknownOptionError, UnsupportedStoreError
+
+T = TypeVar("T")
+
+ReadMode = Literal["subscribe", "subscribePattern", "assign"]
+
+_COMMON = ("path", "storageOptions")
+_SUBSCRIPTIONS: tuple[ReadMode, ...] = ("subscribe", "subscribePattern", "assign")
+READ_OPTIONS = (
+    *_COMMON,
+    *_SUBSCRIPTIONS,
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "group.id",
+    "isolation.level",
+    "columns",
+    "failOnDataLoss",
+    "minPartitions",
+)
+WRITE_OPTIONS = (
+    *_COMMON,
+    "topic",
+    "key",
+    "transactional.id",
+    "txn.version",
+    "transaction.timeout.ms",
+    "compression.type",
+)
+_STORAGE_PREFIX = "storage."
+_MAX_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Where the store is. Never shown whole: `storage` may hold credentials."""
+
+    path: str
+    storage: Mapping[str, object] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetOption:
+    """The one option that says where a read begins or ends, and its text."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """The options of a batch read, checked as far as they can be without the store."""
+
+    store: StoreOptions
+    mode: ReadMode
+    topics: tuple[str, ...] = ()
+    """Of `subscribe` and `assign`, in their order."""
+    pattern: str = ""
+    partitions: Mapping[str, tuple[int, ...]] | None = None
+    """Of `assign`."""
+    start: OffsetOption
+    end: OffsetOption
+    timestamp_strategy: Literal["error", "latest"] = "error"
+    group_id: str | None = None
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    columns: tuple[str, ...] | None = None
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The options of a batch write, checked as far as they can be without the store."""
+
+    store: StoreOptions
+    topic: str | None
+    """None: the column `topic` names each row's."""
+    key: tuple[str, ...] | None
+    """Columns whose hash chooses the partition; None: the topic's `key.columns`."""
+    transactional_id: str | None
+    txn_version: int | None
+    transaction_timeout_ms: int
+    compression_type: str | None
+
+
+def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of `spark.read`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
+    given = _Given(options, READ_OPTIONS, WRITE_OPTIONS, "a read")
+    store = given.store("load")
+    modes = [mode for mode in _SUBSCRIPTIONS if mode in given]
+    if len(modes) != 1:
+        found = " and ".join(modes) if modes else "none"
+        raise InvalidRequestError(f"a read takes exactly one of {', '.join(_SUBSCRIPTIONS)}; found {found}")
+    mode = modes[0]
+    topics: tuple[str, ...] = ()
+    partitions: dict[str, tuple[int, ...]] | None = None
+    if mode == "subscribe":
+        topics = given.parsed(mode, _topics)
+    elif mode == "assign":
+        partitions = given.parsed(mode, _assignment)
+        topics = tuple(partitions)
+    pattern = given.parsed("subscribePattern", _pattern) if mode == "subscribePattern" else ""
+    start = given.first("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets") or OffsetOption(
+        name="startingOffsets", text="earliest"
+    )
+    end = given.first("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets") or OffsetOption(
+        name="endingOffsets", text="latest"
+    )
+    group_id = given.text("group.id")
+    if (start.name, start.text) == ("startingOffsets", "committed") and not group_id:
+        raise InvalidRequestError(
+            "startingOffsets=committed reads on where a consumer group stands; name it in 'group.id'"
+        )
+    consumer = ConsumerConfig.parse({"isolation.level": given.text("isolation.level")})
+    return ReadOptions(
+        store=store,
+        mode=mode,
+        topics=topics,
+        pattern=pattern,
+        partitions=partitions,
+        start=start,
+        end=end,
+        timestamp_strategy=given.parsed("startingOffsetsByTimestampStrategy", _strategy, "error"),
+        group_id=group_id,
+        isolation_level="read_committed" if consumer.isolation_level == "read_committed" else "read_uncommitted",
+        columns=given.parsed("columns", _columns, None),
+        fail_on_data_loss=given.parsed("failOnDataLoss", _boolean, True),
+        min_partitions=given.parsed("minPartitions", _positive, None),
+    )
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options of `df.write`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
+    given = _Given(options, WRITE_OPTIONS, READ_OPTIONS, "a write")
+    store = given.store("save")
+    transactional_id = given.text("transactional.id")
+    producer = ProducerConfig.parse(
+        {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": given.text("transaction.timeout.ms"),
+            "compression.type": given.text("compression.type"),
+        }
+    )
+    txn_version = given.parsed("txn.version", _version, None)
+    if txn_version is not None and transactional_id is None:
+        raise InvalidRequestError(
+            "txn.version numbers the transactions of one transactional.id: set that option too, or a repeated write cannot be recognised"
+        )
+    topic = given.text("topic")
+    return WriteOptions(
+        store=store,
+        topic=None if topic is None else names.check_topic_name(topic),
+        key=given.parsed("key", _columns, None),
+        transactional_id=transactional_id,
+        txn_version=txn_version,
+        transaction_timeout_ms=producer.transaction_timeout_ms,
+        compression_type=given.text("compression.type"),
+    )
+
+
+class _Given:
+    """The options of one call, by lower-case name."""
+
+    def __init__(self, options: Mapping[str, str], known: Sequence[str], others: Iterable[str], call: str) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+        lowered = {name.lower(): name for name in known}
+        for name in self._options:
+            if name in lowered or (name.startswith(_STORAGE_PREFIX) and len(name) > len(_STORAGE_PREFIX)):
+                continue
+            other = next((other for other in others if other.lower() == name), None)
+            hint = (
+                f" It is an option of {'a write' if call == 'a read' else 'a read'}." if other else nearest(name, known)
+            )
+            raise UnknownOptionError(
+                f"option {other or name!r} is unknown: {call} has {', '.join(known)}, storage.<name>.{hint}"
+            )
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._options
+
+    def text(self, name: str) -> str | None:
+        """The option's text without blanks around it, None if it was not given. Empty text is an error."""
+        value = self._options.get(name.lower())
+        if value is None:
+            return None
+        if not value.strip():
+            raise InvalidRequestError(f"option {name!r} is empty; leave it out, or give it a value")
+        return value.strip()
+
+    def parsed(self, name: str, parse: Callable[[str, str], T], *default: T) -> T:
+        """`parse(name, text)`, or the default where the option was not given."""
+        text = self.text(name)
+        if text is None:
+            (value,) = default
+            return value
+        return parse(name, text)
+
+    def first(self, *names_: str) -> OffsetOption | None:
+        """The first of these options that was given: Kafka's order of precedence."""
+        for name in names_:
+            text = self.text(name)
+            if text is not None:
+                return OffsetOption(name=name, text=text)
+        return None
+
+    def store(self, call: str) -> StoreOptions:
+        path = self.text("path")
+        if path is None:
+            raise InvalidRequestError(f"where is the store? Name its folder or URL in .{call}(...)")
+        if path.lower().startswith("memory:"):
+            raise UnsupportedStoreError(
+                f"{path!r}: a store in memory lives in one process, and Spark reads and writes from many; use a folder or an object store"
+            )
+        storage: dict[str, object] = {}
+        text = self.text("storageOptions")
+        if text is not None:
+            storage.update(_json_object("storageOptions", text, secret=True))
+        for name, value in self._options.items():
+            if name.startswith(_STORAGE_PREFIX):
+                storage[name.removeprefix(_STORAGE_PREFIX)] = _storage_value(value)
+        return StoreOptions(path=path, storage=storage)
+
+
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    topics = tuple(part.strip() for part in text.split(",") if part.strip())
+    for topic in topics:
+        names.check_topic_name(topic)
+    if not topics:
+        raise InvalidRequestError(f"option {name!r}: expected topics, separated by commas, found {text!r}")
+    return tuple(dict.fromkeys(topics))
+
+
+def _pattern(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidRequestError(f"option {name!r}: {text!r} is no regular expression: {error}") from error
+    return text
+
+
+def _assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
+    parsed = _json_object(name, text)
+    for topic, partitions in parsed.items():
+        names.check_topic_name(topic)
+        if not isinstance(partitions, list) or not partitions or not all(map(_is_partition, partitions)):
+            raise InvalidRequestError(
+                f"option {name!r}: topic {topic!r}: expected a list of partitions, found {json.dumps(partitions)}"
+            )
+    if not parsed:
+        raise InvalidRequestError(f'option {name!r}: expected JSON like {{"orders": [0, 1]}}, found an empty object')
+    return {topic: tuple(sorted(set(partitions))) for topic, partitions in parsed.items()}
+
+
+def _columns(name: str, text: str) -> tuple[str, ...]:
+    # Column names may hold commas: a JSON list says so without doubt.
+    columns = [part.strip() for part in text.split(",")]
+    if text.startswith("["):
+        try:
+            columns = json.loads(text)
+        except ValueError:
+            columns = []
+    if (
+        not isinstance(columns, list)
+        or not columns
+        or not all(isinstance(column, str) and column for column in columns)
+    ):
+        raise InvalidRequestError(
+            f"option {name!r}: expected column names, separated by commas or as a JSON list, found {text!r}"
+        )
+    return tuple(columns)
+
+
+def _strategy(name: str, text: str) -> Literal["error", "latest"]:
+    value = text.lower()
+    if value == "error":
+        return "error"
+    if value == "latest":
+        return "latest"
+    raise InvalidRequestError(f"option {name!r}: expected error or latest, found {text!r}")
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise InvalidRequestError(f"option {name!r}: expected true or false, found {text!r}")
+    return text.lower() == "true"
+
+
+def _positive(name: str, text: str) -> int:
+    return _integer(name, text, 1)
+
+
+def _version(name: str, text: str) -> int:
+    return _integer(name, text, 0)
+
+
+def _integer(name: str, text: str, minimum: int) -> int:
+    value = int(text) if re.fullmatch(r"\d{1,19}", text, re.ASCII) else -1
+    if not minimum <= value <= _MAX_INT64:
+        raise InvalidRequestError(f"option {name!r}: expected an integer of at least {minimum}, found {text!r}")
+    return value
+
+
+def _json_object(name: str, text: str, *, secret: bool = False) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        found = "something else (not shown: it may hold credentials)" if secret else repr(text)
+        raise InvalidRequestError(f"option {name!r}: expected a JSON object, found {found}")
+    return parsed
+
+
+def _storage_value(text: str) -> object:
+    """Text, but for true, false and JSON objects; numbers and lists go into `storageOptions`."""
+    if text.strip().lower() in {"true", "false"}:
+        return text.strip().lower() == "true"
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _is_partition(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31

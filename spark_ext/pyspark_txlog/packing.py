@@ -1,0 +1,137 @@
+"""Into how many Spark tasks does a read go, and which pieces does each take?
+
+A task of a Python source costs 40 to 50 ms however little it reads, and reads some 30 MB/s; so small pieces share a
+task, and large files are cut at their row groups. The order of pieces, and so of offsets, is kept: a task takes a run
+of consecutive pieces, perhaps of several partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece, RowRange
+
+MIN_TASK_BYTES = 8 * 2**20
+"""About a quarter of a second of work: five times what the task itself costs."""
+MAX_TASK_BYTES = 128 * 2**20
+"""Spark's own `spark.sql.files.maxPartitionBytes`."""
+MANY_TASKS = 256
+"""From so many on, tasks get larger before they get more."""
+OPEN_COST_BYTES = 256 * 2**10
+"""Opening a file costs about as much as reading so many bytes of it."""
+
+
+def pack(pieces: Sequence[Piece], min_partitions: int | None = None) -> list[tuple[Piece, ...]]:
+    """`pieces` in runs of about equal cost, none empty; at least `min_partitions` of them if there are so many rows."""
+    if not pieces:
+        return []
+    total = sum(map(cost, pieces))
+    target = min(max(total // MANY_TASKS, MIN_TASK_BYTES), MAX_TASK_BYTES)
+    tasks = max(-(-total // target), min_partitions or 1)
+    units = [unit for piece in pieces for unit in cut_at_row_groups(piece, max(total // tasks, 1))]
+    if len(units) < (min_partitions or 1):
+        units = _cut_evenly(units, min_partitions or 1)
+    return _runs(units, min(tasks, len(units)))
+
+
+def rows_of(piece: Piece) -> int:
+    """Rows that the piece's ranges hold (a cleaned run may return fewer)."""
+    return piece.range.rows if isinstance(piece, InlinePiece) else sum(part.rows for part in piece.ranges)
+
+
+def cost(piece: Piece) -> int:
+    """Bytes that reading the piece is worth."""
+    if isinstance(piece, InlinePiece):
+        return len(piece.payload)
+    return OPEN_COST_BYTES + piece.file.bytes * rows_of(piece) // max(piece.file.rows, 1)
+
+
+def cut_at_row_groups(piece: Piece, target: int) -> Iterator[Piece]:
+    """`piece`, or parts of it of about `target` bytes that begin and end where row groups do."""
+    if isinstance(piece, InlinePiece) or cost(piece) <= target or len(piece.file.row_groups) < 2:
+        yield piece
+        return
+    wanted_rows = max(target * max(piece.file.rows, 1) // max(piece.file.bytes, 1), 1)
+    ends: list[int] = []
+    first = end = 0
+    for rows in piece.file.row_groups:
+        end += rows
+        if end - first >= wanted_rows:
+            ends.append(end)
+            first = end
+    yield from _cut_at(piece, ends)
+
+
+def _cut_evenly(units: Sequence[Piece], wanted: int) -> list[Piece]:
+    """Cuts the pieces with the most rows, row groups or not, until there are `wanted` (or none has two rows)."""
+    parts = [1] * len(units)
+    rows = [rows_of(unit) for unit in units]
+    for _ in range(wanted - len(units)):
+        largest = max(range(len(units)), key=lambda at: rows[at] / parts[at])
+        if rows[largest] <= parts[largest]:
+            break
+        parts[largest] += 1
+    return [part for unit, count in zip(units, parts, strict=True) for part in _split_rows(unit, count)]
+
+
+def _split_rows(piece: Piece, count: int) -> Iterator[Piece]:
+    if count == 1:
+        yield piece
+        return
+    total = rows_of(piece)
+    shares = [total * (at + 1) // count - total * at // count for at in range(count)]
+    if isinstance(piece, InlinePiece):
+        skipped = 0
+        for share in shares:
+            yield replace(piece, range=_part(piece.range, skipped, share))
+            skipped += share
+        return
+    left = list(piece.ranges)
+    for share in shares:
+        taken: list[RowRange] = []
+        while share:
+            head = left.pop(0)
+            rows = min(head.rows, share)
+            taken.append(_part(head, 0, rows))
+            if rows < head.rows:
+                left.insert(0, _part(head, rows, head.rows - rows))
+            share -= rows
+        yield replace(piece, ranges=tuple(taken))
+
+
+def _cut_at(piece: FilePiece, ends: Sequence[int]) -> Iterator[FilePiece]:
+    """The parts of `piece` below each row number of `ends`, and what lies beyond the last."""
+    left = list(piece.ranges)
+    for end in [*ends, sum(piece.file.row_groups)]:
+        taken: list[RowRange] = []
+        while left and left[0].first_row < end:
+            head = left.pop(0)
+            rows = min(head.rows, end - head.first_row)
+            taken.append(_part(head, 0, rows))
+            if rows < head.rows:
+                left.insert(0, _part(head, rows, head.rows - rows))
+        if taken:
+            yield replace(piece, ranges=tuple(taken))
+
+
+def _part(whole: RowRange, skipped: int, rows: int) -> RowRange:
+    base_offset = whole.base_offset if whole.by_column else whole.base_offset + skipped
+    return replace(whole, first_row=whole.first_row + skipped, rows=rows, base_offset=base_offset)
+
+
+def _runs(units: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
+    """`units` in `count` consecutive runs, none empty, cut where the cost so far is nearest to equal shares."""
+    total = sum(map(cost, units))
+    runs: list[list[Piece]] = [[]]
+    done = 0
+    for at, unit in enumerate(units):
+        value = cost(unit)
+        missing = count - len(runs)
+        # Half of the unit on this side of the border: it belongs to the next run; so too if no more units than runs are left.
+        begins_next = (done + value / 2) * count >= total * len(runs) or len(units) - at <= missing
+        if runs[-1] and missing and begins_next:
+            runs.append([])
+        runs[-1].append(unit)
+        done += value
+    return [tuple(run) for run in runs]

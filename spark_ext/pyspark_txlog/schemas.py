@@ -1,0 +1,262 @@
+"""Which Spark columns are a topic's, and do a user's columns fit it?
+
+A topic's types and Spark's are the same list under other names (PROTOCOL.md, "Types"). A read shows the topic's
+columns as they are. It shows the record's own place, `_topic`, `_partition`, `_offset`, `_timestamp`, where it is
+asked for: by name in the option `columns`, or in the schema of `spark.read.schema(...)`. A write may widen numbers,
+never narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyspark.sql import types as spark
+
+from txlog.config import nearest
+from txlog.core import schema as log_schema
+from txlog.core.records import SchemaField
+from txlog.errors import SchemaMismatchError
+
+METADATA = spark.StructType(
+    [
+        spark.StructField("_topic", spark.StringType(), False),
+        spark.StructField("_partition", spark.IntegerType(), False),
+        spark.StructField("_offset", spark.LongType(), False),
+        spark.StructField("_timestamp", spark.TimestampType(), False),
+    ]
+)
+"""Where a row stands in its log, and the log-append time of its batch."""
+
+ALL_COLUMNS = "*"
+"""In the option `columns`: the topic's own columns, all of them."""
+
+_SCALARS: Mapping[str, spark.DataType] = {
+    "bool": spark.BooleanType(),
+    "int8": spark.ByteType(),
+    "int16": spark.ShortType(),
+    "int32": spark.IntegerType(),
+    "int64": spark.LongType(),
+    "float32": spark.FloatType(),
+    "float64": spark.DoubleType(),
+    "string": spark.StringType(),
+    "binary": spark.BinaryType(),
+    "date": spark.DateType(),
+    "timestamp": spark.TimestampType(),
+    "timestamp_ntz": spark.TimestampNTZType(),
+}
+_INTEGERS = ("int8", "int16", "int32", "int64")
+# The widest integer whose every value the float holds exactly.
+_WIDENED_TO_FLOAT = {"float32": ("int8", "int16"), "float64": ("int8", "int16", "int32", "float32")}
+_NAMES = {type(spark_type): name for name, spark_type in _SCALARS.items()}
+
+
+def to_spark(fields: Sequence[SchemaField]) -> spark.StructType:
+    """A topic's columns as Spark's."""
+    return spark.StructType([spark.StructField(field.name, _spark_type(field), field.nullable) for field in fields])
+
+
+def to_fields(schema: spark.StructType, where: str) -> tuple[SchemaField, ...]:
+    """Spark's columns as a topic's (ids 1, depth first on); raises SchemaMismatchError for a type that no topic has."""
+    return log_schema.assign_ids([_field(column, where, column.name) for column in schema.fields])
+
+
+def select(topics: Mapping[str, Sequence[SchemaField]], columns: Sequence[str] | None) -> spark.StructType:
+    """The schema of a read of `topics`: their columns, or those that `columns` names, in that order.
+
+    Topics that are read together must agree in every column that is read. Raises SchemaMismatchError that names the
+    topic and the column.
+    """
+    first_topic, first = next(iter(topics.items()))
+    wanted = [ALL_COLUMNS] if columns is None else list(columns)
+    known = {field.name: field for field in first}
+    names: list[str] = []
+    for column in wanted:
+        names += list(known) if column == ALL_COLUMNS else [column]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SchemaMismatchError(f"columns: {twice!r} is asked for twice")
+    schema = to_spark(first)
+    chosen = [METADATA[name] if name in METADATA.names else _column(schema, name, first_topic) for name in names]
+    for topic, fields in topics.items():
+        if columns is None or ALL_COLUMNS in columns:
+            _check_same_columns(first_topic, first, topic, fields)
+        _check_shared(first_topic, known, topic, fields, names)
+    return spark.StructType(chosen)
+
+
+def check_user_schema(schema: spark.StructType, topics: Mapping[str, Sequence[SchemaField]]) -> None:
+    """Raises SchemaMismatchError unless every topic, with the four columns of METADATA, has each column of `schema`.
+
+    Same type; the user's may be nullable where the topic's is not, the other way round would fail at the first null.
+    """
+    if not schema.fields:
+        raise SchemaMismatchError("the schema of a read needs at least one column")
+    for topic, fields in topics.items():
+        known = to_spark(fields)
+        for column in schema.fields:
+            own = METADATA[column.name] if column.name in METADATA.names else _column(known, column.name, topic)
+            if not _loosened(own.dataType, column.dataType) or (own.nullable and not column.nullable):
+                raise SchemaMismatchError(
+                    f"topic {topic!r}: column {column.name!r}: the topic has {_shown(own)}, the schema of this read asks for {_shown(column)}; "
+                    "a read selects columns, cast afterwards"
+                )
+
+
+def check_frame(schema: spark.StructType, fields: Sequence[SchemaField], topic: str) -> None:
+    """Raises SchemaMismatchError unless rows of `schema` fit the topic; names column, expected and found.
+
+    By name and in any order; a nullable column may be missing; integers, floats and decimals may be narrower than the
+    topic's. A nullable column for one that is not is accepted: most of Spark's are, and a null is refused as it comes.
+    """
+    columns = {column.name: column for column in schema.fields}
+    if len(columns) != len(schema.fields):
+        twice = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise SchemaMismatchError(f"topic {topic!r}: the DataFrame has two columns {twice!r}")
+    known = {field.name: field for field in fields}
+    for column in schema.fields:
+        field = known.get(column.name)
+        if field is None:
+            raise SchemaMismatchError(
+                f"topic {topic!r}: the DataFrame's column {column.name!r} is no column of the topic.{nearest(column.name, known)} "
+                f"The columns are {', '.join(known)}{_reserved_hint(column.name)}"
+            )
+        if not _fits(column.dataType, _spark_type(field), field):
+            raise SchemaMismatchError(
+                f"topic {topic!r}: column {column.name!r}: expected {_spark_type(field).simpleString()}, found {column.dataType.simpleString()}"
+            )
+    for field in fields:
+        if field.name not in columns and not field.nullable:
+            raise SchemaMismatchError(
+                f"topic {topic!r}: column {field.name!r} ({log_schema.describe(field)}) is missing from the DataFrame"
+            )
+
+
+def _spark_type(field: SchemaField) -> spark.DataType:
+    scalar = _SCALARS.get(field.type)
+    if scalar is not None:
+        return scalar
+    decimal = log_schema.parse_decimal(field.type)
+    if decimal is not None:
+        return spark.DecimalType(*decimal)
+    if field.type == "struct":
+        return to_spark(field.fields)
+    if field.type == "list":
+        return spark.ArrayType(_spark_type(field.fields[0]), field.fields[0].nullable)
+    if field.type == "map":
+        key, value = field.fields
+        return spark.MapType(_spark_type(key), _spark_type(value), value.nullable)
+    raise SchemaMismatchError(f"column {field.name!r}: type {field.type!r} has no counterpart in Spark")
+
+
+def _field(column: spark.StructField, where: str, path: str) -> SchemaField:
+    kind = column.dataType
+    children: list[spark.StructField] = []
+    if isinstance(kind, spark.StructType):
+        name, children = "struct", kind.fields
+    elif isinstance(kind, spark.ArrayType):
+        name, children = "list", [spark.StructField("element", kind.elementType, kind.containsNull)]
+    elif isinstance(kind, spark.MapType):
+        value = spark.StructField("value", kind.valueType, kind.valueContainsNull)
+        name, children = "map", [spark.StructField("key", kind.keyType, False), value]
+    elif isinstance(kind, spark.DecimalType):
+        name = log_schema.decimal_type(kind.precision, kind.scale)
+    elif isinstance(kind, spark.CharType | spark.VarcharType):
+        name = "string"
+    elif type(kind) in _NAMES:
+        name = _NAMES[type(kind)]
+    else:
+        raise SchemaMismatchError(f"{where}: column {path!r}: no topic can hold {kind.simpleString()}")
+    fields = tuple(_field(child, where, f"{path}.{child.name}") for child in children)
+    return SchemaField(id=1, name=column.name, type=name, nullable=column.nullable, fields=fields)
+
+
+def _column(schema: spark.StructType, name: str, topic: str) -> spark.StructField:
+    if name in schema.names:
+        return schema[name]
+    known = [*schema.names, *METADATA.names]
+    raise SchemaMismatchError(
+        f"topic {topic!r} has no column {name!r}.{nearest(name, known)} The columns are {', '.join(known)}"
+    )
+
+
+def _check_same_columns(
+    first_topic: str, first: Sequence[SchemaField], topic: str, fields: Sequence[SchemaField]
+) -> None:
+    names, others = [field.name for field in first], [field.name for field in fields]
+    if set(names) != set(others):
+        column = next(iter(set(names) ^ set(others)))
+        raise SchemaMismatchError(
+            f"topics {first_topic!r} and {topic!r} have different columns: only one has {column!r}. Name the shared ones in the option "
+            "'columns', or read the topics one by one"
+        )
+
+
+def _check_shared(
+    first_topic: str,
+    first: Mapping[str, SchemaField],
+    topic: str,
+    fields: Sequence[SchemaField],
+    names: Iterable[str],
+) -> None:
+    own = {field.name: field for field in fields}
+    for name in names:
+        if name in METADATA.names:
+            continue
+        if name not in own:
+            _column(to_spark(fields), name, topic)
+        if log_schema.describe(own[name]) != log_schema.describe(first[name]):
+            raise SchemaMismatchError(
+                f"column {name!r} is {log_schema.describe(first[name])} in topic {first_topic!r}, and {log_schema.describe(own[name])} in "
+                f"topic {topic!r}; read the topics one by one"
+            )
+
+
+def _loosened(own: spark.DataType, asked: spark.DataType) -> bool:
+    """Whether `asked` is `own`, but for places that may be null where `own`'s may not."""
+    if isinstance(own, spark.StructType) and isinstance(asked, spark.StructType):
+        return own.names == asked.names and all(
+            _loosened(a.dataType, b.dataType) and (b.nullable or not a.nullable)
+            for a, b in zip(own.fields, asked.fields, strict=True)
+        )
+    if isinstance(own, spark.ArrayType) and isinstance(asked, spark.ArrayType):
+        return _loosened(own.elementType, asked.elementType) and (asked.containsNull or not own.containsNull)
+    if isinstance(own, spark.MapType) and isinstance(asked, spark.MapType):
+        return (
+            _loosened(own.keyType, asked.keyType)
+            and _loosened(own.valueType, asked.valueType)
+            and (asked.valueContainsNull or not own.valueContainsNull)
+        )
+    return own == asked
+
+
+def _fits(found: spark.DataType, expected: spark.DataType, field: SchemaField) -> bool:
+    """Whether every value of `found` is one of `expected`, nulls aside."""
+    if isinstance(found, spark.NullType):
+        return field.nullable
+    if isinstance(found, spark.CharType | spark.VarcharType):
+        return field.type == "string"
+    if isinstance(found, spark.StructType) and isinstance(expected, spark.StructType):
+        own = {child.name: child for child in field.fields}
+        return set(found.names) == set(own) and all(
+            _fits(child.dataType, expected[child.name].dataType, own[child.name]) for child in found.fields
+        )
+    if isinstance(found, spark.ArrayType) and isinstance(expected, spark.ArrayType):
+        return _fits(found.elementType, expected.elementType, field.fields[0])
+    if isinstance(found, spark.MapType) and isinstance(expected, spark.MapType):
+        key, value = field.fields
+        return _fits(found.keyType, expected.keyType, key) and _fits(found.valueType, expected.valueType, value)
+    if isinstance(found, spark.DecimalType) and isinstance(expected, spark.DecimalType):
+        whole = expected.precision - expected.scale
+        return found.scale <= expected.scale and found.precision - found.scale <= whole
+    name = _NAMES.get(type(found))
+    if name in _INTEGERS and field.type in _INTEGERS:
+        return _INTEGERS.index(name) <= _INTEGERS.index(field.type)
+    return name == field.type or name in _WIDENED_TO_FLOAT.get(field.type, ())
+
+
+def _shown(column: spark.StructField) -> str:
+    return column.dataType.simpleString() + ("" if column.nullable else " not null")
+
+
+def _reserved_hint(name: str) -> str:
+    return f"; {name!r} is set by the log, drop it before writing" if name in METADATA.names else ""

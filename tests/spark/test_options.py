@@ -1,0 +1,191 @@
+"""Options of `format("txlog")`: every unknown one is named, every wrong value says what was expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pyspark_txlog.options import OffsetOption, parse_read_options, parse_write_options
+from txlog.errors import (
+    InvalidConfigurationError,
+    InvalidRequestError,
+    InvalidTopicError,
+    InvalidTxnTimeoutError,
+    UnknownOptionError,
+    UnsupportedStoreError,
+)
+
+READ = {"path": "/log", "subscribe": "orders"}
+WRITE = {"path": "/log", "topic": "orders"}
+
+
+def test_defaults_are_those_of_the_kafka_source() -> None:
+    options = parse_read_options(READ)
+    assert (options.mode, options.topics) == ("subscribe", ("orders",))
+    assert options.start == OffsetOption(name="startingOffsets", text="earliest")
+    assert options.end == OffsetOption(name="endingOffsets", text="latest")
+    assert options.fail_on_data_loss
+    assert options.isolation_level == "read_committed"
+    assert (options.columns, options.min_partitions, options.group_id) == (None, None, None)
+    assert options.timestamp_strategy == "error"
+
+
+def test_names_do_not_mind_case() -> None:
+    options = parse_read_options(
+        {
+            "PATH": "/log",
+            "SUBSCRIBE": "a, b,a",
+            "startingoffsets": '{"a":{"0":-2}}',
+            "FAILONDATALOSS": "False",
+            "minpartitions": "4",
+            "Isolation.Level": "read_uncommitted",
+            "columns": '["a,b", "c"]',
+        }
+    )
+    assert options.topics == ("a", "b")
+    assert options.start == OffsetOption(name="startingOffsets", text='{"a":{"0":-2}}')
+    assert not options.fail_on_data_loss
+    assert options.min_partitions == 4
+    assert options.isolation_level == "read_uncommitted"
+    assert options.columns == ("a,b", "c")
+
+
+def test_a_timestamp_comes_before_offsets_as_in_the_kafka_source() -> None:
+    given = {
+        **READ,
+        "startingOffsets": "earliest",
+        "startingTimestamp": "5",
+        "endingOffsetsByTimestamp": "{}",
+        "endingTimestamp": "9",
+    }
+    options = parse_read_options(given)
+    assert options.start == OffsetOption(name="startingTimestamp", text="5")
+    assert options.end == OffsetOption(name="endingTimestamp", text="9")
+
+
+def test_assign_and_pattern() -> None:
+    options = parse_read_options({"path": "/log", "assign": '{"orders":[2,0,2]}'})
+    assert (options.mode, options.topics, options.partitions) == ("assign", ("orders",), {"orders": (0, 2)})
+    assert parse_read_options({"path": "/log", "subscribePattern": "ord.*"}).pattern == "ord.*"
+
+
+def test_storage_options() -> None:
+    given = {
+        **READ,
+        "storage.fsync": "false",
+        "storage.key": "0123",
+        "storage.client_kwargs": '{"region_name": "eu"}',
+        "storageOptions": '{"key": "x", "timeout": 5}',
+    }
+    assert parse_read_options(given).store.storage == {
+        "fsync": False,
+        "key": "0123",
+        "client_kwargs": {"region_name": "eu"},
+        "timeout": 5,
+    }
+
+
+def test_credentials_are_not_shown() -> None:
+    options = parse_read_options({**READ, "storage.secret": "hunter2"})
+    assert "hunter2" not in repr(options)
+    with pytest.raises(InvalidRequestError, match="storageOptions") as caught:
+        parse_read_options({**READ, "storageOptions": '{"secret": "hunter2"'})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_write_options() -> None:
+    options = parse_write_options(WRITE)
+    assert (options.topic, options.key, options.transactional_id, options.txn_version) == ("orders", None, None, None)
+    assert options.transaction_timeout_ms == 60_000
+    options = parse_write_options(
+        {
+            "path": "/log",
+            "key": "a, b",
+            "transactional.id": "nightly",
+            "txn.version": "3",
+            "transaction.timeout.ms": "900000",
+        }
+    )
+    assert (options.topic, options.key, options.transactional_id) == (None, ("a", "b"), "nightly")
+    assert (options.txn_version, options.transaction_timeout_ms) == (3, 900_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"endingOfsets": "latest"},
+            UnknownOptionError,
+            "'endingofsets' is unknown: a read has .* Did you mean 'endingOffsets'",
+        ),
+        ({"transactional.id": "x"}, UnknownOptionError, "'transactional.id' is unknown: .* It is an option of a write"),
+        ({"kafka.bootstrap.servers": "x"}, UnknownOptionError, "'kafka.bootstrap.servers' is unknown"),
+        ({"storage.": "x"}, UnknownOptionError, "'storage.' is unknown"),
+        ({"subscribe": "bad/name"}, InvalidTopicError, "topic name 'bad/name' is not valid"),
+        ({"subscribe": "__consumer_offsets"}, InvalidTopicError, "reserved"),
+        ({"subscribe": " , "}, InvalidRequestError, "'subscribe': expected topics"),
+        (
+            {"assign": "{}"},
+            InvalidRequestError,
+            "exactly one of subscribe, subscribePattern, assign; found subscribe and assign",
+        ),
+        ({"isolation.level": "serializable"}, InvalidConfigurationError, "isolation.level = .*expected one of read_"),
+        ({"failOnDataLoss": "no"}, InvalidRequestError, "'failOnDataLoss': expected true or false, found 'no'"),
+        ({"minPartitions": "0"}, InvalidRequestError, "'minPartitions': expected an integer of at least 1, found '0'"),
+        ({"minPartitions": "9" * 30}, InvalidRequestError, "'minPartitions': expected an integer"),
+        ({"columns": "[1]"}, InvalidRequestError, "'columns': expected column names"),
+        ({"columns": "a,,b"}, InvalidRequestError, "'columns': expected column names"),
+        ({"startingOffsets": "committed"}, InvalidRequestError, "name it in 'group.id'"),
+        ({"startingOffsetsByTimestampStrategy": "x"}, InvalidRequestError, "expected error or latest"),
+        ({"startingOffsets": ""}, InvalidRequestError, "'startingOffsets' is empty"),
+        ({"path": "memory://log"}, UnsupportedStoreError, "in memory lives in one process"),
+    ],
+)
+def test_bad_read_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        parse_read_options({**READ, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "orders"}, r"where is the store\? Name its folder or URL in .load"),
+        ({"path": "/log"}, "exactly one of .*; found none"),
+        ({"path": "/log", "assign": "[0]"}, "'assign': expected a JSON object"),
+        ({"path": "/log", "assign": "{}"}, "found an empty object"),
+        ({"path": "/log", "assign": '{"orders": [-1]}'}, "'orders': expected a list of partitions"),
+        ({"path": "/log", "assign": '{"orders": [true]}'}, "'orders': expected a list of partitions"),
+        ({"path": "/log", "subscribePattern": "("}, "is no regular expression"),
+    ],
+)
+def test_bad_reads(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        parse_read_options(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"transactionalid": "x"}, UnknownOptionError, "Did you mean 'transactional.id'"),
+        (
+            {"subscribe": "orders"},
+            UnknownOptionError,
+            "'subscribe' is unknown: a write has .* It is an option of a read",
+        ),
+        ({"txn.version": "3"}, InvalidRequestError, "numbers the transactions of one transactional.id"),
+        ({"txn.version": "-3", "transactional.id": "x"}, InvalidRequestError, "an integer of at least 0, found '-3'"),
+        ({"transaction.timeout.ms": "900001"}, InvalidTxnTimeoutError, "transaction.max.timeout.ms"),
+        ({"compression.type": "rar"}, InvalidConfigurationError, "compression.type"),
+        ({"topic": "a b"}, InvalidTopicError, "not valid"),
+        ({"path": "memory://log"}, UnsupportedStoreError, "from many"),
+    ],
+)
+def test_bad_write_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        parse_write_options({**WRITE, **options})
+
+
+def test_a_write_needs_a_place() -> None:
+    with pytest.raises(InvalidRequestError, match=r"Name its folder or URL in .save"):
+        parse_write_options({"topic": "orders"})

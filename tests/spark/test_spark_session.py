@@ -1,0 +1,59 @@
+"""The session helper: says what is wrong with Java, finds the quiet log4j wherever the package is installed."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from pyspark_txlog import spark_session
+from txlog.errors import InvalidRequestError
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("banner", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19 LTS', 21),
+        ('java version "1.8.0_402"', 8),
+        ("no java here", None),
+    ],
+)
+def test_versions_of_java(banner: str, version: int | None) -> None:
+    assert spark_session.parse_java_version(banner) == version
+
+
+def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(InvalidRequestError, match=r"Java 17 or newer, and '.*bin/java' does not run"):
+        spark_session.check_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidRequestError, match="there is no 'java' on PATH; install Java 17"):
+        spark_session.check_java()
+
+
+def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'java version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(InvalidRequestError, match=r"Java 17 or newer, and .* is Java 11"):
+        spark_session.check_java()
+
+
+def test_the_package_carries_the_quiet_log4j() -> None:
+    shipped = (files("pyspark_txlog") / "log4j2.properties").read_text()
+    assert shipped == (REPOSITORY / "conf" / "log4j2.properties").read_text()
+
+
+def test_the_settings_are_those_of_conf() -> None:
+    lines = (REPOSITORY / "conf" / "spark-defaults.conf").read_text().splitlines()
+    conf = dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    conf.pop("spark.master")
+    conf["spark.sql.shuffle.partitions"] = spark_session.DEFAULTS["spark.sql.shuffle.partitions"]
+    assert conf == dict(spark_session.DEFAULTS)
