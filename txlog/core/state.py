@@ -20,7 +20,6 @@ from txlog.core.records import (
     CommitRecord,
     GroupEntry,
     GroupRow,
-    OffsetEntry,
     OffsetRow,
     PendingOffsets,
     ProducerStateEntry,
@@ -275,6 +274,14 @@ class _Fold:
             return
         if row.entry.value is None:
             self.committed.pop(row.entry.key, None)
+            # Nothing keeps a tombstone's position, so what is older and still pending goes with it (case 136): its
+            # commit would bring a deleted offset back.
+            for pid, rows in list(self.pending.items()):
+                older = rows.get(row.entry.key)
+                if older is not None and older.position < row.position:
+                    del rows[row.entry.key]
+                    if not rows:
+                        del self.pending[pid]
         else:
             self.committed[row.entry.key] = row
 
@@ -326,8 +333,3 @@ def decode_snapshot(data: bytes, tp: TopicPartition, offset: int) -> PartitionSt
     if snapshot.offset != offset:
         raise CorruptRecordError(f"{path}: it says offset {snapshot.offset}; an object was swapped or copied")
     return from_snapshot(snapshot, tp)
-
-
-def offset_entries(rows: Iterable[OffsetRow]) -> tuple[OffsetEntry, ...]:
-    """The entries of offset rows."""
-    return tuple(row.entry for row in rows)
