@@ -134,15 +134,16 @@ def describe(field: SchemaField) -> str:
 def _check_names(fields: Sequence[SchemaField], where: str) -> None:
     seen: dict[str, str] = {}
     for field in fields:
-        if not field.name or len(field.name) > 1000 or "\0" in field.name:
+        if not 1 <= len(field.name) <= 1000 or any(char == "\0" or "\ud800" <= char <= "\udfff" for char in field.name):
             raise SchemaMismatchError(
-                f"{where}: column name {field.name!r} must have 1 to 1000 characters, none of them NUL"
+                f"{where}: column name {field.name!r} must have 1 to 1000 characters, no NUL, no half of a surrogate pair"
             )
-        other = seen.setdefault(field.name.lower(), field.name)
-        if other is not field.name:
+        folded = field.name.lower()
+        if folded in seen:
             raise SchemaMismatchError(
-                f"{where}: columns {other!r} and {field.name!r} differ in case only, or not at all; Spark confuses them"
+                f"{where}: columns {seen[folded]!r} and {field.name!r} differ in case only, or not at all; Spark confuses them"
             )
+        seen[folded] = field.name
 
 
 def _check_type(field: SchemaField, path: str, depth: int, where: str) -> None:
