@@ -687,9 +687,13 @@ def test_after_a_crash_anywhere_the_next_call_goes_on(at: int) -> None:
     log = Topics()
     log.create(partitions=2)
     log.world.hook = crashing(log, at)
-    with pytest.raises(KeyboardInterrupt):  # deleting takes three requests, making anew as many
+
+    def delete_and_make_anew() -> None:
         log.delete()
         log.create(partitions=3)
+
+    with pytest.raises(KeyboardInterrupt):  # three requests each
+        delete_and_make_anew()
     log.world.hook = lambda effect: ASK_STORE
     if len(log.versions()) == 1:
         log.delete()
