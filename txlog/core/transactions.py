@@ -27,6 +27,7 @@ from txlog.errors import (
     IllegalStateError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
+    InvalidRequestError,
     InvalidTxnStateError,
     ProducerFencedError,
     TxlogError,
@@ -54,6 +55,11 @@ class TxnVersion:
 
     version: int
     scope: str = ""
+
+    def __post_init__(self) -> None:
+        # -1 is how a record says that it holds none: such a version would be committed again and again.
+        if not 0 <= self.version < 2**63:
+            raise InvalidRequestError(f"txn.version {self.version} must be from 0 to 2^63 - 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +363,9 @@ def _check_owner(current: TransactionMetadata | None, txn: TransactionMetadata) 
 
 
 def _fenced(current: TransactionMetadata, txn: TransactionMetadata, before: str) -> TxlogError:
-    timed_out = current.last_epoch == txn.producer_epoch and current.state == "COMPLETE_ABORT"
+    # While PREPARE_ABORT is not finished nobody knows yet whether a time-out or a newer instance began it: fatal only if
+    # that instance's own record is there (pitfall P11).
+    timed_out = current.last_epoch == txn.producer_epoch and current.state in ("PREPARE_ABORT", "COMPLETE_ABORT")
     who = f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch})"
     if timed_out:
         return InvalidProducerEpochError(
