@@ -1,0 +1,510 @@
+"""The transaction state machine over every state: Kafka's cases (kafka-semantics A, C, H with transaction.version 2) as
+tables, and every pair of states against VALID_PREVIOUS_STATES."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.partition_log import rows_file
+from txlog.core.names import TopicPartition
+from txlog.core.records import NO_PRODUCER_EPOCH, StagedPart, TransactionMetadata, TransactionState
+from txlog.core.transactions import (
+    IDLE,
+    PREPARED,
+    VALID_PREVIOUS_STATES,
+    AlreadyCommitted,
+    Done,
+    Refused,
+    RollForward,
+    Skipped,
+    Transit,
+    TxnVersion,
+    is_this_ongoing,
+    is_timed_out,
+    judge_abort_by_others,
+    judge_add_partitions,
+    judge_complete,
+    judge_end,
+    judge_init,
+    may_expire,
+    not_registered_error,
+)
+from txlog.errors import (
+    IllegalStateError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidRequestError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    TxnVersionScopeError,
+)
+
+P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
+STATES: tuple[TransactionState, ...] = get_args(TransactionState)
+NOW = 10_000
+
+
+def record(state: TransactionState, epoch: int = 5, **changes: Any) -> TransactionMetadata:
+    """An id's record as a transaction of epoch 4 (PREPARE_*, COMPLETE_*) or 5 left it."""
+    ended = state not in ("EMPTY", "ONGOING")
+    base = TransactionMetadata(
+        transactional_id="x",
+        producer_id=7,
+        producer_epoch=epoch,
+        last_epoch=epoch - 1 if ended else NO_PRODUCER_EPOCH,
+        last_outcome=("commit" if state.endswith("COMMIT") else "abort") if ended else None,
+        state=state,
+        timeout_ms=60_000,
+        partitions=(P0, P1) if state in ("ONGOING", *PREPARED) else (),
+        started_at=1_000 if state != "EMPTY" else -1,
+        updated_at=2_000,
+        write_id="before",
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+OWNER = record("EMPTY")  # producer 7, epoch 5
+RETRY = record("EMPTY", epoch=4)  # the producer that ended epoch 4 and lost the reply
+STAGED = (StagedPart(topic="orders", partition=2, files=(rows_file(P2, 7, 5, 3),)),)
+
+
+def init(current: TransactionMetadata | None) -> Any:
+    return judge_init(current, transactional_id="x", new_producer_id=99, timeout_ms=30_000, now_ms=NOW, write_id="w")
+
+
+def add(current: TransactionMetadata | None, txn: TransactionMetadata = OWNER, *tps: TopicPartition, **kw: Any) -> Any:
+    return judge_add_partitions(current, txn, tps or (P2,), now_ms=NOW, write_id="w", **kw)
+
+
+def end(current: TransactionMetadata | None, txn: TransactionMetadata, outcome: Any, **kw: Any) -> Any:
+    return judge_end(current, txn, outcome, now_ms=NOW, write_id="w", **kw)
+
+
+def word(verdict: Any) -> str:
+    """A verdict in a word or two, for tables."""
+    match verdict:
+        case Transit(to):
+            return f"{to.state} {to.producer_epoch}"
+        case Refused(error):
+            return type(error).__name__
+        case None:
+            return "nothing"
+        case _:
+            return type(verdict).__name__
+
+
+# -- A: init ----------------------------------------------------------------------------------------------------------
+
+
+def test_1_first_init() -> None:
+    to = init(None).to
+    assert (to.producer_id, to.producer_epoch, to.state, to.last_epoch) == (99, 0, "EMPTY", -1)
+    assert (to.partitions, to.started_at, to.timeout_ms, to.txn_version, to.write_id) == ((), -1, 30_000, -1, "w")
+
+
+@pytest.mark.parametrize("state", sorted(IDLE))
+def test_6_a_new_instance_bumps_the_epoch(state: TransactionState) -> None:
+    to = init(record(state)).to
+    assert (to.producer_id, to.producer_epoch, to.state) == (7, 6, "EMPTY")
+    assert (to.last_epoch, to.last_outcome) == (-1, None)  # makes the old instance's retry fail
+    assert (to.partitions, to.started_at, to.timeout_ms, to.updated_at) == ((), -1, 30_000, NOW)
+
+
+def test_14_67_an_open_transaction_is_aborted_with_one_bump_and_init_adds_its_own() -> None:
+    to = init(record("ONGOING")).to
+    assert (to.state, to.producer_epoch, to.last_epoch, to.last_outcome) == ("PREPARE_ABORT", 6, 5, "abort")
+    assert to.partitions == (P0, P1)
+    done = judge_complete(to, to, now_ms=NOW, write_id="c")
+    assert done is not None
+    assert (done.to.state, done.to.producer_epoch, done.to.partitions) == ("COMPLETE_ABORT", 6, ())
+    assert word(init(done.to)) == "EMPTY 7"
+
+
+@pytest.mark.parametrize("state", sorted(PREPARED))
+def test_15_a_prepared_transaction_is_only_rolled_forward(state: TransactionState) -> None:
+    current = record(state)
+    assert init(current) == RollForward(current)
+    assert add(current) == RollForward(current)
+    assert judge_abort_by_others(current, now_ms=10**12, write_id="w", only_if_timed_out=True) == RollForward(current)
+    assert judge_abort_by_others(current, now_ms=0, write_id="w", only_if_timed_out=False) == RollForward(current)
+    for txn, outcome in product((OWNER, RETRY, record("EMPTY", epoch=1)), ("commit", "abort")):
+        assert end(current, txn, outcome, staged=STAGED if outcome == "commit" else ()) == RollForward(current)
+
+
+def test_8_9_an_old_instance_cannot_retry_past_an_init() -> None:
+    current = init(record("COMPLETE_COMMIT")).to
+    for outcome in ("commit", "abort"):
+        assert word(end(current, RETRY, outcome)) == "ProducerFencedError"
+        assert word(end(current, OWNER, outcome)) == "ProducerFencedError"
+    assert word(add(current)) == "ProducerFencedError"
+
+
+# -- C: add partitions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", sorted(IDLE))
+def test_53_the_first_partitions_open_the_transaction(state: TransactionState) -> None:
+    to = add(record(state), OWNER, P1, P0, P1).to
+    assert (to.state, to.producer_epoch, to.partitions) == ("ONGOING", 5, (P0, P1))
+    assert (to.started_at, to.updated_at, to.last_epoch, to.last_outcome) == (NOW, NOW, -1, None)
+
+
+def test_54_further_partitions() -> None:
+    current = record("ONGOING")
+    to = add(current, OWNER, P2, P0).to
+    assert (to.partitions, to.started_at, to.updated_at) == ((P0, P1, P2), 1_000, NOW)
+    assert add(current, OWNER, P1) == Done(current)
+
+
+@pytest.mark.parametrize("state", ["EMPTY", "ONGOING", "COMPLETE_COMMIT", "COMPLETE_ABORT"])
+@pytest.mark.parametrize("epoch", [3, 6])
+def test_56_a_wrong_epoch_is_fenced(state: TransactionState, epoch: int) -> None:
+    assert word(add(record(state), record("EMPTY", epoch=epoch))) == "ProducerFencedError"
+
+
+@pytest.mark.parametrize("current", [None, record("EMPTY", producer_id=8), record("PREPARE_COMMIT", producer_id=8)])
+def test_56_143_an_id_that_is_gone_or_another_s_is_fatal(current: TransactionMetadata | None) -> None:
+    verdicts = [add(current), end(current, OWNER, "commit", staged=STAGED), end(current, OWNER, "abort")]
+    for verdict in verdicts:
+        assert isinstance(verdict, Refused)
+        assert isinstance(verdict.error, InvalidProducerIdMappingError)
+        assert ("it is gone" if current is None else "producer 8") in str(verdict.error)
+
+
+def test_140_add_partitions_after_the_time_out_is_abortable() -> None:
+    # P11: a newer instance is fatal, one's own time-out is not
+    timed_out = record("COMPLETE_ABORT", epoch=6)
+    verdict = add(timed_out)
+    assert isinstance(verdict, Refused)
+    assert isinstance(verdict.error, InvalidProducerEpochError)
+    assert "60000 ms" in str(verdict.error)
+
+
+# -- C: end -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["commit", "abort"])
+def test_60_62_end_of_an_open_transaction(outcome: Any) -> None:
+    to = end(record("ONGOING"), OWNER, outcome).to
+    assert to.state == f"PREPARE_{outcome.upper()}"
+    assert (to.producer_epoch, to.last_epoch, to.last_outcome) == (6, 5, outcome)
+    assert (to.partitions, to.started_at, to.updated_at) == ((P0, P1), 1_000, NOW)
+
+
+# `current` is the stored epoch's owner (5), `retry` the one of the epoch before (4), `stale` older, `future` newer.
+@pytest.mark.parametrize(
+    ("state", "who", "abort", "commit"),
+    [
+        ("EMPTY", "current", "PREPARE_ABORT 6", "InvalidTxnStateError"),
+        ("EMPTY", "retry", "ProducerFencedError", "ProducerFencedError"),
+        ("ONGOING", "current", "PREPARE_ABORT 6", "PREPARE_COMMIT 6"),
+        ("ONGOING", "retry", "ProducerFencedError", "ProducerFencedError"),
+        ("COMPLETE_ABORT", "current", "PREPARE_ABORT 6", "InvalidTxnStateError"),
+        ("COMPLETE_ABORT", "retry", "Done", "InvalidTxnStateError"),
+        ("COMPLETE_COMMIT", "current", "PREPARE_ABORT 6", "InvalidTxnStateError"),
+        ("COMPLETE_COMMIT", "retry", "AlreadyCommitted", "Done"),
+        *((state, who, *["ProducerFencedError"] * 2) for state in (*IDLE, "ONGOING") for who in ("stale", "future")),
+    ],
+)
+def test_63_end_matrix(state: TransactionState, who: str, abort: str, commit: str) -> None:
+    txn = {"current": OWNER, "retry": RETRY, "stale": record("EMPTY", epoch=2), "future": record("EMPTY", epoch=6)}[who]
+    assert word(end(record(state), txn, "abort")) == abort
+    assert word(end(record(state), txn, "commit")) == commit
+
+
+@pytest.mark.parametrize(
+    ("state", "who", "commit"),
+    [
+        ("EMPTY", "current", "PREPARE_COMMIT 6"),
+        ("ONGOING", "current", "PREPARE_COMMIT 6"),
+        ("COMPLETE_ABORT", "current", "PREPARE_COMMIT 6"),
+        ("COMPLETE_COMMIT", "current", "PREPARE_COMMIT 6"),
+        ("EMPTY", "retry", "ProducerFencedError"),
+        ("ONGOING", "retry", "ProducerFencedError"),
+        ("COMPLETE_COMMIT", "retry", "Done"),
+        ("COMPLETE_ABORT", "retry", "InvalidTxnStateError"),
+    ],
+)
+def test_63_staged_commits_and_their_retries(state: TransactionState, who: str, commit: str) -> None:
+    txn = OWNER if who == "current" else RETRY
+    verdict = end(record(state), txn, "commit", staged=STAGED)
+    assert word(verdict) == commit
+    if isinstance(verdict, Transit):
+        assert verdict.to.staged == STAGED
+        assert verdict.to.partitions == ((P0, P1) if state == "ONGOING" else ())
+
+
+def test_a_retry_is_told_the_stored_identity() -> None:
+    current = record("COMPLETE_COMMIT")
+    assert end(current, RETRY, "commit") == Done(current)
+    assert end(current, RETRY, "abort") == AlreadyCommitted(current)
+    assert end(record("COMPLETE_ABORT"), RETRY, "abort") == Done(record("COMPLETE_ABORT"))
+
+
+def test_65_an_empty_abort_is_a_decision_too() -> None:
+    # once a PREPARE_COMMIT was attempted, only a compare-and-set abort is sure that it will never land (DESIGN 4.3)
+    to = end(record("EMPTY"), OWNER, "abort", staged=STAGED).to
+    assert (to.state, to.partitions, to.staged, to.started_at) == ("PREPARE_ABORT", (), (), NOW)
+
+
+def test_a_commit_after_the_time_out_says_why() -> None:
+    verdict = end(record("COMPLETE_ABORT"), RETRY, "commit")
+    assert isinstance(verdict.error, InvalidTxnStateError)
+    for part in ("'x'", "producer 7", "epoch 4", "60000 ms", "nothing of it is visible"):
+        assert part in str(verdict.error)
+
+
+# -- C: complete ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", sorted(PREPARED))
+def test_85_complete_is_a_compare_and_set_on_that_very_prepare(state: TransactionState) -> None:
+    prepare = record(state, staged=STAGED if state == "PREPARE_COMMIT" else ())
+    done = judge_complete(prepare, prepare, now_ms=NOW, write_id="w")
+    assert done is not None
+    assert done.to.state == state.replace("PREPARE", "COMPLETE")
+    assert (done.to.producer_epoch, done.to.last_epoch) == (5, 4)
+    assert (done.to.partitions, done.to.staged, done.to.staged_object) == ((), (), None)
+    assert done.to.started_at == 1_000
+    others = [record(other) for other in STATES if other != state]
+    others += [record(state, write_id="another"), record(state, epoch=6)]
+    for current in (None, *others):
+        assert judge_complete(current, prepare, now_ms=NOW, write_id="w") is None
+
+
+# -- H: time-outs and expiry ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("elapsed", "timed_out"), [(59_999, False), (60_000, False), (60_001, True)])
+def test_139_time_out_is_strict(elapsed: int, timed_out: bool) -> None:
+    current = record("ONGOING")
+    assert is_timed_out(current, 1_000 + elapsed) is timed_out
+    verdict = judge_abort_by_others(current, now_ms=1_000 + elapsed, write_id="w", only_if_timed_out=True)
+    assert word(verdict) == ("PREPARE_ABORT 6" if timed_out else "nothing")
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_139_only_ongoing_times_out(state: TransactionState) -> None:
+    assert is_timed_out(record(state), 10**12) is (state == "ONGOING")
+    verdict = judge_abort_by_others(record(state), now_ms=10**12, write_id="w", only_if_timed_out=True)
+    expected = {"ONGOING": "PREPARE_ABORT 6", "PREPARE_COMMIT": "RollForward", "PREPARE_ABORT": "RollForward"}
+    assert word(verdict) == expected.get(state, "nothing")
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_142_an_idle_id_expires_but_not_one_with_a_version(state: TransactionState) -> None:
+    assert may_expire(record(state), 2_000 + 500, 500) is (state in IDLE)
+    assert not may_expire(record(state), 2_000 + 499, 500)
+    assert not may_expire(record(state, txn_version=0), 10**12, 500)
+
+
+def test_an_abort_by_others_of_nothing() -> None:
+    assert judge_abort_by_others(None, now_ms=0, write_id="w", only_if_timed_out=False) is None
+
+
+# -- txn.version ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["EMPTY", "ONGOING", "COMPLETE_COMMIT", "COMPLETE_ABORT"])
+@pytest.mark.parametrize(
+    ("stored", "given", "expected"),
+    [
+        ((-1, ""), TxnVersion(version=0), "PREPARE_COMMIT 6"),
+        ((-1, ""), TxnVersion(version=0, scope="q"), "PREPARE_COMMIT 6"),
+        ((3, ""), TxnVersion(version=4), "PREPARE_COMMIT 6"),
+        ((3, ""), TxnVersion(version=3), "Skipped"),
+        ((3, ""), TxnVersion(version=2), "Skipped"),
+        ((3, "q"), TxnVersion(version=3, scope="q"), "Skipped"),
+        ((3, "q"), TxnVersion(version=4, scope="r"), "TxnVersionScopeError"),
+        ((3, "q"), TxnVersion(version=2, scope="r"), "TxnVersionScopeError"),
+        ((3, "q"), TxnVersion(version=4), "TxnVersionScopeError"),
+        ((3, ""), TxnVersion(version=4, scope="r"), "TxnVersionScopeError"),
+    ],
+)
+def test_versions(state: TransactionState, stored: tuple[int, str], given: TxnVersion, expected: str) -> None:
+    current = record(state, txn_version=stored[0], txn_scope=stored[1])
+    verdict = end(current, OWNER, "commit", staged=STAGED, version=given)
+    assert word(verdict) == expected
+    if isinstance(verdict, Transit):
+        assert (verdict.to.txn_version, verdict.to.txn_scope) == (given.version, given.scope)
+    # the ONGOING that registers conditional offsets is judged alike, before any condition is looked at
+    registered = add(current, OWNER, P0, version=given)
+    if expected.startswith("PREPARE"):
+        assert not isinstance(registered, Skipped | Refused)
+        assert (registered.to if isinstance(registered, Transit) else registered.txn).txn_version == stored[0]
+    else:
+        assert word(registered) == expected
+
+
+def test_a_version_alone_makes_a_commit() -> None:
+    assert word(end(record("EMPTY"), OWNER, "commit", version=TxnVersion(version=1))) == "PREPARE_COMMIT 6"
+
+
+def test_only_a_commit_changes_the_version_and_every_record_carries_it() -> None:
+    kept: dict[str, Any] = {"txn_version": 3, "txn_scope": "q"}
+    version = TxnVersion(version=9, scope="q")
+    made = [
+        init(record("COMPLETE_COMMIT", **kept)),
+        init(record("ONGOING", **kept)),
+        add(record("EMPTY", **kept)),
+        add(record("ONGOING", **kept), version=version),
+        end(record("ONGOING", **kept), OWNER, "abort", version=version),
+        end(record("ONGOING", **kept), OWNER, "commit"),
+        judge_abort_by_others(record("ONGOING", **kept), now_ms=0, write_id="w", only_if_timed_out=False),
+        judge_complete(record("PREPARE_COMMIT", **kept), record("PREPARE_COMMIT", **kept), now_ms=NOW, write_id="w"),
+    ]
+    for transit in made:
+        assert isinstance(transit, Transit)
+        assert (transit.to.txn_version, transit.to.txn_scope) == (3, "q")
+
+
+def test_the_retry_of_a_commit_is_not_skipped_by_its_own_version() -> None:
+    version = TxnVersion(version=3)
+    current = record("COMPLETE_COMMIT", txn_version=3)
+    assert end(current, RETRY, "commit", staged=STAGED, version=version) == Done(current)
+
+
+def test_a_fenced_instance_is_told_so_before_its_version_is_looked_at() -> None:
+    current = record("EMPTY", epoch=9, txn_version=3)
+    assert word(end(current, OWNER, "commit", staged=STAGED, version=TxnVersion(version=1))) == "ProducerFencedError"
+    assert word(add(current, OWNER, P0, version=TxnVersion(version=1))) == "ProducerFencedError"
+
+
+def test_an_abort_is_never_skipped() -> None:
+    current = record("ONGOING", txn_version=3)
+    assert word(end(current, OWNER, "abort", version=TxnVersion(version=1))) == "PREPARE_ABORT 6"
+
+
+def test_the_scope_error_says_how_to_reset() -> None:
+    verdict = end(record("EMPTY", txn_version=3, txn_scope="q"), OWNER, "commit", version=TxnVersion(version=1))
+    assert isinstance(verdict.error, TxnVersionScopeError)
+    for part in ("'x'", "txn.version 3", "'q'", "transactions expire"):
+        assert part in str(verdict.error)
+
+
+@pytest.mark.parametrize("version", [-1, 2**63])
+def test_a_version_that_cannot_be_stored_is_refused(version: int) -> None:
+    # -1 is how a record says that it holds none
+    with pytest.raises(InvalidRequestError):
+        TxnVersion(version=version)
+
+
+# -- who may write to a partition -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_is_this_ongoing(state: TransactionState) -> None:
+    assert is_this_ongoing(record(state), OWNER) is (state == "ONGOING")
+    assert not is_this_ongoing(record("ONGOING"), RETRY)  # P2: a later transaction of the same id is not this one
+    assert not is_this_ongoing(record("ONGOING", producer_id=8), OWNER)
+    assert not is_this_ongoing(None, OWNER)
+
+
+@pytest.mark.parametrize(
+    ("current", "error"),
+    [
+        (None, InvalidProducerIdMappingError),
+        (record("ONGOING", producer_id=8), InvalidProducerIdMappingError),
+        (record("ONGOING"), IllegalStateError),
+        (record("COMPLETE_ABORT", epoch=6), InvalidProducerEpochError),
+        # P11: whether its time-out or a new instance began to abort it is not known yet, so it is not fatal yet
+        (record("PREPARE_ABORT", epoch=6), InvalidProducerEpochError),
+        (record("EMPTY", epoch=7), ProducerFencedError),
+        (record("ONGOING", epoch=7), ProducerFencedError),
+    ],
+)
+def test_why_a_partition_may_not_be_written(current: TransactionMetadata | None, error: type[Exception]) -> None:
+    assert type(not_registered_error(current, OWNER, P2)) is error
+
+
+# -- all pairs --------------------------------------------------------------------------------------------------------
+
+
+def every_transit(current: TransactionMetadata | None) -> list[TransactionMetadata]:
+    """Every record that any judge may write over `current`."""
+    version = TxnVersion(version=8)
+    verdicts: list[Any] = [init(current)]
+    for txn in (OWNER, RETRY):
+        verdicts += [add(current, txn), add(current, txn, version=version)]
+        for outcome, staged, asked in product(("commit", "abort"), ((), STAGED), (None, version)):
+            verdicts.append(end(current, txn, outcome, staged=staged, version=asked))
+    for strict, now_ms in product((True, False), (0, 10**12)):
+        verdicts.append(judge_abort_by_others(current, now_ms=now_ms, write_id="w", only_if_timed_out=strict))
+    if current is not None:
+        verdicts.append(
+            judge_complete(current, current, now_ms=NOW, write_id="w") if current.state in PREPARED else None
+        )
+    return [verdict.to for verdict in verdicts if isinstance(verdict, Transit)]
+
+
+def test_the_judges_make_exactly_the_valid_transitions() -> None:
+    made = {(state, to.state) for state in STATES for to in every_transit(record(state))}
+    valid = {(source, target) for target, sources in VALID_PREVIOUS_STATES.items() for source in sources}
+    assert made == valid
+    assert {to.state for to in every_transit(None)} == {"EMPTY"}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_epochs_move_once_a_transaction_and_once_an_init(state: TransactionState) -> None:
+    current = record(state)
+    for to in every_transit(current):
+        moved = to.producer_epoch - current.producer_epoch
+        if to.state in PREPARED:
+            assert (moved, to.last_epoch) == (1, current.producer_epoch)
+        elif to.state == "EMPTY":
+            assert (moved, to.last_epoch) == (1, -1)
+        else:
+            assert moved == 0
+        assert to.producer_id == current.producer_id
+        assert to.write_id == "w"
+
+
+ACTIONS = ("init", "add", "commit", "abort", "staged", "time out", "complete", "retry")
+
+
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2)), max_size=40))
+def test_no_two_transactions_share_an_epoch(script: list[tuple[str, int]]) -> None:
+    """Instances act in any order on one id, each with what it knows; whatever is decided for an epoch stays decided."""
+    current: TransactionMetadata | None = None
+    known: dict[int, TransactionMetadata] = {}
+    owners: dict[int, int] = {}
+    decided: dict[int, str] = {}
+    for action, who in script:
+        txn = known.get(who)
+        if action == "init":
+            verdict: Any = init(current)
+        elif action == "time out":
+            verdict = judge_abort_by_others(current, now_ms=10**12, write_id="w", only_if_timed_out=True)
+        elif action == "complete":
+            prepared = current is not None and current.state in PREPARED
+            verdict = judge_complete(current, current, now_ms=NOW, write_id="w") if prepared and current else None
+        elif txn is None:
+            continue
+        elif action == "add":
+            verdict = add(current, txn)
+        else:
+            verdict = end(current, txn, "abort" if action == "abort" else "commit", staged=STAGED)
+        if isinstance(verdict, Transit):
+            to = verdict.to
+            if to.state in PREPARED:
+                assert to.last_epoch not in decided
+                decided[to.last_epoch] = to.state
+            current = to
+            if action == "init" and to.state == "EMPTY":
+                known[who] = to
+                assert owners.setdefault(to.producer_epoch, who) == who
+            elif action == "add":
+                known[who] = to
+        elif isinstance(verdict, Done | AlreadyCommitted) and txn is not None:
+            if action != "add":
+                assert (decided[txn.producer_epoch] == "PREPARE_COMMIT") == (
+                    isinstance(verdict, AlreadyCommitted) or action != "abort"
+                )
+            known[who] = verdict.txn
+            assert owners.setdefault(verdict.txn.producer_epoch, who) == who
