@@ -1,1 +1,4 @@
-"""The command line, in Kafka's verbs."""
+"""The command line, in Kafka's verbs.
+
+Nothing here imports pyarrow or `txlog.client` when it is loaded: help and completion must not wait for them.
+"""

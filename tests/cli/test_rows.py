@@ -1,0 +1,174 @@
+"""Rows as lines of JSON, and back."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txlog.cli.columns import parse_columns
+from txlog.cli.rows import decode_rows, encode_row
+from txlog.core.records import SchemaField
+from txlog.core.schema import KAFKA_FIELDS
+from txlog.errors import SchemaMismatchError
+from txlog.storage.arrow_schema import conform
+
+UTC = datetime.UTC
+COLUMNS = [
+    "id:int64:not-null",
+    "small:int8",
+    "flag:bool",
+    "price:decimal(10,2)",
+    "ratio:float64",
+    "name:string",
+    "raw:binary",
+    "day:date",
+    "at:timestamp",
+    "local:timestamp_ntz",
+    "tags:list<string>",
+    "counts:map<string, int32>",
+    "codes:map<int32, string>",
+    "place:struct<city string not null, zip int32>",
+]
+FIELDS = parse_columns(COLUMNS, None)
+assert FIELDS is not None
+
+
+def fields(*columns: str) -> tuple[SchemaField, ...]:
+    found = parse_columns(list(columns), None)
+    assert found is not None
+    return found
+
+
+def decode(line: str, schema: tuple[SchemaField, ...]) -> dict[str, Any]:
+    (row,) = decode_rows([line.encode()], schema, "orders")
+    return row
+
+
+def test_every_type_reads_back_as_it_was() -> None:
+    row = {
+        "id": 2**62,
+        "small": -128,
+        "flag": True,
+        "price": Decimal("12345678.90"),
+        "ratio": -0.5,
+        "name": "größe \" \\ \n",
+        "raw": b"\xff\x00",
+        "day": datetime.date(2013, 1, 31),
+        "at": datetime.datetime(2013, 1, 31, 5, 17, 0, 123456, tzinfo=UTC),
+        "local": datetime.datetime(2013, 1, 31, 5, 17),
+        "tags": ["a", None],
+        "counts": [("x", 1), ("y", None)],
+        "codes": [(1, "a"), (2, "b")],
+        "place": {"city": "New York", "zip": None},
+    }
+    table = conform([row], FIELDS, topic="orders")
+    line = encode_row(table.to_pylist()[0])
+    assert "\n" not in line
+    assert conform(list(decode_rows([line.encode()], FIELDS, "orders")), FIELDS, topic="orders").equals(table)
+
+
+def test_the_form_of_what_json_lacks() -> None:
+    line = encode_row(
+        {
+            "text": b"abc",
+            "raw": b"\xff",
+            "nan": math.nan,
+            "low": -math.inf,
+            "at": datetime.datetime(2013, 1, 31, 5, 17, tzinfo=UTC),
+            "local": datetime.datetime(2013, 1, 31, 5, 17),
+            "day": datetime.date(2013, 1, 31),
+            "price": Decimal("1.10"),
+            "map": [("a", 1)],
+            "pairs": [(1, "a")],
+            "twice": [("a", 1), ("a", 2)],
+        }
+    )
+    assert msgspec.json.decode(line) == {
+        "text": "abc",
+        "raw": {"base64": "/w=="},
+        "nan": "NaN",
+        "low": "-Infinity",
+        "at": "2013-01-31T05:17:00Z",
+        "local": "2013-01-31T05:17:00",
+        "day": "2013-01-31",
+        "price": "1.10",
+        "map": {"a": 1},
+        "pairs": [[1, "a"]],
+        "twice": [["a", 1], ["a", 2]],
+    }
+
+
+@given(st.binary(max_size=30))
+def test_binary_reads_back(raw: bytes) -> None:
+    schema = fields("raw:binary")
+    assert decode(encode_row({"raw": raw}), schema) == {"raw": raw}
+
+
+@given(st.floats())
+def test_floats_read_back(number: float) -> None:
+    found = decode(encode_row({"x": number}), fields("x:float64"))["x"]
+    assert found == number or (math.isnan(found) and math.isnan(number))
+
+
+def test_numbers_that_are_exact_stay_exact() -> None:
+    assert decode('{"p": 1.10, "n": 3}', fields("p:decimal(10,2)", "n:decimal(10,2)")) == {
+        "p": Decimal("1.1"),
+        "n": Decimal(3),
+    }
+    assert decode('{"id": 9223372036854775807}', fields("id:int64")) == {"id": 2**63 - 1}
+
+
+def test_a_record_of_kafkas_shape() -> None:
+    row = decode('{"key": "k", "value": "v", "headers": [{"key": "h", "value": "x"}]}', KAFKA_FIELDS)
+    assert row == {"key": b"k", "value": b"v", "headers": [{"key": "h", "value": b"x"}], "timestamp": None}
+    assert pa.Table.from_pylist([row]).num_rows == 1
+
+
+def test_empty_lines_are_passed_over_but_counted() -> None:
+    with pytest.raises(SchemaMismatchError, match="line 4: "):
+        list(decode_rows([b'{"id": 1}\n', b"\n", b"  \n", b"{}"], fields("id:int64:not-null"), "orders"))
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "message"),
+    [
+        ("{", "id:int64", "line 1: not JSON: "),
+        ("\xff", "id:int64", "line 1: not JSON: "),
+        ("[1]", "id:int64", r"line 1: expected a JSON object with the columns of topic 'orders', found \[1\]"),
+        (
+            '{"quantitty": 1}',
+            "quantity:int32",
+            "line 1: column 'quantitty' is unknown; topic 'orders' has quantity. Did you mean 'quantity'?",
+        ),
+        ("{}", "id:int64:not-null", "line 1: column 'id' is not nullable, and its value is missing or null"),
+        ('{"id": "7"}', "id:int64", "line 1: column 'id': expected int64, found \"7\""),
+        ('{"id": 1.0}', "id:int64", "line 1: column 'id': expected int64, found 1.0"),
+        ('{"id": true}', "id:int64", "line 1: column 'id': expected int64, found true"),
+        ('{"id": 300}', "id:int8", r"line 1: column 'id': expected int8 \(-128 to 127\), found 300"),
+        ('{"id": 1}', "id:string", "line 1: column 'id': expected string, found 1"),
+        ('{"id": 1}', "id:bool:not-null", "line 1: column 'id': expected bool not null, found 1"),
+        ('{"id": "x"}', "id:float64", "line 1: column 'id': expected float64, found \"x\""),
+        ('{"id": "x"}', "id:decimal(5,2)", "line 1: column 'id': expected decimal"),
+        ('{"id": "NaN"}', "id:decimal(5,2)", "line 1: column 'id': expected decimal"),
+        ('{"id": "31.1.2013"}', "id:date", r"expected date \(as in 2013-01-31\), found \"31.1.2013\""),
+        ('{"id": "2013-01-31T05:17"}', "id:timestamp", "with its zone, as in 2013-01-31T05:17:00Z"),
+        ('{"id": "2013-01-31T05:17Z"}', "id:timestamp_ntz", "without a zone, as in 2013-01-31T05:17:00"),
+        ('{"id": 7}', "id:binary", r"expected binary \(text, or \{\"base64\": \"…\"\}\), found 7"),
+        ('{"id": {"base64": "?"}}', "id:binary", "no base64"),
+        ('{"id": [1, "x"]}', "id:list<int32>", "line 1: column 'id.element': expected int32, found \"x\""),
+        ('{"id": {"a": 1}}', "id:struct<b int32>", "line 1: 'id' has no field 'a', only b"),
+        ('{"id": [1]}', "id:map<string,int32>", "an object, or a list of pairs"),
+        ('{"id": "' + "x" * 300 + '"}', "id:int32", "x…$"),
+    ],
+)
+def test_a_line_that_does_not_fit_names_line_column_and_both_types(line: str, column: str, message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=message.replace("?", r"\?") if message.endswith("?") else message):
+        list(decode_rows([line.encode("latin-1")], fields(column), "orders"))

@@ -1,0 +1,150 @@
+"""How does a schema look on the command line?
+
+A column is `name:type` or `name:type:not-null`; a type is spelled as tables show it: `int64`, `decimal(10,2)`,
+`list<string>`, `map<string, int64 not null>`, `struct<city string, zip int32 not null>`. A file holds a JSON list of
+`{"name", "type", "nullable", "fields"}`, as `topics describe --output json` writes it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from txlog.config import nearest
+from txlog.core.records import SchemaField
+from txlog.core.schema import SCALAR_TYPES, assign_ids, check_fields, parse_decimal
+from txlog.errors import InvalidRequestError, SchemaMismatchError
+
+_NESTED = ("list", "map", "struct")
+_TOKEN = re.compile(r"\s*(decimal\(\s*\d+\s*,\s*\d+\s*\)|not\s+null\b|[^\s<>,]+|[<>,])")
+_CHILD_NAMES = {"list": ("element",), "map": ("key", "value")}
+
+
+class _Column(msgspec.Struct, frozen=True, kw_only=True):
+    """A column in a schema file; whatever else it says, ids for one, does not matter."""
+
+    name: str
+    type: Annotated[str, msgspec.Meta(max_length=100)]
+    nullable: bool = True
+    fields: tuple[_Column, ...] = ()
+
+
+def parse_columns(given: list[str] | None, schema_file: str | None) -> tuple[SchemaField, ...] | None:
+    """The schema that `--column` or `--schema` name; None if neither is given.
+
+    Raises InvalidRequestError for both, or a file that cannot be read; SchemaMismatchError for what is no column.
+    """
+    if given and schema_file:
+        raise InvalidRequestError("--column and --schema are given; name the columns in one way")
+    if schema_file:
+        return _read(schema_file)
+    if not given:
+        return None
+    fields = assign_ids([_parse_column(text) for text in given])
+    check_fields(fields, "--column")
+    return fields
+
+
+def _read(schema_file: str) -> tuple[SchemaField, ...]:
+    try:
+        data = Path(schema_file).read_bytes()
+    except OSError as error:
+        raise InvalidRequestError(f"--schema {schema_file}: {error.strerror or error}") from None
+    try:
+        columns = msgspec.json.decode(data, type=tuple[_Column, ...])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SchemaMismatchError(
+            f"--schema {schema_file}: expected a JSON list of {{name, type, nullable, fields}}: {error}"
+        ) from None
+    fields = assign_ids([_field(column) for column in columns])
+    check_fields(fields, f"--schema {schema_file}")
+    return fields
+
+
+def _field(column: _Column) -> SchemaField:
+    children = tuple(_field(child) for child in column.fields)
+    return SchemaField(id=1, name=column.name, type=column.type, nullable=column.nullable, fields=children)
+
+
+def _parse_column(text: str) -> SchemaField:
+    name, found, rest = text.partition(":")
+    if not found or not name:
+        raise SchemaMismatchError(f"--column {text!r}: expected name:type, as in qty:int32 or id:int64:not-null")
+    type_text, _, flag = rest.partition(":")
+    if flag not in ("", "not-null"):
+        raise SchemaMismatchError(f"--column {text!r}: expected :not-null or nothing after the type, found {flag!r}")
+    parser = _TypeParser(type_text, text)
+    field = parser.field(name)
+    parser.expect_end()
+    return msgspec.structs.replace(field, nullable=False) if flag else field
+
+
+class _TypeParser:
+    """Recursive descent over a type's text."""
+
+    def __init__(self, text: str, whole: str) -> None:
+        self._whole = whole
+        self._tokens: list[str] = _TOKEN.findall(text)
+        self._at = 0
+
+    def field(self, name: str) -> SchemaField:
+        """`type [not null]` from here on, as a field of that name."""
+        type_name = self._next("a type")
+        children: tuple[SchemaField, ...] = ()
+        if type_name in _NESTED:
+            children = self._children(type_name)
+        elif type_name.startswith("decimal("):
+            type_name = re.sub(r"\s+", "", type_name)
+        if type_name not in SCALAR_TYPES and type_name not in _NESTED and parse_decimal(type_name) is None:
+            known = [*sorted(SCALAR_TYPES), "decimal(p,s)", *_NESTED]
+            raise SchemaMismatchError(
+                f"--column {self._whole!r}: type {type_name!r} is not supported; use one of {', '.join(known)}.{nearest(type_name, known)}"
+            )
+        nullable = not (self._peek().startswith("not") and self._next("not null"))
+        return SchemaField(id=1, name=name, type=type_name, nullable=nullable, fields=children)
+
+    def expect_end(self) -> None:
+        """Raises if there is more."""
+        if self._at < len(self._tokens):
+            raise SchemaMismatchError(f"--column {self._whole!r}: {self._peek()!r} was not expected after the type")
+
+    def _children(self, type_name: str) -> tuple[SchemaField, ...]:
+        self._take("<")
+        children: list[SchemaField] = []
+        names = _CHILD_NAMES.get(type_name)
+        while True:
+            at = len(children)
+            if names is None:
+                name = self._next("a field's name")
+            elif at < len(names):
+                name = names[at]
+            else:
+                break
+            field = self.field(name)
+            if type_name == "map" and at == 0:
+                # A map's key is never null, whether it is said or not.
+                field = msgspec.structs.replace(field, nullable=False)
+            children.append(field)
+            if self._peek() != ",":
+                break
+            self._at += 1
+        self._take(">")
+        return tuple(children)
+
+    def _take(self, token: str) -> None:
+        if self._next(repr(token)) != token:
+            raise SchemaMismatchError(
+                f"--column {self._whole!r}: expected {token!r}, found {self._tokens[self._at - 1]!r}"
+            )
+
+    def _next(self, what: str) -> str:
+        if self._at >= len(self._tokens):
+            raise SchemaMismatchError(f"--column {self._whole!r}: it ends where {what} is expected")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _peek(self) -> str:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""

@@ -1,0 +1,232 @@
+"""Which options has every command, and what does a command get to work with?
+
+`command` registers a function and gives it the shared options, which are accepted before and after a command's name; the
+one nearest to the end of the line counts. The function receives a `Session`: the store, opened at its first use, and the
+output.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from txlog.cli.errors import report
+from txlog.cli.output import Output, OutputFormat
+from txlog.errors import InvalidRequestError, TxlogError
+
+if TYPE_CHECKING:
+    from txlog.client import Admin, Store
+
+PANEL = "Store and output"
+
+STORE_ENV = "TXLOG_STORE"
+CONFIG_ENV = "TXLOG_CONFIG"
+
+_StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help=f"The store: a path, or file://, s3://, gs://, abfs:// (environment: {STORE_ENV}).",
+        show_default=False,
+        rich_help_panel=PANEL,
+    ),
+]
+_ConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help=f"Settings, as in conf/txlog.toml (environment: {CONFIG_ENV}).",
+        show_default=False,
+        rich_help_panel=PANEL,
+    ),
+]
+_StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="An option of the store's driver; may be repeated.",
+        show_default=False,
+        rich_help_panel=PANEL,
+    ),
+]
+_OutputOption = Annotated[
+    OutputFormat | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="text|json",
+        help="Tables for people, or JSON for programs. [default: text]",
+        show_default=False,
+        rich_help_panel=PANEL,
+    ),
+]
+_SHARED = {
+    "store": _StoreOption,
+    "config": _ConfigOption,
+    "storage_option": _StorageOption,
+    "output": _OutputOption,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the shared options say; those of a group are laid under those of its commands."""
+
+    store: str | None = None
+    config: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    output: OutputFormat = OutputFormat.TEXT
+
+    def overlaid(
+        self, store: str | None, config: str | None, storage_option: list[str] | None, output: OutputFormat | None
+    ) -> Settings:
+        """These settings with those options on top. Raises InvalidRequestError for a malformed one."""
+        return Settings(
+            store=store or self.store,
+            config=config or self.config,
+            storage_options={**self.storage_options, **parse_pairs(storage_option, "--storage-option")},
+            output=output or self.output,
+        )
+
+
+class Session:
+    """What a command works with. Closes what it opened."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.out = Output(settings.output)
+        self._store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store, which must exist. Raises InvalidRequestError without `--store`, NotAStoreError where none lies."""
+        return self.open()
+
+    @property
+    def admin(self) -> Admin:
+        """The store's administrative calls."""
+        return self.open().admin()
+
+    def open(self, *, may_be_new: bool = False) -> Store:
+        """The store; an empty or missing location is one only if it `may_be_new`."""
+        if self._store is None:
+            if not self.settings.store:
+                raise InvalidRequestError(
+                    f"which store? Name it with --store URL, or in the environment as {STORE_ENV}"
+                )
+            # Here and not at the top: pyarrow takes longer to load than all of `--help`.
+            import txlog
+
+            self._store = txlog.open(
+                self.settings.store,
+                storage_options=self.settings.storage_options,
+                config_file=self.settings.config,
+            )
+        return self._store
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._store is not None:
+            self._store.close()
+
+
+def command(
+    app: typer.Typer, name: str, *, panel: str | None = None, epilog: str | None = None, no_args_is_help: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers a function, whose first parameter is the `Session`, as a command with the shared options."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        def run(ctx: typer.Context, **given: Any) -> None:
+            settings = settings_of(ctx).overlaid(**{option: given.pop(option) for option in _SHARED})
+            try:
+                with Session(settings) as session:
+                    function(session, **given)
+            except TxlogError as error:
+                raise typer.Exit(report(error, settings.output)) from error
+
+        own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "session"]
+        _sign(run, function.__doc__, [_CONTEXT, *(_keyword_only(p) for p in own), *_shared_parameters()])
+        app.command(name, rich_help_panel=panel, epilog=epilog, no_args_is_help=no_args_is_help)(run)
+        return function
+
+    return register
+
+
+def group(app: typer.Typer, callback: Callable[..., None] | None = None, *, environment: bool = False) -> None:
+    """Gives a group of commands the shared options; `callback` has parameters of its own.
+
+    The root also reads the `environment`, below all options. The client reads TXLOG_CONFIG itself.
+    """
+
+    def run(ctx: typer.Context, **given: Any) -> None:
+        base = Settings(store=os.environ.get(STORE_ENV) or None) if environment else settings_of(ctx)
+        ctx.obj = base.overlaid(**{option: given.pop(option) for option in _SHARED})
+        if callback is not None:
+            callback(**given)
+
+    own = [] if callback is None else list(inspect.signature(callback, eval_str=True).parameters.values())
+    _sign(run, None, [_CONTEXT, *(_keyword_only(p) for p in own), *_shared_parameters()])
+    app.callback()(run)
+
+
+def settings_of(ctx: Any) -> Settings:
+    """The settings that groups above this context have gathered."""
+    return ctx.obj if isinstance(ctx.obj, Settings) else Settings()
+
+
+def parse_pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """`KEY=VALUE` of a repeated option. Raises InvalidRequestError naming the option."""
+    pairs: dict[str, str] = {}
+    for text in given or ():
+        key, found, value = text.partition("=")
+        if not found or not key:
+            # The value may be a credential: only the key is repeated.
+            raise InvalidRequestError(
+                f"{option} takes KEY=VALUE, found {key[:40]!r} without {'a key' if found else '='}"
+            )
+        pairs[key] = value
+    return pairs
+
+
+def one_of(argument: str | None, option: str | None, what: str) -> str:
+    """A name that was given as an argument, or in Kafka's way as an option. Raises InvalidRequestError."""
+    if argument is not None and option is not None and argument != option:
+        raise InvalidRequestError(f"two {what}s are named, {argument!r} and {option!r}; name one")
+    name = argument if argument is not None else option
+    if name is None:
+        raise InvalidRequestError(f"which {what}? Name it after the command")
+    return name
+
+
+_CONTEXT = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+
+
+def _shared_parameters() -> list[inspect.Parameter]:
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in _SHARED.items()
+    ]
+
+
+def _keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _sign(run: Callable[..., None], doc: str | None, parameters: list[inspect.Parameter]) -> None:
+    """Gives a function the signature that typer reads options from."""
+    run.__doc__ = doc
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

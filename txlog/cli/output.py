@@ -1,0 +1,200 @@
+"""How does a result look: to a person at a terminal, to a pipe, to a program?
+
+Text at a terminal is coloured and fits its width; in a pipe it is plain, aligned and never wrapped, one row a line. JSON
+is one document, the same in both, of the structs in `txlog.cli.documents`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import msgspec
+
+Cell: TypeAlias = str | int | None
+Row: TypeAlias = Sequence[Cell]
+
+NOTHING = "-"
+"""A cell without a value."""
+
+_STYLES = {
+    "committed": "green",
+    "COMPLETE_COMMIT": "green",
+    "commit": "green",
+    "ongoing": "yellow",
+    "open": "yellow",
+    "ONGOING": "yellow",
+    "PREPARE_COMMIT": "yellow",
+    "PREPARE_ABORT": "yellow",
+    "aborted": "red",
+    "abort": "red",
+    "COMPLETE_ABORT": "red",
+    "hanging": "bold red",
+    "control": "dim",
+    NOTHING: "dim",
+}
+"""Words that a table colours."""
+
+
+class OutputFormat(StrEnum):
+    """What `--output` may be."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where results go. Everything is written to the standard output of the moment."""
+
+    format: OutputFormat
+
+    @property
+    def is_json(self) -> bool:
+        return self.format is OutputFormat.JSON
+
+    def show(self, document: object, text: Callable[[Output], None]) -> None:
+        """`document` as JSON, or what `text` writes."""
+        if self.is_json:
+            write(encode_document(document))
+        else:
+            text(self)
+
+    def line(self, text: str = "") -> None:
+        """A line of text."""
+        write(text + "\n")
+
+    def sentences(self, sentences: Iterable[str]) -> None:
+        """Lines of prose; a terminal wraps them itself."""
+        for sentence in sentences:
+            self.line(sentence)
+
+    def heading(self, text: str) -> None:
+        """A line above what belongs to it, an empty one before."""
+        if _is_terminal():
+            _print_rich("\n", (text, "bold"))
+        else:
+            write(f"\n{text}\n")
+
+    def fields(self, pairs: Iterable[tuple[str, Cell]]) -> None:
+        """Names and values, one a line, the values aligned."""
+        shown = [(name, _text(value)) for name, value in pairs]
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, value in shown:
+            if _is_terminal():
+                _print_rich((f"{name:<{width}}  ", "dim"), (value, _STYLES.get(value, "")))
+            else:
+                write(f"{name:<{width}}  {value}\n")
+
+    def table(self, columns: Sequence[str], rows: Iterable[Row], *, empty: str) -> None:
+        """Rows under upper-case headings, numbers to the right; the sentence `empty` if there are none."""
+        listed = list(rows)
+        if not listed:
+            self.line(empty)
+        elif _is_terminal():
+            _rich_table(columns, listed)
+        else:
+            _plain_table(columns, listed)
+
+
+def encode_document(document: object) -> str:
+    """The JSON of a document, indented, with a newline at its end."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def encode_line(document: object) -> str:
+    """The JSON of a document on one line."""
+    return msgspec.json.encode(document).decode() + "\n"
+
+
+def write(text: str) -> None:
+    """Text to the standard output of the moment."""
+    sys.stdout.write(text)
+
+
+def tabulate(value: Any) -> tuple[list[tuple[str, Cell]], list[tuple[str, list[msgspec.Struct]]]]:
+    """A struct's scalar fields, and its fields that are lists of structs, each for a table of its own.
+
+    Small lists and dictionaries count as scalars, in JSON; structs within are taken apart, their names dotted.
+    """
+    scalars: list[tuple[str, Cell]] = []
+    tables: list[tuple[str, list[msgspec.Struct]]] = []
+    for name in value.__struct_fields__:
+        found = getattr(value, name)
+        if isinstance(found, msgspec.Struct):
+            inner, lists = tabulate(found)
+            scalars += [(f"{name}.{key}", cell) for key, cell in inner]
+            tables += [(f"{name}.{key}", rows) for key, rows in lists]
+        elif isinstance(found, tuple) and found and isinstance(found[0], msgspec.Struct):
+            tables.append((name, list(found)))
+        else:
+            scalars.append((name, cell_of(found)))
+    return scalars, tables
+
+
+def cell_of(value: object) -> Cell:
+    """A value as a cell: text and whole numbers as they are, everything else as JSON."""
+    if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value if value != "" else None
+    return msgspec.json.encode(value).decode()
+
+
+def struct_table(structs: Sequence[msgspec.Struct]) -> tuple[list[str], list[Row]]:
+    """Columns and rows of structs of any kinds: a column for each field that differs from its default somewhere."""
+    names: dict[str, None] = {}
+    for struct in structs:
+        for field in msgspec.structs.fields(struct):
+            # A plain default, say -1 for "none", tells nothing if all rows have it.
+            if field.default is msgspec.NODEFAULT or getattr(struct, field.name) != field.default:
+                names[field.name] = None
+    return list(names), [[cell_of(getattr(struct, name, None)) for name in names] for struct in structs]
+
+
+def _text(cell: Cell) -> str:
+    return NOTHING if cell is None or cell == "" else str(cell)
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _plain_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    texts = [[column.upper() for column in columns], *([_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[at]) for row in texts) for at in range(len(columns))]
+    right = [_is_number(rows, at) for at in range(len(columns))]
+    for row in texts:
+        cells = (
+            f"{text:>{width}}" if is_right else f"{text:<{width}}"
+            for text, width, is_right in zip(row, widths, right, strict=True)
+        )
+        write("  ".join(cells).rstrip() + "\n")
+
+
+def _is_number(rows: Sequence[Row], at: int) -> bool:
+    cells = [row[at] for row in rows]
+    return any(isinstance(cell, int) for cell in cells) and all(cell is None or isinstance(cell, int) for cell in cells)
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    # Here and not at the top: a pipe, JSON and `--help` need none of it.
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for at, column in enumerate(columns):
+        table.add_column(column.upper(), justify="right" if _is_number(rows, at) else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in map(_text, row)))
+    Console(file=sys.stdout).print(table)
+
+
+def _print_rich(*parts: str | tuple[str, str]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(file=sys.stdout, soft_wrap=True).print(Text.assemble(*parts))

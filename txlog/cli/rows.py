@@ -1,0 +1,243 @@
+"""How does a row look as a line of JSON, and a line of JSON as a row?
+
+An object with a member a column. What JSON lacks is written so that it reads back as it was: binary as text if it is
+UTF-8, else as `{"base64": "…"}`; a date, timestamp or decimal as text; a float that is no number as "NaN", "Infinity" or
+"-Infinity"; a map with text keys as an object, any other as a list of pairs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import decimal
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from txlog.config import nearest
+from txlog.core.records import SchemaField
+from txlog.core.schema import describe, parse_decimal
+from txlog.errors import SchemaMismatchError
+
+_BASE64 = "base64"
+_NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+
+
+# -- out --------------------------------------------------------------------------------------------------------------
+
+
+def encode_row(row: Mapping[str, Any]) -> str:
+    """A row, as pyarrow gives it, as a line of JSON."""
+    return msgspec.json.encode({name: json_value(value) for name, value in row.items()}).decode()
+
+
+def json_value(value: Any) -> Any:
+    """A value, as pyarrow gives it, as JSON writes it."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {_BASE64: base64.b64encode(value).decode()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _spell(value)
+    if isinstance(value, datetime.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: json_value(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if value and all(isinstance(item, tuple) for item in value):
+            return _json_map(value)
+        return [json_value(item) for item in value]
+    return value
+
+
+def _json_map(pairs: Sequence[tuple[Any, Any]]) -> Any:
+    keys = [key for key, _ in pairs]
+    if all(isinstance(key, str) for key in keys) and len(set(keys)) == len(keys):
+        return {key: json_value(item) for key, item in pairs}
+    return [[json_value(key), json_value(item)] for key, item in pairs]
+
+
+def _spell(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+# -- in ---------------------------------------------------------------------------------------------------------------
+
+
+def decode_rows(lines: Iterable[bytes], fields: Sequence[SchemaField], topic: str) -> Iterator[dict[str, Any]]:
+    """Lines of JSON as rows of the topic; empty lines are passed over.
+
+    Raises SchemaMismatchError naming the line and the column, the expected and the found.
+    """
+    known = {field.name: field for field in fields}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"line {number}"
+        try:
+            given = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise SchemaMismatchError(f"{where}: not JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise SchemaMismatchError(
+                f"{where}: expected a JSON object with the columns of topic {topic!r}, found {_shown(given)}"
+            )
+        for name in given:
+            if name not in known:
+                raise SchemaMismatchError(
+                    f"{where}: column {name!r} is unknown; topic {topic!r} has {', '.join(known)}.{nearest(name, known)}"
+                )
+        yield {name: _value(given.get(name), field, name, where) for name, field in known.items()}
+
+
+def _value(given: Any, field: SchemaField, path: str, where: str) -> Any:
+    if given is None:
+        if field.nullable:
+            return None
+        raise SchemaMismatchError(f"{where}: column {path!r} is not nullable, and its value is missing or null")
+    if field.type in _NESTED:
+        return _NESTED[field.type](given, field, path, where)
+    try:
+        if field.type in _INTEGER_BITS:
+            return _integer(given, _INTEGER_BITS[field.type])
+        if parse_decimal(field.type) is not None:
+            return _decimal(given)
+        return _SCALARS[field.type](given)
+    except (ValueError, TypeError, KeyError, OverflowError, decimal.InvalidOperation) as error:
+        raise _mismatch(given, field, path, where, str(error) if isinstance(error, _WrongFormError) else "") from None
+
+
+class _WrongFormError(ValueError):
+    """A text that is not what the type needs; says what it needs."""
+
+
+def _mismatch(given: Any, field: SchemaField, path: str, where: str, needs: str = "") -> SchemaMismatchError:
+    hint = f" ({needs})" if needs else ""
+    return SchemaMismatchError(f"{where}: column {path!r}: expected {describe(field)}{hint}, found {_shown(given)}")
+
+
+def _shown(given: Any) -> str:
+    text = msgspec.json.encode(given).decode()
+    return text if len(text) <= 100 else text[:99] + "…"
+
+
+def _integer(given: Any, bits: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError
+    if not -(2 ** (bits - 1)) <= given < 2 ** (bits - 1):
+        raise _WrongFormError(f"{-(2 ** (bits - 1))} to {2 ** (bits - 1) - 1}")
+    return given
+
+
+def _float(given: Any) -> float:
+    if isinstance(given, str):
+        return _NOT_NUMBERS[given]
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError
+    return float(given)
+
+
+def _decimal(given: Any) -> decimal.Decimal:
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        raise TypeError
+    # A float's shortest text is what the line said.
+    found = decimal.Decimal(given if isinstance(given, int) else str(given))
+    if not found.is_finite():
+        raise ValueError
+    return found
+
+
+def _bool(given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise TypeError
+    return given
+
+
+def _string(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError
+    return given
+
+
+def _binary(given: Any) -> bytes:
+    if isinstance(given, dict) and set(given) == {_BASE64} and isinstance(given[_BASE64], str):
+        try:
+            return base64.b64decode(given[_BASE64], validate=True)
+        except binascii.Error as error:
+            raise _WrongFormError(f"no base64: {error}") from None
+    if not isinstance(given, str):
+        raise _WrongFormError('text, or {"base64": "…"}')
+    return given.encode()
+
+
+def _date(given: Any) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(_string(given))
+    except ValueError:
+        raise _WrongFormError("as in 2013-01-31") from None
+
+
+def _timestamp(given: Any) -> datetime.datetime:
+    try:
+        found = datetime.datetime.fromisoformat(_string(given))
+    except ValueError:
+        raise _WrongFormError("as in 2013-01-31T05:17:00Z") from None
+    if found.tzinfo is None:
+        raise _WrongFormError("with its zone, as in 2013-01-31T05:17:00Z")
+    return found.astimezone(datetime.UTC)
+
+
+def _timestamp_ntz(given: Any) -> datetime.datetime:
+    try:
+        found = datetime.datetime.fromisoformat(_string(given))
+    except ValueError:
+        raise _WrongFormError("as in 2013-01-31T05:17:00") from None
+    if found.tzinfo is not None:
+        raise _WrongFormError("without a zone, as in 2013-01-31T05:17:00")
+    return found
+
+
+def _list(given: Any, field: SchemaField, path: str, where: str) -> list[Any]:
+    if not isinstance(given, list):
+        raise _mismatch(given, field, path, where)
+    return [_value(item, field.fields[0], f"{path}.element", where) for item in given]
+
+
+def _struct(given: Any, field: SchemaField, path: str, where: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise _mismatch(given, field, path, where)
+    known = {child.name: child for child in field.fields}
+    for name in given:
+        if name not in known:
+            raise SchemaMismatchError(f"{where}: {path!r} has no field {name!r}, only {', '.join(known)}")
+    return {name: _value(given.get(name), child, f"{path}.{name}", where) for name, child in known.items()}
+
+
+def _map(given: Any, field: SchemaField, path: str, where: str) -> list[tuple[Any, Any]]:
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        raise _mismatch(given, field, path, where, "an object, or a list of pairs")
+    key, item = field.fields
+    return [(_value(k, key, f"{path}.key", where), _value(v, item, f"{path}.value", where)) for k, v in pairs]
+
+
+_SCALARS: dict[str, Callable[[Any], Any]] = {
+    "bool": _bool,
+    "float32": _float,
+    "float64": _float,
+    "string": _string,
+    "binary": _binary,
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp_ntz,
+}
+_NESTED: dict[str, Callable[[Any, SchemaField, str, str], Any]] = {"list": _list, "struct": _struct, "map": _map}

@@ -1,0 +1,74 @@
+"""How does txlog spell a time, a size, a number of things for people?
+
+One spelling everywhere: tables, dumps, messages. What programs read is never spelled this way: there a time is
+milliseconds and a size is bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_IRREGULAR = {"entry": "entries", "index": "indexes", "batch": "batches"}
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A moment as RFC 3339 in UTC, to the millisecond; `-` for a negative number (none) or beyond the year 9999."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return "-"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> int | None:
+    """Milliseconds since the epoch of an RFC 3339 time or a date; without a zone it is UTC. None if it is neither."""
+    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def duration_text(duration_ms: int) -> str:
+    """How long: `850 ms`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`; `-` for a negative number."""
+    if duration_ms < 0:
+        return "-"
+    if duration_ms < 1000:
+        return f"{duration_ms} ms"
+    if duration_ms < 60_000:
+        return f"{duration_ms / 1000:.1f}".removesuffix(".0") + " s"
+    minutes, seconds = divmod(duration_ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    first = next(at for at, (number, _) in enumerate(parts) if number)
+    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number)
+
+
+def bytes_text(size_bytes: int) -> str:
+    """`812 B`, `4.1 KiB`, `1 GiB`."""
+    size: float = size_bytes
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size_bytes} B" if unit == "B" else f"{size:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def count_text(number: int, noun: str) -> str:
+    """`1 row`, `2,048 rows`, `no rows`."""
+    plural = _IRREGULAR.get(noun, noun + "s")
+    return f"no {plural}" if number == 0 else f"{number:,} {noun if number == 1 else plural}"
+
+
+def range_text(first: int, last: int) -> str:
+    """A closed range of offsets: `offset 7`, `offsets 7 to 12`."""
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"
