@@ -1,1 +1,34 @@
-"""What users call: store, topics, producer, consumer, admin."""
+"""What users call: the store, producers, consumers, administration.
+
+Everything here is resolved at its first use (PEP 562): Spark's planning processes import `txlog.client.runtime` and
+must not pay for pyarrow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "Admin": "admin",
+    "Consumer": "consumer",
+    "ConsumerGroupMetadata": "groups",
+    "EndResult": "session",
+    "OffsetAndMetadata": "groups",
+    "Producer": "producer",
+    "RecordMetadata": "producer",
+    "StagedTransaction": "staged",
+    "Store": "store",
+    "TopicPartition": "session",
+    "open": "store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'txlog.client' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"txlog.client.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

@@ -1,0 +1,700 @@
+"""What can an operator see and do? Transactions, offsets, partitions, producers, groups (Kafka's Admin).
+
+Everything is read fresh. Descriptions are dataclasses of plain values, ready for JSON; times are milliseconds since
+1970, -1 and None stand for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from txlog.client import offsets as lookup
+from txlog.client.coordinator import check_transactional_id
+from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
+from txlog.client.offsets import OffsetSpec
+from txlog.client.reading import check_isolation
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.client.topics import Topics
+from txlog.config import Layer
+from txlog.core.effects import Program
+from txlog.core.names import TopicPartition
+from txlog.core.records import AbortedTxn, OffsetValue, TransactionMetadata, TransactionRow
+from txlog.core.transactions import PREPARED, is_timed_out, may_expire
+from txlog.errors import GroupIdNotFoundError, InvalidRequestError, TransactionalIdNotFoundError
+from txlog.protocol import groups as group_protocol
+from txlog.protocol import transactions as protocol
+from txlog.protocol.append import append_log_start
+from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.groups import GroupDescription
+from txlog.protocol.load import get_fresh_view
+from txlog.protocol.read import ReadPlan, aborted_transactions, plan_read
+from txlog.protocol.table import state_partition
+from txlog.protocol.transactions import ExpireResult
+
+STATES = ("EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT")
+HANGING_AFTER_MS = 15 * 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """A transactional.id and its last transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    last_epoch: int
+    state: str
+    last_outcome: str | None
+    timeout_ms: int
+    started_at: int
+    """When the open or last transaction registered its first partition."""
+    updated_at: int
+    duration_ms: int
+    """How long the transaction has been open; -1 if none is."""
+    partitions: tuple[tuple[str, int], ...]
+    """Partitions that are registered with it, or take its staged rows."""
+    txn_scope: str
+    txn_version: int
+    coordinator: str
+    """The partition of the transaction-state table that holds the id."""
+    offset: int
+    """Where in it the id's last record lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangingTransaction:
+    """An open transaction that holds a partition's last stable offset back for too long."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp: int
+    open_ms: int
+    """Since its last row here."""
+    transactional_id: str | None
+    state: str | None
+    """The id's state; None if no id has this producer."""
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerDescription:
+    """What a partition knows of a producer."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    last_timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetInfo:
+    """The ends of a partition, and the answer to a look-up."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    offset: int | None
+    """What was asked for; None if no row is as new as the time asked for."""
+    timestamp: int | None
+    """The append time of `offset`, if it was looked up by time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentDescription:
+    """A sealed segment or cleaned run."""
+
+    name: str
+    base_offset: int
+    end_offset: int
+    generation: int
+    batches: int
+    records: int
+    files: int
+    bytes: int
+    aborted_txns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedRange:
+    """A transaction that was aborted after it had written rows; `[first_offset, last_offset]`, marker included."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDescription:
+    """A partition: its ends, segments, active tail, open and aborted transactions."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    sealed_end: int
+    boundary: int
+    segments: tuple[SegmentDescription, ...]
+    tail_batches: int
+    tail_records: int
+    tail_bytes: int
+    """Of the tail's commit records and the files that they name."""
+    last_timestamp: int
+    open_transactions: tuple[ProducerDescription, ...]
+    aborted: tuple[AbortedRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """A group's offset for one partition."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    pending: int | None
+    """Offset of an undecided transaction."""
+    metadata: str
+    committed_at: int
+    log_start_offset: int | None
+    last_stable_offset: int | None
+    log_end_offset: int | None
+    """None for a topic that is gone."""
+    lag: int | None
+    """Offsets up to the last stable one that are not yet consumed; markers and aborted rows count (case 125)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInfo:
+    """A consumer group."""
+
+    group: str
+    state: str
+    """STABLE with a member, EMPTY without."""
+    generation: int
+    member_id: str
+    client_id: str
+    topics: tuple[str, ...]
+    updated_at: int
+    offsets: tuple[GroupOffset, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetReset:
+    """A change of a group's offset."""
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+
+
+class Admin:
+    """Operators' calls on one store. Raises StorageError, CorruptLogError as every read, beside what each call names."""
+
+    def __init__(self, runtime: Runtime, call: Layer | None = None) -> None:
+        config = runtime.settings.client_config(call)
+        self._runtime = runtime
+        self._session = Session(
+            runtime,
+            who=f"admin of {runtime.where}",
+            timeout_ms=config.default_api_timeout_ms,
+            setting="default.api.timeout.ms",
+            retries=config.retries,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+            metadata_max_age_ms=config.metadata_max_age_ms,
+        )
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def list_transactions(self, states: Iterable[str] | None = None) -> tuple[TransactionDescription, ...]:
+        """Every transactional.id, by name; only those in one of `states`, if given (InvalidRequestError if unknown)."""
+        wanted = None if states is None else _check_states(states)
+        return tuple(self._describe(row) for row in self._transactions() if wanted is None or row.value.state in wanted)
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """One id. Raises TransactionalIdNotFoundError."""
+        check_transactional_id(transactional_id)
+        self._require_ids(transactional_id)
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionRow]]:
+            return protocol.describe(ctx, views, transactional_id)
+
+        return self._describe(self._session.call("describing a transaction", program))
+
+    def find_hanging(self, max_ms: int = HANGING_AFTER_MS, topic: str | None = None) -> tuple[HangingTransaction, ...]:
+        """Transactions open in a partition for longer than `max_ms` since their last row there, and what ends each."""
+        by_producer = {row.value.producer_id: row.value for row in self._transactions()}
+        names = [found.name for found in Topics(self._runtime).names()] if topic is None else [topic]
+        tps = [tp for name in names for tp in self._runtime.partitions(name, 0)]
+        now_ms = self._runtime.clock.now_ms()
+        found = []
+        for tp, view in self._session.fresh_views(tps, "looking for open transactions").items():
+            for entry in view.state.open_transactions:
+                if now_ms - entry.timestamp <= max_ms:
+                    continue
+                txn = by_producer.get(entry.producer_id)
+                found.append(
+                    HangingTransaction(
+                        topic=tp.topic,
+                        partition=tp.partition,
+                        producer_id=entry.producer_id,
+                        producer_epoch=entry.producer_epoch,
+                        first_offset=entry.txn_first_offset,
+                        last_timestamp=entry.timestamp,
+                        open_ms=now_ms - entry.timestamp,
+                        transactional_id=txn.transactional_id if txn is not None else None,
+                        state=txn.state if txn is not None else None,
+                        advice=_advice(txn, tp, now_ms),
+                    )
+                )
+        return tuple(found)
+
+    def abort_transaction(self, transactional_id: str) -> TransactionDescription | None:
+        """Aborts the id's open transaction through the coordinator and fences its producer there; a prepared one is
+        rolled forward. None if there was none. Raises TransactionalIdNotFoundError."""
+        check_transactional_id(transactional_id)
+        self._require_ids(transactional_id)
+        self._runtime.ensure_writable()
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | None]]:
+            return protocol.abort_transaction(ctx, views, transactional_id)
+
+        ended = self._session.call(f"aborting the transaction of {transactional_id!r}", program)
+        return None if ended is None else self.describe_transaction(transactional_id)
+
+    def fence(self, transactional_id: str, timeout_ms: int = 60_000) -> TransactionDescription:
+        """Fences every instance of the id, as a new one would; an open transaction is aborted. Creates an unknown id."""
+        check_transactional_id(transactional_id)
+        self._runtime.make_store()
+        self._runtime.ensure_writable()
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata]]:
+            return protocol.init_producer(ctx, views, transactional_id, timeout_ms)
+
+        self._session.call(f"fencing {transactional_id!r}", program)
+        return self.describe_transaction(transactional_id)
+
+    def expire(self, *, dry_run: bool = False) -> ExpireResult:
+        """One sweep: rolls every PREPARE_* forward, aborts what is past its time-out, removes ids idle for too long.
+
+        With `dry_run` nothing is written: what a sweep would do now.
+        """
+        if self._runtime.descriptor is None:
+            return ExpireResult()
+        if dry_run:
+            return self._expirable()
+        self._runtime.ensure_writable()
+        return self._session.call("expiring transactions", protocol.expire)
+
+    def expire_id(self, transactional_id: str, *, force: bool = False) -> bool:
+        """Forgets an id that is idle for `transactional.id.expiration.ms`; with `force` any that has no open transaction,
+        its `txn.version` included. Whether it did. Raises TransactionalIdNotFoundError."""
+        self.describe_transaction(transactional_id)
+        self._runtime.ensure_writable()
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
+            return protocol.remove(ctx, views, transactional_id, force=force)
+
+        return self._session.call(f"forgetting {transactional_id!r}", program)
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def describe_producers(self, topic: str, partition: int) -> tuple[ProducerDescription, ...]:
+        """What a partition knows of its producers, by producer id. Raises UnknownTopicOrPartitionError."""
+        view = self._view(topic, partition)
+        return tuple(_producer(view, pid) for pid in sorted(view.state.producers))
+
+    def list_offsets(
+        self,
+        topics: str | Sequence[str],
+        spec: str | int | OffsetSpec = "latest",
+        isolation: str = "read_committed",
+    ) -> dict[TopicPartition, OffsetInfo]:
+        """The ends of every partition, and the offset that `spec` means: "earliest", "latest" or a time (ms).
+
+        Raises UnknownTopicOrPartitionError, InvalidConfigurationError.
+        """
+        level = check_isolation(isolation)
+        named = [topics] if isinstance(topics, str) else list(topics)
+        wanted = _spec(spec)
+        tps = [tp for name in named for tp in self._runtime.partitions(name, 0)]
+        views = self._session.fresh_views(tps, "looking up offsets")
+        hits: Mapping[TopicPartition, tuple[int, int] | None] = {}
+        if wanted.kind == "timestamp":
+            hits = lookup.offsets_for_times(self._session, dict.fromkeys(tps, wanted.timestamp), level)
+            answers = {tp: hit[0] if (hit := hits[tp]) else None for tp in tps}
+        else:
+            answers = dict(lookup.resolve(self._session, tps, wanted, level))
+            views = {tp: self._session.views[tp] for tp in views}
+        return {
+            tp: OffsetInfo(
+                topic=tp.topic,
+                partition=tp.partition,
+                log_start_offset=views[tp].state.log_start_offset,
+                last_stable_offset=views[tp].state.last_stable_offset,
+                log_end_offset=views[tp].state.next_offset,
+                offset=answers[tp],
+                timestamp=hit[1] if (hit := hits.get(tp)) else None,
+            )
+            for tp in tps
+        }
+
+    def describe_partition(self, topic: str, partition: int) -> PartitionDescription:
+        """Segments, tail, open and aborted transactions of a partition: a GET for every segment.
+
+        Raises UnknownTopicOrPartitionError.
+        """
+        view = self._view(topic, partition)
+        tp = view.topic_partition
+
+        def program(
+            ctx: Context, views: Views
+        ) -> Program[tuple[Views, tuple[PartitionView, ReadPlan, tuple[AbortedTxn, ...]]]]:
+            views, seen = yield from get_fresh_view(ctx, views, tp)
+            seen, plan = yield from plan_read(
+                ctx, seen, seen.state.log_start_offset, None, isolation="read_uncommitted"
+            )
+            seen, aborted = yield from aborted_transactions(
+                ctx, seen, seen.state.log_start_offset, seen.state.next_offset, plan.indexes
+            )
+            return with_view(views, seen), (seen, plan, aborted)
+
+        view, plan, aborted = self._session.call(f"describing {tp}", program)
+        indexes = [(name, plan.indexes[name].index) for name in view.walk if name in plan.indexes]
+        tail = [stored.record for stored in view.tail]
+        return PartitionDescription(
+            topic=tp.topic,
+            partition=tp.partition,
+            log_start_offset=view.state.log_start_offset,
+            last_stable_offset=view.state.last_stable_offset,
+            log_end_offset=view.state.next_offset,
+            sealed_end=view.sealed_end,
+            boundary=view.boundary,
+            segments=tuple(
+                SegmentDescription(
+                    name=name.index,
+                    base_offset=index.base_offset,
+                    end_offset=index.end_offset,
+                    generation=index.generation,
+                    batches=len(index.entries),
+                    records=sum(entry.records for entry in index.entries),
+                    files=len(index.files),
+                    bytes=sum(file.bytes for file in index.files),
+                    aborted_txns=index.aborted_txns,
+                )
+                for name, index in indexes
+            ),
+            tail_batches=len(tail),
+            tail_records=sum(record.records for record in tail),
+            tail_bytes=sum(len(stored.data) for stored in view.tail)
+            + sum(file.bytes for record in tail for file in record.files),
+            last_timestamp=view.state.last_timestamp,
+            open_transactions=tuple(_producer(view, entry.producer_id) for entry in view.state.open_transactions),
+            aborted=tuple(
+                AbortedRange(
+                    producer_id=txn.producer_id,
+                    first_offset=txn.first_offset,
+                    last_offset=txn.last_offset,
+                    last_stable_offset=txn.last_stable_offset,
+                )
+                for txn in aborted
+            ),
+        )
+
+    def delete_records(self, topic: str, partition: int, before: int | None = None) -> int:
+        """Moves a partition's log start to `before`, or behind its last row if None; -> the log start then.
+
+        Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError.
+        """
+        view = self._view(topic, partition)
+        tp = view.topic_partition
+        if before is not None:
+            lookup.check_range(view, before, "deleting records")
+        self._runtime.ensure_writable()
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, int]]:
+            return append_log_start(ctx, views, tp, before)
+
+        return self._session.call(f"deleting records of {tp}", program)
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def list_groups(self) -> tuple[GroupInfo, ...]:
+        """Every group with a member or an offset, by name, with its lag."""
+        if self._runtime.descriptor is None:
+            return ()
+        return self._group_infos(self._session.call("listing groups", group_protocol.list_groups))
+
+    def describe_group(self, group: str) -> GroupInfo:
+        """One group, with its lag. Raises GroupIdNotFoundError."""
+        return self._group_infos((self._group(group),))[0]
+
+    def plan_reset(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        spec: str | int | OffsetSpec | None = None,
+        *,
+        shift_by: int | None = None,
+    ) -> tuple[OffsetReset, ...]:
+        """What resetting a group's offsets would change: to "earliest", "latest", a time (ms) or an OffsetSpec, or by
+        `shift_by` offsets, always within the log. `partitions` None: those that the group has offsets for.
+
+        Raises GroupIdNotFoundError (no partitions named, and no such group), UnknownTopicOrPartitionError,
+        InvalidRequestError.
+        """
+        if (spec is None) == (shift_by is None):
+            raise InvalidRequestError("give either where the offsets go, or shift_by")
+        try:
+            committed = self._group(group).offsets
+        except GroupIdNotFoundError:
+            if partitions is None:
+                raise
+            committed = {}
+        wanted = sorted(committed) if partitions is None else [topic_partition(tp) for tp in partitions]
+        lookup.check_exist(self._session, wanted)
+        if shift_by is None:
+            assert spec is not None
+            after = lookup.resolve(self._session, wanted, _spec(spec), missing="latest", clamp=True)
+        else:
+            views = self._session.fresh_views(wanted, "looking up offsets")
+            lacking = [str(tp) for tp in wanted if tp not in committed]
+            if lacking:
+                raise InvalidRequestError(
+                    f"group {group!r} has no offset for {', '.join(lacking)}; shift_by needs one to start from"
+                )
+            after = {
+                tp: lookup.check_range(views[tp], committed[tp].offset + shift_by, "shift_by", clamp=True)
+                for tp in wanted
+            }
+        return tuple(
+            OffsetReset(
+                topic=tp.topic,
+                partition=tp.partition,
+                before=value.offset if (value := committed.get(tp)) is not None else None,
+                after=after[tp],
+            )
+            for tp in wanted
+        )
+
+    def reset_offsets(self, group: str, offsets: Offsets | Sequence[OffsetReset]) -> None:
+        """Commits offsets for a group that no consumer is a member of; what `plan_reset` returned, or any others.
+
+        Raises InvalidRequestError if the group has a member, ConcurrentTransactionsError over undecided offsets,
+        UnknownTopicOrPartitionError.
+        """
+        check_group(group)
+        values = (
+            offset_values(offsets)
+            if isinstance(offsets, Mapping)
+            else {TopicPartition(r.topic, r.partition): OffsetValue(offset=r.after) for r in offsets}
+        )
+        lookup.check_exist(self._session, values)
+        self._check_no_member(group)
+        self._commit(group, dict(values), f"resetting the offsets of group {group!r}")
+
+    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Removes a group's offsets for some partitions; the group must have no member. Raises as `reset_offsets`."""
+        self._check_no_member(check_group(group))
+        gone = dict.fromkeys((topic_partition(tp) for tp in partitions), None)
+        self._commit(group, gone, f"deleting offsets of group {group!r}")
+
+    def delete_group(self, group: str) -> None:
+        """Removes a group without member and without undecided offsets. Raises GroupIdNotFoundError, InvalidRequestError."""
+        self._group(group)
+        self._runtime.ensure_writable()
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
+            return (yield from group_protocol.delete_group(ctx, views, group)), None
+
+        self._session.call(f"deleting group {group!r}", program)
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _transactions(self) -> tuple[TransactionRow, ...]:
+        if self._runtime.descriptor is None:
+            return ()
+        return self._session.call("listing transactions", protocol.list_transactions)
+
+    def _require_ids(self, transactional_id: str) -> None:
+        if self._runtime.descriptor is None:
+            raise TransactionalIdNotFoundError(
+                f"no transactional.id {transactional_id!r}: {self._runtime.where} is empty, there is no store yet"
+            )
+
+    def _describe(self, row: TransactionRow) -> TransactionDescription:
+        txn = row.value
+        open_now = txn.state not in ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT")
+        tps = sorted({*txn.partitions, *(part.topic_partition for part in txn.staged)})
+        return TransactionDescription(
+            transactional_id=txn.transactional_id,
+            producer_id=txn.producer_id,
+            producer_epoch=txn.producer_epoch,
+            last_epoch=txn.last_epoch,
+            state=txn.state,
+            last_outcome=txn.last_outcome,
+            timeout_ms=txn.timeout_ms,
+            started_at=txn.started_at,
+            updated_at=txn.updated_at,
+            duration_ms=max(self._runtime.clock.now_ms() - txn.started_at, 0) if open_now else -1,
+            partitions=tuple((tp.topic, tp.partition) for tp in tps),
+            txn_scope=txn.txn_scope,
+            txn_version=txn.txn_version,
+            coordinator=str(state_partition(self._session.context(), txn.transactional_id)),
+            offset=row.offset,
+        )
+
+    def _expirable(self) -> ExpireResult:
+        now_ms = self._runtime.clock.now_ms()
+        expiration_ms = self._runtime.constants.transactional_id_expiration_ms
+        rows = [row.value for row in self._transactions()]
+        return ExpireResult(
+            aborted=tuple(txn.transactional_id for txn in rows if is_timed_out(txn, now_ms)),
+            rolled_forward=tuple(txn.transactional_id for txn in rows if txn.state in PREPARED),
+            removed=tuple(txn.transactional_id for txn in rows if may_expire(txn, now_ms, expiration_ms)),
+        )
+
+    def _view(self, topic: str, partition: int) -> PartitionView:
+        tp = self._runtime.partition(topic, partition, 0)
+        return self._session.fresh_views([tp], f"looking at {tp}")[tp]
+
+    def _group(self, group: str) -> GroupDescription:
+        check_group(group)
+        if self._runtime.descriptor is None:
+            raise GroupIdNotFoundError(
+                f"no consumer group {group!r}: {self._runtime.where} is empty, there is no store yet"
+            )
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupDescription]]:
+            return group_protocol.describe_group(ctx, views, group)
+
+        return self._session.call(f"describing group {group!r}", program)
+
+    def _check_no_member(self, group: str) -> None:
+        try:
+            member = self._group(group).member
+        except GroupIdNotFoundError:
+            return
+        if member is not None and member.member_id:
+            raise InvalidRequestError(
+                f"group {group!r} is in use by member {member.member_id!r} (generation {member.generation}); close that consumer first"
+            )
+
+    def _commit(self, group: str, values: Mapping[TopicPartition, OffsetValue | None], what: str) -> None:
+        self._runtime.ensure_writable()
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
+            return (yield from group_protocol.commit_offsets(ctx, views, group, values)), None
+
+        self._session.call(what, program)
+
+    def _group_infos(self, described: Sequence[GroupDescription]) -> tuple[GroupInfo, ...]:
+        existing = {found.name: found.partitions for found in Topics(self._runtime).names()}
+        tps = {tp for group in described for tp in (*group.offsets, *group.pending)}
+        known = sorted(tp for tp in tps if tp.partition < existing.get(tp.topic, 0))
+        views = self._session.fresh_views(known, "looking up the lag of groups")
+        return tuple(_group_info(group, views) for group in described)
+
+
+def _group_info(group: GroupDescription, views: Mapping[TopicPartition, PartitionView]) -> GroupInfo:
+    member = group.member
+    rows = []
+    for tp in sorted({*group.offsets, *group.pending}):
+        value, pending, view = group.offsets.get(tp), group.pending.get(tp), views.get(tp)
+        lag = None
+        if view is not None and value is not None:
+            lag = max(view.state.last_stable_offset - max(value.offset, view.state.log_start_offset), 0)
+        rows.append(
+            GroupOffset(
+                topic=tp.topic,
+                partition=tp.partition,
+                committed=value.offset if value is not None else None,
+                pending=pending.offset if pending is not None else None,
+                metadata=value.metadata if value is not None else "",
+                committed_at=value.timestamp if value is not None else -1,
+                log_start_offset=view.state.log_start_offset if view is not None else None,
+                last_stable_offset=view.state.last_stable_offset if view is not None else None,
+                log_end_offset=view.state.next_offset if view is not None else None,
+                lag=lag,
+            )
+        )
+    return GroupInfo(
+        group=group.group,
+        state="STABLE" if member is not None and member.member_id else "EMPTY",
+        generation=member.generation if member is not None else -1,
+        member_id=member.member_id if member is not None else "",
+        client_id=member.client_id if member is not None else "",
+        topics=member.topics if member is not None else (),
+        updated_at=member.updated_at if member is not None else -1,
+        offsets=tuple(rows),
+    )
+
+
+def _producer(view: PartitionView, producer_id: int) -> ProducerDescription:
+    entry = view.state.producers[producer_id]
+    return ProducerDescription(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        last_sequence=entry.last_sequence,
+        last_offset=entry.last_offset,
+        last_timestamp=entry.timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        txn_first_offset=entry.txn_first_offset if entry.txn_first_offset >= 0 else None,
+    )
+
+
+def _advice(txn: TransactionMetadata | None, tp: TopicPartition, now_ms: int) -> str:
+    if txn is None:
+        return "no transactional.id has this producer; run `txlog fsck`"
+    if txn.state in PREPARED:
+        return f"{txn.state} is decided and was not finished; `txlog transactions expire` rolls it forward"
+    if is_timed_out(txn, now_ms):
+        return "it is past its time-out; `txlog transactions expire` aborts it"
+    if txn.state == "ONGOING" and tp in txn.partitions:
+        return f"its producer may still be at work; `txlog transactions abort {txn.transactional_id}` ends it"
+    return "its transactional.id does not know this partition; run `txlog fsck`"
+
+
+def _check_states(states: Iterable[str]) -> frozenset[str]:
+    named = [states] if isinstance(states, str) else list(states)
+    wanted = [state.upper().replace("-", "_") for state in named]
+    for given, state in zip(named, wanted, strict=True):
+        if state not in STATES:
+            raise InvalidRequestError(f"{given!r} is no state of a transaction; those are {', '.join(STATES)}")
+    return frozenset(wanted)
+
+
+def _spec(spec: str | int | OffsetSpec) -> OffsetSpec:
+    if isinstance(spec, OffsetSpec):
+        return spec
+    if isinstance(spec, int):
+        return lookup.parse_timestamp(str(spec), "timestamp")
+    return replace(lookup.parse_spec(spec, "offsets"), option=f"offsets {spec.strip().lower()!r}")
+
+
+__all__ = [
+    "AbortedRange",
+    "Admin",
+    "ExpireResult",
+    "GroupInfo",
+    "GroupOffset",
+    "HangingTransaction",
+    "OffsetInfo",
+    "OffsetReset",
+    "PartitionDescription",
+    "ProducerDescription",
+    "SegmentDescription",
+    "TransactionDescription",
+]

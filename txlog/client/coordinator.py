@@ -1,0 +1,172 @@
+"""The calls of one transactional.id, and the id's record as this instance knows it.
+
+Every instance of an id is a coordinator of its own (DESIGN 4.1): these methods run the protocol here, in the caller's
+thread. Which of them may be called when is the producer's to know (`txlog.client.producer_state`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from txlog.client.groups import GroupOffsets
+from txlog.client.session import Session
+from txlog.core.effects import Program
+from txlog.core.groups import offsets_partition
+from txlog.core.names import TopicPartition
+from txlog.core.records import OffsetEntry, StagedPart, TransactionMetadata
+from txlog.core.transactions import Skipped, TxnVersion
+from txlog.errors import InvalidRequestError
+from txlog.protocol import transactions as protocol
+from txlog.protocol.context import Context, Views
+from txlog.protocol.groups import send_offsets, staged_offsets
+from txlog.protocol.transactions import EndResult
+
+
+class Coordinator:
+    """One instance of a transactional.id, from its init on."""
+
+    def __init__(self, session: Session, txn: TransactionMetadata) -> None:
+        self.session = session
+        self.txn = txn
+        """The id's record; its producer_epoch is the one that this instance writes with."""
+
+    @classmethod
+    def init(cls, session: Session, transactional_id: str, *, timeout_ms: int, max_timeout_ms: int) -> Coordinator:
+        """InitProducerId: finishes or aborts what an older instance left, and fences it.
+
+        Raises InvalidTxnTimeoutError before anything is written; TxlogTimeoutError, RetriableError: call again.
+        """
+        check_transactional_id(transactional_id)
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata]]:
+            return protocol.init_producer(ctx, views, transactional_id, timeout_ms, max_timeout_ms=max_timeout_ms)
+
+        return cls(session, session.call("init_transactions", program))
+
+    @property
+    def transactional_id(self) -> str:
+        return self.txn.transactional_id
+
+    def register(self, partitions: Iterable[TopicPartition], version: TxnVersion | None = None) -> bool:
+        """Registers partitions with the open transaction, all in one record; False if `version` was committed before.
+
+        Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError (timed out: abort),
+        TxnVersionScopeError.
+        """
+        wanted = tuple(partitions)
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | Skipped]]:
+            return protocol.add_partitions(ctx, views, self.txn, wanted, version)
+
+        return self._take(self.session.call(f"registering {_listed(wanted)} with the transaction", program))
+
+    def send_offsets(self, sent: GroupOffsets, version: TxnVersion | None = None) -> bool:
+        """TxnOffsetCommit, eager: the offsets are pending until the transaction ends. False if `version` was committed.
+
+        Raises CommitFailedError (the condition does not hold), ConcurrentTransactionsError (another transaction's are
+        pending and stay so), and what `register` raises.
+        """
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | Skipped]]:
+            return send_offsets(ctx, views, self.txn, sent.group, sent.offsets, sent.condition, version)
+
+        return self._take(self.session.call(f"sending offsets of group {sent.group!r}", program))
+
+    def send_conditional(self, offsets: Sequence[GroupOffsets], version: TxnVersion | None = None) -> bool:
+        """Offsets under conditions, just before the end: one registration for all groups, then a record each."""
+        if not offsets:
+            return True
+        constants = self.session.runtime.constants
+        partitions = {offsets_partition(sent.group, constants.consumer_offsets_partitions) for sent in offsets}
+        return self.register(sorted(partitions), version) and all(self.send_offsets(sent, version) for sent in offsets)
+
+    def staged_offsets(self, offsets: Iterable[GroupOffsets]) -> tuple[StagedPart, ...]:
+        """Unconditional offsets as parts that ride in the commit."""
+        runtime = self.session.runtime
+        now_ms = runtime.clock.now_ms()
+        return tuple(
+            part for sent in offsets for part in staged_offsets(sent.group, sent.offsets, runtime.constants, now_ms)
+        )
+
+    def end(self, commit: bool, staged: Sequence[StagedPart] = (), version: TxnVersion | None = None) -> EndResult:
+        """EndTxn; a repeated call joins what the first one decided. This instance goes on with the next epoch.
+
+        Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidTxnStateError (timed out before the commit),
+        TxnVersionScopeError, OutcomeUnknownError and TxlogTimeoutError (repeat the very same call).
+        """
+        parts = merge_parts(staged)
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
+            return protocol.end_transaction(ctx, views, self.txn, commit, parts, version)
+
+        result = self.session.call("commit_transaction" if commit else "abort_transaction", program)
+        self.txn = result.txn
+        return result
+
+    def remove(self) -> bool:
+        """Tombstones the id, which must have no open transaction."""
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
+            return protocol.remove(ctx, views, self.transactional_id, force=True)
+
+        return self.session.call("forgetting the transactional.id", program)
+
+    def _take(self, answer: TransactionMetadata | Skipped) -> bool:
+        if isinstance(answer, Skipped):
+            return False
+        self.txn = answer
+        return True
+
+
+def merge_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
+    """One part a partition, in order: files one after the other, of several offsets for one key the last.
+
+    Raises InvalidRequestError if the files of one partition were written with different schemas.
+    """
+    merged: dict[TopicPartition, StagedPart] = {}
+    for part in parts:
+        if not part.files and not part.entries:
+            continue
+        before = merged.get(part.topic_partition)
+        if before is None:
+            merged[part.topic_partition] = part
+            continue
+        if before.schema_id != part.schema_id:
+            raise InvalidRequestError(
+                f"{part.topic_partition}: staged files of schema {before.schema_id} and of schema {part.schema_id} cannot be one batch; "
+                "abort, and write again with the topic's present schema"
+            )
+        entries: dict[tuple[str, str, int], OffsetEntry] = {
+            entry.key: entry for entry in (*before.entries, *part.entries)
+        }
+        merged[part.topic_partition] = msgspec.structs.replace(
+            before, files=(*before.files, *part.files), entries=tuple(entries[key] for key in sorted(entries))
+        )
+    return tuple(merged[tp] for tp in sorted(merged))
+
+
+def check_transactional_id(transactional_id: object) -> str:
+    """`transactional_id`, if it can be one; raises InvalidRequestError (kafka-semantics case 3)."""
+    if not isinstance(transactional_id, str) or not transactional_id:
+        raise InvalidRequestError(
+            f"{transactional_id!r} is no transactional.id: expected text that is not empty, the producer's stable name"
+        )
+    return transactional_id
+
+
+def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
+    """A `txn.version` as users give it; raises InvalidRequestError unless it is an integer from 0."""
+    if version is None or isinstance(version, TxnVersion):
+        return version
+    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
+        raise InvalidRequestError(
+            f"{version!r} is no txn.version: expected an integer from 0 that grows with every transaction of the id"
+        )
+    return TxnVersion(version=version)
+
+
+def _listed(partitions: Sequence[TopicPartition]) -> str:
+    shown = ", ".join(str(tp) for tp in partitions[:3])
+    return shown if len(partitions) <= 3 else f"{shown} and {len(partitions) - 3} more"

@@ -1,0 +1,270 @@
+"""Which offsets do `earliest`, `latest`, `committed`, a time or a JSON text mean?
+
+The texts are those of Spark's Kafka source: `{"orders": {"0": 23, "1": -2}}` with -2 for earliest and -1 for latest,
+times in milliseconds. Used by the data source, the command line and the consumer alike, so that one option means one
+thing everywhere. `latest` is the end of the isolation level: the last stable offset, or the log end (case 126).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from txlog.client.groups import check_group
+from txlog.client.reading import check_isolation
+from txlog.client.runtime import check_partition
+from txlog.client.session import Session
+from txlog.core.effects import Gather, Program
+from txlog.core.names import MAX_OFFSET, TopicPartition
+from txlog.core.records import OffsetValue
+from txlog.errors import InvalidConfigurationError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.groups import fetch_offsets
+from txlog.protocol.load import get_view
+from txlog.protocol.read import IsolationLevel, end_offset, offset_for_timestamp
+
+EARLIEST = -2
+LATEST = -1
+
+Kind: TypeAlias = Literal["earliest", "latest", "committed", "offsets", "timestamp", "timestamps"]
+Missing: TypeAlias = Literal["earliest", "latest", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetSpec:
+    """Where to begin or to end, as an option said it."""
+
+    kind: Kind
+    option: str
+    """The option's name, for messages."""
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """kind "offsets": for every partition; EARLIEST and LATEST are allowed."""
+    timestamp: int = -1
+    """kind "timestamp": milliseconds, for all partitions."""
+    timestamps: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """kind "timestamps": milliseconds, for every partition."""
+
+
+# -- texts ------------------------------------------------------------------------------------------------------------
+
+
+def parse_spec(text: str, option: str, *, words: Sequence[str] = ("earliest", "latest")) -> OffsetSpec:
+    """A `startingOffsets` or `endingOffsets`: one of `words`, or JSON. Raises InvalidConfigurationError naming the option."""
+    word = text.strip().lower()
+    for kind in ("earliest", "latest", "committed"):
+        if word == kind and kind in words:
+            return OffsetSpec(kind=kind, option=option)
+    if word.startswith("{"):
+        offsets = parse_offsets(text, option)
+        for tp, offset in offsets.items():
+            refused = {EARLIEST: "earliest", LATEST: "latest"}.get(offset)
+            if refused is not None and refused not in words:
+                raise InvalidConfigurationError(f"{option}: {tp} says {offset} ({refused}), which is not possible here")
+        return OffsetSpec(kind="offsets", option=option, offsets=offsets)
+    raise InvalidConfigurationError(
+        f'{option} = {text!r}: expected {", ".join(words)}, or JSON as {{"topic": {{"0": 23, "1": -2}}}}'
+    )
+
+
+def parse_offsets(text: str, option: str) -> dict[TopicPartition, int]:
+    """`{"topic": {"0": 23, "1": -2}}`; raises InvalidConfigurationError naming the option."""
+    return _parse_numbers(text, option, EARLIEST, "an offset, -2 (earliest) or -1 (latest)")
+
+
+def parse_timestamps(text: str, option: str) -> OffsetSpec:
+    """`{"topic": {"0": 1700000000000}}` as a spec; raises InvalidConfigurationError naming the option."""
+    return OffsetSpec(
+        kind="timestamps", option=option, timestamps=_parse_numbers(text, option, 0, "milliseconds since 1970")
+    )
+
+
+def parse_timestamp(text: str, option: str) -> OffsetSpec:
+    """One time for all partitions; raises InvalidConfigurationError naming the option."""
+    try:
+        timestamp = int(text)
+    except (TypeError, ValueError):
+        timestamp = -1
+    if timestamp < 0:
+        raise InvalidConfigurationError(f"{option} = {text!r}: expected milliseconds since 1970")
+    return OffsetSpec(kind="timestamp", option=option, timestamp=timestamp)
+
+
+def parse_assign(text: str, option: str = "assign") -> tuple[TopicPartition, ...]:
+    """`{"topic": [0, 1]}`; raises InvalidConfigurationError naming the option."""
+    found = []
+    for topic, numbers in _parse_object(text, option, '{"topic": [0, 1]}').items():
+        if not isinstance(numbers, list) or not numbers or not all(_is_number(n, 0) for n in numbers):
+            raise InvalidConfigurationError(f"{option}: topic {topic!r} has {numbers!r}, expected a list of partitions")
+        found += [TopicPartition(topic, number) for number in numbers]
+    if len(set(found)) != len(found):
+        raise InvalidConfigurationError(f"{option}: a partition is named twice")
+    return tuple(sorted(found))
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
+    """Offsets as the JSON text that `parse_offsets` reads; equal offsets give equal texts."""
+    nested: dict[str, dict[str, int]] = {}
+    for tp in sorted(offsets):
+        nested.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    return json.dumps(nested, separators=(",", ":"))
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+def resolve(
+    session: Session,
+    partitions: Iterable[TopicPartition],
+    spec: OffsetSpec,
+    isolation: str = "read_committed",
+    *,
+    group: str | None = None,
+    missing: Missing = "none",
+    clamp: bool = False,
+) -> dict[TopicPartition, int]:
+    """The offset of each partition that `spec` means, on fresh tails.
+
+    `missing` says what holds where no committed offset or no row at or after the time exists; `clamp` moves offsets
+    outside of the log to its nearer end (`failOnDataLoss=false`). Raises UnknownTopicOrPartitionError,
+    OffsetOutOfRangeError with the valid range, NoOffsetForPartitionError, InvalidConfigurationError (a partition without
+    offset, or not among `partitions`).
+    """
+    level = check_isolation(isolation)
+    wanted = list(partitions)
+    check_exist(session, wanted)
+    if spec.kind in ("offsets", "timestamps"):
+        check_cover(spec, wanted)
+    views = session.fresh_views(wanted, f"looking up {spec.option}")
+    if spec.kind in ("timestamp", "timestamps"):
+        times = {tp: spec.timestamps.get(tp, spec.timestamp) for tp in wanted}
+        found = offsets_for_times(session, times, level)
+        return {tp: hit[0] if (hit := found[tp]) else _missing(views[tp], level, spec, missing) for tp in wanted}
+    if spec.kind == "committed":
+        committed = committed_offsets(session, check_group(group), wanted)
+        given = {tp: value.offset for tp, value in committed.items() if value is not None}
+        return {
+            tp: check_range(views[tp], given[tp], spec.option, clamp=clamp)
+            if tp in given
+            else _missing(views[tp], level, spec, missing)
+            for tp in wanted
+        }
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    asked = {tp: spec.offsets[tp] if spec.kind == "offsets" else words[spec.kind] for tp in wanted}
+    return {tp: _resolve_one(views[tp], asked[tp], level, spec, clamp) for tp in wanted}
+
+
+def committed_offsets(
+    session: Session, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetValue | None]:
+    """The group's committed offsets; waits for undecided transactions that hold newer ones.
+
+    Raises UnstableOffsetCommitError when the time is up.
+    """
+    wanted = list(partitions)
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, dict[TopicPartition, OffsetValue | None]]]:
+        return fetch_offsets(ctx, views, group, wanted)
+
+    return session.call(f"fetching the committed offsets of group {group!r}", program)
+
+
+def offsets_for_times(
+    session: Session, times: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> dict[TopicPartition, tuple[int, int] | None]:
+    """For each partition the first offset at or after a time (ms) and its own time, on the views that the session has."""
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, dict[TopicPartition, tuple[int, int] | None]]]:
+        def one(tp: TopicPartition) -> Program[tuple[PartitionView, tuple[int, int] | None]]:
+            _, view = yield from get_view(ctx, views, tp)
+            return (yield from offset_for_timestamp(ctx, view, times[tp], isolation))
+
+        found = yield Gather(tuple(one(tp) for tp in times))
+        after = {**views, **{view.topic_partition: view for view, _ in found}}
+        return after, {tp: hit for tp, (_, hit) in zip(times, found, strict=True)}
+
+    return session.call("looking up offsets by time", program)
+
+
+def check_range(view: PartitionView, offset: int, option: str, *, clamp: bool = False) -> int:
+    """`offset`, if the log holds it or ends there; raises OffsetOutOfRangeError with the range, or clamps."""
+    low, high = view.state.log_start_offset, view.state.next_offset
+    if low <= offset <= high:
+        return offset
+    if clamp:
+        return min(max(offset, low), high)
+    raise OffsetOutOfRangeError(
+        f"{view.topic_partition}: {option} asks for offset {offset}, but the log holds {low} to {high}. Choose an offset in that range or "
+        "'earliest', or let the read go on from the nearer end: failOnDataLoss=false (Spark), auto.offset.reset (consumer)"
+    )
+
+
+def check_cover(spec: OffsetSpec, partitions: Sequence[TopicPartition]) -> None:
+    """Raises InvalidConfigurationError unless `spec` names exactly `partitions`, as Spark's Kafka source wants it."""
+    named = set(spec.offsets) if spec.kind == "offsets" else set(spec.timestamps)
+    lacking, foreign = sorted(set(partitions) - named), sorted(named - set(partitions))
+    hint = "; -2 is earliest, -1 is latest" if spec.kind == "offsets" else ""
+    if lacking:
+        raise InvalidConfigurationError(
+            f"{spec.option} must name every partition that is read, and lacks {', '.join(map(str, lacking[:5]))}{hint}"
+        )
+    if foreign:
+        raise InvalidConfigurationError(
+            f"{spec.option} names {', '.join(map(str, foreign[:5]))}, which is not read{hint}"
+        )
+
+
+def check_exist(session: Session, partitions: Iterable[TopicPartition]) -> None:
+    """Raises UnknownTopicOrPartitionError unless all partitions exist."""
+    for tp in partitions:
+        check_partition(session.runtime.topic(tp.topic, session.metadata_max_age_ms), tp.partition)
+
+
+def _resolve_one(view: PartitionView, asked: int, level: IsolationLevel, spec: OffsetSpec, clamp: bool) -> int:
+    if asked == EARLIEST:
+        return view.state.log_start_offset
+    if asked == LATEST:
+        return end_offset(view, level)
+    return check_range(view, asked, spec.option, clamp=clamp)
+
+
+def _missing(view: PartitionView, level: IsolationLevel, spec: OffsetSpec, missing: Missing) -> int:
+    if missing == "earliest":
+        return view.state.log_start_offset
+    if missing == "latest":
+        return end_offset(view, level)
+    what = "there is no committed offset" if spec.kind == "committed" else "no row is as new as that"
+    raise NoOffsetForPartitionError(
+        f"{view.topic_partition}: {spec.option}: {what}, and nothing says where to begin then"
+    )
+
+
+def _parse_numbers(text: str, option: str, minimum: int, expected: str) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, numbers in _parse_object(text, option, '{"topic": {"0": 23}}').items():
+        if not isinstance(numbers, dict) or not numbers:
+            raise InvalidConfigurationError(
+                f'{option}: topic {topic!r} has {numbers!r}, expected {{"partition": number}}'
+            )
+        for key, number in numbers.items():
+            if not (key.isascii() and key.isdigit()) or len(key) > 9:
+                raise InvalidConfigurationError(f"{option}: topic {topic!r}: {key!r} is no partition")
+            if not _is_number(number, minimum):
+                raise InvalidConfigurationError(f"{option}: {topic}-{key} has {number!r}, expected {expected}")
+            found[TopicPartition(topic, int(key))] = number
+    return found
+
+
+def _parse_object(text: str, option: str, example: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidConfigurationError(f"{option}: not JSON ({error}); expected {example}") from None
+    if not isinstance(parsed, dict) or not parsed:
+        raise InvalidConfigurationError(f"{option}: found {text[:80]!r}, expected {example}")
+    return parsed
+
+
+def _is_number(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= MAX_OFFSET

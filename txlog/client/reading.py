@@ -1,0 +1,237 @@
+"""Which pieces must a reader open, and how does it go through them, here or in another process?
+
+`plan` and `tasks` work on names and indexes alone, without pyarrow; a `ReadTask` is all that an executor needs. A file
+that a clean-up has taken away in the meantime is no error: the partition is listed again and the read goes on from its
+offset (DESIGN 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from txlog.client.runtime import Runtime, check_columns
+from txlog.client.session import Session
+from txlog.client.settings import call_layer
+from txlog.config import ConsumerConfig, Layer
+from txlog.core.effects import Gather, Program
+from txlog.core.fetch_plan import InlinePiece, Piece
+from txlog.core.names import TopicPartition
+from txlog.core.records import SchemaField, TopicMetadata
+from txlog.errors import InvalidConfigurationError, MissingObjectError
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.load import get_view, load
+from txlog.protocol.read import IsolationLevel, ReadIndexes, ReadPlan, plan_read
+from txlog.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+METADATA_COLUMNS = ("_offset", "_timestamp")
+"""What a read adds to the topic's columns unless it is asked otherwise; `_topic` and `_partition` on request."""
+KNOWN_METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp")
+MAX_RELISTS = 5
+"""How often in a row a read may find an object gone, without a row in between, before that is an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTask:
+    """Rows of `[start, end)` of one partition, for any process that can open the store. Picklable."""
+
+    url: str = field(repr=False)
+    storage_options: Mapping[str, object] = field(repr=False)
+    topic_partition: TopicPartition
+    start: int
+    end: int
+    isolation: IsolationLevel
+    fields: tuple[SchemaField, ...] = field(repr=False)
+    """The topic's schema at planning, at least as new as that of every piece."""
+    columns: tuple[str, ...] | None = None
+    """The topic's columns to read, in this order; None: all."""
+    metadata_columns: tuple[str, ...] = METADATA_COLUMNS
+    """Columns of txlog's own after them, in this order."""
+    pieces: tuple[Piece, ...] = field(repr=False)
+    relist: bool = True
+    """Whether `start` and `end` say all of it, so that it can be planned again when a file is gone. Not so for a part of
+    a cleaned run that was cut by rows."""
+
+    @property
+    def rows(self) -> int:
+        """An upper bound of the rows that the task returns; exact but for cleaned runs."""
+        return piece_rows(self.pieces)
+
+
+def read_session(runtime: Runtime, config: Layer | None = None, **settings: object) -> Session:
+    """A session with a consumer's settings, for planning."""
+    return consumer_session(runtime, runtime.settings.consumer_config(call_layer(config, settings)), "read")
+
+
+def consumer_session(runtime: Runtime, config: ConsumerConfig, who: str) -> Session:
+    """A session with a consumer's settings."""
+    return Session(
+        runtime,
+        who=who,
+        timeout_ms=config.default_api_timeout_ms,
+        setting="default.api.timeout.ms",
+        retries=config.retries,
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        metadata_max_age_ms=config.metadata_max_age_ms,
+    )
+
+
+def check_isolation(isolation: str) -> IsolationLevel:
+    """`isolation`, if it is a level; raises InvalidConfigurationError."""
+    if isolation == "read_committed":
+        return "read_committed"
+    if isolation == "read_uncommitted":
+        return "read_uncommitted"
+    raise InvalidConfigurationError(
+        f"isolation.level = {isolation!r}: expected one of read_committed, read_uncommitted"
+    )
+
+
+def plan(
+    runtime: Runtime, topic: str, partition: int, start: int, end: int | None, isolation: str = "read_committed"
+) -> ReadPlan:
+    """Plans one partition, cold; see `plan_reads`."""
+    tp = runtime.partition(topic, partition)
+    return plan_reads(read_session(runtime), {tp: (start, end)}, isolation)[tp]
+
+
+def plan_reads(
+    session: Session,
+    ranges: Mapping[TopicPartition, tuple[int, int | None]],
+    isolation: str = "read_committed",
+    indexes: ReadIndexes | None = None,
+) -> dict[TopicPartition, ReadPlan]:
+    """Plans `[start, end)` of each partition, in parallel, on the views that the session has; loads those it lacks.
+
+    An end of None, or beyond it, is the end of the isolation level. Raises OffsetOutOfRangeError with the valid range.
+    """
+    level = check_isolation(isolation)
+    if not ranges:
+        return {}
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, list[ReadPlan]]]:
+        def one(tp: TopicPartition) -> Program[tuple[PartitionView, ReadPlan]]:
+            start, end = ranges[tp]
+            _, view = yield from get_view(ctx, views, tp)
+            return (yield from plan_read(ctx, view, start, end, level, indexes))
+
+        found = yield Gather(tuple(one(tp) for tp in ranges))
+        return {**views, **{view.topic_partition: view for view, _ in found}}, [made for _, made in found]
+
+    return dict(zip(ranges, session.call("planning a read", program), strict=True))
+
+
+def tasks(
+    runtime: Runtime,
+    plans: Sequence[ReadPlan],
+    *,
+    columns: Sequence[str] | None = None,
+    metadata_columns: Sequence[str] = METADATA_COLUMNS,
+    isolation: str = "read_committed",
+) -> tuple[ReadTask, ...]:
+    """A task for each plan, with the topic's newest schema that the plans need. Empty plans give tasks without pieces.
+
+    Raises SchemaMismatchError for an unknown column.
+    """
+    level = check_isolation(isolation)
+    made = []
+    for each in plans:
+        topic = topic_for(runtime, each)
+        chosen = None if columns is None else check_columns(topic, tuple(columns))
+        made.append(
+            ReadTask(
+                url=runtime.url,
+                storage_options=runtime.storage_options,
+                topic_partition=each.topic_partition,
+                start=each.start,
+                end=each.end,
+                isolation=level,
+                fields=topic.schema,
+                columns=chosen,
+                metadata_columns=_check_metadata_columns(metadata_columns),
+                pieces=each.pieces,
+            )
+        )
+    return tuple(made)
+
+
+def topic_for(runtime: Runtime, plan: ReadPlan, max_age_ms: int | None = None) -> TopicMetadata:
+    """The topic's metadata, as new as the schema of every piece of the plan."""
+    topic = runtime.topic(plan.topic_partition.topic, max_age_ms)
+    if any(piece.schema_id > topic.schema_id for piece in plan.pieces):
+        topic = runtime.topic(plan.topic_partition.topic, 0)
+    return topic
+
+
+def read_task(
+    task: ReadTask, store: ObjectStore | None = None, *, max_rows: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The task's rows, in order of offsets: its columns, then its metadata columns; at most `max_rows` in a batch.
+
+    `store` is opened from the task if None. Raises CorruptRecordError naming the object, MissingObjectError if one
+    stays missing, OffsetOutOfRangeError if retention overtook the read.
+    """
+    # Here and not at the top: planning processes import this module and must not pay for pyarrow.
+    from txlog.client import rows
+    from txlog.storage.open import open_object_store
+
+    at = store if store is not None else open_object_store(task.url, task.storage_options)
+    schema = rows.schema_of(task.fields, task.columns, task.metadata_columns)
+    relists = 0
+    while True:
+        try:
+            for batch in rows.read_pieces(at, task.pieces, task.fields, task.columns):
+                task = replace(task, start=rows.last_offset(batch) + 1)
+                relists = 0
+                whole = rows.with_metadata(batch, task.topic_partition, schema)
+                yield from _cut(whole, max_rows)
+            return
+        except MissingObjectError:
+            relists += 1
+            if relists > MAX_RELISTS or not task.relist:
+                raise
+        task = _plan_again(task, at)
+
+
+def piece_rows(pieces: Sequence[Piece]) -> int:
+    """Rows that the pieces name."""
+    return sum(
+        piece.range.rows if isinstance(piece, InlinePiece) else sum(each.rows for each in piece.ranges)
+        for piece in pieces
+    )
+
+
+def _plan_again(task: ReadTask, store: ObjectStore) -> ReadTask:
+    runtime = Runtime(store, url=task.url, storage_options=task.storage_options)
+    try:
+        session = read_session(runtime)
+        session.keep_view(runtime.run(load(session.context(), task.topic_partition)))
+        wanted = {task.topic_partition: (task.start, task.end)}
+        made = plan_reads(session, wanted, task.isolation)[task.topic_partition]
+        topic = topic_for(runtime, made)
+    finally:
+        runtime.close()
+    # The columns stay those of the task: what was added to the topic since is not in its schema.
+    known = {each.id for each in task.fields}
+    fields = tuple(each for each in topic.schema if each.id in known)
+    return replace(task, pieces=made.pieces, fields=fields)
+
+
+def _cut(batch: pa.RecordBatch, max_rows: int | None) -> Iterator[pa.RecordBatch]:
+    step = max_rows or batch.num_rows
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
+
+
+def _check_metadata_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    for column in columns:
+        if column not in KNOWN_METADATA_COLUMNS:
+            raise InvalidConfigurationError(
+                f"{column!r} is no column that txlog adds; those are {', '.join(KNOWN_METADATA_COLUMNS)}"
+            )
+    return tuple(columns)

@@ -1,0 +1,70 @@
+"""How do the pieces of a read plan become Arrow batches? (pyarrow lives here, so that planning goes without it.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from txlog.core.fetch_plan import InlinePiece, Piece
+from txlog.core.names import TopicPartition
+from txlog.core.records import SchemaField
+from txlog.storage.arrow_schema import OFFSET_COLUMN, OFFSET_FIELD, TIMESTAMP_COLUMN, TIMESTAMP_FIELD, to_arrow
+from txlog.storage.object_store import ObjectStore
+from txlog.storage.segment_file import read_inline_rows, read_ranges
+
+TOPIC_COLUMN, PARTITION_COLUMN = "_topic", "_partition"
+METADATA_FIELDS: dict[str, pa.Field[pa.DataType]] = {
+    OFFSET_COLUMN: OFFSET_FIELD,
+    TIMESTAMP_COLUMN: TIMESTAMP_FIELD,
+    TOPIC_COLUMN: pa.field(TOPIC_COLUMN, pa.string(), nullable=False),
+    PARTITION_COLUMN: pa.field(PARTITION_COLUMN, pa.int32(), nullable=False),
+}
+"""The columns that txlog adds to what is read."""
+
+
+def read_pieces(
+    store: ObjectStore, pieces: Sequence[Piece], fields: Sequence[SchemaField], columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of `pieces` in order: the columns asked for (None: all), then `_offset` and `_timestamp`.
+
+    Raises MissingObjectError if a clean-up has taken a file away, CorruptRecordError naming the object.
+    """
+    for piece in pieces:
+        tp = piece.topic_partition
+        if isinstance(piece, InlinePiece):
+            where = f"{tp}: the rows at offset {piece.range.base_offset}"
+            yield read_inline_rows(piece.payload, piece.range, fields, columns, where=where)
+        else:
+            yield from read_ranges(
+                store, tp.topic, piece.file, piece.ranges, fields, columns, start=piece.start, end=piece.end
+            )
+
+
+def schema_of(
+    fields: Sequence[SchemaField], columns: Sequence[str] | None, metadata_columns: Sequence[str]
+) -> pa.Schema:
+    """The Arrow schema of what is read."""
+    schema = to_arrow(fields)
+    chosen = list(schema) if columns is None else [schema.field(name) for name in columns]
+    return pa.schema([*chosen, *(METADATA_FIELDS[name] for name in metadata_columns)])
+
+
+def with_metadata(batch: pa.RecordBatch, tp: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` of `read_pieces` in the form of `schema`, which is of `schema_of`."""
+    rows = batch.num_rows
+    arrays = []
+    for name in schema.names:
+        if name == TOPIC_COLUMN:
+            arrays.append(pa.repeat(pa.scalar(tp.topic, pa.string()), rows))
+        elif name == PARTITION_COLUMN:
+            arrays.append(pa.repeat(pa.scalar(tp.partition, pa.int32()), rows))
+        else:
+            arrays.append(batch.column(name))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def last_offset(batch: pa.RecordBatch) -> int:
+    """The offset of the last row of a batch of `read_pieces`."""
+    offset: int = batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py()
+    return offset

@@ -1,0 +1,141 @@
+"""Which settings hold for this client, and where did they come from?
+
+Layers, the first that has a key wins: the call, what the store was opened with, the topic's own configuration, the file
+named by `config_file` or TXLOG_CONFIG, Kafka's defaults (DESIGN 2.6). Values are checked by `txlog.config`; only the
+file and the environment are read here.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from txlog.config import (
+    KEYS,
+    SCOPES,
+    ClientConfig,
+    ConsumerConfig,
+    Layer,
+    ProducerConfig,
+    Scope,
+    StoreConfig,
+    TopicConfig,
+    Value,
+    parse_document,
+    restrict,
+)
+from txlog.core.append_rules import RollPolicy
+from txlog.core.records import StoreConstants, TopicMetadata
+from txlog.errors import InvalidConfigurationError
+
+CONFIG_VARIABLE = "TXLOG_CONFIG"
+
+_BY_FIELD = {key.field: key.name for key in KEYS.values()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The layers below a call, and what they amount to for each kind of client."""
+
+    client: Layer = field(default_factory=dict)
+    """What the store was opened with; keys of any scope."""
+    file: Mapping[Scope, Mapping[str, Value]] = field(default_factory=dict)
+    """The configuration file, by scope."""
+
+    @classmethod
+    def load(cls, config: Layer | None, config_file: str | os.PathLike[str] | None) -> Settings:
+        """Checks `config` and reads the file, `config_file` or else the one that TXLOG_CONFIG names, if any.
+
+        Raises InvalidConfigurationError naming the file, the key and the range.
+        """
+        given = dict(config or {})
+        # A key that no scope knows is refused by the narrowest table there is; values by each scope that has the key.
+        ClientConfig.parse({name: value for name, value in given.items() if name not in KEYS})
+        settings = cls(client=given, file=_read_file(config_file))
+        for scope in SCOPES:
+            for name, value in restrict(given, scope).items():
+                if value is not None:
+                    KEYS[name].parse(value)
+        return settings
+
+    def client_config(self, call: Layer | None = None) -> ClientConfig:
+        """Settings of administrative calls."""
+        return ClientConfig.parse(call or {}, *self._below("client"))
+
+    def producer_config(self, call: Layer) -> ProducerConfig:
+        """Settings of a producer, and of Spark's writes."""
+        return ProducerConfig.parse(call, *self._below("producer"))
+
+    def consumer_config(self, call: Layer) -> ConsumerConfig:
+        """Settings of a consumer."""
+        return ConsumerConfig.parse(call, *self._below("consumer"))
+
+    def topic_config(self, topic: TopicMetadata) -> TopicConfig:
+        """Settings of a topic as this client sees them."""
+        return TopicConfig.parse(restrict(self.client, "topic"), topic.config, self.file.get("topic", {}))
+
+    def row_config(self, call: Layer, topic: TopicMetadata) -> ProducerConfig:
+        """A producer's settings for the rows of one topic: `inline.max.bytes` and `compression.type` are the topic's too."""
+        of_topic = restrict(topic.config, "producer")
+        file_topic = restrict(self.file.get("topic", {}), "producer")
+        client, file = self._below("producer")
+        return ProducerConfig.parse(call, client, of_topic, file, file_topic)
+
+    def roll_policy(self, topic: TopicMetadata) -> RollPolicy:
+        """When segments of the topic are full; a view of an older configuration is legal (DESIGN 2.6)."""
+        config = self.topic_config(topic)
+        return RollPolicy(batches=config.segment_batches, bytes=config.segment_bytes, ms=config.segment_ms)
+
+    def store_constants(self) -> StoreConstants:
+        """The constants of a store that is made now."""
+        config = StoreConfig.parse(*self._below("store"))
+        return StoreConstants(
+            delete_grace_ms=config.delete_grace_ms,
+            producer_id_expiration_ms=config.producer_id_expiration_ms,
+            transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+            transaction_state_partitions=config.transaction_state_log_num_partitions,
+            consumer_offsets_partitions=config.offsets_topic_num_partitions,
+        )
+
+    def _below(self, scope: Scope) -> tuple[Layer, Layer]:
+        return restrict(self.client, scope), self.file.get(scope, {})
+
+
+def call_layer(config: Layer | None, keywords: Mapping[str, object]) -> dict[str, object]:
+    """The settings of one call: `config` with dotted names, and keywords in snake case (`linger_ms` is `linger.ms`).
+
+    Raises InvalidConfigurationError if both say something about one key; unknown names are left to the parser.
+    """
+    layer = dict(config or {})
+    for name, value in keywords.items():
+        dotted = _BY_FIELD.get(name, name.replace("_", "."))
+        if value is None:
+            continue
+        if dotted in layer:
+            raise InvalidConfigurationError(f"{dotted} is given twice: as {name}= and in config")
+        layer[dotted] = value
+    return layer
+
+
+def _read_file(config_file: str | os.PathLike[str] | None) -> dict[Scope, dict[str, Value]]:
+    source = "config_file"
+    if config_file is None:
+        config_file = os.environ.get(CONFIG_VARIABLE) or None
+        source = CONFIG_VARIABLE
+    if config_file is None:
+        return {}
+    path = Path(config_file)
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_document(document)
+    except OSError as error:
+        raise InvalidConfigurationError(
+            f"{source} names {str(path)!r}, which cannot be read: {error.strerror or error}"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfigurationError(f"{path}: not a TOML file: {error}") from None
+    except InvalidConfigurationError as error:
+        raise InvalidConfigurationError(f"{path}: {error}") from None

@@ -1,0 +1,165 @@
+"""How does a job publish files that it has written, all at once or not at all?
+
+Data first, sequence later (DESIGN 4.3): the files belong to no log until the PREPARE_COMMIT that lists them; then every
+partition gets one record that is both the rows and the COMMIT marker. No transaction is open while the job runs, so a
+dead job holds nobody back. Spark's writes use this class; `Producer(staged=True)` goes the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from txlog.client.coordinator import Coordinator, txn_version
+from txlog.client.groups import GroupOffsets
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.client.settings import call_layer
+from txlog.config import Layer, ProducerConfig
+from txlog.core.records import StagedPart, TransactionMetadata
+from txlog.core.transactions import TxnVersion
+from txlog.errors import InvalidRequestError
+from txlog.protocol.transactions import EndResult
+
+DRAWN_PREFIX = "__spark-"
+"""Ids of jobs that named none; they are tombstoned after their commit."""
+
+
+class StagedTransaction:
+    """One instance of a transactional.id that commits staged parts.
+
+    Files must be named by `producer_id` and `producer_epoch` (names.rows_file_path, names.staged_folder). After an end
+    the same object stands for the id's next transaction, with the next epoch.
+    """
+
+    def __init__(self, coordinator: Coordinator, *, drawn: bool) -> None:
+        self._coordinator = coordinator
+        self.drawn = drawn
+        """Whether the id was drawn for this job alone."""
+        self._attempted = False
+
+    @classmethod
+    def begin(
+        cls,
+        runtime: Runtime,
+        transactional_id: str | None = None,
+        *,
+        config: Layer | None = None,
+        **settings: object,
+    ) -> Self:
+        """Inits the id, which fences older instances and finishes or aborts what they left; None draws one.
+
+        `config` and keywords are a producer's settings (`transaction_timeout_ms`, `max_block_ms`, ...). Raises
+        InvalidTxnTimeoutError, InvalidConfigurationError, UnsupportedStoreError, ClockSkewError, TxlogTimeoutError.
+        """
+        parsed = runtime.settings.producer_config(call_layer(config, settings))
+        drawn = transactional_id is None
+        name = f"{DRAWN_PREFIX}{runtime.ids.new_id()}" if transactional_id is None else transactional_id
+        runtime.ensure_writable()
+        coordinator = Coordinator.init(
+            producer_session(runtime, parsed, f"transactional.id {name!r}"),
+            name,
+            timeout_ms=parsed.transaction_timeout_ms,
+            max_timeout_ms=parsed.transaction_max_timeout_ms,
+        )
+        return cls(coordinator, drawn=drawn)
+
+    @classmethod
+    def resume(
+        cls,
+        runtime: Runtime,
+        txn: TransactionMetadata,
+        *,
+        drawn: bool,
+        attempted: bool,
+        config: Layer | None = None,
+        **settings: object,
+    ) -> Self:
+        """The transaction that another process began; `txn` and `drawn` are that instance's.
+
+        `attempted` says that the other process may have tried to commit: `abort` then asks what won.
+        """
+        parsed = runtime.settings.producer_config(call_layer(config, settings))
+        session = producer_session(runtime, parsed, f"transactional.id {txn.transactional_id!r}")
+        resumed = cls(Coordinator(session, txn), drawn=drawn)
+        resumed._attempted = attempted
+        return resumed
+
+    @property
+    def txn(self) -> TransactionMetadata:
+        """The id's record as this instance knows it."""
+        return self._coordinator.txn
+
+    @property
+    def transactional_id(self) -> str:
+        return self.txn.transactional_id
+
+    @property
+    def producer_id(self) -> int:
+        return self.txn.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        return self.txn.producer_epoch
+
+    def commit(
+        self,
+        parts: Sequence[StagedPart] = (),
+        *,
+        offsets: Sequence[GroupOffsets] = (),
+        version: int | TxnVersion | None = None,
+    ) -> EndResult:
+        """Publishes `parts` and `offsets` in one decision; returns when all of it is visible.
+
+        `skipped` in the result says that `version` was not above the last committed one, and nothing was published.
+        Without parts, offsets and version there is nothing to decide and nothing is written.
+
+        Raises CommitFailedError or ConcurrentTransactionsError (a condition: abort), ProducerFencedError,
+        InvalidTxnStateError, TxnVersionScopeError; OutcomeUnknownError and TxlogTimeoutError: only `commit` with the
+        same arguments, or `abort`, which tells what won; delete nothing before.
+        """
+        wanted = txn_version(version)
+        if wanted is not None and self.drawn:
+            raise InvalidRequestError(
+                f"txn.version {wanted.version} needs a transactional.id of your own: a drawn one ({self.transactional_id}) is forgotten after the commit"
+            )
+        unconditional = [sent for sent in offsets if sent.condition is None and sent.offsets]
+        conditional = [sent for sent in offsets if sent.condition is not None and sent.offsets]
+        staged = (*parts, *self._coordinator.staged_offsets(unconditional))
+        if not staged and not conditional and wanted is None:
+            return EndResult(txn=self.txn)
+        self._attempted = True
+        if not self._coordinator.send_conditional(conditional, wanted):
+            staged = ()
+        result = self._coordinator.end(True, staged, wanted)
+        self._attempted = False
+        return result
+
+    def abort(self) -> EndResult:
+        """Gives the transaction up. `already_committed` in the result says that an earlier `commit` had won.
+
+        Writes nothing unless a commit was attempted. Raises ProducerFencedError, OutcomeUnknownError.
+        """
+        if not self._attempted:
+            return EndResult(txn=self.txn)
+        result = self._coordinator.end(False)
+        self._attempted = False
+        return result
+
+    def forget(self) -> bool:
+        """Removes a drawn id, once its transaction has ended; whether it did. An id of the user's stays."""
+        return self.drawn and self._coordinator.remove()
+
+
+def producer_session(runtime: Runtime, config: ProducerConfig, who: str) -> Session:
+    """A session with a producer's settings."""
+    return Session(
+        runtime,
+        who=who,
+        timeout_ms=config.max_block_ms,
+        setting="max.block.ms",
+        retries=config.retries,
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        metadata_max_age_ms=config.metadata_max_age_ms,
+    )

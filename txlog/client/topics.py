@@ -1,0 +1,152 @@
+"""How do users see, make and change topics?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.core.effects import Program
+from txlog.core.names import TopicPartition
+from txlog.core.records import SchemaField, TopicMetadata
+from txlog.errors import SchemaMismatchError
+from txlog.protocol import topics as protocol
+from txlog.protocol.append import append_log_start
+from txlog.protocol.context import Context, Views
+from txlog.storage.arrow_schema import to_arrow, to_fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic as its newest metadata says."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    config: Mapping[str, str]
+    """What was set for this topic; everything else has its default."""
+    fields: tuple[SchemaField, ...] = field(repr=False)
+    """The columns with their ids."""
+    schema_id: int
+    """The version of the metadata that introduced the columns."""
+    version: int
+    created_at: int
+    """When this version was made, milliseconds since 1970."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns in Arrow's words."""
+        return to_arrow(self.fields)
+
+    @classmethod
+    def of(cls, metadata: TopicMetadata) -> TopicDescription:
+        return cls(
+            name=metadata.topic,
+            topic_id=metadata.topic_id,
+            partitions=metadata.partitions,
+            config=dict(sorted(metadata.config.items())),
+            fields=metadata.schema,
+            schema_id=metadata.schema_id,
+            version=metadata.number,
+            created_at=metadata.created_at,
+        )
+
+
+class Topics:
+    """The calls about topics of one store."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def create(
+        self, name: str, schema: object, partitions: int, config: Mapping[str, object] | None
+    ) -> TopicDescription:
+        fields = None if schema is None else to_fields(_schema(schema, name), where=f"topic {name!r}")
+        runtime = self._runtime
+        runtime.ensure_writable()
+        runtime.make_store()
+        ctx = runtime.context()
+        return self._remember(
+            runtime.run(
+                protocol.create_topic(
+                    ctx,
+                    name,
+                    fields=fields,
+                    partitions=partitions,
+                    config=config,
+                    append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
+                )
+            )
+        )
+
+    def describe(self, name: str) -> TopicDescription:
+        return TopicDescription.of(self._runtime.topic(name, 0))
+
+    def names(self) -> tuple[TopicDescription, ...]:
+        if self._runtime.descriptor is None:
+            return ()
+        return tuple(TopicDescription.of(found) for found in self._runtime.run(protocol.list_topics()))
+
+    def alter(
+        self,
+        name: str,
+        config: Mapping[str, object] | None,
+        remove_config: Sequence[str],
+        partitions: int | None,
+        add_columns: object,
+    ) -> TopicDescription:
+        added: tuple[SchemaField, ...] = ()
+        if add_columns is not None:
+            added = to_fields(_schema(add_columns, name), where=f"topic {name!r}: added columns")
+        runtime = self._runtime
+        runtime.topic(name, 0)
+        runtime.ensure_writable()
+        changes: dict[str, object | None] = {**(config or {}), **dict.fromkeys(remove_config)}
+        return self._remember(
+            runtime.run(
+                protocol.alter_topic(runtime.context(), name, config=changes, partitions=partitions, add_columns=added)
+            )
+        )
+
+    def delete(self, name: str) -> None:
+        runtime = self._runtime
+        runtime.ensure_writable()
+        runtime.forget_topic(name)
+        if runtime.descriptor is None:
+            runtime.topic(name)
+        ctx = runtime.context()
+        runtime.run(
+            protocol.delete_topic(
+                ctx, name, append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version)
+            )
+        )
+
+    def delete_records(self, session: Session, tp: TopicPartition, before: int | None) -> int:
+        """Moves the log start to `before` (None: the log end); -> the log start."""
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, int]]:
+            return append_log_start(ctx, views, tp, before)
+
+        return session.call(f"deleting records of {tp}", program)
+
+    def _remember(self, metadata: TopicMetadata) -> TopicDescription:
+        self._runtime.remember_topic(metadata)
+        return TopicDescription.of(metadata)
+
+
+def _schema(given: object, topic: str) -> pa.Schema:
+    if isinstance(given, pa.Schema):
+        return given
+    try:
+        if hasattr(given, "__arrow_c_schema__"):
+            return pa.schema(given)  # type: ignore[arg-type]
+        columns: Any = given
+        return pa.schema(columns)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise SchemaMismatchError(
+            f"topic {topic!r}: {type(given).__name__} is no schema: expected a pyarrow.Schema or a list of its fields ({error})"
+        ) from None
