@@ -477,3 +477,22 @@ def test_rows_of_a_run_are_read_by_column_and_neighbours_join() -> None:
     ]
     assert offsets_of(plan, columns) == [2, 3, 5]
     assert [(piece.start, piece.end) for piece in plan if isinstance(piece, FilePiece)] == [(2, 10), (2, 10)]
+
+
+def test_entries_of_a_run_beyond_the_end_are_not_read() -> None:
+    chain = build(*[(D, 1, [2], False)] * 3)
+    index, columns = cleaned_run(0, 10, chain.rows, [2, 2, 2], 6)
+    (piece,) = plan_fetch(tp=TP, indexes=[index], tail=[], aborted=(), start=3, end=4)
+    assert isinstance(piece, FilePiece)
+    assert [(each.first_row, each.rows) for each in piece.ranges] == [(2, 2)]
+    assert offsets_of([piece], columns) == [3]
+
+
+def test_rows_of_a_file_in_another_order_than_offsets_are_read_in_the_order_of_offsets() -> None:
+    index = index_of(build((D, 1, [2], True), (D, 1, [2], True)).records)
+    first, second = index.entries
+    swapped = (msgspec.structs.replace(first, first_row=2), msgspec.structs.replace(second, first_row=0))
+    plan = plan_fetch(
+        tp=TP, indexes=[msgspec.structs.replace(index, entries=swapped)], tail=[], aborted=(), start=0, end=4
+    )
+    assert shape(plan) == [("0-abcdef12", [(2, 2, 0)]), ("0-abcdef12", [(0, 2, 2)])]

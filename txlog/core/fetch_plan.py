@@ -232,7 +232,7 @@ def _add(pieces: list[Piece], piece: Piece) -> None:
         pieces.append(piece)
         return
     ranges = (*last.ranges[:-1], replace(old, rows=old.rows + new.rows)) if _adjacent(old, new) else (*last.ranges, new)
-    pieces[-1] = replace(last, ranges=ranges, end=piece.end)
+    pieces[-1] = replace(last, ranges=ranges)
 
 
 def _adjacent(old: RowRange, new: RowRange) -> bool:
