@@ -1,0 +1,532 @@
+"""How do a topic's schema and its rows look in Arrow, and do these rows fit that topic?
+
+The closed list of types is `txlog.core.schema`'s; this module says which Arrow type each one is, and nothing else does.
+Rows come in as whatever speaks Arrow's C interface or as dictionaries, and leave as exactly the topic's schema: columns
+by name, types cast only where no value can change, missing nullable columns null. Everything else is refused with the
+column, what was expected and what was found. Inside a store columns are found by field id, never by name.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlog.config import nearest
+from txlog.core.records import SchemaField
+from txlog.core.schema import (
+    KAFKA_FIELDS,
+    RESERVED_PREFIXES,
+    assign_ids,
+    check_fields,
+    decimal_type,
+    describe,
+    parse_decimal,
+)
+from txlog.errors import CorruptRecordError, SchemaMismatchError
+
+OFFSET_COLUMN = "_offset"
+TIMESTAMP_COLUMN = "_timestamp"
+OFFSET_FIELD = pa.field(OFFSET_COLUMN, pa.int64(), nullable=False)
+TIMESTAMP_FIELD = pa.field(TIMESTAMP_COLUMN, pa.timestamp("us", "UTC"), nullable=False)
+
+FIELD_ID_KEY = b"PARQUET:field_id"
+
+_SCALARS: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_SCALAR_NAMES = {arrow: name for name, arrow in _SCALARS.items()}
+
+_INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pa.types.is_uint8, "int16"),
+    (pa.types.is_uint16, "int32"),
+    (pa.types.is_uint32, "int64"),
+    (pa.types.is_uint64, "int64 or decimal128(20, 0)"),
+    (pa.types.is_float16, "float32"),
+    (pa.types.is_timestamp, 'timestamp("us", tz="UTC") or timestamp("us")'),
+    (pa.types.is_date64, "date32"),
+    (pa.types.is_decimal, "decimal128(precision, scale) with 0 <= scale <= precision <= 38"),
+    (pa.types.is_large_string, "string"),
+    (pa.types.is_string_view, "string"),
+    (pa.types.is_large_binary, "binary"),
+    (pa.types.is_binary_view, "binary"),
+    (pa.types.is_fixed_size_binary, "binary"),
+    (pa.types.is_dictionary, "the type of its values"),
+    (pa.types.is_large_list, "list"),
+    (pa.types.is_fixed_size_list, "list"),
+    (pa.types.is_null, "the type that its values will have"),
+)
+
+
+# -- schemas ----------------------------------------------------------------------------------------------------------
+
+
+def to_fields(schema: pa.Schema, *, where: str = "schema") -> tuple[SchemaField, ...]:
+    """The topic schema that `schema` stands for, ids from 1 on, depth first.
+
+    Raises SchemaMismatchError, beginning with `where`, for a type outside the closed list or a name that cannot be.
+    """
+    fields = assign_ids([_to_field(field, field.name, where) for field in schema])
+    check_fields(fields, where)
+    return fields
+
+
+def to_arrow(fields: Sequence[SchemaField]) -> pa.Schema:
+    """The Arrow schema of `fields`, with `PARQUET:field_id` on every field, nested ones included."""
+    return pa.schema([_to_arrow_field(field) for field in fields])
+
+
+def stored_fields(schema: pa.Schema, where: str) -> tuple[SchemaField, ...]:
+    """The fields of a schema that txlog itself wrote, ids as stored. Raises CorruptRecordError, beginning with `where`."""
+    try:
+        fields = tuple(_with_stored_id(_to_field(field, field.name, where), field) for field in schema)
+        check_fields(fields, where)
+    except (SchemaMismatchError, ValueError) as error:
+        raise CorruptRecordError(f"{where}: its Arrow schema is none of a topic: {error}") from error
+    return fields
+
+
+def field_id(field: pa.Field[Any]) -> int | None:
+    """The id that a field carries, None if it has none."""
+    text = (field.metadata or {}).get(FIELD_ID_KEY)
+    return int(text) if text is not None and text.isdigit() else None
+
+
+# -- rows in ----------------------------------------------------------------------------------------------------------
+
+
+def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Table:
+    """`data` as exactly the topic's schema.
+
+    `data` is a pyarrow Table or RecordBatch, anything else with `__arrow_c_stream__` or `__arrow_c_array__` (pandas,
+    polars, duckdb), or a list of dictionaries. Raises SchemaMismatchError naming topic and column for an unknown or
+    repeated column, a missing or null value where none may be, and a type or value that the column cannot hold.
+    """
+    where = f"topic {topic!r}"
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
+        return _from_rows(data, fields, where)
+    table = _to_table(data, where)
+    _check_columns(table.column_names, fields, where)
+    columns = []
+    for field, arrow_field in zip(fields, to_arrow(fields), strict=True):
+        if field.name in table.column_names:
+            column = _cast_column(table.column(field.name), field, arrow_field, where)
+        elif field.nullable:
+            column = pa.chunked_array([pa.nulls(table.num_rows, arrow_field.type)])
+        else:
+            raise SchemaMismatchError(
+                f"{where}: column {field.name!r} ({describe(field)}) is missing, and only nullable columns may be left out"
+            )
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=to_arrow(fields))
+
+
+def encode_ipc(table: pa.Table) -> bytes:
+    """`table` as one Arrow IPC stream of one batch: how rows ride inline."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        for batch in table.combine_chunks().to_batches():
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def decode_ipc(payload: bytes, fields: Sequence[SchemaField], *, where: str = "inline rows") -> pa.Table:
+    """The rows of `payload` under `fields`, a schema as old as theirs or newer: columns by id, added ones null.
+
+    Raises CorruptRecordError, beginning with `where`.
+    """
+    return select_fields(read_ipc(payload, where), fields, where)
+
+
+def read_ipc(payload: bytes, where: str) -> pa.Table:
+    """The rows of `payload` under their own schema. Raises CorruptRecordError, beginning with `where`."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptRecordError(f"{where}: {len(payload)} bytes are no Arrow stream: {error}") from error
+    return table
+
+
+def select_fields(table: pa.Table, fields: Sequence[SchemaField], where: str) -> pa.Table:
+    """The columns of `fields` from stored rows, by id, in that order; columns added since are null.
+
+    Stored columns without any id (a foreign writer's) are found by name. Raises CorruptRecordError, beginning with `where`.
+    """
+    positions = find_columns(table.schema, fields)
+    columns = [
+        stored_column(None if at is None else table.column(at), table.num_rows, field, arrow_field, where)
+        for field, arrow_field, at in zip(fields, to_arrow(fields), positions, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=to_arrow(fields))
+
+
+def find_columns(schema: pa.Schema, fields: Sequence[SchemaField]) -> tuple[int | None, ...]:
+    """Where each of `fields` is in a stored schema, None for one that it lacks."""
+    by_id = {number: at for at, field in enumerate(schema) if (number := field_id(field)) is not None}
+    if by_id:
+        return tuple(by_id.get(field.id) for field in fields)
+    by_name = {field.name: at for at, field in enumerate(schema)}
+    return tuple(by_name.get(field.name) for field in fields)
+
+
+def stored_column(column: Any, rows: int, field: SchemaField, arrow_field: pa.Field[Any], where: str) -> Any:
+    """A stored column as the topic's type; nulls if the file is older than the column. Raises CorruptRecordError."""
+    if column is None:
+        if not field.nullable:
+            raise CorruptRecordError(
+                f"{where}: column {field.name!r} (id {field.id}) is not in it, and it is not nullable"
+            )
+        return pa.nulls(rows, arrow_field.type)
+    if not column.type.equals(arrow_field.type, check_metadata=True):
+        try:
+            column = column.cast(arrow_field.type)
+        except pa.ArrowException as error:
+            raise CorruptRecordError(
+                f"{where}: column {field.name!r} (id {field.id}): expected {arrow_field.type}, found {column.type}: {error}"
+            ) from error
+    if not field.nullable and column.null_count:
+        raise CorruptRecordError(
+            f"{where}: column {field.name!r} (id {field.id}) is not nullable and has {column.null_count} nulls"
+        )
+    return column
+
+
+# -- helpers: types ---------------------------------------------------------------------------------------------------
+
+
+def _to_field(field: pa.Field[Any], path: str, where: str) -> SchemaField:
+    name, children = _to_type(field.type, path, where)
+    return SchemaField(id=1, name=field.name, type=name, nullable=field.nullable, fields=children)
+
+
+def _to_type(arrow: pa.DataType, path: str, where: str) -> tuple[str, tuple[SchemaField, ...]]:
+    if arrow in _SCALAR_NAMES:
+        return _SCALAR_NAMES[arrow], ()
+    if pa.types.is_decimal128(arrow) and parse_decimal(decimal_type(arrow.precision, arrow.scale)):
+        return decimal_type(arrow.precision, arrow.scale), ()
+    if pa.types.is_struct(arrow):
+        return "struct", tuple(_to_field(child, f"{path}.{child.name}", where) for child in arrow)
+    if pa.types.is_list(arrow):
+        return "list", (_to_field(arrow.value_field.with_name("element"), f"{path}.element", where),)
+    if pa.types.is_map(arrow):
+        key, value = arrow.key_field.with_name("key"), arrow.item_field.with_name("value")
+        return "map", (_to_field(key, f"{path}.key", where), _to_field(value, f"{path}.value", where))
+    instead = next((f"; use {better}" for matches, better in _INSTEAD if matches(arrow)), "")
+    raise SchemaMismatchError(f"{where}: column {path!r}: Arrow's {arrow} is not a type of a topic{instead}")
+
+
+def _to_arrow_field(field: SchemaField) -> pa.Field[Any]:
+    return pa.field(field.name, _to_arrow_type(field), field.nullable, {FIELD_ID_KEY: str(field.id).encode()})
+
+
+def _to_arrow_type(field: SchemaField) -> Any:
+    scalar = _SCALARS.get(field.type)
+    if scalar is not None:
+        return scalar
+    children: list[Any] = [_to_arrow_field(child) for child in field.fields]
+    if field.type == "struct":
+        return pa.struct(children)
+    if field.type == "list":
+        return pa.list_(children[0])
+    if field.type == "map":
+        return pa.map_(children[0], children[1])
+    digits = parse_decimal(field.type)
+    if digits is None:
+        raise SchemaMismatchError(f"column {field.name!r}: type {field.type!r} is not one that this txlog knows")
+    return pa.decimal128(*digits)
+
+
+def _with_stored_id(field: SchemaField, arrow: pa.Field[Any]) -> SchemaField:
+    found = field_id(arrow)
+    if found is None:
+        raise ValueError(f"column {field.name!r} carries no field id")
+    children: tuple[SchemaField, ...] = ()
+    if field.fields:
+        children = tuple(
+            _with_stored_id(child, own) for child, own in zip(field.fields, _children(arrow.type), strict=True)
+        )
+    return SchemaField(id=found, name=field.name, type=field.type, nullable=field.nullable, fields=children)
+
+
+def _children(arrow: pa.DataType) -> list[pa.Field[Any]]:
+    if pa.types.is_map(arrow):
+        return [arrow.key_field, arrow.item_field]
+    return [arrow.field(number) for number in range(arrow.num_fields)]
+
+
+# -- helpers: rows that speak Arrow -----------------------------------------------------------------------------------
+
+
+def _to_table(data: object, where: str) -> pa.Table:
+    try:
+        if isinstance(data, pa.Table):
+            return data
+        if isinstance(data, pa.RecordBatch):
+            return pa.Table.from_batches([data])
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(data).read_all()
+        if hasattr(data, "__arrow_c_array__"):
+            return pa.Table.from_batches([pa.record_batch(data)])
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaMismatchError(
+            f"{where}: {type(data).__name__} could not be read as rows in Arrow's form: {error}"
+        ) from error
+    raise SchemaMismatchError(
+        f"{where}: rows must be a pyarrow Table or RecordBatch, anything with __arrow_c_stream__ (pandas, polars, …) or a list of "
+        f"dictionaries, found {type(data).__name__}"
+    )
+
+
+def _check_columns(found: Sequence[str], fields: Sequence[SchemaField], where: str) -> None:
+    known = [field.name for field in fields]
+    for name in found:
+        if name not in known:
+            raise SchemaMismatchError(
+                f"{where}: column {name!r} is unknown; the topic has {', '.join(known)}.{_hint(name, known)}"
+            )
+    if len(set(found)) != len(found):
+        twice = next(name for name in found if list(found).count(name) > 1)
+        raise SchemaMismatchError(f"{where}: column {twice!r} is there more than once")
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    if name.lower().startswith(RESERVED_PREFIXES):
+        return f" {name!r} belongs to txlog and is added when rows are read; drop it before sending"
+    if name.startswith("__index_level_"):
+        return " It is the index of a pandas frame; drop it with reset_index(drop=True)"
+    return nearest(name, known)
+
+
+def _cast_column(column: pa.ChunkedArray[Any], field: SchemaField, target: pa.Field[Any], where: str) -> Any:
+    if not _is_lossless(column.type, target.type):
+        raise SchemaMismatchError(
+            f"{where}: column {field.name!r}: expected {target.type}, found {column.type}; cast it before sending"
+        )
+    _check_nulls(column, field, field.name, where)
+    if column.type.equals(target.type, check_metadata=True):
+        return column
+    try:
+        return column.cast(target.type)
+    except pa.ArrowException as error:
+        raise SchemaMismatchError(
+            f"{where}: column {field.name!r}: expected {target.type}, found {column.type} with values that do not fit: {error}"
+        ) from error
+
+
+def _is_lossless(source: Any, target: Any) -> bool:
+    """Whether Arrow's safe cast either keeps every value as it is or fails."""
+    if source.equals(target) or pa.types.is_null(source):
+        return True
+    if pa.types.is_dictionary(source):
+        return _is_lossless(source.value_type, target)
+    if pa.types.is_struct(target):
+        return (
+            pa.types.is_struct(source)
+            and sorted(child.name for child in source) == sorted(child.name for child in target)
+            and all(_is_lossless(source.field(child.name).type, child.type) for child in target)
+        )
+    if pa.types.is_list(target):
+        # No list views: pyarrow's cast loses their values.
+        lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+        return any(is_one(source) for is_one in lists) and _is_lossless(source.value_type, target.value_type)
+    if pa.types.is_map(target):
+        return (
+            pa.types.is_map(source)
+            and _is_lossless(source.key_type, target.key_type)
+            and _is_lossless(source.item_type, target.item_type)
+        )
+    if pa.types.is_timestamp(target):
+        return pa.types.is_timestamp(source) and (source.tz is None) == (target.tz is None)
+    return any(from_this(source) and to_that(target) for from_this, to_that in _LOSSLESS)
+
+
+def _is_text(arrow: pa.DataType) -> bool:
+    return pa.types.is_string(arrow) or pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow)
+
+
+def _is_bytes(arrow: pa.DataType) -> bool:
+    others = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    return _is_text(arrow) or any(is_one(arrow) for is_one in others)
+
+
+def _is_short_integer(arrow: pa.DataType) -> bool:
+    return pa.types.is_integer(arrow) and arrow.bit_width <= 16
+
+
+def _is_half_or_float(arrow: pa.DataType) -> bool:
+    return pa.types.is_float16(arrow) or pa.types.is_float32(arrow)
+
+
+_LOSSLESS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...] = (
+    (pa.types.is_integer, pa.types.is_integer),
+    (pa.types.is_integer, pa.types.is_float64),
+    (_is_short_integer, pa.types.is_float32),
+    (_is_half_or_float, pa.types.is_float64),
+    (pa.types.is_float16, pa.types.is_float32),
+    (_is_text, pa.types.is_string),
+    (_is_bytes, pa.types.is_binary),
+    (pa.types.is_decimal, pa.types.is_decimal),
+    (pa.types.is_date64, pa.types.is_date32),
+)
+
+
+def _check_nulls(column: pa.ChunkedArray[Any], field: SchemaField, path: str, where: str) -> None:
+    """Raises SchemaMismatchError for a null where the schema allows none, nested fields included."""
+    if not field.nullable and column.null_count:
+        row = pc.index(column.is_null(), True).as_py()
+        raise SchemaMismatchError(
+            f"{where}: column {path!r} is not nullable, and {column.null_count} values are null, the first in row {row}"
+        )
+    if all(_allows_nulls(child) for child in field.fields) or pa.types.is_null(column.type):
+        return
+    for chunk in column.chunks:
+        for child, values in zip(field.fields, _child_values(chunk, field), strict=True):
+            _check_nulls(pa.chunked_array([values]), child, f"{path}.{child.name}", where)
+
+
+def _allows_nulls(field: SchemaField) -> bool:
+    return field.nullable and all(_allows_nulls(child) for child in field.fields)
+
+
+def _child_values(array: Any, field: SchemaField) -> list[pa.Array[Any]]:
+    """The values of a nested array's children that belong to a value: nothing from below a null or outside a slice."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    present = array.drop_null()
+    if field.type == "struct":
+        return [present.field(child.name) for child in field.fields]
+    if field.type == "map":
+        # Unlike a list's flatten, keys and items know nothing of a slice.
+        first, last = present.offsets[0].as_py(), present.offsets[len(present)].as_py()
+        return [present.keys.slice(first, last - first), present.items.slice(first, last - first)]
+    return [present.flatten()]
+
+
+# -- helpers: rows as dictionaries ------------------------------------------------------------------------------------
+
+
+def _from_rows(rows: Sequence[object], fields: Sequence[SchemaField], where: str) -> pa.Table:
+    columns: list[list[object]] = [[] for _ in fields]
+    names = {field.name for field in fields}
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise SchemaMismatchError(f"{where}: row {number}: expected a dictionary, found {type(row).__name__}")
+        if not names.issuperset(row):
+            unknown = next(name for name in row if name not in names)
+            known = [field.name for field in fields]
+            raise SchemaMismatchError(
+                f"{where}: row {number}: column {unknown!r} is unknown; the topic has {', '.join(known)}.{_hint(str(unknown), known)}"
+            )
+        for field, values in zip(fields, columns, strict=True):
+            values.append(_checked(row.get(field.name), field, field.name, number, where))
+    arrays = []
+    for field, arrow_field, values in zip(fields, to_arrow(fields), columns, strict=True):
+        try:
+            arrays.append(pa.array(values, arrow_field.type))
+        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            raise SchemaMismatchError(
+                f"{where}: column {field.name!r}: expected {arrow_field.type}: {error}"
+            ) from error
+    return pa.Table.from_arrays(arrays, schema=to_arrow(fields))
+
+
+def _checked(value: object, field: SchemaField, path: str, row: int, where: str) -> object:
+    """`value`, if Arrow stores it in this field without changing it. (Arrow itself turns 1.5 into 1 on request.)"""
+    if value is None:
+        if field.nullable:
+            return None
+        raise SchemaMismatchError(
+            f"{where}: row {row}: column {path!r} is not nullable, and its value is missing or None"
+        )
+    if field.type == "struct" and isinstance(value, Mapping):
+        children = {child.name: child for child in field.fields}
+        for name in value:
+            if name not in children:
+                raise SchemaMismatchError(
+                    f"{where}: row {row}: {path!r} has no field {name!r}, only {', '.join(children)}"
+                )
+        return {
+            name: _checked(value.get(name), child, f"{path}.{name}", row, where) for name, child in children.items()
+        }
+    if field.type == "list" and isinstance(value, list | tuple | np.ndarray):
+        return [_checked(item, field.fields[0], f"{path}.element", row, where) for item in value]
+    if field.type == "map" and isinstance(value, Mapping | list | tuple):
+        key, item = field.fields
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return [
+            (_checked(k, key, f"{path}.key", row, where), _checked(v, item, f"{path}.value", row, where))
+            for k, v in _pairs(pairs, path, row, where)
+        ]
+    if field.type in _ACCEPTS and _ACCEPTS[field.type](value):
+        return value
+    if field.type.startswith("decimal") and isinstance(value, decimal.Decimal | int) and not isinstance(value, bool):
+        return value
+    raise SchemaMismatchError(
+        f"{where}: row {row}: column {path!r}: expected {describe(field)}, found {_kind(value)} {value!r:.100}"
+    )
+
+
+def _pairs(pairs: Any, path: str, row: int, where: str) -> list[tuple[object, object]]:
+    found = list(pairs)
+    for pair in found:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SchemaMismatchError(
+                f"{where}: row {row}: column {path!r}: expected pairs of key and value, found {pair!r:.100}"
+            )
+    return [(pair[0], pair[1]) for pair in found]
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, datetime.datetime):
+        return "datetime with a time zone" if value.tzinfo else "datetime without a time zone"
+    return type(value).__name__
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return _is_integer(value) or isinstance(value, float | np.floating)
+
+
+def _is_datetime(value: object) -> bool:
+    # pandas' own may count nanoseconds, or be NaT, which has no year.
+    return isinstance(value, datetime.datetime) and not getattr(value, "nanosecond", 0) and isinstance(value.year, int)
+
+
+_ACCEPTS: dict[str, Callable[[object], bool]] = {
+    "bool": lambda value: isinstance(value, bool | np.bool_),
+    "int8": _is_integer,
+    "int16": _is_integer,
+    "int32": _is_integer,
+    "int64": _is_integer,
+    "float32": _is_number,
+    "float64": _is_number,
+    "string": lambda value: isinstance(value, str),
+    "binary": lambda value: isinstance(value, bytes | bytearray | memoryview | str),
+    "date": lambda value: isinstance(value, datetime.date) and not isinstance(value, datetime.datetime),
+    "timestamp": lambda value: _is_datetime(value) and getattr(value, "tzinfo", None) is not None,
+    "timestamp_ntz": lambda value: _is_datetime(value) and getattr(value, "tzinfo", None) is None,
+}
+
+KAFKA_SHAPE: pa.Schema = to_arrow(KAFKA_FIELDS)
+"""The schema of a topic that is created without one: key, value, headers, timestamp (the user's)."""

@@ -1,0 +1,117 @@
+"""Which partition does each row of a table belong to?
+
+Keys are written as Kafka's serializers write them and hashed as Kafka's partitioner does (DESIGN 5), so rows of one key
+land where a Kafka producer would have put them. One column: string as UTF-8, binary as it is, int16, int32, int64 and
+float64 big-endian. Several: each as an int32 length and its bytes, a null one as length -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from txlog.config import nearest
+from txlog.core.partitioning import Bytes, Offsets, murmur2_many, partitions_for
+from txlog.errors import SchemaMismatchError
+
+NO_KEY = -1
+"""The partition of a row without a key: the caller chooses one for all of them."""
+
+_BIG_ENDIAN = {pa.int16(): ">i2", pa.int32(): ">i4", pa.int64(): ">i8", pa.float64(): ">f8"}
+
+
+def partition_table(table: pa.Table, key_columns: Sequence[str], partitions: int) -> NDArray[np.int32]:
+    """The partition of each row; NO_KEY where its key is null (of several columns: where all are), or without key columns.
+
+    Raises SchemaMismatchError for a column that the table lacks or whose type cannot be a key.
+    """
+    if not key_columns or not table.num_rows:
+        return np.full(table.num_rows, NO_KEY, dtype=np.int32)
+    keys = [_column(table, name) for name in key_columns]
+    if len(keys) == 1:
+        data, offsets, present = _serialized(keys[0], key_columns[0])
+    else:
+        data, offsets, present = _composed(
+            [_serialized(key, name) for key, name in zip(keys, key_columns, strict=True)]
+        )
+    found = partitions_for(murmur2_many(data, offsets), partitions)
+    return np.where(present, found, np.int32(NO_KEY))
+
+
+def check_key_columns(schema: pa.Schema, key_columns: Sequence[str]) -> None:
+    """Raises SchemaMismatchError unless every one of `key_columns` is in `schema` and can be part of a key."""
+    for name in key_columns:
+        at = schema.get_field_index(name)
+        if at < 0:
+            raise SchemaMismatchError(_unknown(name, schema.names))
+        _check_type(schema.field(at).type, name)
+
+
+_Serialized = tuple[Bytes, Offsets, NDArray[np.bool_]]
+
+
+def _column(table: pa.Table, name: str) -> Any:
+    if name not in table.column_names:
+        raise SchemaMismatchError(_unknown(name, table.column_names))
+    column = table.column(name).combine_chunks()
+    # Older versions of pyarrow leave one chunk in its wrapping.
+    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    return f"key column {name!r} is unknown; the table has {', '.join(known)}.{nearest(name, known)}"
+
+
+def _check_type(arrow: pa.DataType, name: str) -> None:
+    if arrow not in _BIG_ENDIAN and not pa.types.is_string(arrow) and not pa.types.is_binary(arrow):
+        raise SchemaMismatchError(
+            f"key column {name!r}: {arrow} cannot be a key; use string, binary, int16, int32, int64 or float64"
+        )
+
+
+def _serialized(array: Any, name: str) -> _Serialized:
+    """The bytes of all keys one after the other, where each begins, and which are there."""
+    _check_type(array.type, name)
+    present = array.is_valid().to_numpy(zero_copy_only=False)
+    if array.type in _BIG_ENDIAN:
+        return _fixed(array, present)
+    # A null may have bytes of its own; nothing reads its hash.
+    _, starts, values = array.buffers()
+    bounds = np.frombuffer(starts, dtype=np.int32, count=array.offset + len(array) + 1)[array.offset :].astype(np.int64)
+    data = np.zeros(0, dtype=np.uint8) if values is None else np.frombuffer(values, dtype=np.uint8)
+    return data, bounds, present
+
+
+def _fixed(array: Any, present: NDArray[np.bool_]) -> _Serialized:
+    layout = np.dtype(_BIG_ENDIAN[array.type])
+    numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
+    if layout.kind == "f":
+        # Java writes one bit pattern for every NaN (Double.doubleToLongBits).
+        numbers = np.where(np.isnan(numbers), np.float64("nan"), numbers)
+    data = numbers.astype(layout).view(np.uint8)
+    return data, np.arange(len(array) + 1, dtype=np.int64) * layout.itemsize, present
+
+
+def _composed(parts: list[_Serialized]) -> _Serialized:
+    """Several columns as one key: int32 length and bytes of each."""
+    rows = len(parts[0][2])
+    lengths = [np.where(present, np.diff(offsets), 0) for _, offsets, present in parts]
+    total = np.sum(lengths, axis=0) + 4 * len(parts)
+    bounds = np.zeros(rows + 1, dtype=np.int64)
+    np.cumsum(total, out=bounds[1:])
+    joined = np.zeros(int(bounds[-1]), dtype=np.uint8)
+    at = bounds[:-1].copy()
+    for (data, offsets, present), length in zip(parts, lengths, strict=True):
+        heads = np.where(present, length, -1).astype(">i4").view(np.uint8).reshape(rows, 4)
+        joined[at[:, None] + np.arange(4)] = heads
+        at += 4
+        # All bytes of the column in one go: byte i of row r moves from offsets[r] + i to at[r] + i.
+        within = np.arange(int(length.sum()), dtype=np.int64) - np.repeat(np.cumsum(length) - length, length)
+        joined[np.repeat(at, length) + within] = data[np.repeat(offsets[:-1], length) + within]
+        at += length
+    anything = np.logical_or.reduce([present for _, _, present in parts])
+    return joined, bounds, anything
