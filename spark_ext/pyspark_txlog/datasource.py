@@ -30,13 +30,13 @@ class TxlogDataSource(DataSource):
         """The columns of the topics asked for, or those that the option `columns` names."""
         from pyspark_txlog import reader
 
-        return reader.schema_of(reader.parse_options(self.options))
+        return reader.schema_of(reader.parse_read_options(self.options))
 
     def reader(self, schema: StructType) -> TxlogReader:
         """A batch read; `schema` is the user's where one was given, and prunes."""
         from pyspark_txlog import reader
 
-        return reader.TxlogReader(reader.parse_options(self.options), schema)
+        return reader.TxlogReader(reader.parse_read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TxlogWriter:
         """A batch write: one staged transaction. It begins here, before any task runs."""

@@ -8,8 +8,8 @@ as Spark does, values are not. An option that nothing reads is an error that nam
     read    exactly one of subscribe, subscribePattern, assign
             startingOffsets | startingTimestamp | startingOffsetsByTimestamp      (default earliest)
             endingOffsets | endingTimestamp | endingOffsetsByTimestamp            (default latest)
-            startingOffsetsByTimestampStrategy, group.id (startingOffsets=committed), isolation.level, columns,
-            failOnDataLoss, minPartitions
+            startingOffsetsByTimestampStrategy, group.id and auto.offset.reset (startingOffsets=committed),
+            isolation.level, columns, failOnDataLoss, minPartitions
     write   topic (or a column `topic`), key, transactional.id, txn.version, transaction.timeout.ms, compression.type
     both    path (what `load` and `save` take), storage.<name>, storageOptions
 """
@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from pyspark_txlog.messages import plain_errors
+from txlog.client.offsets import Missing, OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
 from txlog.config import ConsumerConfig, ProducerConfig, nearest
 from txlog.core import names
 from txlog.errors import InvalidRequestError, UnknownOptionError, UnsupportedStoreError
@@ -43,6 +45,7 @@ READ_OPTIONS = (
     "endingTimestamp",
     "endingOffsetsByTimestamp",
     "group.id",
+    "auto.offset.reset",
     "isolation.level",
     "columns",
     "failOnDataLoss",
@@ -70,14 +73,6 @@ class StoreOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetOption:
-    """The one option that says where a read begins or ends, and its text."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """The options of a batch read, checked as far as they can be without the store."""
 
@@ -88,9 +83,10 @@ class ReadOptions:
     pattern: str = ""
     partitions: Mapping[str, tuple[int, ...]] | None = None
     """Of `assign`."""
-    start: OffsetOption
-    end: OffsetOption
-    timestamp_strategy: Literal["error", "latest"] = "error"
+    start: OffsetSpec
+    end: OffsetSpec
+    missing_start: Missing = "none"
+    """Where a read begins in a partition that has no row as new, or no committed offset."""
     group_id: str | None = None
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     columns: tuple[str, ...] | None = None
@@ -113,6 +109,7 @@ class WriteOptions:
     compression_type: str | None
 
 
+@plain_errors
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """The options of `spark.read`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
     given = _Given(options, READ_OPTIONS, WRITE_OPTIONS, "a read")
@@ -130,17 +127,13 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         partitions = given.parsed(mode, _assignment)
         topics = tuple(partitions)
     pattern = given.parsed("subscribePattern", _pattern) if mode == "subscribePattern" else ""
-    start = given.first("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets") or OffsetOption(
-        name="startingOffsets", text="earliest"
-    )
-    end = given.first("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets") or OffsetOption(
-        name="endingOffsets", text="latest"
-    )
+    start = given.offsets("starting", "earliest", ("earliest", "committed"))
     group_id = given.text("group.id")
-    if (start.name, start.text) == ("startingOffsets", "committed") and not group_id:
+    if start.kind == "committed" and not group_id:
         raise InvalidRequestError(
             "startingOffsets=committed reads on where a consumer group stands; name it in 'group.id'"
         )
+    missing = _missing_start(given, start)
     consumer = ConsumerConfig.parse({"isolation.level": given.text("isolation.level")})
     return ReadOptions(
         store=store,
@@ -149,8 +142,8 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         pattern=pattern,
         partitions=partitions,
         start=start,
-        end=end,
-        timestamp_strategy=given.parsed("startingOffsetsByTimestampStrategy", _strategy, "error"),
+        end=given.offsets("ending", "latest", ("latest",)),
+        missing_start=missing,
         group_id=group_id,
         isolation_level="read_committed" if consumer.isolation_level == "read_committed" else "read_uncommitted",
         columns=given.parsed("columns", _columns, None),
@@ -159,6 +152,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
+@plain_errors
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """The options of `df.write`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
     given = _Given(options, WRITE_OPTIONS, READ_OPTIONS, "a write")
@@ -225,13 +219,14 @@ class _Given:
             return value
         return parse(name, text)
 
-    def first(self, *names_: str) -> OffsetOption | None:
-        """The first of these options that was given: Kafka's order of precedence."""
-        for name in names_:
-            text = self.text(name)
-            if text is not None:
-                return OffsetOption(name=name, text=text)
-        return None
+    def offsets(self, side: str, default: str, words: Sequence[str]) -> OffsetSpec:
+        """Where a read begins or ends: the first of Kafka's three options, in its order of precedence."""
+        timestamp, by_timestamp = f"{side}Timestamp", f"{side}OffsetsByTimestamp"
+        if (text := self.text(timestamp)) is not None:
+            return parse_timestamp(text, timestamp)
+        if (text := self.text(by_timestamp)) is not None:
+            return parse_timestamps(text, by_timestamp)
+        return parse_spec(self.text(f"{side}Offsets") or default, f"{side}Offsets", words=words)
 
     def store(self, call: str) -> StoreOptions:
         path = self.text("path")
@@ -269,16 +264,10 @@ def _pattern(name: str, text: str) -> str:
 
 
 def _assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
-    parsed = _json_object(name, text)
-    for topic, partitions in parsed.items():
-        names.check_topic_name(topic)
-        if not isinstance(partitions, list) or not partitions or not all(map(_is_partition, partitions)):
-            raise InvalidRequestError(
-                f"option {name!r}: topic {topic!r}: expected a list of partitions, found {json.dumps(partitions)}"
-            )
-    if not parsed:
-        raise InvalidRequestError(f'option {name!r}: expected JSON like {{"orders": [0, 1]}}, found an empty object')
-    return {topic: tuple(sorted(set(partitions))) for topic, partitions in parsed.items()}
+    found: dict[str, tuple[int, ...]] = {}
+    for tp in parse_assign(text, name):
+        found[names.check_topic_name(tp.topic)] = (*found.get(tp.topic, ()), tp.partition)
+    return found
 
 
 def _columns(name: str, text: str) -> tuple[str, ...]:
@@ -300,13 +289,22 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _strategy(name: str, text: str) -> Literal["error", "latest"]:
-    value = text.lower()
-    if value == "error":
-        return "error"
-    if value == "latest":
-        return "latest"
-    raise InvalidRequestError(f"option {name!r}: expected error or latest, found {text!r}")
+def _missing_start(given: _Given, start: OffsetSpec) -> Missing:
+    """What `startingOffsetsByTimestampStrategy` and `auto.offset.reset` say, each where it can apply."""
+    strategy = given.parsed("startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error")
+    reset = given.parsed("auto.offset.reset", _one_of("earliest", "latest", "none"), "none")
+    if start.kind in ("timestamp", "timestamps"):
+        return "latest" if strategy == "latest" else "none"
+    return "earliest" if reset == "earliest" else "latest" if reset == "latest" else "none"
+
+
+def _one_of(*choices: str) -> Callable[[str, str], str]:
+    def parse(name: str, text: str) -> str:
+        if text.lower() not in choices:
+            raise InvalidRequestError(f"option {name!r}: expected one of {', '.join(choices)}, found {text!r}")
+        return text.lower()
+
+    return parse
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -351,7 +349,3 @@ def _storage_value(text: str) -> object:
         except ValueError:
             return text
     return text
-
-
-def _is_partition(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31

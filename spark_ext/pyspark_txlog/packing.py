@@ -40,6 +40,19 @@ def rows_of(piece: Piece) -> int:
     return piece.range.rows if isinstance(piece, InlinePiece) else sum(part.rows for part in piece.ranges)
 
 
+def offsets_of(piece: Piece) -> tuple[int, int]:
+    """`[first, end)`: where the piece's rows lie; of a cleaned run, where they lie at most."""
+    ranges = [piece.range] if isinstance(piece, InlinePiece) else piece.ranges
+    if isinstance(piece, FilePiece) and has_gaps(piece):
+        return piece.start, piece.end
+    return ranges[0].base_offset, ranges[-1].base_offset + ranges[-1].rows
+
+
+def has_gaps(piece: Piece) -> bool:
+    """Whether the piece is of a cleaned run, so that a part of its rows is not a range of offsets."""
+    return isinstance(piece, FilePiece) and any(part.by_column for part in piece.ranges)
+
+
 def cost(piece: Piece) -> int:
     """Bytes that reading the piece is worth."""
     if isinstance(piece, InlinePiece):

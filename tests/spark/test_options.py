@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_txlog.options import OffsetOption, parse_read_options, parse_write_options
+from pyspark_txlog.options import parse_read_options, parse_write_options
+from txlog.client.offsets import OffsetSpec
+from txlog.core.names import TopicPartition
 from txlog.errors import (
     InvalidConfigurationError,
     InvalidRequestError,
@@ -23,12 +25,12 @@ WRITE = {"path": "/log", "topic": "orders"}
 def test_defaults_are_those_of_the_kafka_source() -> None:
     options = parse_read_options(READ)
     assert (options.mode, options.topics) == ("subscribe", ("orders",))
-    assert options.start == OffsetOption(name="startingOffsets", text="earliest")
-    assert options.end == OffsetOption(name="endingOffsets", text="latest")
+    assert options.start == OffsetSpec(kind="earliest", option="startingOffsets")
+    assert options.end == OffsetSpec(kind="latest", option="endingOffsets")
     assert options.fail_on_data_loss
     assert options.isolation_level == "read_committed"
     assert (options.columns, options.min_partitions, options.group_id) == (None, None, None)
-    assert options.timestamp_strategy == "error"
+    assert options.missing_start == "none"
 
 
 def test_names_do_not_mind_case() -> None:
@@ -44,7 +46,7 @@ def test_names_do_not_mind_case() -> None:
         }
     )
     assert options.topics == ("a", "b")
-    assert options.start == OffsetOption(name="startingOffsets", text='{"a":{"0":-2}}')
+    assert options.start == OffsetSpec(kind="offsets", option="startingOffsets", offsets={TopicPartition("a", 0): -2})
     assert not options.fail_on_data_loss
     assert options.min_partitions == 4
     assert options.isolation_level == "read_uncommitted"
@@ -60,12 +62,12 @@ def test_a_timestamp_comes_before_offsets_as_in_the_kafka_source() -> None:
         "endingTimestamp": "9",
     }
     options = parse_read_options(given)
-    assert options.start == OffsetOption(name="startingTimestamp", text="5")
-    assert options.end == OffsetOption(name="endingTimestamp", text="9")
+    assert options.start == OffsetSpec(kind="timestamp", option="startingTimestamp", timestamp=5)
+    assert options.end == OffsetSpec(kind="timestamp", option="endingTimestamp", timestamp=9)
 
 
 def test_assign_and_pattern() -> None:
-    options = parse_read_options({"path": "/log", "assign": '{"orders":[2,0,2]}'})
+    options = parse_read_options({"path": "/log", "assign": '{"orders":[2,0]}'})
     assert (options.mode, options.topics, options.partitions) == ("assign", ("orders",), {"orders": (0, 2)})
     assert parse_read_options({"path": "/log", "subscribePattern": "ord.*"}).pattern == "ord.*"
 
@@ -137,7 +139,18 @@ def test_write_options() -> None:
         ({"columns": "[1]"}, InvalidRequestError, "'columns': expected column names"),
         ({"columns": "a,,b"}, InvalidRequestError, "'columns': expected column names"),
         ({"startingOffsets": "committed"}, InvalidRequestError, "name it in 'group.id'"),
-        ({"startingOffsetsByTimestampStrategy": "x"}, InvalidRequestError, "expected error or latest"),
+        ({"startingOffsetsByTimestampStrategy": "x"}, InvalidRequestError, "expected one of error, latest"),
+        ({"auto.offset.reset": "x"}, InvalidRequestError, "expected one of earliest, latest, none"),
+        (
+            {"startingOffsets": "latest"},
+            InvalidConfigurationError,
+            "startingOffsets = 'latest': expected earliest, committed",
+        ),
+        ({"startingOffsets": '{"orders":{"0":-1}}'}, InvalidConfigurationError, "orders-0 says -1"),
+        ({"endingOffsets": "earliest"}, InvalidConfigurationError, "endingOffsets = 'earliest': expected latest"),
+        ({"endingOffsets": '{"orders":{"0":-2}}'}, InvalidConfigurationError, "orders-0 says -2"),
+        ({"startingTimestamp": "noon"}, InvalidConfigurationError, "startingTimestamp = 'noon': expected milliseconds"),
+        ({"endingOffsetsByTimestamp": '{"orders":{"x":1}}'}, InvalidConfigurationError, "'x' is no partition"),
         ({"startingOffsets": ""}, InvalidRequestError, "'startingOffsets' is empty"),
         ({"path": "memory://log"}, UnsupportedStoreError, "in memory lives in one process"),
     ],
@@ -152,10 +165,10 @@ def test_bad_read_options(options: dict[str, Any], error: type[Exception], messa
     [
         ({"subscribe": "orders"}, r"where is the store\? Name its folder or URL in .load"),
         ({"path": "/log"}, "exactly one of .*; found none"),
-        ({"path": "/log", "assign": "[0]"}, "'assign': expected a JSON object"),
-        ({"path": "/log", "assign": "{}"}, "found an empty object"),
-        ({"path": "/log", "assign": '{"orders": [-1]}'}, "'orders': expected a list of partitions"),
-        ({"path": "/log", "assign": '{"orders": [true]}'}, "'orders': expected a list of partitions"),
+        ({"path": "/log", "assign": "[0]"}, r"assign: found '\[0\]', expected"),
+        ({"path": "/log", "assign": "{}"}, "assign: found '{}', expected"),
+        ({"path": "/log", "assign": '{"orders": [-1]}'}, "topic 'orders' has .*, expected a list of partitions"),
+        ({"path": "/log", "assign": '{"orders": [true]}'}, "topic 'orders' has .*, expected a list of partitions"),
         ({"path": "/log", "subscribePattern": "("}, "is no regular expression"),
     ],
 )

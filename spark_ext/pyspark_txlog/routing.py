@@ -1,0 +1,129 @@
+"""To which topic and partition does each row of a DataFrame go?
+
+Topic: the option `topic`, else the row's column `topic`. Partition: the row's column `partition` where it has a value;
+else the hash of the key, as a Kafka producer would compute it; else, for all rows of a Spark task, the task's number
+modulo the topic's partitions. The key's columns are those of the option `key`, or the topic's `key.columns`, or `key`
+in a topic of Kafka's record shape. `topic` and `partition` route only where they are not columns of the topic itself,
+and are not stored then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import types as spark
+
+from pyspark_txlog import schemas
+from pyspark_txlog.options import WriteOptions
+from txlog.client.keys import key_columns_of, partitions_of
+from txlog.core.records import TopicMetadata
+from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.storage.arrow_schema import conform
+
+TOPIC, PARTITION = "topic", "partition"
+_INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
+
+
+def check_routing(options: WriteOptions, schema: spark.StructType) -> None:
+    """Raises InvalidRequestError if neither option nor column names a topic, SchemaMismatchError for columns of wrong type."""
+    if options.topic is not None:
+        return
+    if TOPIC not in schema.names:
+        raise InvalidRequestError(
+            "to which topic? Name it in the option 'topic', or for each row in a column 'topic' of type string"
+        )
+    if not isinstance(schema[TOPIC].dataType, spark.StringType):
+        raise SchemaMismatchError(
+            f"column 'topic': expected string, found {schema[TOPIC].dataType.simpleString()}; it names each row's topic"
+        )
+
+
+class TopicRoute:
+    """How the rows of one frame go into one topic; checked when it is made."""
+
+    def __init__(self, options: WriteOptions, schema: spark.StructType, topic: TopicMetadata) -> None:
+        """Raises SchemaMismatchError naming the column that does not fit the topic."""
+        columns = {field.name for field in topic.schema}
+        routing = {TOPIC} if options.topic is None else set()
+        self.topic = topic
+        self.by_partition = PARTITION in schema.names and PARTITION not in columns
+        if self.by_partition:
+            routing.add(PARTITION)
+            if not isinstance(schema[PARTITION].dataType, _INTEGERS):
+                raise SchemaMismatchError(
+                    f"topic {topic.topic!r}: column 'partition': expected an integer, found "
+                    f"{schema[PARTITION].dataType.simpleString()}; it chooses each row's partition"
+                )
+        self.columns = [name for name in schema.names if name in columns or name not in routing]
+        stored = spark.StructType([field for field in schema.fields if field.name in self.columns])
+        schemas.check_frame(stored, topic.schema, topic.topic)
+        self.key = key_columns_of(topic, options.key)
+        if options.key is not None:
+            missing = next((name for name in self.key if name not in schema.names), None)
+            if missing is not None:
+                raise SchemaMismatchError(f"topic {topic.topic!r}: key column {missing!r} is not in the DataFrame")
+
+    def take(self, rows: pa.Table, task: int) -> tuple[pa.Table, NDArray[np.int32]]:
+        """The rows with exactly the topic's schema, and the partition of each; one without key goes where the task goes.
+
+        Raises SchemaMismatchError: a null where none may be, a partition that is not there.
+        """
+        stored = conform(rows.select(self.columns), self.topic.schema, topic=self.topic.topic)
+        found = partitions_of(stored, self.key, self.topic)
+        if self.by_partition:
+            given = rows.column(PARTITION).cast(pa.int64())
+            chosen = given.fill_null(pa.scalar(-1, pa.int64())).to_numpy()
+            present = given.is_valid().to_numpy()
+            outside = present & ((chosen < 0) | (chosen >= self.topic.partitions))
+            if outside.any():
+                raise UnknownTopicOrPartitionError(
+                    f"topic {self.topic.topic!r} has no partition {int(chosen[outside][0])} (column 'partition'): it has "
+                    f"{self.topic.partitions}, numbered 0 to {self.topic.partitions - 1}"
+                )
+            found = np.where(present, chosen, found).astype(np.int32)
+        return stored, np.where(found < 0, np.int32(task % self.topic.partitions), found)
+
+
+class Router:
+    """Takes the batches of one Spark task apart by topic."""
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        schema: spark.StructType,
+        describe: Callable[[str], TopicMetadata],
+        task: int,
+    ) -> None:
+        self._options = options
+        self._schema = schema
+        self._describe = describe
+        self._task = task
+        self._routes: dict[str, TopicRoute] = {}
+
+    def route(self, batch: pa.RecordBatch) -> Iterator[tuple[TopicMetadata, pa.Table, NDArray[np.int32]]]:
+        """For each topic of the batch its rows, with exactly the topic's schema, and the partition of each.
+
+        Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidTopicError.
+        """
+        table = pa.Table.from_batches([batch])
+        for name, rows in self._by_topic(table):
+            route = self._routes.get(name)
+            if route is None:
+                route = self._routes[name] = TopicRoute(self._options, self._schema, self._describe(name))
+            yield route.topic, *route.take(rows, self._task)
+
+    def _by_topic(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        if self._options.topic is not None:
+            yield self._options.topic, table
+            return
+        topics = table.column(TOPIC)
+        if topics.null_count:
+            raise SchemaMismatchError(
+                f"column 'topic' is null in {topics.null_count} rows; it names each row's topic, unless the option 'topic' does"
+            )
+        for name in pc.unique(topics):
+            yield str(name), table.filter(pc.equal(topics, name))

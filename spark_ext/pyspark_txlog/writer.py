@@ -1,0 +1,159 @@
+"""How does Spark write topics, as a batch: each row once, however often a task runs, all rows or none?
+
+Where Spark runs what:
+
+    driver's side    `begin`, once a write, before any task: checks the frame, then inits the transactional.id, which
+                     fences an older run of the same job. Names of files need its producer id and epoch.
+    executors        `write`, once a task attempt: splits rows by partition and writes files that no log knows.
+    driver's side    `commit`, with the messages of the attempts that won: one transaction, one staged batch a partition.
+    driver's side    `abort`, if a task failed for good or `commit` raised.
+
+The four run in separate Python processes; the writer travels between them by pickling, so what one call changes in it
+no other sees. `abort` therefore never knows whether a commit was tried: it asks the coordinator, and deletes nothing.
+Files of attempts that lost are never named by any record; vacuum removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_txlog.messages import plain_errors, say
+from pyspark_txlog.options import WriteOptions, parse_write_options
+from txlog.client.runtime import Runtime
+from txlog.client.staged import StagedTransaction
+from txlog.core.records import StagedPart, TransactionMetadata
+from txlog.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFiles(WriterCommitMessage):
+    """What one task attempt wrote."""
+
+    parts: tuple[StagedPart, ...]
+
+
+class TxlogWriter(DataSourceArrowWriter):
+    """One write: one staged transaction."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, txn: TransactionMetadata, *, drawn: bool) -> None:
+        self._options = options
+        self._schema = schema
+        self._txn = txn
+        self._drawn = drawn
+
+    @classmethod
+    @plain_errors
+    def begin(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
+        """Checks all that can be checked, then inits the transactional.id. Nothing is written if it raises.
+
+        Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError, and what
+        `StagedTransaction.begin` raises.
+        """
+        from pyspark_txlog.routing import TopicRoute, check_routing
+
+        if overwrite:
+            raise InvalidRequestError(
+                'a log is only appended to: use .mode("append"). To start afresh, delete the topic and create it anew'
+            )
+        parsed = parse_write_options(options)
+        check_routing(parsed, schema)
+        with closing(cls._open(parsed)) as runtime:
+            if parsed.topic is not None:
+                TopicRoute(parsed, schema, runtime.topic(parsed.topic, 0))
+            transaction = StagedTransaction.begin(runtime, parsed.transactional_id, config=_producer_config(parsed))
+            return cls(parsed, schema, transaction.txn, drawn=transaction.drawn)
+
+    @plain_errors
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]  # as pyspark's own
+        """Executor side: this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
+        from pyspark_txlog.routing import Router
+        from txlog.client.staged_files import StagedFiles
+
+        if self._is_repeated:
+            # The coordinator will skip this version: the rows need not even be computed.
+            return TaskFiles(parts=())
+        context = TaskContext.get()
+        with closing(self._open(self._options)) as runtime:
+            router = Router(
+                self._options, self._schema, runtime.topic, context.partitionId() if context is not None else 0
+            )
+            files = StagedFiles(runtime, self._txn, compression=self._options.compression_type)
+            for batch in iterator:
+                for topic, rows, partitions in router.route(batch):
+                    files.add(topic, rows, partitions)
+            return TaskFiles(parts=files.finish())
+
+    @plain_errors
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Driver side: publishes what the winning attempts wrote, in one decision.
+
+        Raises ProducerFencedError, TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError; Spark calls `abort` then.
+        """
+        parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
+        with closing(self._open(self._options)) as runtime:
+            transaction = self._resume(runtime, attempted=False)
+            result = transaction.commit(parts, version=self._options.txn_version)
+            if result.skipped:
+                say(
+                    f"transactional.id {transaction.transactional_id!r}: txn.version {self._options.txn_version} is not above "
+                    f"{result.txn.txn_version}, the last one committed: this write was done before, and is skipped"
+                )
+            transaction.forget()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Driver side: gives the transaction up, unless a commit of it has won. Deletes nothing and raises nothing.
+
+        Spark reports the error that brought it here; what became of the transaction goes to standard error.
+        """
+        try:
+            with closing(self._open(self._options)) as runtime:
+                transaction = self._resume(runtime, attempted=True)
+                if transaction.abort().already_committed:
+                    say(
+                        f"transactional.id {self._txn.transactional_id!r}: the write is reported as failed, but its transaction was "
+                        f"already committed, and all its rows are visible. Do not repeat it{self._hint}"
+                    )
+                transaction.forget()
+        except Exception as error:
+            say(
+                f"transactional.id {self._txn.transactional_id!r}: the failed write could not be aborted now ({type(error).__name__}: "
+                f"{error}). The next write with this id, or `txlog transactions expire`, settles it"
+            )
+
+    @property
+    def _is_repeated(self) -> bool:
+        """Whether the coordinator is sure to skip this version: versions of an id only rise."""
+        version = self._options.txn_version
+        return version is not None and not self._txn.txn_scope and version <= self._txn.txn_version
+
+    @property
+    def _hint(self) -> str:
+        return (
+            ", or repeat it with the same txn.version: it will be skipped"
+            if self._options.txn_version is not None
+            else "; with 'txn.version' a repetition would be recognised"
+        )
+
+    def _resume(self, runtime: Runtime, *, attempted: bool) -> StagedTransaction:
+        return StagedTransaction.resume(
+            runtime, self._txn, drawn=self._drawn, attempted=attempted, config=_producer_config(self._options)
+        )
+
+    @classmethod
+    def _open(cls, options: WriteOptions) -> Runtime:
+        """The store; a test puts a failing one in its place."""
+        return Runtime.open(options.store.path, storage_options=options.store.storage)
+
+
+def _producer_config(options: WriteOptions) -> dict[str, object]:
+    return {"transaction.timeout.ms": options.transaction_timeout_ms}
