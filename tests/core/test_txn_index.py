@@ -27,7 +27,7 @@ FOUR = (txn(0, 0, 10, 11), txn(1, 5, 15, 13), txn(2, 18, 35, 25), txn(3, 32, 50,
         (0, 32, FOUR[:3], True),
         (0, 35, FOUR, True),
         (10, 35, FOUR, True),
-        (0, 13, FOUR[:2], True),  # a stable offset equal to the bound is enough
+        (0, 40, FOUR, True),  # a stable offset equal to the bound is enough
         (0, 12, FOUR[:2], True),
         (11, 35, FOUR[1:], True),
         (20, 41, FOUR[2:], False),
