@@ -41,14 +41,17 @@ def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) ->
     grace (or than `max_age_ms`): only then do records found by name count (DESIGN 2.4).
     """
     limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
-    while True:
-        now_ms = yield Monotonic()
-        if now_ms - view.listed_at_ms >= limit_ms:
-            return (yield from load(ctx, view.topic_partition))
+    now_ms = yield Monotonic()
+    while now_ms - view.listed_at_ms < limit_ms:
         stored = yield from read_slot(view.topic_partition, view.state.next_offset)
+        # The age counts when the answer is there: a process that slept over its GET may see a tail since deleted.
+        now_ms = yield Monotonic()
+        if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
+            break
         if stored is None:
             return view
         view = view.extended(stored)
+    return (yield from load(ctx, view.topic_partition))
 
 
 def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:
