@@ -257,9 +257,9 @@ def _append_entries(
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
         verdict = check_batch(state, draft)
         if isinstance(verdict, Refuse):
-            return Stop(verdict.error)
+            return Stop(verdict.error, refused=True)
         if (wrong := check(state)) is not None:
-            return Stop(wrong)
+            return Stop(wrong, refused=True)
         return next_record(state, draft, now_ms=now_ms, write_id=write_id)
 
     views, view = yield from get_view(ctx, views, tp)

@@ -13,9 +13,17 @@ from typing import Any, TypeAlias
 from txlog.core import chain, envelope, names
 from txlog.core.effects import List, Monotonic, Now, Program, PutIfAbsent, PutOutcome, Sleep
 from txlog.core.names import TopicPartition
-from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, GroupRow, OffsetRow
-from txlog.core.state import PartitionState, StoredRecord
-from txlog.errors import CoordinatorContentionError, OutcomeUnknownError, RecordTooLargeError
+from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, GroupRow, OffsetRow, TransactionEntry
+from txlog.core.state import PartitionState, StoredRecord, stored_record
+from txlog.errors import (
+    CoordinatorContentionError,
+    CorruptRecordError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+    RetriableError,
+    StorageError,
+)
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load, read_slot, refresh
 
@@ -30,6 +38,8 @@ class Stop:
     """Do not append; `value` is the caller's. Counts only on a fresh tail, which `append_slot` sees to."""
 
     value: Any
+    refused: bool = False
+    """Whether it says that the record must not be appended, rather than that there is no need to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,55 +64,86 @@ def append_slot(
 
     `decide` is asked again for every slot; a Stop is final only on a tail that was read after this call began. A
     record that may have landed in a slot since deleted is looked for by its `write_id` and by folded state before
-    anything else is tried (DESIGN 2, 2.4).
+    anything else is tried (DESIGN 2, 2.4). Raises InvalidRequestError or RecordTooLargeError for a record that no reader
+    would take; OutcomeUnknownError if it may have landed, and only then.
     """
-    fresh = False
-    doubtful_slot: int | None = None
-    for race in range(ctx.max_races):
-        if doubtful_slot is not None and (own := _find_own(view, write_id)) is not None:
-            return view, own
-        now_ms = yield Now()
-        decision = decide(view.state, now_ms)
-        if (
-            not isinstance(decision, Stop)
-            and guard is not None
-            and (stop := (yield from guard(view.state))) is not None
-        ):
-            decision = stop
-        if isinstance(decision, Stop):
-            if fresh:
-                return view, decision
-            view, fresh = (yield from refresh(ctx, view)), True
-            continue
-        if doubtful_slot is not None and doubtful_slot < view.sealed_end and not _state_decides(view.state, decision):
-            raise OutcomeUnknownError(
-                f"{view.topic_partition}: a write at offset {doubtful_slot} (producer {decision.producer_id}) may have landed, and "
-                "its slot is gone, so its outcome cannot be settled. Close this producer and open a new one"
-            )
-        started_ms = yield Monotonic()
-        stored = _encoded(view.topic_partition, decision, payload)
-        holder = yield from _create_slot(ctx, view, stored, write_id)
-        if holder is None:
-            # The slot was deleted under us: what is true of it only the state can say.
-            doubtful_slot = decision.base_offset if doubtful_slot is None else min(doubtful_slot, decision.base_offset)
+    in_doubt: CommitRecord | None = None
+    try:
+        fresh = False
+        now_ms = yield Monotonic()
+        if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
+            # An old view's slot may have been deleted: to write there is legal, settled in the end, and in vain.
             view, fresh = (yield from load(ctx, view.topic_partition)), True
-            continue
-        if holder.record.write_id != write_id:
-            # Lost: others are at work. Catch up by name, and step back a little if it happens again and again.
-            if race:
-                yield Sleep(min(2 ** min(race, 6), ctx.retry_backoff_max_ms))
-            view, fresh = (yield from refresh(ctx, view)), True
-            continue
-        acknowledged = yield from _not_overtaken(ctx, view, holder.record.base_offset)
-        if acknowledged:
-            return replace(view.extended(holder), listed_at_ms=started_ms), _appended(holder.record)
-        doubtful_slot = (
-            holder.record.base_offset if doubtful_slot is None else min(doubtful_slot, holder.record.base_offset)
+        for race in range(ctx.max_races):
+            if in_doubt is not None and (own := _find_own(view, write_id)) is not None:
+                return view, own
+            now_ms = yield Now()
+            decision = decide(view.state, now_ms)
+            if (
+                not isinstance(decision, Stop)
+                and guard is not None
+                and (stop := (yield from guard(view.state))) is not None
+            ):
+                decision = stop
+            if isinstance(decision, Stop):
+                if not fresh:
+                    view, fresh = (yield from refresh(ctx, view)), True
+                    continue
+                if in_doubt is not None and decision.refused and not _is_known(view.state, in_doubt):
+                    raise _unknown(view, in_doubt)
+                return view, decision
+            if in_doubt is not None and not (_is_known(view.state, decision) or _is_repeatable(decision)):
+                raise _unknown(view, in_doubt)
+            stored = encode_checked(view.topic_partition, decision, payload)
+            started_ms = yield Monotonic()
+            holder = yield from _create_slot(ctx, view, stored, write_id)
+            if holder is None:
+                # The slot was deleted under us: what is true of it only the state can say.
+                in_doubt = in_doubt or decision
+                view, fresh = (yield from load(ctx, view.topic_partition)), True
+            elif holder.record.write_id == write_id:
+                return replace(view.extended(holder), listed_at_ms=started_ms), _appended(holder.record)
+            else:
+                # Lost: others are at work. Catch up by name, and step back a little if it happens again and again.
+                if race:
+                    yield Sleep(min(2 ** min(race, 6), ctx.retry_backoff_max_ms))
+                view, fresh = (yield from refresh(ctx, view)), True
+        raise CoordinatorContentionError(
+            f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) to other writers; try again"
         )
-        view, fresh = (yield from load(ctx, view.topic_partition)), True
-    raise CoordinatorContentionError(
-        f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) to other writers; try again"
-    )
+    except RetriableError as error:
+        if in_doubt is None:
+            raise
+        raise _unknown(view, in_doubt) from error
+
+
+def encode_checked(
+    tp: TopicPartition, record: CommitRecord, payload: bytes = b"", headroom_bytes: int = 0
+) -> StoredRecord:
+    """The record's stored form, read back as every reader will: one that they refuse would end the partition for all.
+
+    Raises InvalidRequestError, RecordTooLargeError (with `headroom_bytes` to spare).
+    """
+    try:
+        data = envelope.encode(record, payload)
+        if len(data) + headroom_bytes > envelope.MAX_COMMIT_BYTES:
+            raise RecordTooLargeError(
+                f"{tp}: a commit object of {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that one may have; send fewer rows at once"
+            )
+        stored = stored_record(data, tp, record.base_offset)
+    except RecordTooLargeError:
+        raise
+    except (CorruptRecordError, ValueError) as error:
+        raise InvalidRequestError(f"{tp}: this cannot be stored: {error}") from None
+    # A staged COMMIT names files of the epoch that its transaction had (DESIGN 3); vacuum goes by these names.
+    owner = (record.producer_id, record.producer_epoch - (1 if record.kind == "commit" else 0))
+    for file in record.files:
+        parsed = names.parse_rows_path(file.path)
+        if parsed is None or (parsed.producer_id, parsed.producer_epoch) != owner:
+            raise InvalidRequestError(
+                f"{tp}: a batch of producer {owner[0]}, epoch {owner[1]}, names the file {file.path}, which is not of that producer and epoch"
+            )
+    return stored
 
 
 def _create_slot(
@@ -111,18 +152,21 @@ def _create_slot(
     """Puts a record into its slot until somebody holds it. -> the holder; None if the slot lies below a boundary."""
     tp, slot = view.topic_partition, stored.record.base_offset
     path = tp.folder + names.batch_name(slot)
-    data = stored.data
+    sent = False
     for attempt in range(ctx.max_settles):
-        outcome = yield PutIfAbsent(path, data)
-        if outcome is PutOutcome.WRITTEN:
-            return stored
-        # CONFLICT may be one's own write, retried inside the adapter; UNKNOWN may still land. The holder tells.
-        holder = yield from read_slot(tp, slot)
-        if (yield from _not_overtaken(ctx, view, slot)):
+        try:
+            outcome = yield PutIfAbsent(path, stored.data)
+            sent = True
+            # CONFLICT may be one's own write, retried inside the adapter; UNKNOWN may still land. The holder tells.
+            holder = stored if outcome is PutOutcome.WRITTEN else (yield from read_slot(tp, slot))
+            if not (yield from _not_overtaken(ctx, view, slot)):
+                return None
             if holder is not None:
                 return holder
-        else:
-            return None
+        except StorageError:
+            # Surely not applied, if it was the first try; after that a failed request settles nothing.
+            if not sent:
+                raise
         yield Sleep(ctx.backoff_ms(attempt))
     raise OutcomeUnknownError(
         f"{path}: the store did not say in {ctx.max_settles} tries whether the record (write_id {write_id}) was created, and it may still land. "
@@ -137,15 +181,6 @@ def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool
         return True
     listed = yield List(view.topic_partition.folder)
     return chain.parse_listing(listed, view.topic_partition.folder).boundary <= slot
-
-
-def _encoded(tp: TopicPartition, record: CommitRecord, payload: bytes) -> StoredRecord:
-    data = envelope.encode(record, payload)
-    if len(data) > envelope.MAX_COMMIT_BYTES:
-        raise RecordTooLargeError(
-            f"{tp}: a commit object of {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that one may have; send fewer rows at once"
-        )
-    return StoredRecord(record=record, digest=envelope.digest(data), data=data)
 
 
 def _find_own(view: PartitionView, write_id: str) -> Appended | None:
@@ -169,7 +204,22 @@ def _appended(record: CommitRecord) -> Appended:
     return Appended(record.base_offset, record.records, record.timestamp)
 
 
-def _state_decides(state: PartitionState, record: CommitRecord) -> bool:
-    """Whether the fold can say that a doubtful write did not land: it knows the PID, or section 3's re-read vouches for
-    it (transactional PIDs). For a drawn PID that it does not know, and for records without one, it cannot."""
+def _is_known(state: PartitionState, record: CommitRecord) -> bool:
+    """Whether the fold can say what became of a record in doubt: it knows the PID, or section 3's re-read vouches for it
+    (transactional PIDs). Of a drawn PID that it does not know, and of records without one, it can say nothing."""
     return record.producer_id in state.producers or 0 <= record.producer_id < FIRST_DRAWN_PRODUCER_ID
+
+
+def _is_repeatable(record: CommitRecord) -> bool:
+    """Whether a record may be appended though an earlier try may have landed: transitions are compare-and-set on the id's
+    last record, expiries and deletions are checked against the state; neither can be there twice with an effect."""
+    if record.kind == "data":
+        return bool(record.entries) and all(isinstance(entry, TransactionEntry) for entry in record.entries)
+    return record.kind == "expire" or record.deleted_version > 0
+
+
+def _unknown(view: PartitionView, record: CommitRecord) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"{view.topic_partition}: a write at offset {record.base_offset} (producer {record.producer_id}) may have landed, and "
+        "its slot is gone, so its outcome cannot be settled. Close this producer and open a new one"
+    )

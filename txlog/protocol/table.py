@@ -16,7 +16,7 @@ from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.partitioning import internal_partition
 from txlog.core.records import CommitRecord, TransactionEntry, TransactionMetadata, TransactionRow
 from txlog.core.state import PartitionState
-from txlog.core.transactions import Judgement, Transit, is_this_ongoing, not_registered_error
+from txlog.core.transactions import Judgement, Refused, Transit, is_this_ongoing, not_registered_error
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.seal import seal_quietly
@@ -60,17 +60,16 @@ def transit(
         row = state.transactions.get(transactional_id)
         judgement = judge(state, row.value if row is not None else None, now_ms, write_id)
         if not isinstance(judgement, Transit):
-            return Stop(judgement)
+            return Stop(judgement, refused=isinstance(judgement, Refused))
         entry = TransactionEntry(key=transactional_id, value=judgement.to)
         return _table_record(ctx, state, entry, now_ms, write_id)
 
     views, view = yield from get_view(ctx, views, tp)
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
+    # Before sealing: a sealed segment leaves the tail, and the id may have moved on from this record.
+    result = outcome.value if isinstance(outcome, Stop) else Written(_own_row(view, transactional_id, write_id))
     view = yield from seal_quietly(ctx, view)
-    views = with_view(views, view)
-    if isinstance(outcome, Stop):
-        return views, outcome.value
-    return views, Written(_own_row(view, transactional_id, write_id))
+    return with_view(views, view), result
 
 
 def put_tombstone(
@@ -104,7 +103,7 @@ def registered_guard(ctx: Context, views: Views, txn: TransactionMetadata, tp: T
         current = row.value if row is not None else None
         if current is not None and is_this_ongoing(current, txn) and tp in current.partitions:
             return None
-        return Stop(Refuse(not_registered_error(current, txn, tp)))
+        return Stop(Refuse(not_registered_error(current, txn, tp)), refused=True)
 
     return guard
 
