@@ -9,6 +9,7 @@ from txlog.core.effects import NewId, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import CommitRecord, TransactionMetadata
 from txlog.core.state import PartitionState
+from txlog.errors import IllegalStateError
 from txlog.protocol.context import Context, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.slot import Appended, Stop, append_slot
@@ -33,14 +34,16 @@ def append_batch(
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError, UnknownTopicOrPartitionError (the
     topic was deleted), ProducerFencedError, RecordTooLargeError, OutcomeUnknownError. Nothing is written then, but for
-    the last. Repeating the identical draft is always safe.
+    the last. Repeating the identical draft is always safe. IllegalStateError if `txn` is not the draft's, or did not
+    register the partition first (invariant 9); InvalidRequestError for a draft that cannot be stored.
     """
+    _check_transaction(tp, draft, txn)
     write_id = yield NewId()
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
         verdict = check_batch(state, draft)
         if isinstance(verdict, Duplicate | Refuse):
-            return Stop(verdict)
+            return Stop(verdict, refused=isinstance(verdict, Refuse))
         return next_record(state, draft, now_ms=now_ms, write_id=write_id)
 
     views, view = yield from get_view(ctx, views, tp)
@@ -82,3 +85,20 @@ def append_log_start(
     views, view = yield from get_fresh_view(ctx, views, tp)
     view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
     return with_view(views, view), view.state.log_start_offset
+
+
+def _check_transaction(tp: TopicPartition, draft: BatchDraft, txn: TransactionMetadata | None) -> None:
+    """Where the partition knows the producer no re-read of the table follows, so this is the only look at it."""
+    who = f"{tp}: batch of producer {draft.producer_id}, epoch {draft.producer_epoch}"
+    if draft.transactional != (txn is not None):
+        raise IllegalStateError(f"{who}: transactional batches, and only they, are appended with their transaction")
+    if txn is None:
+        return
+    if (txn.producer_id, txn.producer_epoch) != (draft.producer_id, draft.producer_epoch):
+        raise IllegalStateError(
+            f"{who} in the transaction of {txn.transactional_id!r}, which is producer {txn.producer_id}, epoch {txn.producer_epoch}"
+        )
+    if tp not in txn.partitions:
+        raise IllegalStateError(
+            f"{who}: the partition was not registered with the transaction of {txn.transactional_id!r} before"
+        )
