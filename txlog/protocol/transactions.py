@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from txlog.core import envelope, names
-from txlog.core.append_rules import MarkerDraft, marker_is_there, next_control, next_marker
+from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, next_control, next_marker
 from txlog.core.effects import Gather, Get, NewId, Now, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
@@ -44,17 +44,20 @@ from txlog.core.transactions import (
 )
 from txlog.errors import (
     CorruptRecordError,
+    InvalidRequestError,
     InvalidTxnTimeoutError,
     MissingObjectError,
     OutcomeUnknownError,
+    RecordTooLargeError,
     RetriableError,
     TransactionalIdNotFoundError,
+    TxlogError,
 )
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
 from txlog.protocol.put import put_pure
 from txlog.protocol.seal import seal_quietly
-from txlog.protocol.slot import Stop, append_slot
+from txlog.protocol.slot import Stop, append_slot, encode_checked
 from txlog.protocol.table import (
     Written,
     partition_of_producer_id,
@@ -66,6 +69,10 @@ from txlog.protocol.table import (
 
 MAX_STAGED_INLINE_BYTES = 256 * 2**10
 """A longer list of staged files becomes an object of its own, so that the table's records stay small."""
+
+
+_MARKER_HEADROOM_BYTES = 1024
+"""What offsets, digest and timestamp of the real marker may take more than those of the trial one."""
 
 
 class StagedList(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,10 +187,13 @@ def end_transaction(
     `staged` parts become visible with the commit and only then; their files carry this PID and `txn`'s current epoch.
     A repeated call joins what the first one decided. Raises ProducerFencedError, InvalidProducerIdMappingError,
     InvalidTxnStateError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat the
-    call; delete nothing).
+    call; delete nothing). InvalidRequestError or RecordTooLargeError, before anything is decided, for staged parts that
+    could not be rolled forward.
     """
-    staged, staged_object = yield from _staged_object(ctx, txn, staged if commit else ())
+    merged = _merged_parts(txn, staged if commit else ())
+    staged, staged_object = yield from _staged_object(ctx, txn, merged)
     outcome = "commit" if commit else "abort"
+    decided = False
 
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
         return judge_end(
@@ -197,26 +207,37 @@ def end_transaction(
             version=version,
         )
 
-    while True:
-        views, result = yield from transit(ctx, views, txn.transactional_id, judge)
-        if isinstance(result, RollForward):
-            views = yield from _roll_forward_current(ctx, views, txn.transactional_id)
-        elif isinstance(result, Written):
-            views, done = yield from roll_forward(ctx, views, result.row)
-            return views, EndResult(txn=done)
-        elif isinstance(result, Done):
-            return views, EndResult(txn=result.txn)
-        elif isinstance(result, AlreadyCommitted):
-            return views, EndResult(txn=result.txn, already_committed=True)
-        elif isinstance(result, Skipped):
-            if result.txn.state != "ONGOING":
-                return views, EndResult(txn=result.txn, skipped=True)
-            views, ended = yield from end_transaction(ctx, views, txn, commit=False)
-            return views, EndResult(txn=ended.txn, skipped=True)
-        elif isinstance(result, Refused):
-            raise result.error
-        else:
-            raise AssertionError(f"{outcome} of {txn.transactional_id!r} gave {result!r}")
+    try:
+        while True:
+            views, result = yield from transit(ctx, views, txn.transactional_id, judge)
+            if isinstance(result, RollForward):
+                decided = decided or result.prepare.last_epoch == txn.producer_epoch
+                views = yield from _roll_forward_current(ctx, views, txn.transactional_id)
+            elif isinstance(result, Written):
+                decided = True
+                views, done = yield from roll_forward(ctx, views, result.row)
+                return views, EndResult(txn=done)
+            elif isinstance(result, Done):
+                return views, EndResult(txn=result.txn)
+            elif isinstance(result, AlreadyCommitted):
+                return views, EndResult(txn=result.txn, already_committed=True)
+            elif isinstance(result, Skipped):
+                if result.txn.state != "ONGOING":
+                    return views, EndResult(txn=result.txn, skipped=True)
+                views, ended = yield from end_transaction(ctx, views, txn, commit=False)
+                return views, EndResult(txn=ended.txn, skipped=True)
+            elif isinstance(result, Refused):
+                raise result.error
+            else:
+                raise AssertionError(f"{outcome} of {txn.transactional_id!r} gave {result!r}")
+    except RetriableError as error:
+        if not decided:
+            raise
+        # Retriable would mean that nothing was decided, and a caller may then delete what it staged.
+        raise OutcomeUnknownError(
+            f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): its transaction is decided, and "
+            f"finishing it failed ({error}). Repeat the same call; whoever comes next finishes it too"
+        ) from error
 
 
 def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program[tuple[Views, TransactionMetadata]]:
@@ -232,17 +253,7 @@ def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program
 
     def marker(tp: TopicPartition) -> Program[PartitionView]:
         part = parts.get(tp)
-        draft = MarkerDraft(
-            commit=commit,
-            producer_id=txn.producer_id,
-            marker_epoch=txn.producer_epoch,
-            coordinator_epoch=prepare.offset,
-            records=sum(file.rows for file in part.files) + len(part.entries) if part is not None else 0,
-            schema_id=part.schema_id if part is not None else 0,
-            files=part.files if part is not None else (),
-            entries=part.entries if part is not None else (),
-            roll=ctx.roll_of(tp),
-        )
+        draft = _marker_draft(txn, txn.producer_epoch, commit, prepare.offset, part, ctx.roll_of(tp))
         write_id = yield NewId()
 
         def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
@@ -318,12 +329,13 @@ def expire(ctx: Context, views: Views) -> Program[tuple[Views, ExpireResult]]:
             now_ms = yield Now()
             if row.value.state in PREPARED or is_timed_out(row.value, now_ms):
                 views, what = yield from _finish(ctx, views, transactional_id, only_if_timed_out=True)
-                (aborted if what == "aborted" else rolled).append(transactional_id)
+                if what is not None:  # None: somebody else has finished it meanwhile
+                    (aborted if what == "aborted" else rolled).append(transactional_id)
             elif may_expire(row.value, now_ms, ctx.constants.transactional_id_expiration_ms):
                 views, gone = yield from remove(ctx, views, transactional_id)
                 if gone:
                     removed.append(transactional_id)
-        except (RetriableError, OutcomeUnknownError) as error:
+        except TxlogError as error:
             first_error = first_error or error
     if first_error is not None:
         raise first_error
@@ -426,6 +438,54 @@ def _roll_forward_current(ctx: Context, views: Views, transactional_id: str) -> 
     return views
 
 
+def _merged_parts(txn: TransactionMetadata, staged: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
+    """One part a partition, each checked as the record that it will become: a PREPARE_COMMIT is never revoked, so one
+    that cannot be rolled forward would stand for ever."""
+    merged: dict[TopicPartition, StagedPart] = {}
+    for part in staged:
+        tp = part.topic_partition
+        if not names.is_topic_name(part.topic) or part.partition < 0:
+            raise InvalidRequestError(f"{tp} cannot be a partition, and rows were staged for it")
+        before = merged.get(tp)
+        if before is not None and before.schema_id != part.schema_id:
+            raise InvalidRequestError(
+                f"{tp}: rows of schema {before.schema_id} and of schema {part.schema_id} were staged for one commit; write them with one"
+            )
+        merged[tp] = part if before is None else _with_parts(before, part)
+    for tp, part in merged.items():
+        draft = _marker_draft(txn, txn.producer_epoch + 1, True, 0, part, RollPolicy())
+        record = next_marker(PartitionState(topic_partition=tp), draft, now_ms=0, write_id="0" * 32)
+        if not record.records:
+            raise InvalidRequestError(f"{tp}: the part that was staged for it has no rows; leave it out")
+        encode_checked(tp, record, headroom_bytes=_MARKER_HEADROOM_BYTES)
+    return tuple(merged[tp] for tp in sorted(merged))
+
+
+def _with_parts(first: StagedPart, second: StagedPart) -> StagedPart:
+    return msgspec.structs.replace(first, files=first.files + second.files, entries=first.entries + second.entries)
+
+
+def _marker_draft(
+    txn: TransactionMetadata,
+    marker_epoch: int,
+    commit: bool,
+    coordinator_epoch: int,
+    part: StagedPart | None,
+    roll: RollPolicy,
+) -> MarkerDraft:
+    return MarkerDraft(
+        commit=commit,
+        producer_id=txn.producer_id,
+        marker_epoch=marker_epoch,
+        coordinator_epoch=coordinator_epoch,
+        records=sum(file.rows for file in part.files) + len(part.entries) if part is not None else 0,
+        schema_id=part.schema_id if part is not None else 0,
+        files=part.files if part is not None else (),
+        entries=part.entries if part is not None else (),
+        roll=roll,
+    )
+
+
 def _staged_object(
     ctx: Context, txn: TransactionMetadata, staged: tuple[StagedPart, ...]
 ) -> Program[tuple[tuple[StagedPart, ...], StagedObject | None]]:
@@ -434,6 +494,11 @@ def _staged_object(
     unique = yield NewId()
     name = names.staged_list_name(txn.producer_id, txn.producer_epoch, unique)
     data = envelope.encode(StagedList(staged=staged))
+    if len(data) > envelope.MAX_OBJECT_BYTES:
+        raise RecordTooLargeError(
+            f"transactional.id {txn.transactional_id!r}: a list of staged files of {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that one "
+            "may have; write fewer and larger files"
+        )
     yield from put_pure(ctx, state_partition(ctx, txn.transactional_id).folder + name, data)
     return (), StagedObject(name=name, bytes=len(data), digest=envelope.digest(data))
 
