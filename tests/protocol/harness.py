@@ -1,0 +1,650 @@
+"""A store with time, identity and faults owned by the test, processes that can be stepped, paused and killed over it, and
+what a reader would see of it all.
+
+Rows are words: a batch's rows ride inline as a JSON list of them, or lie in a file whose words `Cluster.rows` keeps. So
+tests look at rows and offsets, not at Parquet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from tests.support import list_names
+from txlog.core import envelope, names
+from txlog.core.append_rules import BatchDraft, RollPolicy
+from txlog.core.effects import (
+    Delete,
+    Effect,
+    Gather,
+    Get,
+    List,
+    Monotonic,
+    NewId,
+    NewProducerId,
+    Now,
+    Program,
+    PutIfAbsent,
+    PutOutcome,
+    Sleep,
+    WriteRows,
+)
+from txlog.core.fetch_plan import InlinePiece, RowRange
+from txlog.core.groups import OffsetsCondition, offsets_partition
+from txlog.core.names import TopicPartition
+from txlog.core.records import (
+    Boundary,
+    CommitRecord,
+    DataFile,
+    OffsetValue,
+    StagedPart,
+    StoreConstants,
+    TransactionMetadata,
+)
+from txlog.core.state import PartitionState, StoredRecord, replay, stored_record, to_snapshot
+from txlog.core.transactions import Skipped, TxnVersion
+from txlog.errors import StorageError
+from txlog.protocol import groups, transactions
+from txlog.protocol.append import AppendResult, append_batch
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.load import load
+from txlog.protocol.read import IsolationLevel, ReadPlan, plan_read
+from txlog.protocol.seal import seal, seal_quietly
+from txlog.protocol.table import state_partition
+
+T = TypeVar("T")
+
+A = TopicPartition("orders", 0)
+B = TopicPartition("orders", 1)
+C = TopicPartition("audit", 0)
+USER = (A, B, C)
+HOUR_MS = 3_600_000
+GRACE_MS = 24 * HOUR_MS
+CONSTANTS = StoreConstants(transaction_state_partitions=2, consumer_offsets_partitions=2)
+NEVER_ROLL = RollPolicy(batches=10**9)
+
+Fault: TypeAlias = Literal[
+    "crash",  # the process dies before the request
+    "crash after",
+    "crash in flight",  # ... and the write lands later
+    "applied",  # UNKNOWN, and it was applied
+    "lost",  # UNKNOWN, and it never will be
+    "late",  # UNKNOWN, and it lands when the test says so
+    "hidden retry",  # applied, and answered CONFLICT: the adapter's own second try lost to its first
+    "error",  # StorageError: not applied
+]
+Faults: TypeAlias = Callable[[int, Effect], Fault | None]
+
+
+class Died(BaseException):
+    """The process is gone: no `except Exception` survives it."""
+
+
+def no_faults(number: int, effect: Effect) -> Fault | None:
+    return None
+
+
+def context(**changes: Any) -> Context:
+    """A context with few internal partitions, whose segments do not roll."""
+    defaults: dict[str, Any] = {
+        "constants": CONSTANTS,
+        "roll": {tp.topic: NEVER_ROLL for tp in USER},
+        "internal_roll": NEVER_ROLL,
+    }
+    return Context(**{**defaults, **changes})
+
+
+def rolling(batches: int) -> Context:
+    """A context whose segments roll after so many batches, everywhere."""
+    policy = RollPolicy(batches=batches)
+    return context(roll={tp.topic: policy for tp in USER}, internal_roll=policy)
+
+
+class Cluster:
+    """The store, both clocks, and everything that any process asked of the store."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.rows: dict[str, list[str]] = {}
+        """Path of a file of rows from the root -> its words."""
+        self.now_ms = 1_700_000_000_000
+        self.monotonic_ms = 5_000
+        self.in_flight: list[tuple[str, bytes]] = []
+        self.requests: list[Effect] = []
+        self._ids = 0
+
+    def copy(self) -> Cluster:
+        """The same store in another world."""
+        other = Cluster()
+        other.objects, other.rows = dict(self.objects), dict(self.rows)
+        other.now_ms, other.monotonic_ms = self.now_ms, self.monotonic_ms
+        other.in_flight, other._ids = list(self.in_flight), self._ids
+        return other
+
+    def pass_ms(self, ms: int) -> None:
+        self.now_ms += ms
+        self.monotonic_ms += ms
+
+    def unique(self) -> str:
+        self._ids += 1
+        return f"{self._ids:032x}"
+
+    def land(self) -> None:
+        """Requests in flight arrive."""
+        while self.in_flight:
+            path, data = self.in_flight.pop(0)
+            self.objects.setdefault(path, data)
+
+    def run(self, program: Program[T], faults: Faults = no_faults) -> T:
+        task = Task(self, program, faults)
+        task.run()
+        return task.result  # type: ignore[no-any-return]
+
+    def perform(self, effect: Effect, fault: Fault | None = None) -> Any:
+        if isinstance(effect, Get | List | PutIfAbsent | Delete | WriteRows):
+            self.requests.append(effect)
+            if fault == "crash":
+                raise Died
+            if fault == "error" or (
+                fault is not None and not isinstance(effect, PutIfAbsent) and fault != "crash after"
+            ):
+                raise StorageError(f"planned failure of {effect}"[:200])
+        match effect:
+            case PutIfAbsent(path, data):
+                return self._put(path, data, fault)
+            case _:
+                answer = self._answer(effect)
+                if fault == "crash after":
+                    raise Died
+                return answer
+
+    def _put(self, path: str, data: bytes, fault: Fault | None) -> PutOutcome:
+        if fault in ("late", "crash in flight"):
+            self.in_flight.append((path, data))
+            if fault == "crash in flight":
+                raise Died
+            return PutOutcome.UNKNOWN
+        if fault == "lost":
+            return PutOutcome.UNKNOWN
+        won = path not in self.objects
+        self.objects.setdefault(path, data)
+        if fault == "crash after":
+            raise Died
+        if fault == "applied":
+            return PutOutcome.UNKNOWN
+        return PutOutcome.WRITTEN if won and fault != "hidden retry" else PutOutcome.CONFLICT
+
+    def _answer(self, effect: Effect) -> Any:
+        match effect:
+            case Get(path):
+                return self.objects.get(path)
+            case List(prefix, start_after):
+                return list_names(self.objects, prefix, start_after)
+            case Delete(path):
+                self.objects.pop(path, None)
+            case Now():
+                return self.now_ms
+            case Monotonic():
+                return self.monotonic_ms
+            case Sleep(ms):
+                self.pass_ms(ms)
+            case NewId():
+                return self.unique()
+            case NewProducerId():
+                self._ids += 1
+                return 2**62 + self._ids
+            case WriteRows(topic, file_path, rows):
+                words = [word for inline in rows for word in json.loads(inline.payload)]
+                self.objects[f"{topic}/{file_path}"] = b"parquet"
+                return self.file(topic, file_path, words)
+            case _:
+                raise NotImplementedError(repr(effect))
+        return None
+
+    def file(self, topic: str, path: str, words: Sequence[str]) -> DataFile:
+        """A file of rows: its words are kept here, its object is a stand-in."""
+        self.objects[f"{topic}/{path}"] = b"parquet"
+        self.rows[f"{topic}/{path}"] = list(words)
+        return DataFile(
+            path=path, rows=len(words), bytes=7, digest=None, footer_digest="f" * 64, row_groups=(len(words),)
+        )
+
+    # -- what maintenance will do -------------------------------------------------------------------------------------
+
+    def clean_tail(self, tp: TopicPartition, ctx: Context | None = None) -> int:
+        """Boundary at the sealed end, then the slots below are deleted, as maintenance does `delete.grace.ms` after
+        sealing. -> the boundary."""
+        view = self.run(load(ctx or context(), tp))
+        end = view.sealed_end
+        boundary = envelope.encode(Boundary(offset=end, created_at=self.now_ms))
+        self.objects.setdefault(tp.folder + names.boundary_name(end), boundary)
+        for path in list(self.objects):
+            if path.startswith(tp.folder) and path.endswith(".batch") and path < tp.folder + names.batch_name(end):
+                del self.objects[path]
+        return end
+
+    # -- what lies there ----------------------------------------------------------------------------------------------
+
+    def batches(self, tp: TopicPartition) -> list[StoredRecord]:
+        """Commit records in the store, by offset, whether they count or not."""
+        found = []
+        for name in list_names(self.objects, tp.folder):
+            parsed = names.parse_partition_object(name)
+            if isinstance(parsed, names.NumberedName) and parsed.kind == "batch":
+                found.append(stored_record(self.objects[tp.folder + name], tp, parsed.number))
+        return found
+
+    def records(self, tp: TopicPartition) -> list[CommitRecord]:
+        return [stored.record for stored in self.batches(tp)]
+
+    def kinds(self, tp: TopicPartition) -> str:
+        """The chain in letters: d(ata), c(ommit), a(bort), l(og_start), e(xpire); capital: a commit with rows."""
+        return "".join(
+            record.kind[0].upper() if record.kind == "commit" and record.records else record.kind[0]
+            for record in self.records(tp)
+        )
+
+    def view(self, tp: TopicPartition) -> PartitionView:
+        return self.run(load(context(), tp))
+
+    def state(self, tp: TopicPartition) -> PartitionState:
+        return self.view(tp).state
+
+    def read(self, tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> dict[int, str]:
+        """Offset -> word, as a reader from the log start sees it."""
+        view = self.view(tp)
+        _, plan = self.run(plan_read(context(), view, view.state.log_start_offset, None, isolation))
+        return dict(self.words(plan))
+
+    def words(self, plan: ReadPlan) -> Iterator[tuple[int, str]]:
+        for piece in plan.pieces:
+            ranges: tuple[RowRange, ...]
+            if isinstance(piece, InlinePiece):
+                words, ranges = json.loads(piece.payload), (piece.range,)
+            else:
+                words = self.rows[f"{piece.topic_partition.topic}/{piece.file.path}"]
+                ranges = piece.ranges
+            for row_range in ranges:
+                for row in range(row_range.rows):
+                    yield row_range.base_offset + row, words[row_range.first_row + row]
+
+    def txn(self, transactional_id: str = "x") -> TransactionMetadata | None:
+        tp = state_partition(context(), transactional_id)
+        row = self.state(tp).transactions.get(transactional_id)
+        return row.value if row is not None else None
+
+    def committed(self, group: str = "g") -> dict[int, int]:
+        """Partition of `orders` -> committed offset."""
+        tp = offsets_partition(group, CONSTANTS.consumer_offsets_partitions)
+        return {
+            key[2]: row.entry.value.offset
+            for key, row in self.state(tp).committed.items()
+            if key[0] == group and row.entry.value is not None
+        }
+
+    def partitions(self) -> list[TopicPartition]:
+        found = set()
+        for path in self.objects:
+            parts = path.split("/")
+            if len(parts) > 2 and parts[1].isdecimal():
+                found.add(TopicPartition(parts[0], int(parts[1])))
+        return sorted(found)
+
+    def check(self, *, settled: bool = True) -> None:
+        """Invariants 1, 3, 7, 9 and 16 over everything that is in the store; settled: no transaction is open."""
+        for tp in self.partitions():
+            view = self.view(tp)
+            state = view.state
+            boundary = view.boundary
+            stored = [each for each in self.batches(tp) if each.record.base_offset >= boundary]
+            if not boundary:
+                again = replay(PartitionState(topic_partition=tp), stored)
+                assert again.next_offset == state.next_offset
+                assert to_snapshot(again) == to_snapshot(state), tp
+            seen: set[tuple[int, int, int]] = set()
+            for record in (each.record for each in stored):
+                key = (record.producer_id, record.producer_epoch, record.base_sequence)
+                if record.base_sequence >= 0:
+                    assert key not in seen, f"{tp}: {key} twice"
+                    seen.add(key)
+                for file in record.files:
+                    assert f"{tp.topic}/{file.path}" in self.objects, f"{tp}: {file.path} is gone"
+                    parsed = names.parse_rows_path(file.path)
+                    assert parsed is not None
+                    epoch = record.producer_epoch - (record.kind == "commit")
+                    assert (parsed.producer_id, parsed.producer_epoch) == (record.producer_id, epoch)
+            if settled:
+                assert state.open_transactions == (), tp
+                assert state.pending == {}, tp
+                assert state.last_stable_offset == state.next_offset, tp
+
+
+@dataclass(eq=False)
+class _Frame:
+    program: Program[Any]
+    children: list[Program[Any]] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+    gathers: bool = False
+
+
+class Task:
+    """A program that stops before each request to the store. A Gather's programs run one after another."""
+
+    def __init__(self, cluster: Cluster, program: Program[Any], faults: Faults = no_faults) -> None:
+        self.cluster = cluster
+        self.faults = faults
+        self.count = 0
+        """Requests made."""
+        self.done = False
+        self.pending: Effect | None = None
+        """The request that the next step makes."""
+        self._value: Any = None
+        self._error: Exception | None = None
+        self._frames = [_Frame(program)]
+        self._resume(None, None)
+
+    @property
+    def result(self) -> Any:
+        assert self.done
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def step(self, fault: Fault | None = None) -> None:
+        """Makes the pending request, with `fault` or what the task's own plan says. A Died goes through."""
+        assert not self.done
+        assert self.pending is not None
+        self.count += 1
+        effect, self.pending = self.pending, None
+        try:
+            answer = self.cluster.perform(effect, fault or self.faults(self.count, effect))
+        except Exception as error:
+            self._resume(None, error)
+        else:
+            self._resume(answer, None)
+
+    def run(self, until: Callable[[Effect], bool] | None = None) -> Task:
+        """Steps to the end, or until the pending request is such a one."""
+        while not self.done:
+            assert self.pending is not None
+            if until is not None and until(self.pending):
+                return self
+            self.step()
+        return self
+
+    def _resume(self, answer: Any, error: Exception | None) -> None:
+        while True:
+            frame = self._frames[-1]
+            if frame.gathers:
+                if frame.children:
+                    self._frames.append(_Frame(frame.children.pop(0)))
+                    answer, error = None, None
+                    continue
+                frame.gathers = False
+                answer = tuple(frame.results)
+                error = frame.errors[0] if frame.errors else None
+            try:
+                effect = frame.program.send(answer) if error is None else frame.program.throw(error)
+            except StopIteration as stop:
+                if self._leave(stop.value, None):
+                    return
+                continue
+            except Exception as raised:
+                if self._leave(None, raised):
+                    return
+                continue
+            answer, error = None, None
+            if isinstance(effect, Gather):
+                frame.gathers, frame.children = True, list(effect.programs)
+                frame.results, frame.errors = [], []
+            elif isinstance(effect, Get | List | PutIfAbsent | Delete | WriteRows):
+                self.pending = effect
+                return
+            else:
+                answer = self.cluster.perform(effect)
+
+    def _leave(self, value: Any, error: Exception | None) -> bool:
+        self._frames.pop()
+        if not self._frames:
+            self.done, self._value, self._error = True, value, error
+            return True
+        parent = self._frames[-1]
+        if error is not None:
+            parent.errors.append(error)
+        else:
+            parent.results.append(value)
+        return False
+
+
+class Process:
+    """One client: its own views, its own transaction, at most one. Methods are programs; `do` runs one."""
+
+    def __init__(
+        self, cluster: Cluster, transactional_id: str = "x", ctx: Context | None = None, faults: Faults = no_faults
+    ) -> None:
+        self.cluster = cluster
+        self.transactional_id = transactional_id
+        self.ctx = ctx or context()
+        self.faults = faults
+        self.views: Views = {}
+        self.txn: TransactionMetadata | None = None
+        self.sequences: dict[TopicPartition, int] = {}
+        self.staged: list[StagedPart] = []
+        self.pid = -1
+        self.epoch = -1
+
+    def do(self, program: Program[T]) -> T:
+        return self.cluster.run(program, self.faults)
+
+    def start(self, program: Program[Any]) -> Task:
+        return Task(self.cluster, program, self.faults)
+
+    @property
+    def identity(self) -> TransactionMetadata:
+        assert self.txn is not None
+        return self.txn
+
+    def _take(self, txn: TransactionMetadata) -> TransactionMetadata:
+        if (txn.producer_id, txn.producer_epoch) != (self.pid, self.epoch):
+            self.sequences, self.staged = {}, []
+        self.txn, self.pid, self.epoch = txn, txn.producer_id, txn.producer_epoch
+        return txn
+
+    def init(self, timeout_ms: int = 60_000) -> Program[TransactionMetadata]:
+        self.views, txn = yield from transactions.init_producer(self.ctx, self.views, self.transactional_id, timeout_ms)
+        return self._take(txn)
+
+    def idempotent(self) -> Program[int]:
+        """A producer without a transactional.id: a drawn producer id."""
+        self.pid, self.epoch = (yield NewProducerId()), 0
+        return self.pid
+
+    def register(self, *tps: TopicPartition) -> Program[TransactionMetadata | Skipped]:
+        self.views, txn = yield from transactions.add_partitions(self.ctx, self.views, self.identity, tps)
+        assert isinstance(txn, TransactionMetadata)
+        return self._take(txn)
+
+    def draft(self, tp: TopicPartition, *words: str, in_file: bool = False, schema_id: int = 0) -> BatchDraft:
+        files: tuple[DataFile, ...] = ()
+        payload = b""
+        if in_file:
+            path = names.rows_file_path(tp.partition, self.pid, self.epoch, self.cluster.unique())
+            files = (self.cluster.file(tp.topic, path, words),)
+        else:
+            payload = json.dumps(words).encode()
+        return BatchDraft(
+            records=len(words),
+            producer_id=self.pid,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequences.get(tp, 0),
+            transactional=self.txn is not None,
+            schema_id=schema_id,
+            files=files,
+            payload=payload,
+            roll=self.ctx.roll_of(tp),
+        )
+
+    def append(self, tp: TopicPartition, draft: BatchDraft) -> Program[AppendResult]:
+        self.views, result = yield from append_batch(self.ctx, self.views, tp, draft, self.txn)
+        self.sequences[tp] = draft.base_sequence + draft.records
+        view = yield from seal_quietly(self.ctx, self.views[tp])
+        self.views = {**self.views, tp: view}
+        return result
+
+    def send(self, tp: TopicPartition, *words: str, **kwargs: Any) -> Program[AppendResult]:
+        """Registers the partition if need be, and appends."""
+        if self.txn is not None and tp not in self.txn.partitions:
+            yield from self.register(tp)
+        return (yield from self.append(tp, self.draft(tp, *words, **kwargs)))
+
+    def stage(self, tp: TopicPartition, *words: str, schema_id: int = 0) -> StagedPart:
+        """Writes a file for the commit to name."""
+        path = names.rows_file_path(tp.partition, self.pid, self.epoch, self.cluster.unique())
+        part = StagedPart(
+            topic=tp.topic,
+            partition=tp.partition,
+            schema_id=schema_id,
+            files=(self.cluster.file(tp.topic, path, words),),
+        )
+        self.staged.append(part)
+        return part
+
+    def stage_offsets(self, offsets: Mapping[int, int], group: str = "g") -> None:
+        values = {TopicPartition("orders", p): OffsetValue(offset=offset) for p, offset in offsets.items()}
+        self.staged.extend(groups.staged_offsets(group, values, self.ctx.constants, self.cluster.now_ms))
+
+    def send_offsets(
+        self,
+        offsets: Mapping[int, int],
+        group: str = "g",
+        condition: OffsetsCondition | None = None,
+        version: TxnVersion | None = None,
+    ) -> Program[TransactionMetadata | Skipped]:
+        values = {TopicPartition("orders", p): OffsetValue(offset=offset) for p, offset in offsets.items()}
+        self.views, txn = yield from groups.send_offsets(
+            self.ctx, self.views, self.identity, group, values, condition, version
+        )
+        return txn if isinstance(txn, Skipped) else self._take(txn)
+
+    def end(
+        self, commit: bool, staged: Sequence[StagedPart] | None = None, version: TxnVersion | None = None
+    ) -> Program[transactions.EndResult]:
+        parts = tuple(self.staged if staged is None else staged)
+        self.views, ended = yield from transactions.end_transaction(
+            self.ctx, self.views, self.identity, commit, parts, version
+        )
+        self._take(ended.txn)
+        return ended
+
+    def commit(self, **kwargs: Any) -> Program[transactions.EndResult]:
+        return self.end(True, **kwargs)
+
+    def abort(self) -> Program[transactions.EndResult]:
+        return self.end(False)
+
+    def commit_offsets(
+        self, offsets: Mapping[int, int | None], group: str = "g", condition: OffsetsCondition | None = None
+    ) -> Program[None]:
+        values = {
+            TopicPartition("orders", p): None if offset is None else OffsetValue(offset=offset)
+            for p, offset in offsets.items()
+        }
+        self.views = yield from groups.commit_offsets(self.ctx, self.views, group, values, condition)
+
+    def fetch_offsets(self, *partitions: int, group: str = "g", stable: bool = True) -> Program[dict[int, int | None]]:
+        tps = [TopicPartition("orders", p) for p in partitions]
+        self.views, found = yield from groups.fetch_offsets(self.ctx, self.views, group, tps, stable)
+        return {tp.partition: value.offset if value is not None else None for tp, value in found.items()}
+
+    def seal(self, tp: TopicPartition) -> Program[PartitionView]:
+        view = yield from seal(self.ctx, (yield from load(self.ctx, tp)))
+        self.views = {**self.views, tp: view}
+        return view
+
+
+def is_put(path_part: str) -> Callable[[Effect], bool]:
+    """A conditional write whose path contains that."""
+    return lambda effect: isinstance(effect, PutIfAbsent) and path_part in effect.path
+
+
+def nth_put(number: int, fault: Fault, path_part: str = "", *, times: int = 1) -> Faults:
+    """That fault at the n-th conditional write (from 1) whose path contains `path_part`, and the next `times` - 1."""
+    seen = 0
+
+    def faults(_: int, effect: Effect) -> Fault | None:
+        nonlocal seen
+        if isinstance(effect, PutIfAbsent) and path_part in effect.path:
+            seen += 1
+            if number <= seen < number + times:
+                return fault
+        return None
+
+    return faults
+
+
+def at(number: int, fault: Fault) -> Faults:
+    """That fault at the n-th request."""
+    return lambda count, _: fault if count == number else None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a program asked of the store; rounds count requests that wait for another one's answer."""
+
+    gets: int = 0
+    lists: int = 0
+    puts: int = 0
+    others: int = 0
+    rounds: int = 0
+    put_rounds: int = 0
+
+    def then(self, other: Cost) -> Cost:
+        return self._sum(other, self.rounds + other.rounds, self.put_rounds + other.put_rounds)
+
+    def beside(self, other: Cost) -> Cost:
+        return self._sum(other, max(self.rounds, other.rounds), max(self.put_rounds, other.put_rounds))
+
+    def _sum(self, other: Cost, rounds: int, put_rounds: int) -> Cost:
+        return replace(
+            self,
+            gets=self.gets + other.gets,
+            lists=self.lists + other.lists,
+            puts=self.puts + other.puts,
+            others=self.others + other.others,
+            rounds=rounds,
+            put_rounds=put_rounds,
+        )
+
+
+def measure(cluster: Cluster, program: Program[T]) -> tuple[T, Cost]:
+    """Runs a program and counts."""
+    cost, answer, error = Cost(), None, None
+    while True:
+        try:
+            effect = program.send(answer) if error is None else program.throw(error)
+        except StopIteration as stop:
+            return stop.value, cost
+        answer, error = None, None
+        try:
+            if isinstance(effect, Gather):
+                runs = [measure(cluster, child) for child in effect.programs]
+                together = Cost()
+                for _, child_cost in runs:
+                    together = together.beside(child_cost)
+                cost = cost.then(together)
+                answer = tuple(value for value, _ in runs)
+                continue
+            if isinstance(effect, Get):
+                cost = cost.then(Cost(gets=1, rounds=1))
+            elif isinstance(effect, List):
+                cost = cost.then(Cost(lists=1, rounds=1))
+            elif isinstance(effect, PutIfAbsent):
+                cost = cost.then(Cost(puts=1, rounds=1, put_rounds=1))
+            elif isinstance(effect, Delete | WriteRows):
+                cost = cost.then(Cost(others=1, rounds=1))
+            answer = cluster.perform(effect)
+        except Exception as raised:
+            error = raised
