@@ -1,0 +1,114 @@
+"""PROTOCOL.md says what the code does: its examples, fields, errors and features are the code's, its rules can be cited."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.golden.examples import PROTOCOL, examples, rendered
+from txlog import errors
+from txlog.core import features, records, schema
+from txlog.protocol.transactions import StagedList
+
+ROOT = PROTOCOL.parent
+DOCUMENT = PROTOCOL.read_text()
+HEADINGS = [match[1] for match in re.finditer(r"^#+ (.*)$", DOCUMENT, re.MULTILINE)]
+STRUCTS = {
+    name: kind
+    for name, kind in {**vars(records), "StagedList": StagedList}.items()
+    if inspect.isclass(kind) and issubclass(kind, msgspec.Struct) and not name.startswith("_")
+}
+SHOWN_IN_WORDS = {"TransactionRow", "OffsetRow", "PendingOffsets", "GroupRow", "BatchMetadata"}
+RULES = re.findall(r"^\* \*\*([WRC]\d+)\*\*", DOCUMENT, re.MULTILINE)
+SOURCES = [path for folder in ("txlog", "spark_ext", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_every_example_is_printed_from_the_golden_store() -> None:
+    blocks = examples()
+    assert rendered(DOCUMENT, blocks) == DOCUMENT, "run: python -m tests.golden.examples --write"
+    assert {name for name in blocks if f"<!-- example: {name} -->" in DOCUMENT} == set(blocks)
+
+
+def tables() -> dict[str, list[str]]:
+    """Names in the first column of each table that follows a `<!-- fields: … -->`."""
+    found = {}
+    for match in re.finditer(r"<!-- fields: (\w+) -->\n\|.*\n\|.*\n((?:\|.*\n)+)", DOCUMENT):
+        cells = [line.split("|")[1] for line in match[2].splitlines()]
+        found[match[1]] = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(STRUCTS))
+def test_every_field_of_every_object_stands_in_its_table_in_order(name: str) -> None:
+    fields = [field.encode_name for field in msgspec.structs.fields(STRUCTS[name])]
+    if name in SHOWN_IN_WORDS:
+        assert all(f"`{field}`" in DOCUMENT or field in DOCUMENT for field in fields)
+    else:
+        assert tables()[name] == fields
+
+
+def test_no_table_is_of_an_object_that_does_not_exist() -> None:
+    assert set(tables()) <= set(STRUCTS)
+
+
+def test_every_type_of_a_column_stands_in_the_table_of_types() -> None:
+    types = DOCUMENT.split("\n## Types\n")[1].split("\n## ")[0]
+    for name in (*schema.SCALAR_TYPES, "decimal(p,s)", "list", "map", "struct", *schema.RESERVED_PREFIXES):
+        assert f"`{name}`" in types, name
+
+
+def test_every_error_stands_beside_its_group() -> None:
+    section = DOCUMENT.split("\n## Errors\n")[1].split("\n## ")[0]
+    rows = {match[1]: match[0] for match in re.finditer(r"^\| `(\w+)` \|.*$", section, re.MULTILINE)}
+    root = errors.TxlogError
+    groups = {group.__name__ for group in root.__subclasses__()}
+    assert set(rows) == groups
+    for kind in vars(errors).values():
+        if inspect.isclass(kind) and issubclass(kind, root) and kind is not root and kind.__name__ not in groups:
+            group = next(base.__name__ for base in kind.__mro__ if base.__name__ in groups)
+            assert f"`{kind.__name__}`" in rows[group], kind
+
+
+def test_every_feature_stands_in_the_table_of_features() -> None:
+    section = DOCUMENT.split("\n## Features\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.MULTILINE)) == set(features.KNOWN_FEATURES)
+
+
+def test_rules_are_numbered_once_and_without_gaps() -> None:
+    for letter in "WRC":
+        numbers = [int(rule[1:]) for rule in RULES if rule[0] == letter]
+        assert numbers == list(range(1, len(numbers) + 1)), letter
+
+
+def test_every_rule_that_is_cited_exists() -> None:
+    cited = set(re.findall(r"\b([WRC]\d{1,2})\b", DOCUMENT))
+    for path in SOURCES:
+        cited |= set(re.findall(r"PROTOCOL\.md,? ([WRC]\d{1,2})\b", path.read_text()))
+    assert cited <= set(RULES)
+
+
+def test_every_section_that_is_cited_exists() -> None:
+    for path in [*SOURCES, ROOT / "README.md", ROOT / "CHANGELOG.md"]:
+        for section in re.findall(r'PROTOCOL\.md\)?, "([^"{}]+)"', path.read_text()):
+            assert section in HEADINGS, f"{path.name} cites {section!r}"
+
+
+def test_every_link_leads_to_a_heading() -> None:
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADINGS}
+    links = set(re.findall(r"\]\(#([^)]*)\)", DOCUMENT))
+    assert links <= anchors, links - anchors
+
+
+def test_every_invariant_names_tests_that_exist() -> None:
+    section = DOCUMENT.split("\n## Invariants\n")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if re.match(r"\| \d+ \|", line)]
+    assert [int(row[0].strip("| ")) for row in rows] == list(range(1, 18))
+    for row in rows:
+        guards = re.findall(r"`(tests/[\w/]+\.py|benchmarks/[\w/]+\.py)`", row[-1])
+        assert guards or "not yet implemented" in row[-1], row[0]
+        for guard in guards:
+            assert Path(ROOT, guard).is_file(), guard
