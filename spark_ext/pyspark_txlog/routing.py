@@ -9,7 +9,7 @@ and are not stored then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,8 @@ from pyspark.sql import types as spark
 from pyspark_txlog import schemas
 from pyspark_txlog.options import WriteOptions
 from txlog.client.keys import key_columns_of, partitions_of
+from txlog.client.runtime import Runtime
+from txlog.core.names import check_topic_name
 from txlog.core.records import TopicMetadata
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.storage.arrow_schema import conform
@@ -45,7 +47,7 @@ def check_routing(options: WriteOptions, schema: spark.StructType) -> None:
 class TopicRoute:
     """How the rows of one frame go into one topic; checked when it is made."""
 
-    def __init__(self, options: WriteOptions, schema: spark.StructType, topic: TopicMetadata) -> None:
+    def __init__(self, runtime: Runtime, options: WriteOptions, schema: spark.StructType, topic: TopicMetadata) -> None:
         """Raises SchemaMismatchError naming the column that does not fit the topic."""
         columns = {field.name for field in topic.schema}
         routing = {TOPIC} if options.topic is None else set()
@@ -61,7 +63,7 @@ class TopicRoute:
         self.columns = [name for name in schema.names if name in columns or name not in routing]
         stored = spark.StructType([field for field in schema.fields if field.name in self.columns])
         schemas.check_frame(stored, topic.schema, topic.topic)
-        self.key = key_columns_of(topic, options.key)
+        self.key = key_columns_of(runtime.settings, topic, options.key)
         if options.key is not None:
             missing = next((name for name in self.key if name not in schema.names), None)
             if missing is not None:
@@ -91,16 +93,10 @@ class TopicRoute:
 class Router:
     """Takes the batches of one Spark task apart by topic."""
 
-    def __init__(
-        self,
-        options: WriteOptions,
-        schema: spark.StructType,
-        describe: Callable[[str], TopicMetadata],
-        task: int,
-    ) -> None:
+    def __init__(self, runtime: Runtime, options: WriteOptions, schema: spark.StructType, task: int) -> None:
+        self._runtime = runtime
         self._options = options
         self._schema = schema
-        self._describe = describe
         self._task = task
         self._routes: dict[str, TopicRoute] = {}
 
@@ -113,8 +109,11 @@ class Router:
         for name, rows in self._by_topic(table):
             route = self._routes.get(name)
             if route is None:
-                route = self._routes[name] = TopicRoute(self._options, self._schema, self._describe(name))
+                route = self._routes[name] = self._open(name)
             yield route.topic, *route.take(rows, self._task)
+
+    def _open(self, name: str) -> TopicRoute:
+        return TopicRoute(self._runtime, self._options, self._schema, self._runtime.topic(check_topic_name(name)))
 
     def _by_topic(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         if self._options.topic is not None:

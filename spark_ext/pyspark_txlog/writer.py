@@ -69,7 +69,7 @@ class TxlogWriter(DataSourceArrowWriter):
         check_routing(parsed, schema)
         with closing(cls._open(parsed)) as runtime:
             if parsed.topic is not None:
-                TopicRoute(parsed, schema, runtime.topic(parsed.topic, 0))
+                TopicRoute(runtime, parsed, schema, runtime.topic(parsed.topic, 0))
             transaction = StagedTransaction.begin(runtime, parsed.transactional_id, config=_producer_config(parsed))
             return cls(parsed, schema, transaction.txn, drawn=transaction.drawn)
 
@@ -84,9 +84,8 @@ class TxlogWriter(DataSourceArrowWriter):
             return TaskFiles(parts=())
         context = TaskContext.get()
         with closing(self._open(self._options)) as runtime:
-            router = Router(
-                self._options, self._schema, runtime.topic, context.partitionId() if context is not None else 0
-            )
+            task = context.partitionId() if context is not None else 0
+            router = Router(runtime, self._options, self._schema, task)
             files = StagedFiles(runtime, self._txn, compression=self._options.compression_type)
             for batch in iterator:
                 for topic, rows, partitions in router.route(batch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import types as spark
+from pyspark.sql import SparkSession, types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_txlog import schemas
@@ -81,7 +81,7 @@ def test_spark_and_arrow_agree_on_every_type() -> None:
 
 
 def test_types_without_a_counterpart_are_refused_by_name() -> None:
-    frame = spark.StructType([spark.StructField("gap", spark.DayTimeIntervalType())])
+    frame = types.StructType([types.StructField("gap", types.DayTimeIntervalType())])
     with pytest.raises(SchemaMismatchError, match="frame: column 'gap': no topic can hold interval day to second"):
         schemas.to_fields(frame, "frame")
 
@@ -128,6 +128,7 @@ def test_topics_read_together_need_equal_columns() -> None:
     assert schemas.select({"orders": ORDERS, "audit": other}, ("order_id", "_topic")).names == ["order_id", "_topic"]
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "ddl",
     [
@@ -136,15 +137,17 @@ def test_topics_read_together_need_equal_columns() -> None:
         "carrier string, _timestamp timestamp, _topic string, _partition int",
     ],
 )
-def test_a_user_schema_selects(ddl: str) -> None:
-    schemas.check_user_schema(spark.StructType.fromDDL(ddl), {"orders": ORDERS})
+def test_a_user_schema_selects(spark: SparkSession, ddl: str) -> None:
+    schemas.check_user_schema(types.StructType.fromDDL(ddl), {"orders": ORDERS})
 
 
-def test_a_user_schema_may_loosen_nested_nullability() -> None:
+@pytest.mark.spark
+def test_a_user_schema_may_loosen_nested_nullability(spark: SparkSession) -> None:
     ddl = "tags map<string, timestamp_ntz>, items array<struct<sku: string, price: decimal(10,2)>>"
-    schemas.check_user_schema(spark.StructType.fromDDL(ddl), {"orders": NESTED})
+    schemas.check_user_schema(types.StructType.fromDDL(ddl), {"orders": NESTED})
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [
@@ -154,13 +157,14 @@ def test_a_user_schema_may_loosen_nested_nullability() -> None:
         ("_offset int", "column '_offset': the topic has bigint not null, the schema of this read asks for int"),
     ],
 )
-def test_a_user_schema_does_not_cast(ddl: str, message: str) -> None:
+def test_a_user_schema_does_not_cast(spark: SparkSession, ddl: str, message: str) -> None:
     with pytest.raises(SchemaMismatchError, match=message):
-        schemas.check_user_schema(spark.StructType.fromDDL(ddl), {"orders": ORDERS})
+        schemas.check_user_schema(types.StructType.fromDDL(ddl), {"orders": ORDERS})
     with pytest.raises(SchemaMismatchError, match="at least one column"):
-        schemas.check_user_schema(spark.StructType([]), {"orders": ORDERS})
+        schemas.check_user_schema(types.StructType([]), {"orders": ORDERS})
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "ddl",
     [
@@ -171,10 +175,11 @@ def test_a_user_schema_does_not_cast(ddl: str, message: str) -> None:
         "order_id bigint, amount void",
     ],
 )
-def test_a_frame_may_leave_out_nullable_columns_and_be_narrower(ddl: str) -> None:
-    schemas.check_frame(spark.StructType.fromDDL(ddl), ORDERS, "orders")
+def test_a_frame_may_leave_out_nullable_columns_and_be_narrower(spark: SparkSession, ddl: str) -> None:
+    schemas.check_frame(types.StructType.fromDDL(ddl), ORDERS, "orders")
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [
@@ -188,11 +193,12 @@ def test_a_frame_may_leave_out_nullable_columns_and_be_narrower(ddl: str) -> Non
         ("order_id bigint, carrier string, carrier string", "two columns 'carrier'"),
     ],
 )
-def test_a_frame_that_does_not_fit_is_refused_by_column(ddl: str, message: str) -> None:
+def test_a_frame_that_does_not_fit_is_refused_by_column(spark: SparkSession, ddl: str, message: str) -> None:
     with pytest.raises(SchemaMismatchError, match=message):
-        schemas.check_frame(spark.StructType.fromDDL(ddl), ORDERS, "orders")
+        schemas.check_frame(types.StructType.fromDDL(ddl), ORDERS, "orders")
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("ddl", "fits"),
     [
@@ -206,8 +212,8 @@ def test_a_frame_that_does_not_fit_is_refused_by_column(ddl: str, message: str) 
         ("tags array<string>", False),
     ],
 )
-def test_nested_columns_fit_or_not(ddl: str, fits: bool) -> None:
-    frame = spark.StructType.fromDDL(ddl)
+def test_nested_columns_fit_or_not(spark: SparkSession, ddl: str, fits: bool) -> None:
+    frame = types.StructType.fromDDL(ddl)
     if fits:
         schemas.check_frame(frame, NESTED, "orders")
     else:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from txlog.client.runtime import check_columns
-from txlog.config import TopicConfig
+from txlog.client.settings import Settings
 from txlog.core.records import TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS
 from txlog.storage.keys import NO_KEY, partition_table
@@ -19,14 +19,14 @@ __all__ = ["NO_KEY", "key_columns_of", "partitions_of"]
 _KAFKA_COLUMNS = [(field.name, field.type) for field in KAFKA_FIELDS]
 
 
-def key_columns_of(topic: TopicMetadata, columns: Sequence[str] | None = None) -> tuple[str, ...]:
+def key_columns_of(settings: Settings, topic: TopicMetadata, columns: Sequence[str] | None = None) -> tuple[str, ...]:
     """`columns`, if the call names some; else the topic's `key.columns`; else `key` in a topic of Kafka's shape.
 
     Raises SchemaMismatchError for a column that the topic lacks.
     """
     if columns is not None:
         return check_columns(topic, tuple(columns))
-    configured = TopicConfig.parse(topic.config).key_columns
+    configured = settings.topic_config(topic).key_columns
     if configured:
         return configured
     return ("key",) if [(field.name, field.type) for field in topic.schema] == _KAFKA_COLUMNS else ()
@@ -35,7 +35,7 @@ def key_columns_of(topic: TopicMetadata, columns: Sequence[str] | None = None) -
 def partitions_of(rows: pa.Table, key_columns: Sequence[str], topic: TopicMetadata) -> NDArray[np.int32]:
     """The partition of each row, as Kafka's producer would choose it; NO_KEY where there is no key.
 
-    Key columns must have the topic's types (`txlog.storage.arrow_schema.conform` gives them). Raises
-    SchemaMismatchError for a type that cannot be a key.
+    `rows` have exactly the topic's schema (`txlog.storage.arrow_schema.conform`). Raises SchemaMismatchError for a type
+    that cannot be a key.
     """
     return partition_table(rows, key_columns, topic.partitions)

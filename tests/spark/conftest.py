@@ -1,0 +1,134 @@
+"""One Spark session for the whole run, and a log to write to and read from with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import pyspark_txlog
+import txlog
+from txlog.client.store import Store
+
+ORDERS = pa.schema(
+    [
+        pa.field("order_id", pa.int64(), nullable=False),
+        pa.field("amount", pa.float64()),
+        pa.field("carrier", pa.string()),
+    ]
+)
+
+
+@pytest.fixture(scope="session")
+def spark_console(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that stands for the console of Spark's processes: they keep the standard error they were started with."""
+    return tmp_path_factory.mktemp("spark") / "console.txt"
+
+
+@pytest.fixture(scope="session")
+def spark(spark_console: Path) -> Iterator[SparkSession]:
+    """The session: two cores, and tasks that may fail three times before their job does."""
+    ours = os.dup(2)
+    with spark_console.open("wb") as console:
+        os.dup2(console.fileno(), 2)
+        try:
+            session = pyspark_txlog.session("txlog tests", master="local[2,4]")
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
+    yield session
+    session.stop()
+
+
+class Console:
+    """What Spark's processes have printed since the test began."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start = path.stat().st_size
+
+    def text(self) -> str:
+        return self._path.read_bytes()[self._start :].decode()
+
+
+@pytest.fixture
+def console(spark: SparkSession, spark_console: Path) -> Iterator[Console]:
+    """The user's view of standard error; shown with a test that fails."""
+    made = Console(spark_console)
+    yield made
+    sys.stderr.write(made.text())
+
+
+class Log:
+    """A store below a test's own folder, through txlog and through Spark."""
+
+    def __init__(self, url: str, spark: SparkSession) -> None:
+        self.url = url
+        self.spark = spark
+        self.store: Store = txlog.open(url, storage_options={"fsync": False})
+
+    def create(
+        self, topic: str = "orders", schema: pa.Schema | None = ORDERS, partitions: int = 2, **config: str
+    ) -> None:
+        self.store.create_topic(
+            topic, schema, partitions, config={key.replace("_", "."): value for key, value in config.items()}
+        )
+
+    def frame(self, first: int, count: int, tasks: int = 2) -> DataFrame:
+        """Orders `first` to `first + count - 1`."""
+        return self.spark.range(first, first + count, numPartitions=tasks).selectExpr(
+            "id AS order_id", "id * 0.5D AS amount", "concat('c', id % 3) AS carrier"
+        )
+
+    def write(self, frame: DataFrame, topic: str | None = "orders", *, source: str = "txlog", **options: Any) -> None:
+        writer = frame.write.format(source).mode("append").option("storage.fsync", "false")
+        for name, value in (({"topic": topic} if topic else {}) | dotted(options)).items():
+            writer = writer.option(name, str(value))
+        writer.save(self.url)
+
+    def read(self, topic: str | None = "orders", *, schema: str | None = None, **options: Any) -> DataFrame:
+        reader = self.spark.read.format("txlog")
+        for name, value in (({"subscribe": topic} if topic else {}) | dotted(options)).items():
+            reader = reader.option(name, str(value))
+        return (reader.schema(schema) if schema else reader).load(self.url)
+
+    def ids(self, topic: str = "orders", **options: Any) -> list[int]:
+        """What Spark reads, as sorted order ids: with multiplicity."""
+        return sorted(row.order_id for row in self.read(topic, columns="order_id", **options).collect())
+
+    def ends(self, topic: str = "orders") -> list[tuple[int, int]]:
+        """(last stable offset, log end offset) of each partition."""
+        found = self.store.admin().list_offsets(topic)
+        return [(info.last_stable_offset, info.log_end_offset) for _, info in sorted(found.items())]
+
+    def transactions(self) -> dict[str, str]:
+        """State by transactional.id."""
+        return {txn.transactional_id: txn.state for txn in self.store.admin().list_transactions()}
+
+    def files(self, topic: str = "orders") -> list[Path]:
+        """Files of rows, whether a record names them or not."""
+        return sorted((Path(self.url) / topic).glob("*/rows/*.parquet"))
+
+
+@pytest.fixture
+def log(spark: SparkSession, console: Console, tmp_path: Path) -> Iterator[Log]:
+    """An empty log."""
+    made = Log(str(tmp_path / "log"), spark)
+    yield made
+    made.store.close()
+
+
+def dotted(options: dict[str, Any]) -> dict[str, Any]:
+    """`transactional_id="x"` is the option `transactional.id`; names in camel case stay."""
+    return {name.replace("_", "."): value for name, value in options.items()}
+
+
+def rows(frame: DataFrame, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The frame's rows as sorted tuples."""
+    return sorted(tuple(row) for row in frame.select(*columns).collect())

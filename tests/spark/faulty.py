@@ -1,0 +1,68 @@
+"""A txlog data source whose store fails at chosen points, in the very process in which Spark runs that step.
+
+`format("txlog-faulty")` with options `fault.begin`, `fault.write`, `fault.commit`, `fault.abort`: each a fault in the words
+of `txlog.testing.failing_store.Fault.parse`. Shipped code knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_txlog import TxlogDataSource
+from pyspark_txlog.writer import TaskFiles, TxlogWriter
+from txlog.client.runtime import Runtime
+from txlog.storage.open import open_object_store
+from txlog.testing.failing_store import FailingStore, Fault
+
+
+class FaultyDataSource(TxlogDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "txlog-faulty"
+
+    def writer(self, schema: StructType, overwrite: bool) -> TxlogWriter:
+        faults = {name: text for name, text in self.options.items() if name.startswith("fault.")}
+        options = {name: text for name, text in self.options.items() if name not in faults}
+        with failing(faults.get("fault.begin")):
+            writer = FaultyWriter.begin(options, schema, overwrite=overwrite)
+        writer.faults = faults
+        return writer
+
+
+class FaultyWriter(TxlogWriter):
+    faults: Mapping[str, str]
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
+        with failing(self.faults.get("fault.write")):
+            return super().write(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with failing(self.faults.get("fault.commit")):
+            super().commit(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with failing(self.faults.get("fault.abort")):
+            super().abort(messages)
+
+
+@contextmanager
+def failing(fault: str | None) -> Iterator[None]:
+    """Every store that is opened meanwhile fails as `fault` says."""
+    if fault is None:
+        yield
+        return
+    original = Runtime.open
+
+    def open_failing(url: str, *, storage_options: Mapping[str, object] | None = None, **others: Any) -> Runtime:
+        store = FailingStore(open_object_store(url, storage_options), Fault.parse(fault))
+        return original(url, storage_options=storage_options, object_store=store, **others)
+
+    with mock.patch.object(Runtime, "open", open_failing):
+        yield

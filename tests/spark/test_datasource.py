@@ -1,0 +1,190 @@
+"""`format("txlog")` in a real Spark: found by its name, every type there and back, rows with their place in the log."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import pyspark_txlog
+from tests.spark.conftest import ORDERS, Log, rows
+from txlog.storage.arrow_schema import KAFKA_SHAPE
+
+pytestmark = pytest.mark.spark
+
+UTC = datetime.UTC
+EVERY_TYPE = pa.schema(
+    [
+        pa.field("row", pa.int32(), nullable=False),
+        pa.field("a_bool", pa.bool_()),
+        pa.field("a_byte", pa.int8()),
+        pa.field("a_short", pa.int16()),
+        pa.field("a_long", pa.int64()),
+        pa.field("a_float", pa.float32()),
+        pa.field("a_double", pa.float64()),
+        pa.field("a_string", pa.string()),
+        pa.field("some_bytes", pa.binary()),
+        pa.field("a_date", pa.date32()),
+        pa.field("an_instant", pa.timestamp("us", "UTC")),
+        pa.field("a_wall_clock", pa.timestamp("us")),
+        pa.field("a_decimal", pa.decimal128(38, 9)),
+        pa.field("a_list", pa.list_(pa.field("element", pa.int64()))),
+        pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),
+        pa.field(
+            "nested",
+            pa.list_(
+                pa.field(
+                    "element",
+                    pa.struct(
+                        [pa.field("key", pa.string(), nullable=False), pa.field("when", pa.timestamp("us", "UTC"))]
+                    ),
+                    nullable=False,
+                )
+            ),
+        ),
+    ]
+)
+FULL: tuple[Any, ...] = (
+    1,
+    True,
+    -128,
+    32767,
+    -(2**63),
+    1.5,
+    -0.1,
+    "naïve ☃ \U0001f680",
+    b"\x00\xff",
+    datetime.date(1582, 10, 15),
+    datetime.datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC),
+    datetime.datetime(1969, 12, 31, 23, 59, 59, 999999),
+    Decimal("12345678901234567890123456789.123456789"),
+    [1, None, 2**63 - 1],
+    {"a": 1.0, "b": None},
+    [("k", datetime.datetime(2000, 2, 29, tzinfo=UTC)), ("l", None)],
+)
+EMPTY = (2, *[None] * 15)
+ZERO: tuple[Any, ...] = (
+    3,
+    False,
+    0,
+    0,
+    0,
+    0.0,
+    0.0,
+    "",
+    b"",
+    datetime.date(1970, 1, 1),
+    None,
+    None,
+    Decimal(0),
+    [],
+    {},
+    [],
+)
+
+
+def test_spark_finds_the_source_by_its_name_alone(spark: SparkSession, log: Log) -> None:
+    log.create()
+    for name in ("txlog", "TxLog"):
+        frame = spark.read.format(name).option("subscribe", "orders").load(log.url)
+        assert frame.columns == ORDERS.names
+        assert frame.count() == 0
+    assert pyspark_txlog.DefaultSource is pyspark_txlog.TxlogDataSource
+
+
+def test_every_type_there_and_back(log: Log) -> None:
+    log.create("everything", EVERY_TYPE, 1)
+    spark = log.spark
+    wanted = log.read("everything").schema
+    frame = spark.createDataFrame([FULL, EMPTY, ZERO], wanted, verifySchema=False)
+    log.write(frame, "everything")
+    found = log.read("everything")
+    assert found.schema == wanted
+    assert found.orderBy("row").collect() == frame.orderBy("row").collect()
+
+
+def test_what_spark_wrote_is_what_python_reads(log: Log) -> None:
+    log.create("everything", EVERY_TYPE, 1)
+    log.write(log.spark.createDataFrame([FULL], log.read("everything").schema, verifySchema=False), "everything")
+    with log.store.consumer("everything", auto_offset_reset="earliest") as consumer:
+        batch = consumer.poll(1000)
+    assert batch is not None
+    (row,) = batch.select(EVERY_TYPE.names).to_pylist()
+    assert row["an_instant"] == FULL[10]
+    assert row["a_wall_clock"] == FULL[11]
+    assert row["a_decimal"] == FULL[12]
+    assert row["nested"][0] == {"key": "k", "when": datetime.datetime(2000, 2, 29, tzinfo=UTC)}
+
+
+def test_what_python_wrote_is_what_spark_reads(log: Log) -> None:
+    log.create()
+    with log.store.producer() as producer:
+        future = producer.send("orders", [{"order_id": 7, "amount": 1.5, "carrier": None}], partition=1)
+        written = future.result()
+    found = log.read(columns="*,_topic,_partition,_offset,_timestamp").collect()
+    assert [tuple(row)[:6] for row in found] == [(7, 1.5, None, "orders", 1, written.base_offset)]
+    assert int(found[0]._timestamp.timestamp() * 1000) == written.timestamp
+
+
+def test_a_topic_of_kafkas_shape(log: Log) -> None:
+    log.create("events", None, 3)
+    frame = log.spark.sql(
+        "SELECT CAST(CAST(id AS STRING) AS BINARY) AS key, CAST('v' AS BINARY) AS value FROM range(30)"
+    )
+    log.write(frame, "events")
+    log.write(frame, "events")
+    found = log.read("events", columns="key,value,headers,timestamp,_partition").collect()
+    assert len(found) == 60
+    assert {bytes(row.value) for row in found} == {b"v"}
+    assert all(row.headers is None and row.timestamp is None for row in found)
+    # One key, one partition; and the hash is Kafka's.
+    places = {bytes(row.key): row._partition for row in found}
+    assert len({(bytes(row.key), row._partition) for row in found}) == 30
+    assert set(places.values()) == {0, 1, 2}
+    assert log.read("events").columns == KAFKA_SHAPE.names
+
+
+def test_offsets_are_dense_and_each_row_has_one(log: Log) -> None:
+    log.create(partitions=3)
+    log.write(log.frame(0, 1000, tasks=4))
+    log.write(log.frame(1000, 10))
+    found = rows(log.read(columns="_partition,_offset,order_id"), ["_partition", "_offset"])
+    by_partition: dict[int, list[int]] = {}
+    for partition, offset in found:
+        by_partition.setdefault(partition, []).append(offset)
+    assert sum(map(len, by_partition.values())) == 1010
+    assert all(offsets == list(range(len(offsets))) for offsets in by_partition.values())
+    assert log.ids() == list(range(1010))
+
+
+def test_a_frame_may_be_narrower_and_in_any_order(log: Log) -> None:
+    log.create()
+    log.write(log.spark.sql("SELECT 'x' AS carrier, CAST(5 AS SMALLINT) AS order_id, CAST(2 AS FLOAT) AS amount"))
+    log.write(log.spark.sql("SELECT CAST(6 AS TINYINT) AS order_id"))
+    assert rows(log.read(), ORDERS.names[:1]) == [(5,), (6,)]
+    assert [tuple(row) for row in log.read().orderBy("order_id").collect()] == [(5, 2.0, "x"), (6, None, None)]
+
+
+def test_sessions_in_other_time_zones_write_the_same_instant(log: Log) -> None:
+    log.create("times", pa.schema([pa.field("at", pa.timestamp("us", "UTC")), pa.field("wall", pa.timestamp("us"))]), 1)
+    spark = log.spark
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        frame = spark.sql("SELECT TIMESTAMP_MILLIS(1357016400000) AS at, TIMESTAMP_NTZ'2013-01-01 05:00:00' AS wall")
+        log.write(frame, "times")
+        assert log.read("times").exceptAll(frame).count() == 0
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    found = log.read("times").selectExpr("CAST(at AS STRING)", "CAST(wall AS STRING)").collect()
+    assert [tuple(row) for row in found] == [("2013-01-01 05:00:00", "2013-01-01 05:00:00")]
+
+
+def test_sql_sees_a_topic_as_a_table(log: Log) -> None:
+    log.create()
+    log.write(log.frame(0, 10))
+    log.read().createOrReplaceTempView("orders")
+    assert log.spark.sql("SELECT sum(amount) AS total FROM orders WHERE order_id < 4").collect()[0].total == 3.0
