@@ -104,11 +104,12 @@ def plan_reads(
     session: Session,
     ranges: Mapping[TopicPartition, tuple[int, int | None]],
     isolation: str = "read_committed",
-    indexes: ReadIndexes | None = None,
+    indexes: Mapping[TopicPartition, ReadIndexes] | None = None,
 ) -> dict[TopicPartition, ReadPlan]:
     """Plans `[start, end)` of each partition, in parallel, on the views that the session has; loads those it lacks.
 
-    An end of None, or beyond it, is the end of the isolation level. Raises OffsetOutOfRangeError with the valid range.
+    An end of None, or beyond it, is the end of the isolation level. `indexes` are those of earlier plans, which need not
+    be read again. Raises OffsetOutOfRangeError with the valid range.
     """
     level = check_isolation(isolation)
     if not ranges:
@@ -118,7 +119,7 @@ def plan_reads(
         def one(tp: TopicPartition) -> Program[tuple[PartitionView, ReadPlan]]:
             start, end = ranges[tp]
             _, view = yield from get_view(ctx, views, tp)
-            return (yield from plan_read(ctx, view, start, end, level, indexes))
+            return (yield from plan_read(ctx, view, start, end, level, (indexes or {}).get(tp)))
 
         found = yield Gather(tuple(one(tp) for tp in ranges))
         return {**views, **{view.topic_partition: view for view, _ in found}}, [made for _, made in found]

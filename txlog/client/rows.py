@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -53,7 +54,7 @@ def schema_of(
 def with_metadata(batch: pa.RecordBatch, tp: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
     """`batch` of `read_pieces` in the form of `schema`, which is of `schema_of`."""
     rows = batch.num_rows
-    arrays = []
+    arrays: list[pa.Array[Any]] = []
     for name in schema.names:
         if name == TOPIC_COLUMN:
             arrays.append(pa.repeat(pa.scalar(tp.topic, pa.string()), rows))

@@ -54,6 +54,7 @@ class Runtime:
         self.url = store.url if url is None or "://" not in url else url
         self.storage_options = dict(storage_options or {})
         self.settings = settings or Settings()
+        self._client = self.settings.client_config()
         self.clock: Clock = clock or SystemClock()
         self.ids: IdGenerator = ids or SystemIds()
         self.driver = Driver(store, self.clock, self.ids)
@@ -109,12 +110,13 @@ class Runtime:
 
     def context(self, *, retry_backoff_ms: int | None = None, retry_backoff_max_ms: int | None = None) -> Context:
         """What protocol calls need; roll policies are those of the topics seen so far."""
-        client = self.settings.client_config()
         return Context(
             constants=self.constants,
             roll=self._rolls,
-            retry_backoff_ms=client.retry_backoff_ms if retry_backoff_ms is None else retry_backoff_ms,
-            retry_backoff_max_ms=client.retry_backoff_max_ms if retry_backoff_max_ms is None else retry_backoff_max_ms,
+            retry_backoff_ms=self._client.retry_backoff_ms if retry_backoff_ms is None else retry_backoff_ms,
+            retry_backoff_max_ms=(
+                self._client.retry_backoff_max_ms if retry_backoff_max_ms is None else retry_backoff_max_ms
+            ),
         )
 
     def make_store(self) -> StoreDescriptor:
@@ -134,7 +136,7 @@ class Runtime:
 
         Raises UnknownTopicOrPartitionError, naming the most similar topic, InvalidTopicError.
         """
-        limit_ms = self.settings.client_config().metadata_max_age_ms if max_age_ms is None else max_age_ms
+        limit_ms = self._client.metadata_max_age_ms if max_age_ms is None else max_age_ms
         now_ms = self.clock.monotonic_ms()
         with self._lock:
             known = self._topics.get(name)

@@ -1,0 +1,241 @@
+"""Which rows wait to be sent, and which of them are a batch by now? Kafka's RecordAccumulator.
+
+Sends to one partition are joined until a batch has `batch.size` bytes or has waited for `linger.ms`; one batch of a
+partition is in flight at a time, so the order of a partition is the order of its sends. Values and bookkeeping only:
+who sends, and when, is `txlog.client.sender`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from txlog.core.append_rules import BatchDraft
+from txlog.core.names import TopicPartition
+from txlog.core.records import DataFile, TopicMetadata
+
+NO_PARTITION = -1
+NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordMetadata:
+    """Where the rows of one send lie.
+
+    If its keys spread them over several partitions, `parts` has one of these for each and `partition` and `base_offset`
+    are -1. In a staged transaction rows have no offset before the commit: `base_offset` is -1.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    """Offset of the first row; the others follow without a gap."""
+    records: int
+    timestamp: int
+    """Append time, milliseconds; -1 in a staged transaction."""
+    parts: tuple[RecordMetadata, ...] = ()
+
+
+class Send:
+    """One call of `send`: its future waits for the rows in all partitions."""
+
+    def __init__(self, topic: str, parts: int) -> None:
+        self.future: Future[RecordMetadata] = Future()
+        # Nobody can cancel rows that may be in the log.
+        self.future.set_running_or_notify_cancel()
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._missing = parts
+        self._over = False
+        self._parts: list[RecordMetadata] = []
+
+    def done(self, part: RecordMetadata) -> None:
+        """The rows of one partition are in."""
+        with self._lock:
+            self._parts.append(part)
+            last = len(self._parts) == self._missing and not self._over
+            self._over |= last
+        if last:
+            self.future.set_result(self._joined())
+
+    def failed(self, error: BaseException) -> None:
+        """Rows of one partition are not in, or nobody knows."""
+        with self._lock:
+            first, self._over = not self._over, True
+        if first:
+            self.future.set_exception(error)
+
+    def _joined(self) -> RecordMetadata:
+        parts = tuple(sorted(self._parts, key=lambda part: part.partition))
+        if len(parts) == 1:
+            return parts[0]
+        return RecordMetadata(
+            topic=self._topic,
+            partition=NO_PARTITION,
+            base_offset=NO_OFFSET,
+            records=sum(part.records for part in parts),
+            timestamp=max(part.timestamp for part in parts),
+            parts=parts,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Rows of a batch that belong to one send."""
+
+    send: Send
+    rows: int
+
+
+class Batch:
+    """Rows of one partition that go together. Once placed, a retry presents the identical draft (pitfall P30)."""
+
+    def __init__(self, tp: TopicPartition, topic: TopicMetadata, *, created_ms: int, deadline_ms: int) -> None:
+        self.tp = tp
+        self.topic = topic
+        self.created_ms = created_ms
+        self.deadline_ms = deadline_ms
+        self.rows = 0
+        self.bytes = 0
+        self.closed = False
+        """Whether no rows may join any more."""
+        self.attempts = 0
+        self.doubtful = False
+        """Whether an attempt may have written it."""
+        self.retry_at_ms = 0
+        self.draft: BatchDraft | None = None
+        self.placed_at_ms = 0
+        self._tables: list[pa.Table] = []
+        self._shares: list[_Share] = []
+
+    def add(self, table: pa.Table, send: Send) -> None:
+        """Takes rows of one send."""
+        self._tables.append(table)
+        self._shares.append(_Share(send, table.num_rows))
+        self.rows += table.num_rows
+        self.bytes += table.nbytes
+
+    def table(self) -> pa.Table:
+        """All rows, in the order of the sends."""
+        return pa.concat_tables(self._tables)
+
+    def done(self, base_offset: int, timestamp: int) -> None:
+        """The batch is in, from `base_offset` on."""
+        at = base_offset
+        for share in self._shares:
+            share.send.done(
+                RecordMetadata(
+                    topic=self.tp.topic,
+                    partition=self.tp.partition,
+                    base_offset=at,
+                    records=share.rows,
+                    timestamp=timestamp,
+                )
+            )
+            at += share.rows if base_offset >= 0 else 0
+
+    def failed(self, error: BaseException) -> None:
+        """The batch is not in, or nobody knows."""
+        for share in self._shares:
+            share.send.failed(error)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of a staged batch, which becomes part of the log with the commit."""
+
+    tp: TopicPartition
+    schema_id: int
+    file: DataFile
+
+
+class Accumulator:
+    """The batches of all partitions, in order. Not thread-safe: its owner holds a lock."""
+
+    def __init__(self, *, batch_bytes: int, linger_ms: int | None, delivery_timeout_ms: int) -> None:
+        self._batch_bytes = batch_bytes
+        self._linger_ms = linger_ms
+        """None: a batch waits until it is full or flushed."""
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._queues: dict[TopicPartition, deque[Batch]] = {}
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def add(self, tp: TopicPartition, topic: TopicMetadata, table: pa.Table, send: Send, now_ms: int) -> None:
+        """Takes rows of one send for one partition."""
+        queue = self._queues.setdefault(tp, deque())
+        last = queue[-1] if queue else None
+        size = table.nbytes
+        fits = (
+            last is not None
+            and not last.closed
+            and last.topic.schema_id == topic.schema_id
+            and last.bytes + size <= self._batch_bytes
+        )
+        if last is None or not fits:
+            if last is not None:
+                last.closed = True
+            last = Batch(tp, topic, created_ms=now_ms, deadline_ms=now_ms + self._delivery_timeout_ms)
+            queue.append(last)
+        last.add(table, send)
+        self.bytes += size
+        if last.bytes >= self._batch_bytes:
+            last.closed = True
+
+    def flush(self) -> None:
+        """No batch waits for more rows."""
+        for queue in self._queues.values():
+            queue[-1].closed = True
+
+    def take_ready(self, now_ms: int) -> list[Batch]:
+        """The first batch of each partition that may be sent now; they are closed, and stay until `remove`."""
+        ready = []
+        for queue in self._queues.values():
+            batch = queue[0]
+            if batch.retry_at_ms <= now_ms and (batch.closed or self._lingered(batch, now_ms)):
+                batch.closed = True
+                ready.append(batch)
+        return ready
+
+    def next_retry_ms(self) -> int | None:
+        """When the next batch may be tried again, if one waits for that."""
+        times = [queue[0].retry_at_ms for queue in self._queues.values() if queue[0].attempts]
+        return min(times, default=None)
+
+    def next_linger_ms(self) -> int | None:
+        """When the next batch has waited long enough, if one waits for that."""
+        if self._linger_ms is None:
+            return None
+        times = [queue[0].created_ms for queue in self._queues.values() if not queue[0].closed]
+        return min(times) + self._linger_ms if times else None
+
+    def remove(self, batch: Batch) -> None:
+        """Forgets a batch that `take_ready` gave."""
+        queue = self._queues.get(batch.tp)
+        if queue is not None and queue[0] is batch:
+            queue.popleft()
+            self.bytes -= batch.bytes
+            if not queue:
+                del self._queues[batch.tp]
+
+    def remove_all(self, keep: Iterable[Batch] = ()) -> list[Batch]:
+        """Forgets every batch but those in `keep`, and returns them."""
+        kept = set(keep)
+        removed = [batch for batch in self if batch not in kept]
+        self._queues = {batch.tp: deque([batch]) for batch in kept}
+        self.bytes = sum(batch.bytes for batch in kept)
+        return removed
+
+    def __iter__(self) -> Iterator[Batch]:
+        for queue in self._queues.values():
+            yield from queue
+
+    def _lingered(self, batch: Batch, now_ms: int) -> bool:
+        return self._linger_ms is not None and now_ms - batch.created_ms >= self._linger_ms

@@ -1,0 +1,449 @@
+"""How does a program read? Kafka's consumer, handing out Arrow batches.
+
+`poll` returns rows of one partition with their `_offset`, `_timestamp`, `_topic` and `_partition`. `assign` needs no
+group; `subscribe` makes this consumer the one member of its group, which fences older members' commits (DESIGN 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from txlog.client import offsets as lookup
+from txlog.client.fetcher import Fetcher
+from txlog.client.groups import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    Offsets,
+    check_offset,
+    offset_values,
+    topic_partition,
+)
+from txlog.client.reading import check_isolation, consumer_session
+from txlog.client.runtime import Runtime
+from txlog.config import Layer
+from txlog.core.effects import Program
+from txlog.core.groups import OffsetsCondition
+from txlog.core.names import TopicPartition, check_topic_name
+from txlog.core.records import GroupValue, OffsetValue
+from txlog.errors import IllegalStateError, InvalidRequestError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from txlog.protocol import groups as protocol
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.read import end_offset
+
+MAX_RESETS = 3
+"""How often one poll may find a position out of range that a fresh look finds in range."""
+
+
+class Consumer:
+    """Reads rows. For one thread; close it, or use it as a context manager."""
+
+    def __init__(self, runtime: Runtime, call: Layer) -> None:
+        self._config = config = runtime.settings.consumer_config(call)
+        self._runtime = runtime
+        self.group_id = config.group_id
+        self.isolation_level = check_isolation(config.isolation_level)
+        who = f"consumer {config.client_id!r}" if config.client_id else "consumer"
+        self._who = who if config.group_id is None else f"{who} (group {config.group_id!r})"
+        self._session = consumer_session(runtime, config, self._who)
+        self._fetcher = Fetcher(self._session, self.isolation_level, config.max_poll_records)
+        self._topics: tuple[str, ...] = ()
+        """Topics whose partitions are all read, new ones too."""
+        self._member: GroupValue | None = None
+        self._committed: dict[TopicPartition, int] = {}
+        """What this consumer knows to be committed; a commit of the same again is spared."""
+        self._handed: dict[TopicPartition, int] = {}
+        """Positions before the last poll: everything below was handed out earlier, and is done with."""
+        self._last_commit_ms = runtime.clock.monotonic_ms()
+        self._last_topics_ms = self._last_commit_ms
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{self._who} of {self._runtime.where}, {len(self._fetcher.assigned)} partitions>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            # What the last poll handed out was perhaps not worked through.
+            self._close(self._handed)
+        except Exception as failure:
+            error.add_note(f"closing {self._who} failed too: {type(failure).__name__}: {failure}")
+
+    # -- what is read -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: str | Iterable[str]) -> None:
+        """Reads all partitions of `topics` as the member of its group; an older member's commits fail from now on.
+
+        Positions are the group's committed offsets, else `auto.offset.reset`. Raises IllegalStateError without group.id,
+        UnknownTopicOrPartitionError, InvalidTopicError.
+        """
+        self._check_open()
+        group = self._require_group("subscribe")
+        names = self._check_topics(topics)
+        partitions = self._partitions_of(names)
+        self._runtime.ensure_writable()
+        member_id = f"{self._config.client_id or 'consumer'}-{self._runtime.ids.new_id()}"
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue]]:
+            return protocol.join_group(ctx, views, group, member_id, self._config.client_id, names)
+
+        self._member = self._session.call(f"joining group {group!r}", program)
+        self._topics = names
+        self._assign(partitions)
+
+    def assign(self, partitions: Iterable[TopicPartition] | Iterable[tuple[str, int]]) -> None:
+        """Reads exactly these partitions, as nobody's member. Raises UnknownTopicOrPartitionError."""
+        self._check_open()
+        wanted = [topic_partition(tp) for tp in partitions]
+        lookup.check_exist(self._session, wanted)
+        self._leave()
+        self._topics = ()
+        self._assign(wanted)
+
+    def assign_topics(self, topics: str | Iterable[str]) -> None:
+        """Reads all partitions of `topics`, those added later too, as nobody's member."""
+        self._check_open()
+        names = self._check_topics(topics)
+        partitions = self._partitions_of(names)
+        self._leave()
+        self._topics = names
+        self._assign(partitions)
+
+    def unsubscribe(self) -> None:
+        """Reads nothing any more, and leaves the group."""
+        self._check_open()
+        self._leave()
+        self._topics = ()
+        self._assign([])
+
+    def assignment(self) -> tuple[TopicPartition, ...]:
+        """The partitions that are read."""
+        return self._fetcher.assigned
+
+    def subscription(self) -> tuple[str, ...]:
+        """The topics of which all partitions are read."""
+        return self._topics
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Leaves partitions alone until `resume`."""
+        for tp in self._assigned(partitions):
+            self._fetcher.pause(tp, True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Reads paused partitions again."""
+        for tp in self._assigned(partitions):
+            self._fetcher.pause(tp, False)
+
+    def paused(self) -> tuple[TopicPartition, ...]:
+        """The partitions that are left alone."""
+        return self._fetcher.paused
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_ms: int = 500) -> pa.RecordBatch | None:
+        """The next rows of one partition, at most `max.poll.records`; None if there are none within `timeout_ms`.
+
+        With `enable.auto.commit` and a group it commits, now and then, what earlier polls handed out. Raises
+        NoOffsetForPartitionError and OffsetOutOfRangeError if `auto.offset.reset` is none, CommitFailedError (another
+        member has the group), CorruptRecordError naming the object.
+        """
+        self._check_open()
+        if not self._fetcher.assigned:
+            raise IllegalStateError(f"{self._who}: poll() without subscribe() or assign(): nothing to read")
+        clock = self._runtime.clock
+        deadline_ms = clock.monotonic_ms() + timeout_ms
+        self._handed = self._fetcher.positions
+        self._auto_commit()
+        self._follow_topics()
+        looked, resets = False, 0
+        while True:
+            self._find_positions()
+            try:
+                batch = self._fetcher.next_batch()
+                if batch is not None:
+                    return batch
+                if self._fetcher.plan():
+                    continue
+            except OffsetOutOfRangeError as error:
+                resets += 1
+                if not self._reset(error) and resets > MAX_RESETS:
+                    raise
+                continue
+            left_ms = deadline_ms - clock.monotonic_ms()
+            if looked and left_ms <= 0:
+                return None
+            if looked:
+                clock.sleep_ms(min(self._config.fetch_max_wait_ms, left_ms))
+            self._fetcher.look()
+            looked = True
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Rows for ever, as they come."""
+        while not self._closed:
+            batch = self.poll(self._config.fetch_max_wait_ms)
+            if batch is not None:
+                yield batch
+
+    def iterate(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
+        """Rows until none came for `timeout_ms`; with 0, until the end of the log as the isolation level sees it."""
+        while (batch := self.poll(timeout_ms)) is not None:
+            yield batch
+
+    # -- positions ----------------------------------------------------------------------------------------------------
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next row that a poll may return. Raises IllegalStateError if it is not assigned."""
+        (tp,) = self._assigned([partition])
+        self._find_positions()
+        return self._fetcher.positions[tp]
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Goes on at `offset`; whether the log has it shows in the next poll."""
+        (tp,) = self._assigned([partition])
+        at = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
+        self._fetcher.seek(tp, check_offset(tp, at))
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Goes on at the log start; all assigned partitions if none is named."""
+        for tp, offset in self.beginning_offsets(self._assigned(partitions)).items():
+            self._fetcher.seek(tp, offset)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Goes on at the end, as the isolation level sees it; all assigned partitions if none is named."""
+        for tp, offset in self.end_offsets(self._assigned(partitions)).items():
+            self._fetcher.seek(tp, offset)
+
+    def seek_to_committed(self, *partitions: TopicPartition) -> None:
+        """Goes on at the group's committed offsets, as after an aborted transaction that carried newer ones."""
+        self._require_group("seek_to_committed")
+        for tp in self._assigned(partitions):
+            self._fetcher.seek(tp, None)
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The log starts."""
+        return {tp: view.state.log_start_offset for tp, view in self._look(partitions).items()}
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The ends, as the isolation level sees them: the last stable offsets, or the log ends."""
+        return {tp: end_offset(view, self.isolation_level) for tp, view in self._look(partitions).items()}
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """For each partition the first offset appended at or after a time (ms); None if there is none (case 126)."""
+        for tp, time in times.items():
+            if isinstance(time, bool) or not isinstance(time, int) or time < 0:
+                raise InvalidRequestError(f"{tp}: {time!r} is no time: expected milliseconds since 1970")
+        self._look(times)
+        found = lookup.offsets_for_times(self._session, times, self.isolation_level)
+        return {
+            tp: None if hit is None else OffsetAndTimestamp(offset=hit[0], timestamp=hit[1])
+            for tp, hit in found.items()
+        }
+
+    def lag(self, partition: TopicPartition) -> int:
+        """How many offsets lie between the position and the end, markers and aborted rows included (case 125)."""
+        (tp,) = self._assigned([partition])
+        return max(self.end_offsets([tp])[tp] - self.position(tp), 0)
+
+    # -- the group ----------------------------------------------------------------------------------------------------
+
+    def commit(self, offsets: Offsets | None = None) -> None:
+        """Commits offsets (the next to read): those given, or the positions of all assigned partitions.
+
+        Raises CommitFailedError (another member has the group), ConcurrentTransactionsError (a transaction's conditional
+        offsets are undecided), IllegalStateError without group.id, OffsetMetadataTooLargeError.
+        """
+        self._check_open()
+        self._require_group("commit")
+        if offsets is None:
+            self._find_positions()
+            offsets = self._fetcher.positions
+        self._commit(offset_values(offsets))
+
+    def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets; all assigned partitions if none is named.
+
+        Waits for an undecided transaction that holds newer ones; raises UnstableOffsetCommitError if that lasts.
+        """
+        self._check_open()
+        group = self._require_group("committed")
+        wanted = [topic_partition(tp) for tp in partitions] if partitions else list(self._fetcher.assigned)
+        found = lookup.committed_offsets(self._session, group, wanted)
+        return {
+            tp: None if value is None else OffsetAndMetadata(offset=value.offset, metadata=value.metadata)
+            for tp, value in found.items()
+        }
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The membership, for `Producer.send_offsets_to_transaction`."""
+        group = self._require_group("group_metadata")
+        return ConsumerGroupMetadata(
+            group_id=group,
+            generation_id=self._member.generation if self._member is not None else -1,
+            member_id=self._member.member_id if self._member is not None else "",
+            auto_commit=self._config.enable_auto_commit,
+        )
+
+    def close(self) -> None:
+        """Commits what was handed out, with `enable.auto.commit`, and leaves the group; idempotent."""
+        self._close(self._fetcher.positions)
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _close(self, positions: Mapping[TopicPartition, int]) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._commits_itself:
+                self._commit_positions(positions)
+        finally:
+            self._leave()
+            self._session.forget(list(self._session.views))
+
+    def _leave(self) -> None:
+        member, group = self._member, self.group_id
+        if member is None or group is None:
+            return
+        self._member = None
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
+            return (yield from protocol.leave_group(ctx, views, group, member.generation, member.member_id)), None
+
+        self._session.call(f"leaving group {group!r}", program)
+
+    def _assign(self, partitions: Iterable[TopicPartition]) -> None:
+        self._fetcher.assign(partitions)
+        for tp in self._fetcher.assigned:
+            self._fetcher.seek(tp, None)
+        self._committed, self._handed = {}, {}
+        self._last_topics_ms = self._runtime.clock.monotonic_ms()
+
+    def _follow_topics(self) -> None:
+        """Takes in partitions that were added since; their rows are all newer than the subscription, so from the start."""
+        now_ms = self._runtime.clock.monotonic_ms()
+        if not self._topics or now_ms - self._last_topics_ms < self._config.metadata_max_age_ms:
+            return
+        self._last_topics_ms = now_ms
+        now = self._partitions_of(self._topics)
+        added = [tp for tp in now if tp not in self._fetcher.assigned]
+        if added:
+            self._fetcher.assign(now)
+            self._find_positions(default="earliest")
+
+    def _find_positions(self, default: lookup.Missing | None = None) -> None:
+        lost = self._fetcher.lost
+        if not lost:
+            return
+        committed: dict[TopicPartition, OffsetValue | None] = {}
+        if self.group_id is not None:
+            committed = lookup.committed_offsets(self._session, self.group_id, lost)
+        for tp, value in committed.items():
+            if value is not None:
+                self._fetcher.seek(tp, value.offset)
+                self._committed[tp] = value.offset
+        rest = self._fetcher.lost
+        policy = default or self._config.auto_offset_reset
+        if rest and policy == "none":
+            raise NoOffsetForPartitionError(
+                f"{self._who}: no committed offset for {', '.join(map(str, rest))}, and auto.offset.reset is none; seek, commit an offset, "
+                "or set auto.offset.reset to earliest or latest"
+            )
+        for tp, offset in self._ends(rest, policy).items():
+            self._fetcher.seek(tp, offset)
+
+    def _reset(self, error: OffsetOutOfRangeError) -> bool:
+        """What `auto.offset.reset` says of positions outside of the log; False if on a fresh look there are none."""
+        policy = self._config.auto_offset_reset
+        self._fetcher.look()
+        lost = self._fetcher.out_of_range()
+        if lost and policy == "none":
+            raise error
+        for tp, offset in self._ends(lost, policy).items():
+            self._fetcher.seek(tp, offset)
+        return bool(lost)
+
+    def _ends(self, partitions: list[TopicPartition], policy: str) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        views = self._session.fresh_views(partitions, "looking for where to begin")
+        if policy == "earliest":
+            return {tp: view.state.log_start_offset for tp, view in views.items()}
+        return {tp: end_offset(view, self.isolation_level) for tp, view in views.items()}
+
+    def _look(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionView]:
+        self._check_open()
+        wanted = [topic_partition(tp) for tp in partitions]
+        lookup.check_exist(self._session, wanted)
+        return self._session.fresh_views(wanted, "looking up offsets")
+
+    @property
+    def _commits_itself(self) -> bool:
+        return self.group_id is not None and self._config.enable_auto_commit
+
+    def _auto_commit(self) -> None:
+        now_ms = self._runtime.clock.monotonic_ms()
+        if not self._commits_itself or now_ms - self._last_commit_ms < self._config.auto_commit_interval_ms:
+            return
+        self._commit_positions(self._fetcher.positions)
+        self._last_commit_ms = now_ms
+
+    def _commit_positions(self, positions: Mapping[TopicPartition, int]) -> None:
+        changed = {tp: offset for tp, offset in positions.items() if self._committed.get(tp) != offset}
+        if changed:
+            self._commit(offset_values(changed))
+
+    def _commit(self, values: Mapping[TopicPartition, OffsetValue]) -> None:
+        if not values:
+            return
+        group = self._require_group("commit")
+        member = self._member
+        condition = (
+            OffsetsCondition(generation=member.generation, member_id=member.member_id) if member is not None else None
+        )
+        self._runtime.ensure_writable()
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
+            return (yield from protocol.commit_offsets(ctx, views, group, values, condition)), None
+
+        self._session.call(f"committing offsets of group {group!r}", program)
+        self._committed.update({tp: value.offset for tp, value in values.items()})
+
+    def _assigned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """`partitions`, which must be assigned; all that are, if it is empty."""
+        self._check_open()
+        wanted = [topic_partition(tp) for tp in partitions] or list(self._fetcher.assigned)
+        for tp in wanted:
+            if tp not in self._fetcher.assigned:
+                raise IllegalStateError(
+                    f"{self._who}: {tp} is not assigned; assigned are {', '.join(map(str, self._fetcher.assigned)) or 'none'}"
+                )
+        return wanted
+
+    def _check_topics(self, topics: str | Iterable[str]) -> tuple[str, ...]:
+        names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        if not names:
+            raise InvalidRequestError(f"{self._who}: no topic is named")
+        return tuple(check_topic_name(name) for name in names)
+
+    def _partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
+        return [tp for name in topics for tp in self._runtime.partitions(name, self._config.metadata_max_age_ms)]
+
+    def _require_group(self, call: str) -> str:
+        if self.group_id is None:
+            raise IllegalStateError(f"{self._who}: {call}() needs a group.id, and this consumer has none")
+        return self.group_id
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IllegalStateError(f"{self._who} is closed; make a new one")

@@ -1,0 +1,151 @@
+"""Where does a consumer stand in each partition, and what comes next?
+
+A position is the offset of the next row to hand out. It moves past markers and aborted rows, which are never handed out
+(kafka-semantics cases 113-127). New rows are looked for by name: one GET a partition, a LIST only every
+`metadata.max.age.ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from txlog.client.reading import plan_reads, read_task, tasks
+from txlog.client.session import Session
+from txlog.core.names import TopicPartition
+from txlog.protocol.read import IsolationLevel, ReadIndexes, end_offset
+from txlog.storage.arrow_schema import OFFSET_COLUMN
+
+COLUMNS = ("_offset", "_timestamp", "_topic", "_partition")
+"""What a consumer adds to the topic's columns."""
+
+
+class Fetcher:
+    """The positions of the assigned partitions, and the reads that are under way."""
+
+    def __init__(self, session: Session, isolation: IsolationLevel, max_rows: int) -> None:
+        self._session = session
+        self._isolation = isolation
+        self._max_rows = max_rows
+        self._partitions: dict[TopicPartition, _Fetch] = {}
+        self._turn = 0
+
+    @property
+    def assigned(self) -> tuple[TopicPartition, ...]:
+        """The partitions that are read, in order."""
+        return tuple(self._partitions)
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The positions that are known."""
+        return {tp: fetch.position for tp, fetch in self._partitions.items() if fetch.position is not None}
+
+    @property
+    def lost(self) -> list[TopicPartition]:
+        """Partitions whose position is still to be found."""
+        return [tp for tp, fetch in self._partitions.items() if fetch.position is None]
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads exactly `partitions` from now on; those that were assigned before keep their positions."""
+        wanted = sorted(set(partitions))
+        self._session.forget([tp for tp in self._partitions if tp not in wanted])
+        self._partitions = {tp: self._partitions.get(tp) or _Fetch() for tp in wanted}
+        self._turn = 0
+
+    def seek(self, tp: TopicPartition, position: int | None) -> None:
+        """Goes on at `position`; None: where the group or `auto.offset.reset` says."""
+        self._partitions[tp] = _Fetch(position, paused=self._partitions[tp].paused)
+
+    def pause(self, tp: TopicPartition, paused: bool) -> None:
+        """Whether the partition is left alone for now."""
+        self._partitions[tp].paused = paused
+
+    @property
+    def paused(self) -> tuple[TopicPartition, ...]:
+        """Partitions that are left alone."""
+        return tuple(tp for tp, fetch in self._partitions.items() if fetch.paused)
+
+    def next_batch(self) -> pa.RecordBatch | None:
+        """Rows of reads that were planned already, the partitions taking turns."""
+        fetches = list(self._partitions.values())
+        for step in range(len(fetches)):
+            number = (self._turn + step) % len(fetches)
+            fetch = fetches[number]
+            if fetch.paused or fetch.batches is None:
+                continue
+            batch = fetch.next()
+            if batch is not None:
+                self._turn = number + 1
+                return batch
+        return None
+
+    def plan(self) -> bool:
+        """Plans a read of every partition that is known to have more, in one go; whether there was one.
+
+        Raises OffsetOutOfRangeError for a position outside of the log.
+        """
+        ranges: dict[TopicPartition, tuple[int, int | None]] = {}
+        for tp, fetch in self._partitions.items():
+            view = self._session.views.get(tp)
+            if fetch.paused or fetch.batches is not None or fetch.position is None or view is None:
+                continue
+            # Below the log start or beyond the log end a plan is refused; between LSO and log end there is nothing yet.
+            if fetch.position < end_offset(view, self._isolation) or fetch.position > view.state.next_offset:
+                ranges[tp] = (fetch.position, None)
+        known = {tp: self._partitions[tp].indexes for tp in ranges}
+        plans = plan_reads(self._session, ranges, self._isolation, known)
+        made = tasks(self._session.runtime, list(plans.values()), metadata_columns=COLUMNS, isolation=self._isolation)
+        for (tp, plan), task in zip(plans.items(), made, strict=True):
+            fetch = self._partitions[tp]
+            fetch.batches = read_task(task, self._session.runtime.store, max_rows=self._max_rows)
+            fetch.end, fetch.indexes = plan.end, plan.indexes
+        return bool(ranges)
+
+    def look(self) -> None:
+        """Looks for new rows in every partition that has been read to its known end."""
+        waiting = [tp for tp, fetch in self._partitions.items() if not fetch.paused and fetch.batches is None]
+        self._session.fresh_views(waiting, "looking for new rows")
+
+    def out_of_range(self) -> list[TopicPartition]:
+        """Partitions whose position lies outside of the log as far as it is known."""
+        found = []
+        for tp, fetch in self._partitions.items():
+            view = self._session.views.get(tp)
+            if view is None or fetch.position is None or fetch.paused:
+                continue
+            if not view.state.log_start_offset <= fetch.position <= view.state.next_offset:
+                found.append(tp)
+        return found
+
+
+class _Fetch:
+    """One partition's position and read."""
+
+    __slots__ = ("batches", "end", "indexes", "paused", "position")
+
+    def __init__(self, position: int | None = None, *, paused: bool = False) -> None:
+        self.position = position
+        self.paused = paused
+        self.batches: Iterator[pa.RecordBatch] | None = None
+        self.end = 0
+        """Where the read that is under way ends."""
+        self.indexes: ReadIndexes = {}
+
+    def next(self) -> pa.RecordBatch | None:
+        """The next rows of the read; None at its end, when the position is beyond what is not handed out."""
+        assert self.batches is not None
+        assert self.position is not None
+        try:
+            batch = next(self.batches, None)
+        except Exception:
+            # A generator that raised is spent: the next poll plans again, from the same position.
+            self.batches = None
+            raise
+        if batch is None:
+            self.batches = None
+            self.position = max(self.position, self.end)
+            return None
+        last: int = batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py()
+        self.position = last + 1
+        return batch

@@ -1,0 +1,146 @@
+"""Where do the rows of a batch go: into its commit record, or into a Parquet file of their own? And to which partition?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from txlog.client.runtime import Runtime, check_partition
+from txlog.config import Layer
+from txlog.core.append_rules import RollPolicy
+from txlog.core.names import TopicPartition, rows_file_path
+from txlog.core.records import DataFile, TopicMetadata
+from txlog.errors import SchemaMismatchError
+from txlog.storage.arrow_schema import encode_ipc
+from txlog.storage.keys import NO_KEY, partition_table
+from txlog.storage.segment_file import ROW_GROUP_ROWS, write_rows_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """What a producer needs of a topic's settings."""
+
+    inline_max_bytes: int
+    compression: str
+    roll: RollPolicy
+    key_columns: tuple[str, ...]
+    compacted: bool
+
+
+class Placer:
+    """Puts rows where they stay. Thread-safe."""
+
+    def __init__(self, runtime: Runtime, call: Layer) -> None:
+        self._runtime = runtime
+        self._call = call
+        self._settings: dict[tuple[str, int], TopicSettings] = {}
+
+    def settings(self, topic: TopicMetadata) -> TopicSettings:
+        """The settings that hold for rows of this version of the topic."""
+        found = self._settings.get((topic.topic, topic.number))
+        if found is None:
+            config = self._runtime.settings.topic_config(topic)
+            row_config = self._runtime.settings.row_config(self._call, topic)
+            found = self._settings[topic.topic, topic.number] = TopicSettings(
+                inline_max_bytes=min(row_config.inline_max_bytes, config.max_message_bytes),
+                compression=row_config.compression_type,
+                roll=self._runtime.settings.roll_policy(topic),
+                key_columns=config.key_columns,
+                compacted="compact" in config.cleanup_policy,
+            )
+        return found
+
+    def inline(self, table: pa.Table, topic: TopicMetadata) -> bytes | None:
+        """The rows as they ride in a commit record, an Arrow IPC stream; None if they are too many bytes for that."""
+        limit = self.settings(topic).inline_max_bytes
+        # Buffers are padded and framed in the stream, so what is larger than the limit already need not be tried.
+        if table.nbytes > limit:
+            return None
+        payload = encode_ipc(table)
+        return payload if len(payload) < limit else None
+
+    def file(self, table: pa.Table, topic: TopicMetadata, partition: int, pid: int, epoch: int) -> DataFile:
+        """The rows as a new Parquet file, named by its producer. Raises StorageError."""
+        runtime = self._runtime
+        return write_rows_file(
+            runtime.store,
+            topic.topic,
+            rows_file_path(partition, pid, epoch, runtime.ids.new_id()),
+            table.to_batches(max_chunksize=ROW_GROUP_ROWS),
+            topic.schema,
+            compression=self.settings(topic).compression,
+        )
+
+
+class Partitioner:
+    """Chooses partitions as Kafka does: the one named, by the hash of a key, or one for a while (sticky).
+
+    Not thread-safe: its owner holds a lock.
+    """
+
+    def __init__(self, runtime: Runtime, placer: Placer, sticky_bytes: int) -> None:
+        self._runtime = runtime
+        self._placer = placer
+        self._sticky_bytes = sticky_bytes
+        self._sticky: dict[str, tuple[int, int]] = {}
+        """topic -> (partition, bytes that went there)."""
+
+    def split(
+        self, table: pa.Table, topic: TopicMetadata, key: str | Sequence[str] | None, partition: int | None
+    ) -> list[tuple[TopicPartition, pa.Table]]:
+        """The rows of each partition, in their order. A named partition comes before a key, `key` before the topic's
+        `key.columns`; rows without a key all go to one partition.
+
+        Raises UnknownTopicOrPartitionError with the valid range, SchemaMismatchError for what cannot be a key.
+        """
+        settings = self._placer.settings(topic)
+        columns = settings.key_columns if key is None else (key,) if isinstance(key, str) else tuple(key)
+        if settings.compacted:
+            _check_keys(table, topic, settings.key_columns)
+        if partition is not None:
+            return [(check_partition(topic, partition), table)]
+        hashed = partition_table(table, columns, topic.partitions)
+        if not columns or bool((hashed == NO_KEY).all()):
+            return [(self._stick(topic, table.nbytes), table)]
+        if bool((hashed == NO_KEY).any()):
+            keyless = self._stick(topic, int(table.nbytes * float((hashed == NO_KEY).mean())))
+            hashed = np.where(hashed == NO_KEY, np.int32(keyless.partition), hashed)
+        return [(TopicPartition(topic.topic, number), rows) for number, rows in _split(table, hashed)]
+
+    def _stick(self, topic: TopicMetadata, size: int) -> TopicPartition:
+        known = self._sticky.get(topic.topic)
+        if known is None:
+            partition, sent = int(self._runtime.ids.new_id()[-8:], 16) % topic.partitions, 0
+        else:
+            partition, sent = known
+            if sent >= self._sticky_bytes:
+                partition, sent = (partition + 1) % topic.partitions, 0
+        self._sticky[topic.topic] = (partition, sent + size)
+        return TopicPartition(topic.topic, partition)
+
+
+def _split(table: pa.Table, partitions: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Iterator[tuple[int, pa.Table]]:
+    first = int(partitions[0])
+    if bool((partitions == first).all()):
+        yield first, table
+        return
+    order = np.argsort(partitions, kind="stable")
+    sorted_rows = table.take(order)
+    found, starts = np.unique(partitions[order], return_index=True)
+    ends = [*starts[1:], table.num_rows]
+    for number, start, end in zip(found, starts, ends, strict=True):
+        yield int(number), sorted_rows.slice(int(start), int(end - start))
+
+
+def _check_keys(table: pa.Table, topic: TopicMetadata, key_columns: Sequence[str]) -> None:
+    """A compacted topic keeps the latest row of each key: a row without one would vanish (kafka-semantics case 154)."""
+    nulls = [table.column(name).is_null().to_numpy() for name in key_columns]
+    keyless = np.logical_and.reduce(nulls)
+    if bool(keyless.any()):
+        raise SchemaMismatchError(
+            f"topic {topic.topic!r} is compacted: row {int(np.argmax(keyless))} has no key ({', '.join(key_columns)} is null), "
+            f"{int(keyless.sum())} rows in all; expected a key in every row"
+        )

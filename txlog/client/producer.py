@@ -1,0 +1,514 @@
+"""How does a program write? Kafka's producer, with Arrow tables for records.
+
+Without a transactional.id every send is an append of its own, exactly once. With one, sends belong to the transaction
+that `begin_transaction` opened: eager by default (rows enter the log as they are sent), or staged (at the decision to
+commit). See DESIGN 4, kafka-semantics A-D and 4.9.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NoReturn, Self
+
+from txlog.client.batches import NO_OFFSET, NO_PARTITION, RecordMetadata, Send
+from txlog.client.coordinator import Coordinator, check_transactional_id, txn_version
+from txlog.client.groups import (
+    ConsumerGroupMetadata,
+    GroupOffsets,
+    Offsets,
+    check_group,
+    check_offset,
+    offset_values,
+    topic_partition,
+)
+from txlog.client.placing import Partitioner, Placer
+from txlog.client.producer_state import Call, ProducerState, again
+from txlog.client.runtime import Runtime
+from txlog.client.sender import MAX_BUFFER_BYTES, Sender
+from txlog.client.staged import producer_session
+from txlog.config import Layer
+from txlog.core.groups import OffsetsCondition
+from txlog.core.names import TopicPartition
+from txlog.core.records import NO_TIMESTAMP, StagedPart
+from txlog.core.transactions import TxnVersion
+from txlog.errors import (
+    AbortableError,
+    FencedError,
+    IllegalStateError,
+    InvalidConfigurationError,
+    InvalidRequestError,
+    TransactionAbortedError,
+    TxlogError,
+    TxlogTimeoutError,
+)
+from txlog.protocol.transactions import EndResult
+from txlog.storage.arrow_schema import conform
+
+
+@dataclass(slots=True)
+class TransactionScope:
+    """What `with producer.transaction() as txn` gives; `result` is there after the block."""
+
+    result: EndResult | None = None
+    """How it ended; None if it was aborted or ended by hand."""
+
+
+class Producer:
+    """Writes rows. Thread-safe but for the transaction calls, which belong to one thread; not usable after a fork.
+
+    `close` it, or use it as a context manager: entering initialises transactions, leaving aborts what is open.
+    """
+
+    def __init__(self, runtime: Runtime, call: Layer) -> None:
+        self._config = config = runtime.settings.producer_config(call)
+        self._runtime = runtime
+        self._process = os.getpid()
+        self.transactional_id = config.transactional_id
+        if config.staged and config.transactional_id is None:
+            raise InvalidConfigurationError(
+                "staged = true needs a transactional.id: only a transaction's rows can be staged"
+            )
+        if config.transactional_id is not None:
+            check_transactional_id(config.transactional_id)
+        who = f"producer {config.client_id!r}" if config.client_id else "producer"
+        self._who = who if config.transactional_id is None else f"{who} (transactional.id {config.transactional_id!r})"
+        runtime.ensure_writable()
+        self._session = producer_session(runtime, config, self._who)
+        self._state = ProducerState(self._who)
+        placer = Placer(runtime, call)
+        self._sender = Sender(self._session, config, placer, on_error=self._failed)
+        self._lock = self._sender.condition
+        self._partitioner = Partitioner(runtime, placer, config.batch_size)
+        self._first_error: BaseException | None = None
+        """Without transactions: the first failed send since the last flush, which must not go unseen."""
+        self._version: TxnVersion | None = None
+        self._offsets: list[GroupOffsets] = []
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{self._who} of {self._runtime.where}, {self._state.state}>"
+
+    def __enter__(self) -> Self:
+        self._check_process()
+        if self.transactional_id is not None and self._state.state == "UNINITIALIZED":
+            self.init_transactions()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except Exception as failure:
+            # The error that is on its way is the one to see; what closing met stands beside it.
+            error.add_note(f"closing {self._who} failed too: {type(failure).__name__}: {failure}")
+
+    # -- identity -----------------------------------------------------------------------------------------------------
+
+    @property
+    def producer_id(self) -> int:
+        """The id that the coordinator gave; -1 before `init_transactions` and without a transactional.id."""
+        return self._sender.coordinator.txn.producer_id if self._sender.coordinator is not None else -1
+
+    @property
+    def producer_epoch(self) -> int:
+        """The epoch of the open or next transaction; -1 before `init_transactions`."""
+        return self._sender.coordinator.txn.producer_epoch if self._sender.coordinator is not None else -1
+
+    def partitions_for(self, topic: str) -> tuple[TopicPartition, ...]:
+        """The topic's partitions. Raises UnknownTopicOrPartitionError."""
+        self._check_process()
+        return self._runtime.partitions(topic, self._config.metadata_max_age_ms)
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        data: object,
+        key: str | Sequence[str] | None = None,
+        partition: int | None = None,
+    ) -> Future[RecordMetadata]:
+        """Hands rows over; the future tells where they lie, or why not.
+
+        `data` is a pyarrow Table or RecordBatch, anything with `__arrow_c_stream__`, or a list of dictionaries.
+        `partition` names one; else `key` (columns) or the topic's `key.columns` spread the rows by Kafka's hash; else
+        all go to one partition. The rows of one send and partition are never split between batches.
+
+        Raises, with nothing sent: SchemaMismatchError (which column, expected, found), UnknownTopicOrPartitionError,
+        IllegalStateError, TxlogTimeoutError (too much waits already); in a transaction that failed, its error again.
+        """
+        self._check_send()
+        metadata = self._runtime.topic(topic, self._config.metadata_max_age_ms)
+        table = conform(data, metadata.schema, topic=topic)
+        deadline_ms = self._deadline_ms()
+        with self._lock:
+            parts = [
+                (tp, rows) for tp, rows in self._partitioner.split(table, metadata, key, partition) if rows.num_rows
+            ]
+            waiting = self._sender.waiting
+            roomy = self._sender.wait(lambda: waiting.bytes < MAX_BUFFER_BYTES, deadline_ms)
+            if not roomy:
+                raise TxlogTimeoutError(
+                    f"{self._who}: {waiting.bytes} bytes wait to be written, and no room came free within max.block.ms = "
+                    f"{self._config.max_block_ms}; nothing of this send was taken"
+                )
+            self._check_send()
+            send = Send(topic, len(parts))
+            now_ms = self._runtime.clock.monotonic_ms()
+            for tp, rows in parts:
+                waiting.add(tp, metadata, rows, send, now_ms)
+            if parts:
+                self._sender.start()
+                self._lock.notify_all()
+        if not parts:
+            send.future.set_result(
+                RecordMetadata(
+                    topic=topic, partition=NO_PARTITION, base_offset=NO_OFFSET, records=0, timestamp=NO_TIMESTAMP
+                )
+            )
+        return send.future
+
+    def flush(self) -> None:
+        """Sends what waits and returns when all of it is in. Raises the first error since the last flush, if any."""
+        self._check_process()
+        if self.transactional_id is not None:
+            with self._lock:
+                self._state.check("flush")
+        elif self._closed:
+            self._refuse_closed("flush")
+        with self._lock:
+            self._flush(None)
+            self._raise_first_error("flush")
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Takes the transactional.id over: older instances are fenced, what they left is finished or aborted.
+
+        Raises IllegalStateError (no transactional.id, or a second time), TxlogTimeoutError (call it again).
+        """
+        self._check_transactional("init_transactions")
+        assert self.transactional_id is not None
+        # A transaction may be the first thing that an empty location sees.
+        self._runtime.make_store()
+        coordinator = Coordinator.init(
+            self._session,
+            self.transactional_id,
+            timeout_ms=self._config.transaction_timeout_ms,
+            max_timeout_ms=self._config.transaction_max_timeout_ms,
+        )
+        with self._lock:
+            self._sender.coordinator = coordinator
+            self._state.move("READY")
+
+    def begin_transaction(self, version: int | TxnVersion | None = None) -> None:
+        """Opens a transaction; nothing is written before its first rows. `version` as in `commit_transaction`.
+
+        Raises IllegalStateError; after a fatal error that error again.
+        """
+        self._check_transactional("begin_transaction")
+        self._version = txn_version(version)
+        self._offsets = []
+        with self._lock:
+            self._sender.new_transaction()
+            self._state.move("IN_TRANSACTION")
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Offsets,
+        group: str | ConsumerGroupMetadata,
+        expected: Mapping[TopicPartition, int | None] | None = None,
+    ) -> None:
+        """Commits a group's offsets (the next to read) with this transaction, and only with it.
+
+        With a consumer's `group_metadata()` its older instances are fenced; `expected` are the committed offsets that
+        the job started from (None: none was). An eager transaction writes them now, as pending; a staged one at its
+        commit. An empty mapping does nothing.
+
+        Raises CommitFailedError (a condition does not hold: abort), ConcurrentTransactionsError (another transaction's
+        offsets stay undecided: call again or abort), ProducerFencedError, OffsetMetadataTooLargeError, IllegalStateError
+        (also for a consumer that commits by itself).
+        """
+        self._check_transactional("send_offsets_to_transaction")
+        sent = self._group_offsets(offsets, group, expected)
+        if not sent.offsets:
+            return
+        if self._config.staged:
+            self._offsets.append(sent)
+            return
+        coordinator = self._coordinator()
+        with self._lock:
+            self._sender.attempted = True
+        try:
+            # Skipped: this version was committed before; the commit will find that out and say so.
+            coordinator.send_offsets(sent, self._version)
+        except FencedError as error:
+            self._fail(error)
+        except AbortableError as error:
+            self._fail(error)
+
+    def commit_transaction(self, version: int | TxnVersion | None = None) -> EndResult:
+        """Commits; returns when every row and offset is visible to read_committed.
+
+        `version` numbers the transaction: one that is not above the id's last committed version is not committed, its
+        rows never show, and the result says `skipped`. An empty transaction without a version writes nothing.
+
+        Raises what a send failed with (then only `abort_transaction` helps), ProducerFencedError, InvalidTxnStateError
+        (timed out), TxnVersionScopeError; TxlogTimeoutError, OutcomeUnknownError: the outcome is unknown, call this
+        again, and nothing else.
+        """
+        self._check_transactional("commit_transaction")
+        if version is not None:
+            self._version = txn_version(version)
+        coordinator, wanted = self._coordinator(), self._version
+        if self._state.state == "IN_TRANSACTION":
+            with self._lock:
+                if not self._flush(self._deadline_ms()):
+                    raise TxlogTimeoutError(
+                        f"{self._who}: rows still wait to be written after max.block.ms = {self._config.max_block_ms}; call "
+                        "commit_transaction() again, or abort"
+                    )
+                self._state.check("commit_transaction")
+            self._send_conditional(coordinator, wanted)
+        staged = self._staged(coordinator)
+        with self._lock:
+            if not staged and not self._sender.attempted and wanted is None:
+                self._state.move("READY")
+                return EndResult(txn=coordinator.txn)
+            self._state.move("COMMITTING")
+        try:
+            result = coordinator.end(True, staged, wanted)
+        except FencedError as error:
+            self._fail(error)
+        except (AbortableError, InvalidRequestError) as error:
+            self._fail(error)
+        with self._lock:
+            self._state.move("READY")
+            self._sender.new_transaction()
+        return result
+
+    def abort_transaction(self) -> None:
+        """Gives the transaction up: rows that wait are not sent, those that were written never show.
+
+        Raises ProducerFencedError, IllegalStateError (also once the outcome of a commit is unknown), TxlogTimeoutError
+        and OutcomeUnknownError (call it again).
+        """
+        self._check_transactional("abort_transaction")
+        deadline_ms = self._deadline_ms()
+        with self._lock:
+            reason = self._state.error or TransactionAbortedError(
+                f"{self._who}: the rows were not written, because their transaction was aborted first"
+            )
+            dropped = self._sender.drop_waiting()
+        for batch in dropped:
+            batch.failed(reason)
+        with self._lock:
+            if not self._sender.wait(lambda: not self._sender.in_flight, deadline_ms):
+                raise TxlogTimeoutError(
+                    f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}; call abort_transaction() again"
+                )
+            self._check_fatal()
+            for batch in self._sender.drop_waiting():  # one that was to be tried again
+                batch.failed(reason)
+            attempted = self._sender.attempted
+            self._state.move("ABORTING")
+        if attempted:
+            try:
+                self._coordinator().end(False)
+            except (FencedError, AbortableError) as error:
+                # An abort that cannot be made would be asked for for ever (KAFKA-19250).
+                with self._lock:
+                    self._state.fail_fatally(error)
+                raise
+        with self._lock:
+            self._state.move("READY")
+            self._sender.new_transaction()
+        self._offsets = []
+
+    @contextmanager
+    def transaction(self, version: int | TxnVersion | None = None) -> Iterator[TransactionScope]:
+        """A transaction around a block: committed at its end, aborted if it raises. `scope.result` tells how it went."""
+        scope = TransactionScope()
+        self.begin_transaction(version)
+        try:
+            yield scope
+        except BaseException as error:
+            self._abort_beside(error)
+            raise
+        if self._state.state == "READY":
+            return  # the block ended it by hand
+        try:
+            scope.result = self.commit_transaction()
+        except (AbortableError, InvalidRequestError) as error:
+            self._abort_beside(error)
+            raise
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Sends what waits, or aborts the open transaction, and ends the thread; idempotent.
+
+        Without transactions it raises the first error since the last flush. In a forked child it does nothing.
+        """
+        if os.getpid() != self._process or self._closed:
+            return
+        self._closed = True
+        try:
+            if self.transactional_id is None:
+                with self._lock:
+                    self._flush(None)
+            else:
+                self._end_open()
+        finally:
+            with self._lock:
+                self._state.state = "CLOSED"
+                self._sender.stop()
+            self._sender.join()
+        with self._lock:
+            self._raise_first_error("close")
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _end_open(self) -> None:
+        state = self._state.state
+        if state in ("IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING"):
+            self.abort_transaction()
+        elif state == "COMMITTING":
+            # Whatever won stands; a commit that never reached the store is aborted, so that nobody waits for it.
+            self._coordinator().end(False)
+
+    def _abort_beside(self, error: BaseException) -> None:
+        """Aborts because of `error`, which stays the one to see."""
+        if self._state.state not in ("IN_TRANSACTION", "ABORTABLE_ERROR"):
+            return
+        try:
+            self.abort_transaction()
+        except Exception as failure:
+            error.add_note(f"aborting the transaction failed too: {type(failure).__name__}: {failure}")
+
+    def _flush(self, deadline_ms: int | None) -> bool:
+        """With the lock held: waits until all that was sent so far is in or failed."""
+        self._sender.waiting.flush()
+        self._lock.notify_all()
+        return self._sender.wait(lambda: self._sender.idle, deadline_ms)
+
+    def _send_conditional(self, coordinator: Coordinator, version: TxnVersion | None) -> None:
+        """Offsets under a condition of a staged transaction: eager, just before PREPARE (DESIGN 4.5)."""
+        conditional = [sent for sent in self._offsets if sent.condition is not None]
+        if not conditional:
+            return
+        with self._lock:
+            self._sender.attempted = True
+        try:
+            if not coordinator.send_conditional(conditional, version):
+                self._sender.staged_parts = []
+        except FencedError as error:
+            self._fail(error)
+        except AbortableError as error:
+            self._fail(error)
+        self._offsets = [sent for sent in self._offsets if sent.condition is None]
+
+    def _staged(self, coordinator: Coordinator) -> tuple[StagedPart, ...]:
+        unconditional = [sent for sent in self._offsets if sent.condition is None]
+        return (*self._sender.staged_parts, *coordinator.staged_offsets(unconditional))
+
+    def _group_offsets(
+        self,
+        offsets: Offsets,
+        group: str | ConsumerGroupMetadata,
+        expected: Mapping[TopicPartition, int | None] | None,
+    ) -> GroupOffsets:
+        metadata = group if isinstance(group, ConsumerGroupMetadata) else ConsumerGroupMetadata(group_id=group)
+        check_group(metadata.group_id)
+        if metadata.auto_commit:
+            raise IllegalStateError(
+                f"{self._who}: the consumer of group {metadata.group_id!r} commits its offsets by itself (enable.auto.commit), which would "
+                "tear them from this transaction; open it with enable_auto_commit=False"
+            )
+        if metadata.generation_id > 0 and not metadata.member_id:
+            raise InvalidRequestError(
+                f"{self._who}: generation {metadata.generation_id} of group {metadata.group_id!r} needs its member id"
+            )
+        condition = metadata.condition()
+        if expected is not None:
+            started = {
+                topic_partition(tp): None if offset is None else check_offset(topic_partition(tp), offset)
+                for tp, offset in expected.items()
+            }
+            condition = OffsetsCondition(
+                generation=condition.generation if condition is not None else None,
+                member_id=condition.member_id if condition is not None else "",
+                expected=started,
+            )
+        return GroupOffsets(group=metadata.group_id, offsets=offset_values(offsets), condition=condition)
+
+    def _coordinator(self) -> Coordinator:
+        assert self._sender.coordinator is not None
+        return self._sender.coordinator
+
+    def _deadline_ms(self) -> int:
+        return self._runtime.clock.monotonic_ms() + self._config.max_block_ms
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise IllegalStateError(
+                f"{self._who} was made in process {self._process}, and this is process {os.getpid()}, forked from it: two processes must "
+                "not write as one producer. Make a new producer here"
+            )
+
+    def _check_transactional(self, call: Call) -> None:
+        self._check_process()
+        if self.transactional_id is None:
+            raise IllegalStateError(f"{self._who}: {call}() needs a transactional.id, and this producer has none")
+        with self._lock:
+            self._state.check(call)
+
+    def _check_send(self) -> None:
+        self._check_process()
+        if self.transactional_id is not None:
+            with self._lock:
+                self._state.check("send")
+            return
+        if self._closed:
+            self._refuse_closed("send")
+        self._check_fatal()
+
+    def _refuse_closed(self, call: str) -> NoReturn:
+        raise IllegalStateError(f"{self._who}: {call}() on a closed producer; make a new one")
+
+    def _check_fatal(self) -> None:
+        if self._state.state == "FATAL_ERROR" and self._state.error is not None:
+            raise again(self._state.error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Called by the sender, lock held: a batch could not be written."""
+        if self.transactional_id is not None:
+            self._state.fail(error)
+            return
+        if not isinstance(error, Exception):
+            self._state.fail_fatally(error)
+        self._first_error = self._first_error or error
+
+    def _fail(self, error: TxlogError) -> NoReturn:
+        """Records an error of a call of this thread, and raises it."""
+        with self._lock:
+            self._state.fail(error)
+        raise error
+
+    def _raise_first_error(self, call: Call | str) -> None:
+        if self.transactional_id is not None:
+            if call == "flush":
+                self._state.check("flush")
+            return
+        error, self._first_error = self._first_error, None
+        if error is not None:
+            raise again(error)

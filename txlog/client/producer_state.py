@@ -1,0 +1,102 @@
+"""Which call may come when? Kafka's client state machine for a producer (kafka-semantics 4.9), as tables.
+
+    UNINITIALIZED -> READY -> IN_TRANSACTION -> COMMITTING | ABORTING -> READY
+    ABORTABLE_ERROR: only an abort leads out of it. FATAL_ERROR: nothing does.
+
+A call in the wrong state is an IllegalStateError and changes nothing; after an error the calls that it forbids raise
+that error again, so that its class still tells the next move.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from txlog.errors import AbortableError, FencedError, IllegalStateError, TxlogError
+
+State: TypeAlias = Literal[
+    "UNINITIALIZED", "READY", "IN_TRANSACTION", "COMMITTING", "ABORTING", "ABORTABLE_ERROR", "FATAL_ERROR", "CLOSED"
+]
+Call: TypeAlias = Literal[
+    "init_transactions",
+    "begin_transaction",
+    "send",
+    "flush",
+    "send_offsets_to_transaction",
+    "commit_transaction",
+    "abort_transaction",
+]
+
+ALLOWED: dict[Call, frozenset[State]] = {
+    "init_transactions": frozenset({"UNINITIALIZED"}),
+    "begin_transaction": frozenset({"READY"}),
+    "send": frozenset({"IN_TRANSACTION"}),
+    "flush": frozenset({"READY", "IN_TRANSACTION", "COMMITTING"}),
+    "send_offsets_to_transaction": frozenset({"IN_TRANSACTION"}),
+    # A commit or abort that ran out of time may be repeated: it joins what the first one decided (case 76).
+    "commit_transaction": frozenset({"IN_TRANSACTION", "COMMITTING"}),
+    "abort_transaction": frozenset({"IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING"}),
+}
+"""For a producer with a transactional.id: the states in which a call may be made."""
+
+_ADVICE: dict[State, str] = {
+    "UNINITIALIZED": "call init_transactions() first",
+    "READY": "no transaction is open; call begin_transaction() first",
+    "IN_TRANSACTION": "a transaction is open; commit or abort it first",
+    "COMMITTING": "the outcome of a commit is still unknown; only commit_transaction() again can tell it",
+    "ABORTING": "an abort has not finished; call abort_transaction() again",
+    "CLOSED": "the producer is closed; make a new one",
+}
+
+
+class ProducerState:
+    """Where a transactional producer stands. Not thread-safe: its owner holds a lock."""
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+        self.state: State = "UNINITIALIZED"
+        self.error: BaseException | None = None
+        """Why the state is an error."""
+
+    def check(self, call: Call) -> None:
+        """Raises the error that the state stands for, or IllegalStateError, unless `call` may be made now."""
+        if self.state in ALLOWED[call]:
+            return
+        if self.error is not None and self.state in ("ABORTABLE_ERROR", "FATAL_ERROR"):
+            raise again(self.error)
+        raise IllegalStateError(f"{self.who}: {call}() in state {self.state}: {self._advice(call)}")
+
+    def move(self, to: State) -> None:
+        """The next state; an error is over then."""
+        self.state, self.error = to, None
+
+    def fail(self, error: BaseException) -> None:
+        """The state after `error`: fatal if another instance owns the identity or nobody knows what broke."""
+        if self.state in ("FATAL_ERROR", "CLOSED"):
+            return
+        fatal = isinstance(error, FencedError) or not isinstance(error, Exception)
+        if self.state == "ABORTABLE_ERROR" and not fatal:
+            return  # the first error tells why
+        self.state, self.error = ("FATAL_ERROR" if fatal else "ABORTABLE_ERROR"), error
+
+    def fail_fatally(self, error: BaseException) -> None:
+        """The state after an error that an abort cannot mend."""
+        if self.state != "CLOSED":
+            self.state, self.error = "FATAL_ERROR", error
+
+    def _advice(self, call: Call) -> str:
+        if call == "init_transactions":
+            return "it was initialised already"
+        return _ADVICE.get(self.state, "")
+
+
+def again(error: BaseException) -> BaseException:
+    """`error` as a new exception of its class and text, to be raised once more."""
+    if isinstance(error, TxlogError):
+        copy = type(error)(*error.args)
+        copy.__cause__ = error
+        return copy
+    if isinstance(error, Exception):
+        wrapped = AbortableError(f"{type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        return wrapped
+    return error

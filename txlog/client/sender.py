@@ -1,0 +1,409 @@
+"""How do batches get from a producer into the log? One background thread, one batch in flight per partition.
+
+A round takes the first ready batch of every partition: rows are placed (inline or as a file), new partitions of the
+transaction are registered in one record, then all are appended in parallel. No error is swallowed: it ends in the
+futures of the batch, and in the producer's state. See kafka-semantics 4.9, cases 71-76.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile
+from txlog.client.coordinator import Coordinator
+from txlog.client.placing import Placer
+from txlog.client.session import Session, limited
+from txlog.config import ProducerConfig
+from txlog.core.append_rules import BatchDraft
+from txlog.core.effects import Gather, Program
+from txlog.core.names import TopicPartition
+from txlog.core.records import NO_TIMESTAMP, StagedPart
+from txlog.errors import (
+    AbortableError,
+    FencedError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    OutOfOrderSequenceError,
+    RetriableError,
+    TransactionAbortableError,
+    TxlogError,
+    TxlogTimeoutError,
+    UnknownTopicOrPartitionError,
+)
+from txlog.protocol.append import AppendResult, append_batch
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.seal import finished_segments, seal_quietly
+
+MAX_BUFFER_BYTES = 256 * 2**20
+"""Rows that may wait to be sent; a send beyond that waits for them."""
+_POLL_MS = 50
+"""How long the thread sleeps at most before it looks for new work while a batch waits to be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Appended:
+    batch: Batch
+    result: AppendResult
+    view: PartitionView
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    batch: Batch
+    file: StagedFile
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    batch: Batch
+    error: Exception
+
+
+_Outcome: TypeAlias = _Appended | _Staged | _Failed
+T = TypeVar("T")
+
+
+class Sender:
+    """The thread and what it works on. `condition` guards everything here and the producer's state."""
+
+    def __init__(
+        self,
+        session: Session,
+        config: ProducerConfig,
+        placer: Placer,
+        *,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self.condition = threading.Condition()
+        self.coordinator: Coordinator | None = None
+        """Set by init; None for a producer without transactional.id."""
+        self.attempted = False
+        """Whether the open transaction was, or may have been, registered with the coordinator."""
+        self.staged_parts: list[StagedPart] = []
+        self._session = session
+        self._config = config
+        self._placer = placer
+        self._on_error = on_error
+        staged = config.staged
+        self._waiting = Accumulator(
+            batch_bytes=config.batch_size,
+            linger_ms=None if staged else config.linger_ms,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+        )
+        self._in_flight: list[Batch] = []
+        self._sequences: dict[TopicPartition, int] = {}
+        self._registered: set[TopicPartition] = set()
+        self._drawn_id: int | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._dead: BaseException | None = None
+        self._doomed = False
+        """Whether the open transaction can only be aborted."""
+
+    # -- called by the producer, `condition` held ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread at the first rows."""
+        if self._thread is None:
+            # A daemon: a program that ends without close() must not hang. Its rows are lost as if it had crashed.
+            self._thread = threading.Thread(target=self._run, name="txlog-producer", daemon=True)
+            self._thread.start()
+
+    @property
+    def waiting(self) -> Accumulator:
+        """Rows that are not in yet; notify `condition` after a change."""
+        return self._waiting
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is waiting or in flight."""
+        return not self._waiting and not self._in_flight
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a round is at work."""
+        return bool(self._in_flight)
+
+    def drop_waiting(self) -> list[Batch]:
+        """Forgets the batches that are not in flight, and returns them."""
+        return self._waiting.remove_all(keep=self._in_flight)
+
+    def new_transaction(self) -> None:
+        """Forgets what belonged to the transaction before; its sequences ended with its epoch."""
+        self.attempted = False
+        self._doomed = False
+        self.staged_parts = []
+        self._registered = set()
+        self._sequences = {}
+
+    def wait(self, done: Callable[[], bool], deadline_ms: int | None) -> bool:
+        """Waits until `done()`; False when the time is up. Returns at once if the thread has died."""
+        clock = self._session.clock
+        while not done():
+            if self._dead is not None:
+                return True
+            if deadline_ms is not None and clock.monotonic_ms() >= deadline_ms:
+                return False
+            # Short waits: another clock than the machine's may decide what late is.
+            self.condition.wait(_POLL_MS / 1000)
+        return True
+
+    def stop(self) -> None:
+        """Has the thread end; the caller joins it without the lock."""
+        self._closing = True
+        self.condition.notify_all()
+
+    def join(self) -> None:
+        """Waits for the thread. Call it without holding `condition`."""
+        if self._thread is not None:
+            self._thread.join()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                batches = self._next_round()
+                if batches is None:
+                    return
+                self._send(batches)
+                with self.condition:
+                    self._in_flight = []
+                    self.condition.notify_all()
+        except BaseException as error:
+            self._die(error)
+
+    def _next_round(self) -> list[Batch] | None:
+        """Waits for batches that may be sent; None when the producer closes."""
+        clock = self._session.clock
+        while True:
+            with self.condition:
+                if self._closing:
+                    return None
+                now_ms = clock.monotonic_ms()
+                self._in_flight = self._waiting.take_ready(now_ms)
+                if self._in_flight:
+                    return list(self._in_flight)
+                retry_ms, linger_ms = self._waiting.next_retry_ms(), self._waiting.next_linger_ms()
+                if retry_ms is None:
+                    self.condition.wait(None if linger_ms is None else max(linger_ms - now_ms, 1) / 1000)
+                    continue
+            # Back-off is the clock's to measure; the lock is free meanwhile.
+            clock.sleep_ms(min(max(retry_ms - now_ms, 1), _POLL_MS))
+
+    def _send(self, batches: Sequence[Batch]) -> None:
+        if not self._config.staged and self.coordinator is not None:
+            try:
+                self._register([batch.tp for batch in batches])
+            except Exception as error:
+                for batch in batches:
+                    self._settle(_Failed(batch, error))
+                return
+        views, ctx = self._session.views, self._session.context()
+        append = self._stage_one if self._config.staged else self._append_one
+        outcomes: tuple[_Outcome, ...] = self._session.runtime.run(
+            _gathered(tuple(append(ctx, views, batch) for batch in batches))
+        )
+        for outcome in outcomes:
+            self._settle(outcome)
+        self._seal(ctx, [outcome.view for outcome in outcomes if isinstance(outcome, _Appended)])
+
+    def _register(self, tps: Sequence[TopicPartition]) -> None:
+        """All new partitions of a round in one record, before the first batch to any of them (invariant 9)."""
+        assert self.coordinator is not None
+        new = [tp for tp in tps if tp not in self._registered]
+        if new:
+            self.attempted = True
+            self.coordinator.register(new)
+            self._registered.update(new)
+
+    def _append_one(self, ctx: Context, views: Views, batch: Batch) -> Program[_Outcome]:
+        coordinator = self.coordinator
+        txn = coordinator.txn if coordinator is not None else None
+        clock = self._session.clock
+        if not batch.attempts and clock.monotonic_ms() > batch.deadline_ms:
+            return _Failed(batch, self._late(batch))
+        try:
+            # Written here, in this program's own thread, so that files of several partitions go out together.
+            draft = self._placed(ctx, batch)
+            views, result = yield from limited(
+                append_batch(ctx, views, batch.tp, draft, txn), clock, batch.deadline_ms, lambda: self._late(batch)
+            )
+        except Exception as error:
+            return _Failed(batch, error)
+        return _Appended(batch, result, views[batch.tp])
+
+    def _stage_one(self, ctx: Context, views: Views, batch: Batch) -> Program[_Outcome]:
+        yield from ()
+        try:
+            pid, epoch = self._identity()
+            file = self._placer.file(batch.table(), batch.topic, batch.tp.partition, pid, epoch)
+        except Exception as error:
+            return _Failed(batch, error)
+        return _Staged(batch, StagedFile(batch.tp, batch.topic.schema_id, file))
+
+    def _placed(self, ctx: Context, batch: Batch) -> BatchDraft:
+        """The batch's draft; made once, so that a retry is identical. A file that vacuum might take is written anew."""
+        clock = self._session.clock
+        now_ms = clock.monotonic_ms()
+        draft = batch.draft
+        stale = bool(draft and draft.files) and now_ms - batch.placed_at_ms >= ctx.max_view_age_ms
+        if draft is not None and not stale:
+            return draft
+        pid, epoch = (draft.producer_id, draft.producer_epoch) if draft is not None else self._identity()
+        sequence = draft.base_sequence if draft is not None else self._sequences.get(batch.tp, 0)
+        table = batch.table()
+        payload = self._placer.inline(table, batch.topic)
+        files = () if payload is not None else (self._placer.file(table, batch.topic, batch.tp.partition, pid, epoch),)
+        batch.placed_at_ms = now_ms
+        batch.draft = BatchDraft(
+            records=batch.rows,
+            producer_id=pid,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=self.coordinator is not None,
+            schema_id=batch.topic.schema_id,
+            files=files,
+            payload=payload or b"",
+            roll=self._placer.settings(batch.topic).roll,
+        )
+        return batch.draft
+
+    def _identity(self) -> tuple[int, int]:
+        if self.coordinator is not None:
+            return self.coordinator.txn.producer_id, self.coordinator.txn.producer_epoch
+        if self._drawn_id is None:
+            self._drawn_id = self._session.runtime.ids.new_producer_id()
+        return self._drawn_id, 0
+
+    def _new_identity(self) -> None:
+        """A producer without transactional.id whose sequence nobody can vouch for draws a new producer id (DESIGN 2)."""
+        self._drawn_id = None
+        self._sequences = {}
+
+    def _seal(self, ctx: Context, views: Sequence[PartitionView]) -> None:
+        finished = [view for view in views if finished_segments(view)]
+        if finished:
+            sealed = self._session.runtime.run(_gathered(tuple(seal_quietly(ctx, view) for view in finished)))
+            for view in sealed:
+                self._session.keep_view(view)
+
+    # -- outcomes -----------------------------------------------------------------------------------------------------
+
+    def _settle(self, outcome: _Outcome) -> None:
+        batch = outcome.batch
+        if isinstance(outcome, _Failed):
+            self._settle_failed(batch, outcome.error)
+            return
+        with self.condition:
+            self._waiting.remove(batch)
+            if isinstance(outcome, _Staged):
+                made = outcome.file
+                self.staged_parts.append(
+                    StagedPart(
+                        topic=made.tp.topic, partition=made.tp.partition, schema_id=made.schema_id, files=(made.file,)
+                    )
+                )
+            else:
+                self._session.keep_view(outcome.view)
+                assert batch.draft is not None
+                if (batch.draft.producer_id, batch.draft.producer_epoch) == self._identity():
+                    self._sequences[batch.tp] = batch.draft.last_sequence + 1
+        if isinstance(outcome, _Appended):
+            batch.done(outcome.result.base_offset, outcome.result.timestamp)
+        else:
+            batch.done(NO_OFFSET, NO_TIMESTAMP)
+
+    def _settle_failed(self, batch: Batch, error: Exception) -> None:
+        if self._try_again(batch, error):
+            return
+        final = self._final_error(batch, error)
+        if isinstance(error, UnknownTopicOrPartitionError):
+            self._session.runtime.forget_topic(batch.tp.topic)
+        with self.condition:
+            self._waiting.remove(batch)
+            dropped: list[Batch] = []
+            if self.coordinator is not None:
+                # Its transaction cannot commit any more, so nothing that waits needs to be sent (case 74).
+                dropped = self.drop_waiting()
+                self._doomed = True
+            elif batch.doubtful:
+                self._new_identity()
+            self._on_error(final)
+            self.condition.notify_all()
+        for each in (batch, *dropped):
+            each.failed(final)
+
+    def _try_again(self, batch: Batch, error: Exception) -> bool:
+        """Whether the batch is to be sent once more; schedules it."""
+        clock, transactional = self._session.clock, self.coordinator is not None
+        verdict = isinstance(error, InvalidRequestError | AbortableError | FencedError)
+        lost_sequence = (
+            isinstance(error, OutOfOrderSequenceError)
+            and not transactional
+            and not batch.doubtful
+            and batch.attempts == 0
+        )
+        batch.doubtful |= not verdict and batch.draft is not None
+        left_ms = batch.deadline_ms - clock.monotonic_ms()
+        if batch.attempts >= self._config.retries or left_ms <= 0 or self._doomed:
+            return False
+        if lost_sequence:
+            # The partition has forgotten this producer, and this batch was surely not written: start afresh (case 51).
+            self._new_identity()
+            batch.draft = None
+        elif isinstance(error, OutcomeUnknownError):
+            # A drawn producer id that a partition does not know decides nothing: resending could double the rows.
+            if not transactional:
+                return False
+        elif not isinstance(error, RetriableError) or isinstance(error, TxlogTimeoutError):
+            return False
+        backoff_ms = self._session.context().backoff_ms(batch.attempts)
+        wait_ms = 0 if lost_sequence else self._session.runtime.ids.jitter(backoff_ms)
+        with self.condition:
+            batch.attempts += 1
+            batch.retry_at_ms = clock.monotonic_ms() + min(wait_ms, left_ms)
+        return True
+
+    def _final_error(self, batch: Batch, error: Exception) -> Exception:
+        """What the batch's futures raise. Nothing here says "retry": a new send would be other rows to the log (P11)."""
+        if self.coordinator is not None:
+            if isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError):
+                final: Exception = TransactionAbortableError(
+                    f"{self._session.who}: {batch.rows} rows for {batch.tp} could not be written: {error}; abort the transaction and start a new one"
+                )
+                final.__cause__ = error
+                return final
+            return error
+        if batch.doubtful and not isinstance(error, OutcomeUnknownError):
+            unknown = OutcomeUnknownError(
+                f"{self._session.who}: {batch.rows} rows for {batch.tp}: {error}. They may have been written: look before sending them again, "
+                "or use a transactional.id"
+            )
+            unknown.__cause__ = error
+            return unknown
+        return error
+
+    def _late(self, batch: Batch) -> TxlogTimeoutError:
+        return TxlogTimeoutError(
+            f"{self._session.who}: {batch.rows} rows for {batch.tp} were not written within delivery.timeout.ms = {self._config.delivery_timeout_ms}"
+        )
+
+    def _die(self, error: BaseException) -> None:
+        """The thread ends; whoever waits learns why."""
+        with self.condition:
+            self._dead = error
+            dropped = self._waiting.remove_all()
+            self._in_flight = []
+            self._on_error(error)
+            self.condition.notify_all()
+        for batch in dropped:
+            batch.failed(error)
+
+
+def _gathered(programs: tuple[Program[T], ...]) -> Program[tuple[T, ...]]:
+    answers: tuple[T, ...] = yield Gather(programs)
+    return answers
