@@ -1,0 +1,486 @@
+"""The adapter of fsspec's drivers: the contract over look-alikes, what is refused, and what each answer of a server means."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import os
+import pickle
+import sys
+import types
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tests.storage.fake_drivers import (
+    AzureBlobFileSystem,
+    FakeFileSystem,
+    GCSFileSystem,
+    S3FileSystem,
+    ServerError,
+    wrapped,
+)
+from txlog.core.envelope import MAX_OBJECT_BYTES
+from txlog.errors import (
+    InvalidRequestError,
+    MissingObjectError,
+    NotAStoreError,
+    RecordTooLargeError,
+    StorageError,
+    UnsupportedStoreError,
+)
+from txlog.storage import fsspec_store
+from txlog.storage.fsspec_store import ATTEMPTS, FsspecObjectStore, check_class
+from txlog.storage.object_store import PutOutcome
+from txlog.storage.open import open_object_store
+from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.store_contract import StoreContract
+
+
+def store_of(fs, **options):
+    return FsspecObjectStore(
+        "s3://bucket/log", "bucket/log", lambda: fs, clock=ManualClock(), ids=SeededIds(), **options
+    )
+
+
+class TestS3(StoreContract):
+    def make_store(self, tmp_path: Path) -> FsspecObjectStore:
+        return store_of(S3FileSystem())
+
+
+class TestGcs(StoreContract):
+    def make_store(self, tmp_path: Path) -> FsspecObjectStore:
+        return store_of(GCSFileSystem())
+
+
+class TestAzure(StoreContract):
+    def make_store(self, tmp_path: Path) -> FsspecObjectStore:
+        return store_of(AzureBlobFileSystem())
+
+
+@pytest.fixture
+def drivers(monkeypatch):
+    """The look-alikes in place of the drivers; what they were built with."""
+    built = []
+
+    def take(protocol):
+        driver = {"s3": S3FileSystem, "gs": GCSFileSystem, "abfs": AzureBlobFileSystem}[protocol]
+
+        class Recorded(driver):
+            def __init__(self, **settings):
+                super().__init__(**settings)
+                built.append((protocol, settings))
+
+        Recorded.__module__, Recorded.__qualname__ = driver.__module__, driver.__qualname__
+        return Recorded
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", take)
+    return built
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refused", [LocalFileSystem, MemoryFileSystem, DirFileSystem, FakeFileSystem])
+def test_classes_outside_the_list_are_refused(refused):
+    with pytest.raises(UnsupportedStoreError, match=f"{refused.__qualname__}: its create is not known to be atomic"):
+        check_class(refused)
+
+
+def test_subclasses_and_namesakes_are_refused():
+    class Sub(S3FileSystem):
+        pass
+
+    with pytest.raises(UnsupportedStoreError, match="Sub"):
+        check_class(Sub)
+    namesake = type("S3FileSystem", (FakeFileSystem,), {"__module__": "obstore.fsspec"})
+    with pytest.raises(UnsupportedStoreError, match=r"obstore\.fsspec\.S3FileSystem"):
+        check_class(namesake)
+
+
+def test_a_replaced_class_is_refused_at_opening(monkeypatch):
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: MemoryFileSystem)
+    with pytest.raises(UnsupportedStoreError, match="MemoryFileSystem"):
+        open_object_store("s3://bucket/log")
+
+
+def test_another_instance_than_promised_is_refused():
+    with pytest.raises(UnsupportedStoreError, match="MemoryFileSystem"):
+        store_of(MemoryFileSystem()).get("a")
+
+
+def test_drivers_that_swallow_the_mode_are_refused():
+    async def _pipe_file(self, path, data, **kwargs):
+        pass
+
+    for driver in (S3FileSystem, GCSFileSystem):
+        old = type(
+            driver.__name__,
+            (driver,),
+            {"_pipe_file": _pipe_file, "__module__": driver.__module__, "__qualname__": driver.__qualname__},
+        )
+        with pytest.raises(
+            UnsupportedStoreError, match=r"this version of .*fs overwrites in create mode; pip install -U"
+        ):
+            check_class(old)
+    check_class(AzureBlobFileSystem)
+
+
+def test_a_botocore_that_drops_the_condition_is_refused():
+    fs = S3FileSystem()
+    fs.s3.meta.service_model.operation_model("PutObject").input_shape.members.pop("IfNoneMatch")
+    with pytest.raises(UnsupportedStoreError, match=r"s3://bucket/log: this version of botocore drops the condition"):
+        store_of(fs).get("a")
+
+
+def test_zonal_buckets_are_refused(monkeypatch):
+    class Extended(GCSFileSystem):
+        loop = None
+
+        async def _is_zonal_bucket(self, bucket):
+            return bucket == "bucket"
+
+    Extended.__module__, Extended.__qualname__ = "gcsfs.extended_gcsfs", "ExtendedGcsFileSystem"
+    asked = []
+    monkeypatch.setattr(fsspec_store, "sync", lambda loop, method, bucket: asked.append(bucket) or bucket == "bucket")
+    with pytest.raises(UnsupportedStoreError, match="zonal bucket"):
+        store_of(Extended()).get("a")
+    assert asked == ["bucket"]
+    other = FsspecObjectStore("gs://other", "other", Extended)
+    assert other.get("a") is None
+
+
+def test_a_missing_driver_says_what_to_install(monkeypatch):
+    def missing(protocol):
+        raise ImportError("no module")
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
+    for url, extra in (("s3://b", "s3"), ("gs://b", "gcs"), ("abfs://b", "azure")):
+        with pytest.raises(UnsupportedStoreError, match=rf"not installed; pip install 'pyspark-txlog\[{extra}\]'"):
+            open_object_store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("hdfs://host/log", "visible, empty, while it is written"),
+        ("https://host/log", "read only"),
+        ("sftp://user:hunter2@host/log", "check followed by a write"),
+        ("zip://x.zip", "not known to"),
+        ("simplecache::s3://bucket/log", "chain"),
+        ("s3::simplecache://bucket", "chain"),
+    ],
+)
+def test_other_stores_are_refused_with_the_reason(url, words):
+    with pytest.raises(UnsupportedStoreError) as raised:
+        open_object_store(url)
+    assert words in str(raised.value)
+    assert "use a local path, s3://, gs:// or abfs://" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://",
+        "s3:///log",
+        "s3://key:hunter2@bucket/log",
+        "gs://hunter2@bucket",
+        "s3:bucket",
+        "s3://bucket/../x",
+        "s3://b/a?sig=hunter2",
+        "abfs://c:hunter2@acc/x",
+    ],
+)
+def test_malformed_urls_are_refused_without_repeating_them(url, drivers):
+    with pytest.raises(InvalidRequestError) as raised:
+        open_object_store(url)
+    if "sig" not in url:
+        assert "hunter2" not in str(raised.value)
+
+
+# -- how the drivers are built ----------------------------------------------------------------------------------------
+
+
+def test_what_s3fs_is_told(drivers):
+    store = open_object_store(
+        "s3a://bucket/some/log/", {"key": "k", "config_kwargs": {"read_timeout": 99, "retries": {"max_attempts": 7}}}
+    )
+    assert drivers == []
+    store.put("a", b"1")
+    assert store.url == "s3a://bucket/some/log"
+    ((protocol, settings),) = drivers
+    assert protocol == "s3"
+    assert settings == {
+        "key": "k",
+        "use_listings_cache": False,
+        "skip_instance_cache": True,
+        "config_kwargs": {
+            "connect_timeout": 5,
+            "read_timeout": 99,
+            "max_pool_connections": 32,
+            "retries": {"max_attempts": 0},
+        },
+    }
+    assert store._connection.filesystem.retries == 1
+    assert list(store._connection.filesystem.objects) == ["bucket/some/log/a"]
+    with pytest.raises(InvalidRequestError, match="config_kwargs"):
+        open_object_store("s3://bucket", {"config_kwargs": "x"})
+
+
+def test_what_the_others_are_told(drivers):
+    open_object_store("gs://bucket").put("a", b"1")
+    open_object_store("abfss://box@acc.dfs.core.windows.net/log").put("a", b"1")
+    open_object_store("az://box", {"account_name": "mine"}).put("a", b"1")
+    common = {"use_listings_cache": False, "skip_instance_cache": True}
+    assert drivers == [
+        ("gs", common),
+        ("abfs", {**common, "account_name": "acc"}),
+        ("abfs", {**common, "account_name": "mine"}),
+    ]
+
+
+def test_objects_are_read_by_one_request_and_created_by_one():
+    fs = S3FileSystem()
+    store = store_of(fs)
+    store.put_if_absent("a", b"1")
+    store.get("a")
+    store.list("t/", "0005")
+    assert fs.calls == [
+        ("pipe_file", "bucket/log/a", "create"),
+        ("cat_file", "bucket/log/a", {"max_concurrency": 1}),
+        ("call_s3", "list_objects_v2", "log/t/", "log/t/0005"),
+    ]
+    fs = AzureBlobFileSystem()
+    store_of(fs).list("t/", "0005")
+    assert fs.calls == [("ls", "bucket/log/t", {"invalidate_cache": True})]
+
+
+def test_folder_markers_are_no_objects():
+    fs = S3FileSystem(
+        {
+            "bucket/log/": (b"", None),
+            "bucket/log/t/": (b"", None),
+            "bucket/log/t//x": (b"", None),
+            "bucket/log/t/a": (b"", None),
+        }
+    )
+    assert store_of(fs).list("") == ["t/"]
+    assert store_of(fs).list("t/") == ["a"]
+
+
+def test_large_files_go_by_way_of_the_disk(monkeypatch):
+    monkeypatch.setattr(fsspec_store, "SPOOL_BYTES", 1000)
+    fs = S3FileSystem(failures=[wrapped(503, "SlowDown")])
+    assert store_of(fs).write_file("big", iter([b"a" * 600, b"b" * 600, b"c" * 600])) == 1800
+    assert [call[0] for call in fs.calls] == ["put_file", "put_file"]
+    assert fs.objects["bucket/log/big"][0] == b"a" * 600 + b"b" * 600 + b"c" * 600
+    assert store_of(fs).write_file("small", [b"a" * 1000]) == 1000
+    assert fs.calls[-1] == ("pipe_file", "bucket/log/small", "overwrite")
+
+
+def test_what_one_request_cannot_carry_is_refused():
+    fs = S3FileSystem()
+    with pytest.raises(RecordTooLargeError, match=f"{MAX_OBJECT_BYTES + 1} bytes"):
+        store_of(fs).put_if_absent("a", bytes(MAX_OBJECT_BYTES + 1))
+    assert fs.calls == []
+
+
+def test_the_url_and_the_options_travel_and_the_connection_does_not(monkeypatch):
+    module = types.ModuleType("s3fs.core")
+    module.S3FileSystem = S3FileSystem
+    monkeypatch.setitem(sys.modules, "s3fs", types.ModuleType("s3fs"))
+    monkeypatch.setitem(sys.modules, "s3fs.core", module)
+    store = FsspecObjectStore("s3://bucket/log", "bucket/log", functools.partial(S3FileSystem, {}))
+    store.put("a", b"1")
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy._connection.filesystem is None
+    assert (copy.url, copy.get("b")) == (store.url, None)
+
+
+def test_a_forked_child_builds_its_own():
+    built = []
+    objects = {}
+
+    def make():
+        built.append(os.getpid())
+        return S3FileSystem(objects)
+
+    store = FsspecObjectStore("s3://bucket", "bucket", make)
+    store.put("a", b"1")
+    store._connection.lock.acquire()  # as if another thread of the parent were just building it
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if store.get("a") == b"1" and built == [os.getppid(), os.getpid()] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    store._connection.lock.release()
+    store.get("a")
+    assert built == [os.getpid()]
+
+
+# -- what an answer means ---------------------------------------------------------------------------------------------
+
+TRANSIENT = [
+    wrapped(409, "ConditionalRequestConflict"),
+    wrapped(429, "TooManyRequests"),
+    wrapped(500, "InternalError"),
+    wrapped(502),
+    wrapped(503, "SlowDown"),
+    wrapped(504),
+    wrapped(400, "RequestTimeout", TimeoutError),
+    TimeoutError("read timed out"),
+    ValueError("Expecting value: line 1 column 1 (char 0)"),
+    TypeError("'coroutine' object is not subscriptable"),
+    ConnectionResetError("reset"),
+    ServerError(503),
+    OSError(5, "input/output error"),
+    RuntimeError("session is closed"),
+]
+REFUSED = [
+    wrapped(400, "InvalidRequest"),
+    wrapped(401),
+    wrapped(403, "AccessDenied", PermissionError),
+    PermissionError("denied"),
+    OSError("Forbidden: https://storage…"),
+    type("NoCredentialsError", (Exception,), {})("Unable to locate credentials"),
+]
+
+
+def label(error):
+    return f"{type(error).__name__} {fsspec_store._http_status(error)}"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileExistsError("there"),
+        wrapped(412, "PreconditionFailed"),
+        wrapped(412),
+        ServerError(412),
+        wrapped(412, "412"),
+        type("E", (Exception,), {"status_code": 412})(),
+    ],
+    ids=label,
+)
+def test_lost(error):
+    assert store_of(S3FileSystem(failures=[error])).put_if_absent("a", b"1") is PutOutcome.CONFLICT
+
+
+@pytest.mark.parametrize("error", [*TRANSIENT, type("HttpError", (Exception,), {"code": 503})()], ids=label)
+def test_unknown(error):
+    fs = S3FileSystem(failures=[error])
+    assert store_of(fs).put_if_absent("a", b"1") is PutOutcome.UNKNOWN
+    # Once: what to do about it is the protocol's decision.
+    assert len(fs.calls) == 1
+
+
+@pytest.mark.parametrize("error", REFUSED, ids=label)
+def test_surely_not_applied(error):
+    fs = S3FileSystem(failures=[error])
+    with pytest.raises(StorageError, match="s3://bucket/log: put_if_absent 't/a' failed"):
+        store_of(fs).put_if_absent("t/a", b"1")
+    assert len(fs.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [wrapped(501, "NotImplemented"), TypeError("unexpected keyword argument 'mode'")], ids=label
+)
+def test_a_request_that_nobody_knows(error):
+    with pytest.raises(UnsupportedStoreError, match="does not know this request"):
+        store_of(S3FileSystem(failures=[error])).put_if_absent("a", b"1")
+
+
+@pytest.mark.parametrize("verb", ["get", "put", "put_if_absent", "list", "size", "write_file", "get_range"])
+def test_a_bucket_that_is_not_there(verb):
+    fs = S3FileSystem(failures=[wrapped(404, "NoSuchBucket", FileNotFoundError)])
+    arguments = {
+        "put": ("a", b""),
+        "put_if_absent": ("a", b""),
+        "list": ("",),
+        "write_file": ("a", [b""]),
+        "get_range": ("a", 0, 1),
+    }
+    with pytest.raises(NotAStoreError, match="bucket or container does not exist"):
+        getattr(store_of(fs), verb)(*arguments.get(verb, ("a",)))
+
+
+def calls_of(store):
+    return {
+        "get": lambda: store.get("a"),
+        "get_range": lambda: store.get_range("a", 0, 1),
+        "size": lambda: store.size("a"),
+        "put": lambda: store.put("a", b"x"),
+        "write_file": lambda: store.write_file("a", [b"x"]),
+        "list": lambda: store.list(""),
+        "delete": lambda: store.delete("a"),
+        "modified_ms": lambda: store.modified_ms("a"),
+    }
+
+
+@pytest.mark.parametrize("verb", calls_of(None))
+def test_requests_that_may_be_repeated_are(verb):
+    fs = S3FileSystem(
+        {"bucket/log/a": (b"x", datetime.datetime.now())},
+        failures=[wrapped(503, "SlowDown")] * (ATTEMPTS - 1),
+    )
+    clock = ManualClock()
+    store = FsspecObjectStore("s3://bucket/log", "bucket/log", lambda: fs, clock=clock, ids=SeededIds())
+    calls_of(store)[verb]()
+    assert len(fs.calls) == ATTEMPTS
+    assert 0 < clock.monotonic_ms() < 10_000
+    fs.failures = [wrapped(503, "SlowDown")] * ATTEMPTS
+    with pytest.raises(StorageError, match=rf"s3://bucket/log: {verb}.*failed 5 times: OSError \(HTTP 503, SlowDown\)"):
+        calls_of(store)[verb]()
+
+
+@pytest.mark.parametrize("verb", calls_of(None))
+def test_requests_that_are_refused_are_not_repeated(verb):
+    fs = S3FileSystem({"bucket/log/a": (b"x", None)}, failures=[wrapped(403, "AccessDenied", PermissionError)])
+    with pytest.raises(StorageError, match=rf"{verb}.*failed: PermissionError \(HTTP 403, AccessDenied\)"):
+        calls_of(store_of(fs))[verb]()
+    assert len(fs.calls) == 1
+
+
+def test_a_missing_object_by_status_alone():
+    error = type("ResourceNotFoundError", (Exception,), {"status_code": 404})
+    assert store_of(S3FileSystem(failures=[error()])).get("a") is None
+    with pytest.raises(MissingObjectError, match="'a'"):
+        store_of(S3FileSystem(failures=[error()])).size("a")
+
+
+def test_no_credential_in_errors_or_repr(drivers):
+    options = {
+        "key": "AKIAVERYSECRET",
+        "secret": "hunter2hunter2",
+        "client_kwargs": {"aws_session_token": "tokentoken", "endpoint_url": "http://minio:9000"},
+    }
+    store = open_object_store("s3://bucket/log", options)
+    assert repr(store) == "FsspecObjectStore('s3://bucket/log')"
+    store.get("a")
+    text = "key AKIAVERYSECRET hunter2hunter2 tokentoken at http://minio:9000/x?X-Amz-Signature=abcdef&sig=zzz&b=1 AccountKey=kkk;"
+    store._connection.filesystem.failures = [wrapped(400, message=text)]
+    with pytest.raises(StorageError) as raised:
+        store.get("a")
+    for secret in ("AKIA", "hunter2", "tokentoken", "abcdef", "zzz", "kkk"):
+        assert secret not in str(raised.value)
+    assert "http://minio:9000" in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+
+
+def test_a_driver_that_cannot_be_built():
+    def broken():
+        raise RuntimeError("no such profile")
+
+    with pytest.raises(StorageError, match="s3://bucket/log: open failed: RuntimeError: no such profile"):
+        FsspecObjectStore("s3://bucket/log", "bucket/log", broken).get("a")
+
+
+def test_the_stores_clock():
+    store = store_of(GCSFileSystem())
+    store.put("a", b"1")
+    assert store.modified_ms("a") > 1_600_000_000_000

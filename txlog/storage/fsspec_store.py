@@ -1,0 +1,544 @@
+"""How does an fsspec file system keep the port's promises? Only some can, and those only if called in the right way.
+
+fsspec's exclusive create is check-then-write on most backends, ignored on others and right on few, so an allow-list of
+classes stands first and everything else is refused; `open.probe` then asks the server itself. What is allowed is called
+so: objects are created by one conditional request (`pipe_file(mode="create")`), never by `open("xb")` (s3fs overwrites
+with an empty body) and never in parts (no server is sure to check the condition there); no listing or instance cache;
+no retries below a conditional write as far as the driver lets itself be told, since a retry may report one's own success
+as somebody else's. Requests whose repetition is harmless are repeated here instead.
+
+File systems are built in the process that uses them: after a fork, the parent's connections and threads are not there.
+No error or repr repeats a credential.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import logging
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+import fsspec
+from fsspec.asyn import sync
+
+from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
+from txlog.core.envelope import MAX_OBJECT_BYTES
+from txlog.errors import (
+    InvalidRequestError,
+    MissingObjectError,
+    NotAStoreError,
+    RecordTooLargeError,
+    StorageError,
+    TxlogError,
+    UnsupportedStoreError,
+)
+from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ATTEMPTS = 5
+"""Of a request whose repetition is harmless, before StorageError."""
+BACKOFF_MS = 100
+"""Before the second attempt; doubled before each further one."""
+SPOOL_BYTES = 32 * 2**20
+"""Files up to this size are sent from memory, larger ones from a temporary file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Backend:
+    """One kind of object store and its driver."""
+
+    protocol: str
+    package: str
+    extra: str
+    """Of pyspark-txlog, that installs the driver."""
+    classes: frozenset[str]
+    """Full names of the classes whose create is atomic. A subclass may override anything, so it is another class."""
+    mode_is_named: bool
+    """Whether `_pipe_file` must have a parameter `mode`; older drivers swallow it and overwrite."""
+
+
+_S3 = _Backend(
+    protocol="s3", package="s3fs", extra="s3", classes=frozenset({"s3fs.core.S3FileSystem"}), mode_is_named=True
+)
+_GCS = _Backend(
+    protocol="gs",
+    package="gcsfs",
+    extra="gcs",
+    classes=frozenset({"gcsfs.core.GCSFileSystem", "gcsfs.extended_gcsfs.ExtendedGcsFileSystem"}),
+    mode_is_named=True,
+)
+_AZURE = _Backend(
+    protocol="abfs",
+    package="adlfs",
+    extra="azure",
+    classes=frozenset({"adlfs.spec.AzureBlobFileSystem"}),
+    mode_is_named=False,
+)
+_BACKENDS = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE}
+
+_REASONS = {
+    "hdfs": "a file on HDFS is visible, empty, while it is written",
+    "webhdfs": "a file on HDFS is visible, empty, while it is written",
+    "http": "the web can be read only",
+    "https": "the web can be read only",
+    "dbfs": "its create is a check followed by a write",
+    "sftp": "its create is a check followed by a write",
+    "ftp": "its create is a check followed by a write",
+    "smb": "its create is a check followed by a write",
+}
+
+
+def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> FsspecObjectStore:
+    """The store at `url`, whose scheme (lower case) is `scheme`; `options` go to the driver. Contacts nobody.
+
+    Raises UnsupportedStoreError for a backend that cannot create atomically or whose driver is missing or too old,
+    InvalidRequestError for a malformed URL.
+    """
+    backend = _BACKENDS.get(scheme)
+    if backend is None or "::" in url:
+        reason = (
+            "a chain of file systems hides which one writes"
+            if "::" in url
+            else _REASONS.get(scheme, "it is not known to")
+        )
+        raise UnsupportedStoreError(
+            f"{scheme}: a log needs objects that are created atomically, and {reason}; use a local path, s3://, gs:// or abfs://"
+        )
+    root, account = _parse(url, scheme)
+    settings = _settings(backend, options, account)
+    try:
+        filesystem_class = fsspec.get_filesystem_class(backend.protocol)
+    except (ImportError, ValueError) as error:
+        raise UnsupportedStoreError(
+            f"{scheme}: the driver {backend.package} is not installed; pip install 'pyspark-txlog[{backend.extra}]'"
+        ) from error
+    check_class(filesystem_class)
+    address = f"{scheme}://{url.split('://', 1)[1].rstrip('/')}"
+    return FsspecObjectStore(address, root, functools.partial(filesystem_class, **settings), secrets=_secrets(options))
+
+
+def check_class(filesystem_class: type) -> None:
+    """Raises UnsupportedStoreError unless this very class is known to create atomically."""
+    backend = _backend_of(filesystem_class)
+    name = _full_name(filesystem_class)
+    if backend is None:
+        raise UnsupportedStoreError(
+            f"{name}: its create is not known to be atomic; txlog writes through {', '.join(sorted(_ALLOWED))} only. (A class that "
+            f"wraps or replaces one of them, as obstore.fsspec.register does, may ignore the condition.)"
+        )
+    if backend.mode_is_named and "mode" not in inspect.signature(_pipe_file_of(filesystem_class)).parameters:
+        raise UnsupportedStoreError(
+            f"{name}: this version of {backend.package} overwrites in create mode; pip install -U 'pyspark-txlog[{backend.extra}]'"
+        )
+
+
+class FsspecObjectStore:
+    """An ObjectStore over s3fs, gcsfs or adlfs; see the port for the contract.
+
+    `make` builds the file system; it is called once in each process that uses the store.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        root: str,
+        make: Callable[[], Any],
+        *,
+        secrets: Iterable[str] = (),
+        clock: Clock | None = None,
+        ids: IdGenerator | None = None,
+    ) -> None:
+        self.url = url
+        self._root = root
+        self._make = make
+        self._secrets = tuple(secrets)
+        self._clock = clock or SystemClock()
+        self._ids = ids or SystemIds()
+        self._connection = _Connection()
+
+    def __repr__(self) -> str:
+        return f"FsspecObjectStore({self.url!r})"
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> bytes | None:
+        key = self._key(path)
+        found = self._repeating("get", path, lambda fs: _cat(fs, key), missing=None)
+        return None if found is None else bytes(found)
+
+    def get_range(self, path: str, start: int, end: int) -> bytes:
+        check_range(start, end)
+        key = self._key(path)
+        if start == end:
+            self.size(path)
+            return b""
+        found = self._repeating("get_range", path, lambda fs: _cat_range(fs, key, start, end), missing=None)
+        if found is None:
+            raise MissingObjectError(f"{self.url}: there is no object {path!r}")
+        return bytes(found)
+
+    def size(self, path: str) -> int:
+        return int(self._info("size", path)["size"])
+
+    def modified_ms(self, path: str) -> int | None:
+        info = self._info("modified_ms", path)
+        # s3fs, gcsfs, adlfs.
+        for name in ("LastModified", "mtime", "last_modified"):
+            stamp = info.get(name)
+            if stamp is not None:
+                return int(stamp.timestamp() * 1000)
+        return None
+
+    def list(self, prefix: str, start_after: str = "") -> Names:
+        folder = f"{self._root}/{check_folder(prefix)}"
+        found = self._repeating("list", prefix, lambda fs: set(_names(fs, folder, start_after)), missing=set())
+        return sorted(name for name in found if name > start_after)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
+        key = self._key(path)
+        if len(data) > MAX_OBJECT_BYTES:
+            raise RecordTooLargeError(
+                f"{self.url}: {path!r} has {len(data)} bytes; more than {MAX_OBJECT_BYTES} cannot be created by one request"
+            )
+        fs = self._filesystem()
+        try:
+            fs.pipe_file(key, bytes(data), mode="create")
+        except Exception as error:
+            verdict = _verdict(error)
+            if verdict is _Verdict.EXISTS:
+                return PutOutcome.CONFLICT
+            if verdict is _Verdict.TRANSIENT:
+                _LOG.info("%s has an unknown outcome: %s", self._what("put_if_absent", path), self._text(error))
+                return PutOutcome.UNKNOWN
+            raise self._refusal("put_if_absent", path, error) from None
+        return PutOutcome.WRITTEN
+
+    def put(self, path: str, data: bytes) -> None:
+        key, copy = self._key(path), bytes(data)
+        self._repeating("put", path, lambda fs: fs.pipe_file(key, copy))
+
+    def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
+        key = self._key(path)
+        rest = iter(chunks)
+        head, size = [], 0
+        for chunk in rest:
+            head.append(bytes(chunk))
+            size += len(chunk)
+            if size > SPOOL_BYTES:
+                return self._write_large(path, key, itertools.chain(head, rest))
+        data = b"".join(head)
+        self._repeating("write_file", path, lambda fs: fs.pipe_file(key, data))
+        return size
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+        self._repeating("delete", path, lambda fs: fs.rm_file(key), missing=None)
+
+    # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _write_large(self, path: str, key: str, chunks: Iterable[bytes]) -> int:
+        """By way of a file on disk, so that the request can be repeated."""
+        with tempfile.NamedTemporaryFile(prefix="txlog-") as spool:
+            written = sum(spool.write(chunk) for chunk in chunks)
+            spool.flush()
+            self._repeating("write_file", path, lambda fs: fs.put_file(spool.name, key))
+        return written
+
+    def _key(self, path: str) -> str:
+        return f"{self._root}/{check_path(path)}"
+
+    def _info(self, verb: str, path: str) -> Mapping[str, Any]:
+        key = self._key(path)
+        info: Mapping[str, Any] | None = self._repeating(verb, path, lambda fs: fs.info(key), missing=None)
+        if info is None or info.get("type") != "file":
+            raise MissingObjectError(f"{self.url}: there is no object {path!r}")
+        return info
+
+    def _filesystem(self) -> Any:
+        connection = self._connection
+        if connection.owner != os.getpid():
+            # Not the parent's lock either: a thread that is not here may have held it at the fork.
+            connection = self._connection = _Connection()
+        with connection.lock:
+            if connection.filesystem is None:
+                connection.filesystem = self._build()
+            return connection.filesystem
+
+    def _build(self) -> Any:
+        try:
+            fs = self._make()
+            check_class(type(fs))
+            _prepare(fs, self._root.split("/", 1)[0], self.url)
+        except TxlogError:
+            raise
+        except Exception as error:
+            raise self._refusal("open", "", error) from None
+        return fs
+
+    def _repeating(self, verb: str, path: str, call: Callable[[Any], T], missing: Any = ...) -> T:
+        """The answer of a request that may be repeated; `missing`, if given, for an object that is not there."""
+        fs = self._filesystem()
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._clock.sleep_ms(self._ids.jitter(BACKOFF_MS << (attempt - 1)))
+            try:
+                return call(fs)
+            except Exception as error:
+                verdict = _verdict(error)
+                if verdict is _Verdict.MISSING and missing is not ... and not _is_bucket_missing(error):
+                    answer: T = missing
+                    return answer
+                if verdict is not _Verdict.TRANSIENT:
+                    raise self._refusal(verb, path, error) from None
+                last = error
+        raise StorageError(f"{self._what(verb, path)} failed {ATTEMPTS} times: {self._text(last)}") from None
+
+    def _refusal(self, verb: str, path: str, error: Exception) -> TxlogError:
+        what = f"{self._what(verb, path)} failed: {self._text(error)}"
+        if _is_bucket_missing(error) or (isinstance(error, FileNotFoundError) and verb in _CREATING):
+            return NotAStoreError(f"{what}. The bucket or container does not exist")
+        if _is_unknown_request(error):
+            return UnsupportedStoreError(f"{what}. The backend or its driver does not know this request")
+        return StorageError(what)
+
+    def _what(self, verb: str, path: str) -> str:
+        return f"{self.url}: {verb} {path!r}" if path else f"{self.url}: {verb}"
+
+    def _text(self, error: BaseException) -> str:
+        """What an error says, without anything that looks like a credential."""
+        status, code = _http_status(error)
+        text = " ".join(str(error).split())
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        text = _SIGNATURE.sub(r"\1***", text)[:300]
+        known = ", ".join(str(part) for part in (f"HTTP {status}" if status else "", code or "") if part)
+        return f"{type(error).__name__}{f' ({known})' if known else ''}: {text}"
+
+
+class _Connection:
+    """The file system of one process."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.lock = threading.Lock()
+        self.filesystem: Any = None
+
+    def __reduce__(self) -> Any:
+        return (_Connection, ())
+
+
+# -- what a driver's error means --------------------------------------------------------------------------------------
+
+
+class _Verdict(Enum):
+    EXISTS = "an object is there"
+    MISSING = "no object is there"
+    REFUSED = "surely not applied, and would not be the next time"
+    TRANSIENT = "perhaps applied, perhaps the next time"
+
+
+_CREATING = frozenset({"put_if_absent", "put", "write_file"})
+_REFUSED_STATUS = frozenset({400, 401, 403, 405, 411, 413, 414, 501})
+# Errors without an HTTP status that are raised before anything is sent.
+_NOT_SENT = frozenset(
+    {
+        "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound", "ParamValidationError",
+        "UnauthorizedSSOTokenError", "SSOTokenLoadError", "TokenRetrievalError", "DefaultCredentialsError", "NoRegionError",
+        "ClientAuthenticationError", "UnknownEndpointError", "InvalidConfigError",
+    }
+)  # fmt: skip
+_SIGNATURE = re.compile(
+    r"((?:sig|signature|X-Amz-[A-Za-z-]+|AccountKey|SharedAccessSignature|AWSAccessKeyId)=)[^&\s;\"']+", re.IGNORECASE
+)
+
+
+def _verdict(error: BaseException) -> _Verdict:
+    """What an error says of the request. In doubt TRANSIENT: drivers fail in many ways after the server has acted."""
+    status, code = _http_status(error)
+    if isinstance(error, FileExistsError) or status == 412 or code == "PreconditionFailed":
+        return _Verdict.EXISTS
+    if isinstance(error, FileNotFoundError) or status == 404:
+        return _Verdict.MISSING
+    if isinstance(error, PermissionError) or _is_unknown_request(error):
+        return _Verdict.REFUSED
+    # S3 answers a connection that was too slow with status 400 and this error.
+    if status in _REFUSED_STATUS and not isinstance(error, TimeoutError):
+        return _Verdict.REFUSED
+    if any(type(one).__name__ in _NOT_SENT for one in _causes(error)):
+        return _Verdict.REFUSED
+    # gcsfs has no status for this one.
+    if str(error).startswith("Forbidden"):
+        return _Verdict.REFUSED
+    return _Verdict.TRANSIENT
+
+
+def _is_unknown_request(error: BaseException) -> bool:
+    status, _ = _http_status(error)
+    wrong_call = isinstance(error, TypeError) and "argument" in str(error)
+    return status == 501 or wrong_call or isinstance(error, NotImplementedError)
+
+
+def _http_status(error: BaseException) -> tuple[int | None, str | None]:
+    """(status, code) of the answer that an error stands for, as botocore, Azure's SDK and gcsfs carry them."""
+    for one in _causes(error):
+        response = getattr(one, "response", None)
+        if isinstance(response, Mapping):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            code = response.get("Error", {}).get("Code")
+            if status is None and str(code).isdigit():
+                status = int(code)
+            return status, str(code) if code else None
+        for name in ("status_code", "code", "status"):
+            value = getattr(one, name, None)
+            if isinstance(value, int | str) and str(value).isdigit():
+                return int(value), None
+    return None, None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = error
+    for _ in range(5):
+        if one is None:
+            return
+        yield one
+        one = one.__cause__
+
+
+def _is_bucket_missing(error: BaseException) -> bool:
+    return _http_status(error)[1] == "NoSuchBucket" or "ContainerNotFound" in str(error)
+
+
+# -- what differs between drivers -------------------------------------------------------------------------------------
+
+
+def _prepare(fs: Any, bucket: str, url: str) -> None:
+    """Checks what only an instance can tell, and turns off the retries below a conditional write."""
+    backend = _backend_of(type(fs))
+    if backend is _S3:
+        members = fs.s3.meta.service_model.operation_model("PutObject").input_shape.members
+        if "IfNoneMatch" not in members:
+            raise UnsupportedStoreError(
+                f"{url}: this version of botocore drops the condition of a create; upgrade botocore to 1.36 or later"
+            )
+        fs.retries = 1
+    if backend is _GCS and hasattr(fs, "_is_zonal_bucket") and sync(fs.loop, fs._is_zonal_bucket, bucket):
+        raise UnsupportedStoreError(
+            f"{url}: in a zonal bucket gcsfs ignores the condition of a create; use a regional or multi-regional one"
+        )
+
+
+def _cat(fs: Any, key: str) -> bytes:
+    # Of s3fs, this is one GET; else it asks for the size first.
+    options = {"max_concurrency": 1} if _backend_of(type(fs)) is _S3 else {}
+    data: bytes = fs.cat_file(key, **options)
+    return data
+
+
+def _cat_range(fs: Any, key: str, start: int, end: int) -> bytes:
+    try:
+        data: bytes = fs.cat_file(key, start=start, end=end)
+    except Exception as error:
+        if _http_status(error)[0] == 416 or _http_status(error)[1] == "InvalidRange":
+            return b""
+        raise
+    return data
+
+
+def _names(fs: Any, folder: str, start_after: str) -> Iterator[str]:
+    """Names in `folder`, which ends in `/`; those up to `start_after` may be among them."""
+    if _backend_of(type(fs)) is _S3:
+        yield from _s3_names(fs, folder, start_after)
+        return
+    options = {"invalidate_cache": True} if _backend_of(type(fs)) is _AZURE else {}
+    for entry in fs.ls(folder.rstrip("/"), detail=True, **options):
+        path = str(entry["name"]).rstrip("/")
+        # A folder of which nothing is there but an object of that very name is listed as that object.
+        if path.startswith(folder) and "/" not in path[len(folder) :]:
+            yield path[len(folder) :] + ("/" if entry["type"] == "directory" else "")
+
+
+def _s3_names(fs: Any, folder: str, start_after: str) -> Iterator[str]:
+    bucket, _, prefix = folder.partition("/")
+    page: dict[str, str] = {"StartAfter": prefix + start_after} if start_after else {}
+    while True:
+        answer = fs.call_s3(
+            "list_objects_v2", Bucket=bucket, Prefix=prefix, Delimiter="/", **page, **getattr(fs, "req_kw", {})
+        )
+        names = [found["Key"] for found in answer.get("Contents", ())]
+        names += [found["Prefix"] for found in answer.get("CommonPrefixes", ())]
+        for name in names:
+            # The prefix itself may be an object: a folder that some tool made.
+            if name.startswith(prefix) and name[len(prefix) :].strip("/"):
+                yield name[len(prefix) :]
+        if not answer.get("IsTruncated"):
+            return
+        page = {"ContinuationToken": answer["NextContinuationToken"]}
+
+
+def _settings(backend: _Backend, options: Mapping[str, object], account: str | None) -> dict[str, Any]:
+    settings: dict[str, Any] = {**options, "use_listings_cache": False, "skip_instance_cache": True}
+    if backend is _S3:
+        given = options.get("config_kwargs") or {}
+        if not isinstance(given, Mapping):
+            raise InvalidRequestError(f"storage option 'config_kwargs' must be a mapping, found {type(given).__name__}")
+        defaults = {"connect_timeout": 5, "read_timeout": 10, "max_pool_connections": 32}
+        settings["config_kwargs"] = {**defaults, **given, "retries": {"max_attempts": 0}}
+    if account is not None:
+        settings.setdefault("account_name", account)
+    return settings
+
+
+def _parse(url: str, scheme: str) -> tuple[str, str | None]:
+    """(bucket and prefix, Azure account) of a URL; a message repeats no part that could be a credential."""
+    host, _, prefix = url.split("://", 1)[-1].partition("/")
+    prefix = prefix.rstrip("/")
+    account = None
+    if "@" in host and _BACKENDS[scheme] is _AZURE:
+        host, _, server = host.partition("@")
+        account = server.partition(".")[0]
+    if not host or "@" in host or ":" in host or "://" not in url:
+        raise InvalidRequestError(
+            f"{scheme}:// must be followed by a bucket and an optional prefix; credentials belong into storage_options or the environment"
+        )
+    return check_path(f"{host}/{prefix}" if prefix else host), account
+
+
+_NO_SECRETS = frozenset({"endpoint_url", "region_name", "account_name", "project", "signature_version"})
+
+
+def _secrets(options: object, name: str = "") -> tuple[str, ...]:
+    """Every text among the options that could be a credential: all of them but the few that are known not to be."""
+    if isinstance(options, Mapping):
+        return tuple(secret for key, value in options.items() for secret in _secrets(value, str(key)))
+    if isinstance(options, str) and len(options) >= 4 and name not in _NO_SECRETS:
+        return (options,)
+    return ()
+
+
+def _backend_of(filesystem_class: type) -> _Backend | None:
+    return _ALLOWED.get(_full_name(filesystem_class))
+
+
+def _full_name(filesystem_class: type) -> str:
+    return f"{filesystem_class.__module__}.{filesystem_class.__qualname__}"
+
+
+def _pipe_file_of(filesystem_class: type) -> Callable[..., Any]:
+    # The synchronous one is generated from it and takes anything.
+    method: Callable[..., Any] = getattr(filesystem_class, "_pipe_file", None) or filesystem_class.pipe_file  # type: ignore[attr-defined]
+    return method
+
+
+_ALLOWED = {name: backend for backend in (_S3, _GCS, _AZURE) for name in backend.classes}
