@@ -1,0 +1,258 @@
+"""Sealing (DESIGN 2.2): what is written, in which order, by how many at once, and that no reader sees a difference."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from tests.protocol.harness import (
+    GRACE_MS,
+    A,
+    B,
+    Cluster,
+    Died,
+    Fault,
+    Process,
+    Task,
+    at,
+    context,
+    rolling,
+)
+from txlog.core import envelope
+from txlog.core.effects import List, PutIfAbsent, WriteRows
+from txlog.core.names import SegmentName
+from txlog.core.records import SegmentIndex, TxnIndex
+from txlog.core.segments import check_index
+from txlog.core.state import PartitionState, replay, to_snapshot
+from txlog.core.txn_index import check_txn_index
+from txlog.errors import OutcomeUnknownError, StorageError
+from txlog.protocol.append import append_batch
+from txlog.protocol.load import load
+from txlog.protocol.read import IsolationLevel
+from txlog.protocol.seal import finished_segments, seal, seal_quietly
+from txlog.protocol.table import state_partition
+
+ROLL = rolling(3)
+
+
+def history(sealing: bool = False) -> Cluster:
+    """Two producers interleaved over segments of three records: inline rows, files, commits, aborts that span segments."""
+    cluster = Cluster()
+    ctx = ROLL
+    x, y = Process(cluster, "x", ctx), Process(cluster, "y", ctx)
+    for process in (x, y):
+        process.do(process.init())
+
+    def send(process: Process, *words: str, in_file: bool = False) -> None:
+        if process.identity.state != "ONGOING":
+            process.do(process.register(A))
+        draft = process.draft(A, *words, in_file=in_file)
+        process.views, _ = process.do(append_batch(ctx, process.views, A, draft, process.identity))
+        process.sequences[A] = draft.base_sequence + draft.records
+
+    send(x, "x0", "x1")
+    send(y, "y0", in_file=True)
+    send(x, "x2", "x3", "x4")
+    x.stage(A, "s0", "s1")
+    x.do(x.commit())
+    send(x, "gone0", in_file=True)
+    send(y, "y1")
+    send(x, "gone1")
+    send(y, "y2", "y3", in_file=True)
+    x.do(x.abort())
+    send(x, "x5")
+    y.do(y.commit())
+    x.do(x.commit())
+    if sealing:
+        cluster.run(seal(ctx, cluster.view(A)))
+    return cluster
+
+
+def unsealed() -> Cluster:
+    """The same history, with nothing of `orders-0` sealed (appending markers seals quietly)."""
+    cluster = history()
+    for path in list(cluster.objects):
+        if path.startswith(A.folder) and path.endswith((".index", ".txnindex", ".snapshot")):
+            del cluster.objects[path]
+    return cluster
+
+
+def sealed_names(cluster: Cluster) -> list[SegmentName]:
+    return list(cluster.view(A).walk)
+
+
+def test_all_but_the_active_segment_is_sealed_in_order() -> None:
+    cluster = unsealed()
+    view = cluster.view(A)
+    expected = [(each[0].record.base_offset, each[-1].record.end_offset) for each in finished_segments(view)]
+    assert len(expected) == 3
+    cluster.requests.clear()
+    after = cluster.run(seal(ROLL, view))
+    assert [(name.base_offset, name.end_offset) for name in after.walk] == expected
+    assert after.sealed_end == expected[-1][1]
+    assert after.state == view.state
+    puts = [request.path.rsplit(".", 1)[1] for request in cluster.requests if isinstance(request, PutIfAbsent)]
+    one = "".join(kind[0] for kind in puts)
+    assert one.replace("tsi", "si") == "si" * 3  # txnindex, snapshot, and last the index that declares it
+    assert cluster.view(A).walk == after.walk
+
+
+def test_the_history_has_an_abort_that_spans_segments() -> None:
+    cluster = history(sealing=True)
+    (path,) = (path for path in cluster.objects if path.startswith(A.folder) and path.endswith(".txnindex"))
+    (aborted,) = envelope.decode(cluster.objects[path], TxnIndex, path)[0].aborted
+    assert aborted.first_offset < int(path[len(A.folder) :].split("-")[0]) <= aborted.last_offset
+
+
+def test_what_is_written_is_a_function_of_the_chain() -> None:
+    cluster = unsealed()
+    before = cluster.batches(A)
+    cluster.run(seal(ROLL, cluster.view(A)))
+    for name in sealed_names(cluster):
+        path = A.folder + name.index
+        index, _ = envelope.decode(cluster.objects[path], SegmentIndex, path)
+        check_index(index, name, path)
+        inside = [s for s in before if name.base_offset <= s.record.base_offset < name.end_offset]
+        state = replay(
+            PartitionState(topic_partition=A),
+            [s for s in before if s.record.base_offset < name.end_offset],
+        )
+        assert index.last_digest == inside[-1].digest
+        assert index.last_stable_offset == state.last_stable_offset
+        assert [entry.base_offset for entry in index.entries] == [s.record.base_offset for s in inside]
+        snapshot = cluster.objects[A.folder + f"{name.end_offset:020d}.snapshot"]
+        assert snapshot == envelope.encode(to_snapshot(state))
+        aborts = [s for s in inside if s.record.kind == "abort" and s.record.first_offset >= 0]
+        assert index.aborted_txns == len(aborts)
+        path = A.folder + name.txnindex
+        if aborts:
+            txn_index, _ = envelope.decode(cluster.objects[path], TxnIndex, path)
+            check_txn_index(txn_index, name, path, expected=index.aborted_txns)
+        else:
+            assert path not in cluster.objects
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_no_reader_sees_a_difference(isolation: IsolationLevel) -> None:
+    cluster = unsealed()
+    before = cluster.read(A, isolation)
+    cluster.run(seal(ROLL, cluster.view(A)))
+    assert cluster.read(A, isolation) == before
+    cluster.pass_ms(GRACE_MS)
+    cluster.clean_tail(A)
+    assert cluster.read(A, isolation) == before
+    assert ("gone0" in before.values()) == (isolation == "read_uncommitted")
+    assert {"s0", "s1", "x5", "y3"} <= set(before.values())
+
+
+def requests_of_a_seal() -> int:
+    cluster = unsealed()
+    task = Task(cluster, seal(ROLL, cluster.view(A)))
+    task.run()
+    return task.count
+
+
+@pytest.mark.parametrize("number", range(1, requests_of_a_seal() + 1))
+@pytest.mark.parametrize("fault", ["crash", "crash after", "crash in flight", "applied", "lost", "late", "error"])
+def test_at_any_request_it_may_fail_and_the_next_one_finishes(number: int, fault: Fault) -> None:
+    cluster = unsealed()
+    plain = cluster.read(A, "read_uncommitted")
+    view = cluster.view(A)
+    with suppress(Died, StorageError, OutcomeUnknownError):
+        cluster.run(seal(ROLL, view), at(number, fault))
+    assert cluster.read(A, "read_uncommitted") == plain
+    cluster.run(seal(ROLL, cluster.view(A)))
+    cluster.land()
+    twin = unsealed()
+    twin.run(seal(ROLL, twin.view(A)))
+    assert sealed_names(cluster) == sealed_names(twin)
+    assert cluster.read(A, "read_uncommitted") == plain
+    cluster.check()
+
+
+def test_two_at_once_in_every_interleaving_of_their_puts() -> None:
+    expected = history(sealing=True).read(A)
+    total = requests_of_a_seal()
+    for pause in range(total):
+        cluster = unsealed()
+        first, second = (Task(cluster, seal(ROLL, cluster.view(A))) for _ in range(2))
+        for _ in range(pause):
+            first.step()
+        second.run()
+        first.run()
+        assert first.result.walk == second.result.walk
+        assert cluster.read(A) == expected
+        cluster.check()
+
+
+def test_a_segment_is_never_sealed_before_the_one_before_it() -> None:
+    cluster = unsealed()
+    view = cluster.view(A)
+    task = Task(cluster, seal(ROLL, view))
+    ends: list[int] = []
+    while not task.done:
+        pending = task.pending
+        task.step()
+        if isinstance(pending, PutIfAbsent) and pending.path.endswith(".index"):
+            ends.append(cluster.view(A).sealed_end)
+    assert ends == sorted(ends)
+    assert len(ends) == 3
+
+
+def test_an_old_view_lists_before_it_seals() -> None:
+    cluster = unsealed()
+    view = cluster.view(A)
+    cluster.pass_ms(GRACE_MS // 10)
+    task = Task(cluster, seal(ROLL, view))
+    assert isinstance(task.pending, List)
+    task.run()
+    assert task.result.sealed_end == finished_segments(view)[-1][-1].record.end_offset
+
+
+def test_nothing_to_seal_costs_nothing() -> None:
+    cluster = history(sealing=True)
+    view = cluster.view(A)
+    cluster.requests.clear()
+    assert cluster.run(seal(ROLL, view)) is view
+    assert cluster.run(seal(ROLL, cluster.run(load(context(), B)))).tail == ()
+    assert not any(isinstance(request, PutIfAbsent) for request in cluster.requests)
+
+
+def test_an_append_stands_whatever_becomes_of_the_sealing() -> None:
+    cluster = unsealed()
+    view = cluster.view(A)
+    after = cluster.run(seal_quietly(ROLL, view), lambda _, effect: "error" if isinstance(effect, WriteRows) else None)
+    assert after is view
+
+
+def test_internal_segments_have_no_rows_file() -> None:
+    cluster = history()
+    tp = state_partition(ROLL, "x")
+    view = cluster.view(tp)
+    assert len(view.walk) > 1
+    for name in view.walk:
+        path = tp.folder + name.index
+        index, _ = envelope.decode(cluster.objects[path], SegmentIndex, path)
+        check_index(index, name, path)
+        assert index.files == ()
+        assert all(entry.file is None for entry in index.entries)
+    assert not any(path.startswith(tp.folder) and path.endswith(".parquet") for path in cluster.objects)
+    expected = to_snapshot(view.state)
+    cluster.pass_ms(GRACE_MS)
+    cluster.clean_tail(tp)
+    assert to_snapshot(cluster.state(tp)) == expected
+
+
+def test_appends_go_on_while_somebody_seals() -> None:
+    cluster = unsealed()
+    process = Process(cluster, "z", ROLL)
+    process.do(process.init())
+    task = Task(cluster, seal(ROLL, cluster.view(A)))
+    for number in range(4):
+        task.step()
+        process.do(process.send(A, f"z{number}"))
+    task.run()
+    process.do(process.commit())
+    assert {"z0", "z1", "z2", "z3"} <= set(cluster.read(A).values())
+    cluster.check()
