@@ -79,7 +79,12 @@ def append_log_start(
         if not deleted_version and target <= state.log_start_offset:
             return Stop(None)
         return next_control(
-            state, now_ms=now_ms, write_id=write_id, log_start_offset=target, deleted_version=deleted_version
+            state,
+            now_ms=now_ms,
+            write_id=write_id,
+            log_start_offset=target,
+            deleted_version=deleted_version,
+            roll=ctx.roll_of(tp),
         )
 
     views, view = yield from get_fresh_view(ctx, views, tp)

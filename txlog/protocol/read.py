@@ -111,29 +111,16 @@ def offset_for_timestamp(
     segments are searched by halves: one GET a step.
     """
     known = dict(indexes or {})
-    bound = end_offset(view, isolation)
-    if view.base.last_timestamp >= timestamp_ms and view.walk:
-        low, high = 0, len(view.walk) - 1
-        while low < high:
-            middle = (low + high) // 2
-            known = yield from _read_indexes(view.topic_partition, [view.walk[middle]], known)
-            entries = known[view.walk[middle]].index.entries
-            if entries and entries[-1].timestamp >= timestamp_ms:
-                high = middle
-            else:
-                low = middle + 1
-        for name in view.walk[low:]:
-            known = yield from _read_indexes(view.topic_partition, [name], known)
-            index = known[name].index
-            at = first_at_or_after_timestamp(index, timestamp_ms)
-            if at is not None:
-                entry = index.entries[at]
-                return view, _below(bound, max(entry.base_offset, view.state.log_start_offset), entry.timestamp)
-    for stored in view.tail:
-        record = stored.record
-        if record.timestamp >= timestamp_ms and record.records and record.end_offset > view.state.log_start_offset:
-            return view, _below(bound, max(record.base_offset, view.state.log_start_offset), record.timestamp)
-    return view, None
+    for attempt in range(ctx.max_loads):
+        try:
+            return view, (yield from _find_timestamp(view, timestamp_ms, end_offset(view, isolation), known))
+        except MissingObjectError:
+            # As for a read: a clean-up or retention replaced what this view names.
+            if attempt == ctx.max_loads - 1:
+                raise
+            view = yield from load(ctx, view.topic_partition)
+            known = {}
+    raise MissingObjectError(f"{view.topic_partition}: no consistent set of indexes in {ctx.max_loads} tries")
 
 
 def aborted_transactions(
@@ -144,6 +131,35 @@ def aborted_transactions(
     known = yield from _read_indexes(view.topic_partition, chosen, dict(indexes or {}))
     _, aborted = yield from _aborted(view, chosen, known, start, end)
     return view, aborted
+
+
+def _find_timestamp(
+    view: PartitionView, timestamp_ms: int, bound: int, known: dict[SegmentName, ReadIndex]
+) -> Program[tuple[int, int] | None]:
+    log_start = view.state.log_start_offset
+    if view.base.last_timestamp >= timestamp_ms and view.walk:
+        low, high = 0, len(view.walk) - 1
+        while low < high:
+            middle = (low + high) // 2
+            known = yield from _read_indexes(view.topic_partition, [view.walk[middle]], known)
+            entries = known[view.walk[middle]].index.entries
+            # A cleaned run may be empty and says nothing then; to the left is always safe, for the scan below goes on.
+            if not entries or entries[-1].timestamp >= timestamp_ms:
+                high = middle
+            else:
+                low = middle + 1
+        for name in view.walk[low:]:
+            known = yield from _read_indexes(view.topic_partition, [name], known)
+            index = known[name].index
+            at = first_at_or_after_timestamp(index, timestamp_ms)
+            for entry in index.entries[at:] if at is not None else ():
+                if entry.records and entry.end_offset > log_start:
+                    return _below(bound, max(entry.base_offset, log_start), entry.timestamp)
+    for stored in view.tail:
+        record = stored.record
+        if record.timestamp >= timestamp_ms and record.records and record.end_offset > log_start:
+            return _below(bound, max(record.base_offset, log_start), record.timestamp)
+    return None
 
 
 def _plan(
