@@ -92,6 +92,6 @@ def test_a_schema_file_that_is_none(tmp_path: Path, content: str, message: str) 
 def test_a_schema_in_two_ways_or_from_nowhere(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="--column and --schema are given"):
         parse_columns(["a:int32"], "x.json")
-    with pytest.raises(InvalidRequestError, match="nowhere.json: No such file"):
+    with pytest.raises(InvalidRequestError, match=r"nowhere\.json: No such file"):
         parse_columns(None, str(tmp_path / "nowhere.json"))
     assert parse_columns(None, None) is None

@@ -59,7 +59,7 @@ def test_every_type_reads_back_as_it_was() -> None:
         "flag": True,
         "price": Decimal("12345678.90"),
         "ratio": -0.5,
-        "name": "größe \" \\ \n",
+        "name": 'größe " \\ \n',
         "raw": b"\xff\x00",
         "day": datetime.date(2013, 1, 31),
         "at": datetime.datetime(2013, 1, 31, 5, 17, 0, 123456, tzinfo=UTC),

@@ -8,8 +8,9 @@ A column is `name:type` or `name:type:not-null`; a type is spelled as tables sho
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -17,6 +18,9 @@ from txlog.config import nearest
 from txlog.core.records import SchemaField
 from txlog.core.schema import SCALAR_TYPES, assign_ids, check_fields, parse_decimal
 from txlog.errors import InvalidRequestError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NESTED = ("list", "map", "struct")
 _TOKEN = re.compile(r"\s*(decimal\(\s*\d+\s*,\s*\d+\s*\)|not\s+null\b|[^\s<>,]+|[<>,])")
@@ -46,6 +50,14 @@ def parse_columns(given: list[str] | None, schema_file: str | None) -> tuple[Sch
     fields = assign_ids([_parse_column(text) for text in given])
     check_fields(fields, "--column")
     return fields
+
+
+def to_schema(fields: Sequence[SchemaField]) -> pa.Schema:
+    """The schema in Arrow's words, as `Store.create_topic` takes it."""
+    # Here and not at the top: it loads pyarrow.
+    from txlog.storage.arrow_schema import to_arrow
+
+    return to_arrow(fields)
 
 
 def _read(schema_file: str) -> tuple[SchemaField, ...]:

@@ -45,17 +45,19 @@ def exit_status(error: TxlogError) -> int:
 
 def report(error: TxlogError, output: OutputFormat) -> int:
     """Shows an error on the standard error; its exit status."""
+    notes = tuple(getattr(error, "__notes__", ()))
     if output is OutputFormat.JSON:
-        document = ErrorDocument(error=type(error).__name__, message=str(error), status=exit_status(error))
+        status = exit_status(error)
+        document = ErrorDocument(error=type(error).__name__, message=str(error), status=status, notes=notes)
         sys.stderr.write(encode_line(document))
     else:
-        complain(str(error))
+        complain(str(error), *notes)
     return exit_status(error)
 
 
-def complain(message: str, hint: str = "") -> None:
-    """A message, and a hint below it, on the standard error."""
+def complain(message: str, *notes: str) -> None:
+    """A message, and notes below it, on the standard error."""
     sys.stdout.flush()
     typer.echo(typer.style("Error: ", fg="red", bold=True) + message, err=True)
-    if hint:
-        typer.echo(hint, err=True)
+    for note in notes:
+        typer.echo(note, err=True)

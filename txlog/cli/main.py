@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from txlog._version import __version__
 from txlog.cli import dump, groups, offsets, records, topics, transactions
 from txlog.cli.errors import BROKEN_PIPE, INTERRUPTED, STATUS_WORDS, complain, report
-from txlog.cli.options import group
+from txlog.cli.options import Command, Group, root
 from txlog.cli.output import OutputFormat
 from txlog.errors import TxlogError
 
 ENTRY_POINTS = "txlog.commands"
 
+_ORDER = ("topics", "get-offsets", "consumer-groups", "transactions", "produce", "consume", "dump-log")
 _MANAGE = "Topics and state"
 _MORE = "More commands"
 
@@ -30,17 +31,30 @@ _MORE = "More commands"
 _USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
-class _Root(TyperGroup):
+class _Root(Group):
     """Shows errors, and finds the commands of other packages."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Runs a command line and raises SystemExit with its status; without `standalone_mode` errors are raised."""
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
-        sys.exit(self._status(*args, **extra))
+
+        def run() -> Any:
+            # By position: `super()` takes the same, and mypy cannot see that `extra` has none of it.
+            return super(_Root, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+
+        return run() if not standalone_mode else sys.exit(_status(run))
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
+        # typer puts commands before groups of commands.
+        own.sort(key=_ORDER.index)
         return [*own, *sorted(set(_entry_points()) - set(own))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -50,24 +64,8 @@ class _Root(TyperGroup):
         point = _entry_points().get(cmd_name)
         return None if point is None else _Lazy(point)
 
-    def _status(self, *args: Any, **extra: Any) -> int:
-        try:
-            result = super().main(*args, standalone_mode=False, **extra)
-            sys.stdout.flush()
-        except TxlogError as error:
-            return report(error, OutputFormat.TEXT)
-        except _USAGE_ERROR as error:
-            return _report_usage(error)
-        except (KeyboardInterrupt, typer.Abort):
-            return INTERRUPTED
-        except BrokenPipeError:
-            # The reader has enough. Python would complain once more when it flushes at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return BROKEN_PIPE
-        return result if isinstance(result, int) else 0
 
-
-class _Lazy(TyperCommand):
+class _Lazy(Command):
     """A command of another package, which is not imported before it is called."""
 
     def __init__(self, point: EntryPoint) -> None:
@@ -113,12 +111,13 @@ def _show_version(wanted: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", metavar="", is_eager=True, callback=_show_version, help="Show the version and exit."),
     ] = False,
 ) -> None: ...
 
 
-group(app, _root, environment=True)
+root(app, _root)
 app.add_typer(topics.app, rich_help_panel=_MANAGE)
 offsets.register(app, panel=_MANAGE)
 app.add_typer(groups.app, rich_help_panel=_MANAGE)
@@ -131,6 +130,24 @@ def main() -> NoReturn:
     """The program `txlog`."""
     typer.main.get_command(app).main(prog_name="txlog")
     raise AssertionError("a command line ends with SystemExit")
+
+
+def _status(run: Callable[[], Any]) -> int:
+    """Runs a command line, and shows what it fails with."""
+    try:
+        result = run()
+        sys.stdout.flush()
+    except TxlogError as error:
+        return report(error, OutputFormat.TEXT)
+    except _USAGE_ERROR as error:
+        return _report_usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has enough. Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return result if isinstance(result, int) else 0
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -148,5 +165,5 @@ def _report_usage(error: Any) -> int:
         # Help was asked for by saying nothing; typer has printed it already, unless rich is off.
         typer.echo(message, err=True, nl=bool(message))
     else:
-        complain(message, f"Try '{context.command_path} --help'." if context is not None else "")
+        complain(message, *([f"Try '{context.command_path} --help'."] if context is not None else []))
     return int(error.exit_code)

@@ -7,18 +7,21 @@ output.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from txlog.cli.errors import report
 from txlog.cli.output import Output, OutputFormat
-from txlog.errors import InvalidRequestError, TxlogError
+from txlog.errors import InvalidRequestError, NotAStoreError, TxlogError
 
 if TYPE_CHECKING:
     from txlog.client import Admin, Store
@@ -64,12 +67,12 @@ _OutputOption = Annotated[
         "--output",
         "-o",
         metavar="text|json",
-        help="Tables for people, or JSON for programs. [default: text]",
+        help="Tables for people, or JSON for programs. (default: text)",
         show_default=False,
         rich_help_panel=PANEL,
     ),
 ]
-_SHARED = {
+_SHARED: dict[str, Any] = {
     "store": _StoreOption,
     "config": _ConfigOption,
     "storage_option": _StorageOption,
@@ -90,6 +93,11 @@ class Settings:
         self, store: str | None, config: str | None, storage_option: list[str] | None, output: OutputFormat | None
     ) -> Settings:
         """These settings with those options on top. Raises InvalidRequestError for a malformed one."""
+        if config and "=" in config and not Path(config).exists():
+            raise InvalidRequestError(
+                f"--config names a file, and {config!r} is none; settings are given as --set KEY=VALUE (topics) or --property "
+                "KEY=VALUE (produce, consume)"
+            )
         return Settings(
             store=store or self.store,
             config=config or self.config,
@@ -105,6 +113,7 @@ class Session:
         self.settings = settings
         self.out = Output(settings.output)
         self._store: Store | None = None
+        self._admin: Admin | None = None
 
     @property
     def store(self) -> Store:
@@ -113,8 +122,10 @@ class Session:
 
     @property
     def admin(self) -> Admin:
-        """The store's administrative calls."""
-        return self.open().admin()
+        """The store's administrative calls; one for the session, so that what it has read it need not read again."""
+        if self._admin is None:
+            self._admin = self.open().admin()
+        return self._admin
 
     def open(self, *, may_be_new: bool = False) -> Store:
         """The store; an empty or missing location is one only if it `may_be_new`."""
@@ -131,6 +142,10 @@ class Session:
                 storage_options=self.settings.storage_options,
                 config_file=self.settings.config,
             )
+        if not may_be_new and self._store.runtime.descriptor is None:
+            raise NotAStoreError(
+                f"{self._store.url} holds no txlog store: it is empty or missing. Check --store; `txlog topics create` makes one"
+            )
         return self._store
 
     def __enter__(self) -> Self:
@@ -143,8 +158,29 @@ class Session:
             self._store.close()
 
 
+class Command(TyperCommand):
+    """A command whose help does not say that `--help` takes a bool."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return without_metavar(super().get_help_option(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands, likewise."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return without_metavar(super().get_help_option(ctx))
+
+
+def without_metavar(option: Any) -> Any:
+    """An option of typer's own, shown as the flag that it is."""
+    if option is not None:
+        option.metavar = ""
+    return option
+
+
 def command(
-    app: typer.Typer, name: str, *, panel: str | None = None, epilog: str | None = None, no_args_is_help: bool = False
+    app: typer.Typer, name: str, *, panel: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Registers a function, whose first parameter is the `Session`, as a command with the shared options."""
 
@@ -159,25 +195,36 @@ def command(
 
         own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "session"]
         _sign(run, function.__doc__, [_CONTEXT, *(_keyword_only(p) for p in own), *_shared_parameters()])
-        app.command(name, rich_help_panel=panel, epilog=epilog, no_args_is_help=no_args_is_help)(run)
+        app.command(name, cls=Command, rich_help_panel=panel)(run)
         return function
 
     return register
 
 
-def group(app: typer.Typer, callback: Callable[..., None] | None = None, *, environment: bool = False) -> None:
-    """Gives a group of commands the shared options; `callback` has parameters of its own.
+def group(name: str, text: str) -> typer.Typer:
+    """A group of commands. It takes the shared options too, and leaves it to its commands to explain them."""
+    app = typer.Typer(name=name, help=text, cls=Group, no_args_is_help=True)
 
-    The root also reads the `environment`, below all options. The client reads TXLOG_CONFIG itself.
+    def run(ctx: typer.Context, **given: Any) -> None:
+        ctx.obj = settings_of(ctx).overlaid(**given)
+
+    _sign(run, None, [_CONTEXT, *_shared_parameters(hidden=True)])
+    app.callback()(run)
+    return app
+
+
+def root(app: typer.Typer, callback: Callable[..., None]) -> None:
+    """Gives the root the shared options, below them the environment, and what `callback` has parameters for.
+
+    TXLOG_CONFIG is not read here: the client does that.
     """
 
     def run(ctx: typer.Context, **given: Any) -> None:
-        base = Settings(store=os.environ.get(STORE_ENV) or None) if environment else settings_of(ctx)
-        ctx.obj = base.overlaid(**{option: given.pop(option) for option in _SHARED})
-        if callback is not None:
-            callback(**given)
+        shared = {option: given.pop(option) for option in _SHARED}
+        ctx.obj = Settings(store=os.environ.get(STORE_ENV) or None).overlaid(**shared)
+        callback(**given)
 
-    own = [] if callback is None else list(inspect.signature(callback, eval_str=True).parameters.values())
+    own = inspect.signature(callback, eval_str=True).parameters.values()
     _sign(run, None, [_CONTEXT, *(_keyword_only(p) for p in own), *_shared_parameters()])
     app.callback()(run)
 
@@ -214,11 +261,20 @@ def one_of(argument: str | None, option: str | None, what: str) -> str:
 _CONTEXT = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
 
 
-def _shared_parameters() -> list[inspect.Parameter]:
+def _shared_parameters(*, hidden: bool = False) -> list[inspect.Parameter]:
     return [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_hidden(annotation) if hidden else annotation
+        )
         for name, annotation in _SHARED.items()
     ]
+
+
+def _hidden(annotation: Any) -> Any:
+    kind, option = get_args(annotation)
+    option = copy.copy(option)
+    option.hidden = True
+    return Annotated[kind, option]
 
 
 def _keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:

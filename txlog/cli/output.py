@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -37,6 +37,8 @@ _STYLES = {
     NOTHING: "dim",
 }
 """Words that a table colours."""
+
+_NONES: tuple[object, ...] = (None, -1, 0, "", (), {})
 
 
 class OutputFormat(StrEnum):
@@ -115,24 +117,37 @@ def write(text: str) -> None:
     sys.stdout.write(text)
 
 
-def tabulate(value: Any) -> tuple[list[tuple[str, Cell]], list[tuple[str, list[msgspec.Struct]]]]:
-    """A struct's scalar fields, and its fields that are lists of structs, each for a table of its own.
+def tabulate(
+    value: msgspec.Struct, *, complete: bool = False
+) -> tuple[dict[str, Cell], dict[str, list[msgspec.Struct]]]:
+    """A struct's fields as cells, and those that are lists of structs, each for a table of its own.
 
-    Small lists and dictionaries count as scalars, in JSON; structs within are taken apart, their names dotted.
+    Structs within are taken apart, their fields' names dotted. Fields that say "none" by their default are left out,
+    unless it is to be `complete`.
     """
-    scalars: list[tuple[str, Cell]] = []
-    tables: list[tuple[str, list[msgspec.Struct]]] = []
-    for name in value.__struct_fields__:
-        found = getattr(value, name)
+    cells: dict[str, Cell] = {}
+    tables: dict[str, list[msgspec.Struct]] = {}
+    for field in msgspec.structs.fields(value):
+        found = getattr(value, field.name)
         if isinstance(found, msgspec.Struct):
-            inner, lists = tabulate(found)
-            scalars += [(f"{name}.{key}", cell) for key, cell in inner]
-            tables += [(f"{name}.{key}", rows) for key, rows in lists]
+            inner, lists = tabulate(found, complete=complete)
+            cells |= {f"{field.name}.{name}": cell for name, cell in inner.items()}
+            tables |= {f"{field.name}.{name}": rows for name, rows in lists.items()}
         elif isinstance(found, tuple) and found and isinstance(found[0], msgspec.Struct):
-            tables.append((name, list(found)))
-        else:
-            scalars.append((name, cell_of(found)))
-    return scalars, tables
+            tables[field.name] = list(found)
+        elif complete or found != field.default or found not in _NONES:
+            cells[field.name] = cell_of(found)
+    return cells, tables
+
+
+def struct_table(structs: Sequence[msgspec.Struct]) -> tuple[list[str], list[Row]]:
+    """Columns and rows of structs of any kinds: a column for each field that one of them has something to say about."""
+    names = dict.fromkeys(name for struct in structs for part in tabulate(struct) for name in part)
+    rows: list[Row] = []
+    for struct in structs:
+        cells, tables = tabulate(struct, complete=True)
+        rows.append([cell_of(tables[name]) if name in tables else cells.get(name) for name in names])
+    return list(names), rows
 
 
 def cell_of(value: object) -> Cell:
@@ -140,17 +155,6 @@ def cell_of(value: object) -> Cell:
     if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return value if value != "" else None
     return msgspec.json.encode(value).decode()
-
-
-def struct_table(structs: Sequence[msgspec.Struct]) -> tuple[list[str], list[Row]]:
-    """Columns and rows of structs of any kinds: a column for each field that differs from its default somewhere."""
-    names: dict[str, None] = {}
-    for struct in structs:
-        for field in msgspec.structs.fields(struct):
-            # A plain default, say -1 for "none", tells nothing if all rows have it.
-            if field.default is msgspec.NODEFAULT or getattr(struct, field.name) != field.default:
-                names[field.name] = None
-    return list(names), [[cell_of(getattr(struct, name, None)) for name in names] for struct in structs]
 
 
 def _text(cell: Cell) -> str:

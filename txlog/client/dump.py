@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-import pyarrow as pa
 
 from txlog.client.runtime import Runtime
 from txlog.core import envelope, names
@@ -40,11 +39,12 @@ from txlog.core.records import (
 )
 from txlog.core.schema import describe
 from txlog.core.words import bytes_text, count_text, duration_text, range_text, time_text
-from txlog.errors import InvalidRequestError, MissingObjectError
+from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOrPartitionError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadIndexes, aborted_transactions, plan_read
 from txlog.protocol.transactions import StagedList
+from txlog.storage.arrow_schema import read_ipc
 from txlog.storage.object_store import ObjectStore
 
 ObjectKind: TypeAlias = Literal[
@@ -182,7 +182,7 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
         raise _nothing_there(store, path)
     value, payload = envelope.decode(data, _STRUCTS[name.kind], path)
     words = _EXPLAIN[name.kind](name, value)
-    shown = _inline_rows(payload) if rows and payload else None
+    shown = _inline_rows(payload, path) if rows and payload else None
     return DumpedObject(path=path, kind=name.kind, bytes=len(data), explanation=words, value=value, rows=shown)
 
 
@@ -274,9 +274,8 @@ def _nothing_there(store: ObjectStore, path: str) -> InvalidRequestError:
     return InvalidRequestError(f"{store.url}: there is no {path!r}; its folder holds {shown}")
 
 
-def _inline_rows(payload: bytes) -> list[dict[str, Any]]:
-    with pa.ipc.open_stream(payload) as reader:
-        rows: list[dict[str, Any]] = reader.read_all().to_pylist()
+def _inline_rows(payload: bytes, path: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_ipc(payload, path).to_pylist()
     return rows
 
 
@@ -321,14 +320,14 @@ def _batch_words(name: _Name, value: CommitRecord) -> tuple[str, ...]:
         sequences = "" if value.base_sequence < 0 else f", sequences {value.base_sequence} to {value.last_sequence}"
         txn = ", within a transaction" if value.transactional else ""
         noun = "entry" if value.entries else "row"
-        words.append(f"A batch of {count_text(value.records, noun)} {where}, {by}{sequences}{txn}.")
+        words.append(f"A batch of {count_text(value.records, noun)} {where}{by}{sequences}{txn}.")
     elif value.kind == "commit":
         carried = (
             f", carrying {count_text(value.records, 'entry' if value.entries else 'row')}" if value.records else ""
         )
-        words.append(f"The COMMIT marker {where}, {by}{carried}: what the producer's transaction wrote is valid.")
+        words.append(f"The COMMIT marker {where}{by}{carried}: what the producer's transaction wrote is valid.")
     elif value.kind == "abort":
-        words.append(f"An ABORT marker {where}, {by}.")
+        words.append(f"An ABORT marker {where}{by}.")
         if value.first_offset >= 0:
             words.append(
                 f"Rows of this producer from offset {value.first_offset} to here are hidden from read_committed; the "
@@ -394,7 +393,7 @@ def _index_words(name: _Name, value: SegmentIndex) -> tuple[str, ...]:
     aborted = count_text(value.aborted_txns, "aborted transaction")
     return (
         f"The index of a {what} of {name.where}: {range_text(value.base_offset, value.end_offset - 1)}.",
-        f"{count_text(len(value.entries), 'batch').capitalize()} ({control} of them control batches) with {count_text(rows, 'row')} in "
+        f"{count_text(len(value.entries), 'batch').capitalize()} ({control} of them control) with {count_text(rows, 'row')} in "
         f"{count_text(len(value.files), 'Parquet file')}, {bytes_text(size_bytes)}.",
         f"It holds {aborted}{', listed in the .txnindex beside it' if value.aborted_txns else ''}; the last stable offset at "
         f"its end was {value.last_stable_offset}.",
@@ -480,7 +479,7 @@ def _rows_words(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
         first = f"A Parquet file with the rows {kind} {offsets} of {tp}, {bytes_text(size_bytes)}."
     else:
         by = _producer_words(value.producer_id or 0, value.producer_epoch or 0)
-        first = f"A Parquet file of rows for {tp}, written {by}{' through Spark' if value.rows_of == 'spark' else ''}, {bytes_text(size_bytes)}."
+        first = f"A Parquet file of rows for {tp}{by}{' through Spark' if value.rows_of == 'spark' else ''}, {bytes_text(size_bytes)}."
     return (
         first,
         "Its rows count only if a commit record or a current index names it; read them with a consumer or with Spark.",
@@ -489,9 +488,9 @@ def _rows_words(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
 
 def _producer_words(producer_id: int, producer_epoch: int) -> str:
     if producer_id < 0:
-        return "by no producer"
+        return ""
     drawn = " (without a transactional.id)" if producer_id >= FIRST_DRAWN_PRODUCER_ID else ""
-    return f"by producer {producer_id}{drawn} at epoch {producer_epoch}"
+    return f", by producer {producer_id}{drawn} at epoch {producer_epoch}"
 
 
 _STRUCTS: Mapping[ObjectKind, type[Any]] = {
@@ -524,10 +523,26 @@ _EXPLAIN: Mapping[ObjectKind, Callable[[_Name, Any], tuple[str, ...]]] = {
 def dump_partition(runtime: Runtime, tp: TopicPartition) -> PartitionChain:
     """The chain of `tp` from its log start on, each batch with what became of it.
 
-    One LIST and a GET for each object of the tail and each index. An empty partition is an empty chain: whether the
-    topic has it is not asked. Raises CorruptLogError naming a damaged or missing object.
+    One LIST and a GET for each object of the tail and each index. Also for deleted topics and for txlog's own. Raises
+    UnknownTopicOrPartitionError if there is no such partition, CorruptLogError naming a damaged or missing object.
     """
-    return runtime.run(_partition(runtime.context(), tp))
+    chain = runtime.run(_partition(runtime.context(), tp))
+    if not chain.log_end_offset:
+        _check_exists(runtime, tp)
+    return chain
+
+
+def _check_exists(runtime: Runtime, tp: TopicPartition) -> None:
+    if tp.topic not in names.INTERNAL_TOPICS:
+        runtime.partition(tp.topic, tp.partition, 0)
+        return
+    constants = runtime.constants
+    is_state = tp.topic == names.TRANSACTION_STATE_TOPIC
+    partitions = constants.transaction_state_partitions if is_state else constants.consumer_offsets_partitions
+    if tp.partition >= partitions:
+        raise UnknownTopicOrPartitionError(
+            f"{tp.topic} has no partition {tp.partition}: it has {partitions}, numbered 0 to {partitions - 1}"
+        )
 
 
 def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:

@@ -1,0 +1,147 @@
+"""What does each command print with `--output json`? These structs, and the descriptions of `txlog.client.admin`.
+
+    topics create, alter         TopicDocument
+    topics list, describe        list of TopicSummary, of TopicDocument
+    topics delete                DeletionDocument
+    get-offsets                  list of client.admin.OffsetInfo
+    transactions list            list of client.admin.TransactionDescription
+    transactions describe        client.admin.TransactionDescription
+    transactions find-hanging    list of client.admin.HangingTransaction
+    transactions abort           AbortDocument
+    transactions expire          ExpireDocument
+    consumer-groups list         list of client.admin.GroupInfo
+    consumer-groups describe     client.admin.GroupInfo
+    consumer-groups reset-offsets ResetDocument
+    consumer-groups delete       DeletionDocument
+    dump-log                     client.dump.DumpedObject, client.dump.PartitionChain
+    produce                      ProduceDocument
+    consume                      a row a line (see txlog.cli.rows)
+    an error                     ErrorDocument, on the standard error
+
+Times are milliseconds since 1970, sizes bytes. Fields are added, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from txlog.core.records import SchemaField
+
+
+class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a command failed."""
+
+    error: str
+    """The class, of `txlog.errors`."""
+    message: str
+    status: int
+    """The exit status."""
+    notes: tuple[str, ...] = ()
+    """What else happened."""
+
+
+class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic in a list."""
+
+    topic: str
+    topic_id: str
+    version: int
+    """Of its metadata; each change makes one."""
+    partitions: int
+    columns: int
+    config: dict[str, str]
+    """What was set for this topic."""
+    changed_at: int
+
+
+class PartitionEnds(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a partition begins and ends."""
+
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+
+
+class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic, whole. `columns` is what `--schema` reads."""
+
+    topic: str
+    topic_id: str
+    version: int
+    partitions: int
+    config: dict[str, str]
+    schema_id: int
+    """The version that introduced the columns."""
+    columns: tuple[SchemaField, ...]
+    changed_at: int
+    ends: tuple[PartitionEnds, ...]
+
+
+class DeletionDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was deleted, or would be."""
+
+    kind: Literal["topic", "group"]
+    name: str
+    executed: bool
+    """False for a dry run: nothing was changed."""
+
+
+class AbortDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator's abort did."""
+
+    transactional_id: str
+    result: Literal["aborted", "committed", "nothing open"]
+    """`committed`: the decision to commit had been made, so it was finished."""
+    producer_id: int
+    producer_epoch: int
+    """Afterwards; a producer of an older epoch is fenced."""
+
+
+class ExpireDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep over transactions did, or would do; by transactional.id."""
+
+    executed: bool
+    aborted: tuple[str, ...] = ()
+    rolled_forward: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a group's offset."""
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+
+
+class ResetDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's offsets that were changed, or would be."""
+
+    group: str
+    executed: bool
+    offsets: tuple[ResetOffset, ...]
+
+
+class ProducedRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that went to one partition; rows of others may lie between them."""
+
+    partition: int
+    records: int
+    first_offset: int | None
+    """None if the rows are staged: they get their offsets with the commit."""
+    last_offset: int | None
+
+
+class ProduceDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of `produce` wrote."""
+
+    topic: str
+    records: int
+    transactional_id: str | None
+    skipped: bool
+    """This `txn.version` or a higher one had been committed before: nothing was written."""
+    partitions: tuple[ProducedRows, ...]

@@ -1,0 +1,200 @@
+"""`txlog dump-log`: what does an object of the store say, and what is a partition's chain?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from txlog.cli.options import Session, command
+from txlog.cli.output import NOTHING, Cell, Output, Row, encode_line, struct_table, tabulate
+from txlog.cli.rows import json_value
+from txlog.core import names
+from txlog.core.words import bytes_text, count_text, time_text
+from txlog.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from txlog.client.dump import ChainBatch, DumpedObject, PartitionChain
+
+_MOMENTS = frozenset({"timestamp", "last_timestamp", "created_at", "updated_at", "started_at", "since"})
+"""Fields that hold milliseconds since 1970."""
+
+
+def register(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command."""
+    command(app, "dump-log", panel=panel)(dump_log)
+
+
+def dump_log(
+    session: Session,
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="An object, orders/0/00000000000000000000.batch for one, or a partition, orders/0, for its whole chain.",
+            show_default=False,
+        ),
+    ],
+    rows: Annotated[
+        bool, typer.Option("--rows", "--print-data-log", metavar="", help="Also the rows that ride inline in a batch.")
+    ] = False,
+    start_offset: Annotated[
+        int,
+        typer.Option("--start-offset", metavar="N", help="Of a partition: batches from here on.", show_default=False),
+    ] = 0,
+    end_offset: Annotated[
+        int | None,
+        typer.Option("--end-offset", metavar="N", help="Of a partition: batches before this.", show_default=False),
+    ] = None,
+) -> None:
+    """Tell what is stored, in words: any object of the store, or the chain of a partition.
+
+    Objects are txlog.json, topic metadata, .batch, .index, .txnindex, .snapshot, .boundary, .clean and .staged.
+
+    Checksums are verified; a damaged object is an error that names it.
+    """
+    # Here and not at the top: it loads the client.
+    from txlog.client.dump import dump_object, dump_partition, parse_partition
+
+    runtime = session.store.runtime
+    tp = parse_partition(runtime, path)
+    if tp is None:
+        if start_offset or end_offset is not None:
+            raise InvalidRequestError(f"--start-offset and --end-offset are for partitions, and {path!r} is none")
+        found = dump_object(runtime, path, rows=rows)
+        session.out.show(_readable(found), lambda out: _show_object(out, found))
+        return
+    chain = dump_partition(runtime, tp)
+    batches = tuple(
+        each
+        for each in chain.batches
+        if each.last_offset >= start_offset and (end_offset is None or each.base_offset < end_offset)
+    )
+    chain = msgspec.structs.replace(chain, batches=batches)
+    session.out.show(chain, lambda out: _show_chain(out, chain))
+
+
+def _readable(found: DumpedObject) -> DumpedObject:
+    return found if found.rows is None else msgspec.structs.replace(found, rows=json_value(found.rows))
+
+
+def _show_object(out: Output, found: DumpedObject) -> None:
+    out.fields([("object", found.path), ("kind", found.kind), ("size", bytes_text(found.bytes))])
+    out.line()
+    out.sentences(found.explanation)
+    cells, tables = tabulate(found.value)
+    out.heading("Fields")
+    out.fields((name, _readable_cell(name, cell)) for name, cell in cells.items())
+    _show_tables(out, tables)
+    if found.rows is not None:
+        out.heading(f"rows ({len(found.rows)})")
+        for row in json_value(found.rows):
+            out.line(encode_line(row).rstrip("\n"))
+
+
+def _show_tables(out: Output, tables: Mapping[str, Sequence[msgspec.Struct]], above: str = "") -> None:
+    for name, structs in tables.items():
+        out.heading(f"{above}{name} ({len(structs)})")
+        if len(structs) == 1:
+            # One row reads better downwards.
+            cells, inner = tabulate(structs[0])
+            out.fields((field, _readable_cell(field, cell)) for field, cell in cells.items())
+            _show_tables(out, inner, f"{above}{name}.")
+            continue
+        columns, rows = struct_table(structs)
+        shown = [[_short(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
+        out.table(columns, shown, empty="")
+
+
+def _readable_cell(name: str, cell: Cell) -> Cell:
+    if name.rpartition(".")[2] in _MOMENTS and isinstance(cell, int) and cell >= 0:
+        return f"{cell} ({time_text(cell)})"
+    return cell
+
+
+def _short(name: str, cell: Cell) -> Cell:
+    """Digests are told apart by their beginnings; JSON has them whole."""
+    return f"{cell[:12]}…" if name.endswith("digest") and isinstance(cell, str) else cell
+
+
+def _show_chain(out: Output, chain: PartitionChain) -> None:
+    sealed = f"{chain.sealed_end} in {count_text(len(chain.segments), 'segment')}" if chain.sealed_end else NOTHING
+    out.fields(
+        [
+            ("partition", f"{chain.topic}-{chain.partition}"),
+            ("log start", chain.log_start_offset),
+            ("last stable", chain.last_stable_offset),
+            ("log end", chain.log_end_offset),
+            ("sealed up to", sealed),
+            ("boundary", chain.boundary),
+        ]
+    )
+    if chain.segments:
+        out.heading("Segments")
+        out.table(
+            ("base", "end", "generation", "batches", "rows", "aborted", "index"),
+            [
+                (s.base_offset, s.end_offset, s.generation, s.batches, s.rows, s.aborted_transactions, s.index)
+                for s in chain.segments
+            ],
+            empty="",
+        )
+    if chain.open_transactions:
+        out.heading("Open transactions, which hold the last stable offset back")
+        out.table(
+            ("producer", "epoch", "since offset", "last append"),
+            [
+                (t.producer_id, t.producer_epoch, t.first_offset, time_text(t.last_timestamp))
+                for t in chain.open_transactions
+            ],
+            empty="",
+        )
+    if chain.aborted_transactions:
+        out.heading("Aborted transactions")
+        out.table(
+            ("producer", "from", "to marker", "last stable after"),
+            [(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset) for t in chain.aborted_transactions],
+            empty="",
+        )
+    out.heading("Batches")
+    out.table(
+        ("from", "to", "kind", "rows", "transaction", "producer", "epoch", "sequence", "appended", "object", "rows in"),
+        _batch_rows(chain.batches),
+        empty="No batches.",
+    )
+
+
+def _batch_rows(batches: Iterable[ChainBatch]) -> list[Row]:
+    return [
+        (
+            each.base_offset,
+            each.last_offset,
+            each.kind,
+            each.records,
+            None if each.fate in ("plain", "control") else each.fate,
+            each.producer_id if each.producer_id >= 0 else None,
+            each.producer_epoch if each.producer_epoch >= 0 else None,
+            each.base_sequence if each.base_sequence >= 0 else None,
+            time_text(each.timestamp),
+            f"segment {segment}" if (segment := _segment(each)) is not None else each.object,
+            _files(each),
+        )
+        for each in batches
+    ]
+
+
+def _segment(batch: ChainBatch) -> int | None:
+    """The base offset of the sealed segment that the batch is in, None in the tail."""
+    parsed = names.parse_partition_object(batch.object)
+    return parsed.segment.base_offset if isinstance(parsed, names.SegmentObject) else None
+
+
+def _files(batch: ChainBatch) -> str | None:
+    if not batch.rows_in:
+        return None
+    _, _, first = batch.rows_in[0].rpartition("/")
+    segment = names.parse_partition_object(first)
+    shown = "its .parquet" if isinstance(segment, names.SegmentObject) else first
+    return shown if len(batch.rows_in) == 1 else f"{shown} and {len(batch.rows_in) - 1} more"

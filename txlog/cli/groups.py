@@ -1,0 +1,213 @@
+"""`txlog consumer-groups`: who reads what, how far behind, and how are offsets moved?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txlog.cli.documents import DeletionDocument, ResetDocument, ResetOffset
+from txlog.cli.offsets import parse_partitions, parse_spec
+from txlog.cli.options import Session, command, group, one_of
+from txlog.cli.output import Output
+from txlog.core.names import TopicPartition
+from txlog.core.words import count_text, time_text
+from txlog.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from txlog.client.admin import Admin, GroupInfo, OffsetReset
+
+app = group("consumer-groups", "List and describe consumer groups, move their offsets, delete them.")
+
+_Group = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group.id.", show_default=False)]
+_GroupOption = Annotated[str | None, typer.Option("--group", hidden=True)]
+_Execute = Annotated[bool, typer.Option("--execute", metavar="", help="Do it; else only say what would be done.")]
+
+
+@command(app, "list")
+def list_groups(session: Session) -> None:
+    """List all consumer groups."""
+    found = session.admin.list_groups()
+
+    def text(out: Output) -> None:
+        out.table(
+            ("group", "state", "member", "partitions", "lag"),
+            [
+                (each.group, each.state, each.client_id or each.member_id, len(each.offsets), _lag(each))
+                for each in found
+            ],
+            empty="There are no consumer groups.",
+        )
+
+    session.out.show(found, text)
+
+
+@command(app, "describe")
+def describe(session: Session, group_id: _Group = None, group_option: _GroupOption = None) -> None:
+    """Show a group's member, its offsets and how far it is behind.
+
+    Lag counts offsets up to the last stable one, markers and aborted rows included.
+    """
+    name = one_of(group_id, group_option, "group")
+    found = session.admin.describe_group(name)
+    session.out.show(found, lambda out: _describe(out, found))
+
+
+@command(app, "reset-offsets")
+def reset_offsets(
+    session: Session,
+    group_id: _Group = None,
+    group_option: _GroupOption = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC[:0,1,…]",
+            help="Only this topic, or these partitions of it; may be repeated. Else all that the group has offsets for.",
+            show_default=False,
+        ),
+    ] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", metavar="", help="To the log start.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", metavar="", help="To the last stable offset.")] = False,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", metavar="N", help="To this offset.", show_default=False)
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(
+            "--to-datetime", metavar="TIME", help="To the first offset at or after a moment.", show_default=False
+        ),
+    ] = None,
+    shift_by: Annotated[
+        int | None,
+        typer.Option("--shift-by", metavar="N", help="By so many offsets, back if negative.", show_default=False),
+    ] = None,
+    execute: _Execute = False,
+) -> None:
+    """Move a group's offsets. A dry run, unless --execute is given.
+
+    The group must have no member. Offsets outside of the log are moved to its nearer end.
+    """
+    name = one_of(group_id, group_option, "group")
+    given = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
+    if sum(given) != 1:
+        raise InvalidRequestError(
+            "where to? Give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+        )
+    admin = session.admin
+    partitions = _partitions(session, topic)
+    if shift_by is not None:
+        plan = admin.plan_reset(name, partitions, shift_by=shift_by)
+    elif to_offset is not None:
+        plan = _plan_to_offset(session, admin, name, partitions, to_offset)
+    elif to_datetime is not None:
+        plan = admin.plan_reset(name, partitions, parse_spec(to_datetime, "--to-datetime"))
+    else:
+        plan = admin.plan_reset(name, partitions, "earliest" if to_earliest else "latest")
+    if execute:
+        admin.reset_offsets(name, plan)
+    document = ResetDocument(
+        group=name,
+        executed=execute,
+        offsets=tuple(ResetOffset(topic=r.topic, partition=r.partition, before=r.before, after=r.after) for r in plan),
+    )
+
+    def text(out: Output) -> None:
+        out.table(
+            ("topic", "partition", "before", "after"),
+            [(r.topic, r.partition, r.before, r.after) for r in document.offsets],
+            empty=f"Group {name!r} has no offsets; name topics with --topic.",
+        )
+        if document.offsets:
+            moved = count_text(sum(r.before != r.after for r in document.offsets), "offset")
+            out.line()
+            out.line(
+                f"Moved {moved} of group {name!r}."
+                if execute
+                else f"Would move {moved} of group {name!r}. Add --execute to do it."
+            )
+
+    session.out.show(document, text)
+
+
+@command(app, "delete")
+def delete(
+    session: Session, group_id: _Group = None, group_option: _GroupOption = None, execute: _Execute = False
+) -> None:
+    """Delete a group and its offsets. A dry run, unless --execute is given."""
+    name = one_of(group_id, group_option, "group")
+    found = session.admin.describe_group(name)
+    if execute:
+        session.admin.delete_group(name)
+    what = f"group {name!r}: {count_text(len(found.offsets), 'offset')}"
+    warning = " It has a member, which must be closed first." if found.state == "STABLE" else ""
+    session.out.show(
+        DeletionDocument(kind="group", name=name, executed=execute),
+        lambda out: out.line(
+            f"Deleted {what}." if execute else f"Would delete {what}.{warning} Add --execute to do it."
+        ),
+    )
+
+
+def _partitions(session: Session, topics: list[str] | None) -> list[TopicPartition] | None:
+    if not topics:
+        return None
+    found: list[TopicPartition] = []
+    for text in topics:
+        name, given, numbers = text.partition(":")
+        if given:
+            found += [TopicPartition(name, number) for number in parse_partitions(numbers, "--topic")]
+        else:
+            found += [TopicPartition(name, number) for number in range(session.store.topic(name).partitions)]
+    return found
+
+
+def _plan_to_offset(
+    session: Session, admin: Admin, name: str, partitions: list[TopicPartition] | None, offset: int
+) -> tuple[OffsetReset, ...]:
+    # Here and not at the top: it loads the client.
+    from txlog.client.offsets import OffsetSpec
+
+    if offset < 0:
+        raise InvalidRequestError(f"--to-offset {offset}: expected an offset, at least 0")
+    if partitions is None:
+        partitions = [TopicPartition(each.topic, each.partition) for each in admin.describe_group(name).offsets]
+    spec = OffsetSpec(kind="offsets", option="--to-offset", offsets=dict.fromkeys(partitions, offset))
+    return admin.plan_reset(name, partitions, spec)
+
+
+def _lag(found: GroupInfo) -> int:
+    return sum(each.lag or 0 for each in found.offsets)
+
+
+def _describe(out: Output, found: GroupInfo) -> None:
+    out.fields(
+        [
+            ("group", found.group),
+            ("state", found.state),
+            ("member", found.member_id),
+            ("client", found.client_id),
+            ("generation", found.generation if found.generation >= 0 else None),
+            ("topics", ", ".join(found.topics)),
+            ("joined or left", time_text(found.updated_at)),
+            ("lag", _lag(found)),
+        ]
+    )
+    out.heading("Offsets")
+    out.table(
+        ("topic", "partition", "committed", "pending", "last stable", "log end", "lag", "committed at"),
+        [
+            (
+                each.topic,
+                each.partition,
+                each.committed,
+                each.pending,
+                each.last_stable_offset,
+                each.log_end_offset,
+                each.lag,
+                time_text(each.committed_at),
+            )
+            for each in found.offsets
+        ],
+        empty="It has committed no offsets.",
+    )

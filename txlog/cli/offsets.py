@@ -1,0 +1,99 @@
+"""`txlog get-offsets`: where do the partitions of a topic begin and end, and which offset has a moment?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txlog.cli.options import Session, command
+from txlog.cli.output import Output, Row
+from txlog.core.words import parse_time, time_text
+from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
+
+_KAFKAS = {"-2": "earliest", "-1": "latest", "earliest": "earliest", "latest": "latest"}
+
+
+def register(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command."""
+    command(app, "get-offsets", panel=panel)(get_offsets)
+
+
+def get_offsets(
+    session: Session,
+    topic: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.", show_default=False)
+    ] = None,
+    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    partitions: Annotated[
+        str | None,
+        typer.Option("--partitions", metavar="0,1,…", help="Only these partitions.", show_default=False),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="TIME",
+            help="Also the first offset at or after a moment: 2013-01-31T05:17:00Z, milliseconds since 1970, earliest, latest.",
+            show_default=False,
+        ),
+    ] = None,
+    isolation_level: Annotated[
+        str,
+        typer.Option(
+            "--isolation-level", metavar="LEVEL", help="What counts for --time: read_committed or read_uncommitted."
+        ),
+    ] = "read_committed",
+) -> None:
+    """Show the log start, last stable and log end offset of each partition.
+
+    Readers of committed rows get as far as the last stable offset; a transaction that is open holds it back.
+    """
+    wanted = None if partitions is None else parse_partitions(partitions, "--partitions")
+    spec = parse_spec(time, "--time") if time is not None else "latest"
+    store = session.store
+    names = [*(topic or ()), *(topic_option or ())] or [each.name for each in store.topics()]
+    found = session.admin.list_offsets(names, spec, isolation_level)
+    for name in names if wanted is not None else ():
+        have = {tp.partition for tp in found if tp.topic == name}
+        missing = sorted(set(wanted or ()) - have)
+        if missing:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} has no partition {missing[0]}: it has {len(have)}, numbered 0 to {len(have) - 1}"
+            )
+    infos = [info for tp, info in sorted(found.items()) if wanted is None or tp.partition in wanted]
+
+    def text(out: Output) -> None:
+        columns = ["topic", "partition", "log start", "last stable", "log end"]
+        rows: list[Row] = [
+            (i.topic, i.partition, i.log_start_offset, i.last_stable_offset, i.log_end_offset) for i in infos
+        ]
+        if time is not None:
+            columns += ["offset", "time"]
+            rows = [
+                (*row, info.offset, None if info.timestamp is None else time_text(info.timestamp))
+                for row, info in zip(rows, infos, strict=True)
+            ]
+        out.table(columns, rows, empty="There are no topics.")
+
+    session.out.show(infos, text)
+
+
+def parse_spec(text: str, option: str) -> str | int:
+    """`earliest`, `latest` (or Kafka's -2, -1), or a moment in milliseconds. Raises InvalidRequestError naming the option."""
+    if text.strip().lower() in _KAFKAS:
+        return _KAFKAS[text.strip().lower()]
+    moment = parse_time(text.strip())
+    if moment is None or moment < 0:
+        raise InvalidRequestError(
+            f"{option} {text!r}: expected earliest, latest, a moment as in 2013-01-31T05:17:00Z, or milliseconds since 1970"
+        )
+    return moment
+
+
+def parse_partitions(text: str, option: str) -> tuple[int, ...]:
+    """Numbers with commas between them. Raises InvalidRequestError naming the option."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise InvalidRequestError(f"{option} {text!r}: expected numbers of partitions, as in 0,1")
+    return tuple(int(part) for part in parts)

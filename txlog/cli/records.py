@@ -1,0 +1,342 @@
+"""`txlog produce` and `txlog consume`: rows as lines of JSON, in and out."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from txlog.cli.documents import ProduceDocument, ProducedRows
+from txlog.cli.offsets import parse_partitions
+from txlog.cli.options import Session, command, one_of, parse_pairs
+from txlog.cli.output import Output, write
+from txlog.cli.rows import decode_rows, encode_row
+from txlog.core.names import TopicPartition
+from txlog.core.words import count_text, duration_text
+from txlog.errors import InvalidRequestError, TxlogError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txlog.client import Consumer, Producer
+    from txlog.client.batches import RecordMetadata
+
+_POLL_MS = 500
+"""How long one poll waits when no time-out is asked for; only how soon Ctrl-C is seen depends on it."""
+
+_METADATA = ("_topic", "_partition", "_offset", "_timestamp")
+
+_Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
+_TopicOption = Annotated[str | None, typer.Option("--topic", hidden=True)]
+
+
+def register(app: typer.Typer, *, panel: str) -> None:
+    """Adds the commands."""
+    command(app, "produce", panel=panel)(produce)
+    command(app, "consume", panel=panel)(consume)
+
+
+# -- produce ----------------------------------------------------------------------------------------------------------
+
+
+def produce(
+    session: Session,
+    topic: _Topic = None,
+    topic_option: _TopicOption = None,
+    transactional_id: Annotated[
+        str | None,
+        typer.Option(
+            "--transactional-id",
+            metavar="ID",
+            help="All rows in one transaction of this id: all of them become visible, or none.",
+            show_default=False,
+        ),
+    ] = None,
+    txn_version: Annotated[
+        int | None,
+        typer.Option(
+            "--txn-version",
+            metavar="N",
+            help="Number of the transaction: if the id has committed this or a higher one, nothing is written.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="COLUMN,…", help="Columns that decide the partition; else key.columns.", show_default=False
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", help="The partition for all rows.", show_default=False)
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", metavar="ROWS", help="How many rows are sent at a time.")] = 10_000,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property", metavar="KEY=VALUE", help="A setting of the producer; may be repeated.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Append rows from the standard input, one JSON object a line.
+
+    A member a column; binary as text or {"base64": "…"}, dates, timestamps and decimals as text.
+    """
+    name = one_of(topic, topic_option, "topic")
+    if batch < 1:
+        raise InvalidRequestError(f"--batch {batch}: expected a number of rows, at least 1")
+    if txn_version is not None and transactional_id is None:
+        raise InvalidRequestError("--txn-version needs --transactional-id: the version is kept with the id")
+    config = parse_pairs(properties, "--property")
+    columns = None if key is None else [column.strip() for column in key.split(",")]
+    described = session.store.topic(name)
+    if sys.stdin.isatty():
+        typer.echo("One JSON object a line; Ctrl-D ends the input.", err=True)
+        batch = 1
+    rows = decode_rows(sys.stdin.buffer, described.fields, name)
+    tally = _Tally()
+    skipped = False
+    try:
+        with session.store.producer(transactional_id, config=config) as producer:
+            if transactional_id is None:
+                _send_all(producer, name, _chunks(rows, batch), columns, partition, tally)
+            else:
+                with producer.transaction(version=txn_version) as transaction:
+                    _send_all(producer, name, _chunks(rows, batch), columns, partition, tally)
+                skipped = transaction.result is not None and transaction.result.skipped
+    except TxlogError as error:
+        if transactional_id is None and tally.written():
+            error.add_note(
+                f"{count_text(tally.written(), 'row')} had been written before; with --transactional-id it is all or nothing"
+            )
+        raise
+    document = ProduceDocument(
+        topic=name,
+        records=0 if skipped else tally.written(),
+        transactional_id=transactional_id,
+        skipped=skipped,
+        partitions=() if skipped else tally.partitions(),
+    )
+    session.out.show(document, lambda out: _show_produced(out, document, txn_version))
+
+
+def _send_all(
+    producer: Producer,
+    topic: str,
+    chunks: Iterable[list[dict[str, Any]]],
+    key: list[str] | None,
+    partition: int | None,
+    tally: _Tally,
+) -> None:
+    for chunk in chunks:
+        tally.add(producer.send(topic, chunk, key=key, partition=partition))
+    producer.flush()
+
+
+def _chunks(rows: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    while chunk := list(itertools.islice(rows, size)):
+        yield chunk
+
+
+class _Tally:
+    """What became of the sends, without keeping each of them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Future[RecordMetadata]] = deque()
+        self._found: dict[int, tuple[int, int, int]] = {}
+
+    def add(self, future: Future[RecordMetadata]) -> None:
+        """Takes the future of one send."""
+        self._waiting.append(future)
+        self._collect()
+
+    def written(self) -> int:
+        """Rows of the sends that have succeeded."""
+        self._collect()
+        return sum(records for records, _, _ in self._found.values())
+
+    def partitions(self) -> tuple[ProducedRows, ...]:
+        """Where they went."""
+        self._collect()
+        return tuple(
+            ProducedRows(
+                partition=partition,
+                records=records,
+                first_offset=first if first >= 0 else None,
+                last_offset=last if last >= 0 else None,
+            )
+            for partition, (records, first, last) in sorted(self._found.items())
+        )
+
+    def _collect(self) -> None:
+        while self._waiting and self._waiting[0].done():
+            future = self._waiting.popleft()
+            if future.exception() is None:
+                sent = future.result()
+                for part in sent.parts or (sent,):
+                    self._count(part)
+
+    def _count(self, part: RecordMetadata) -> None:
+        records, first, last = self._found.get(part.partition, (0, part.base_offset, -1))
+        end = part.base_offset + part.records - 1 if part.base_offset >= 0 else -1
+        self._found[part.partition] = (records + part.records, min(first, part.base_offset), max(last, end))
+
+
+def _show_produced(out: Output, document: ProduceDocument, txn_version: int | None) -> None:
+    if document.skipped:
+        out.line(
+            f"Skipped: {document.transactional_id!r} has committed txn.version {txn_version} or a higher one; nothing was written."
+        )
+        return
+    if document.partitions:
+        out.table(
+            ("topic", "partition", "rows", "first offset", "last offset"),
+            [(document.topic, p.partition, p.records, p.first_offset, p.last_offset) for p in document.partitions],
+            empty="",
+        )
+        out.line()
+    committed = f", committed as one transaction of {document.transactional_id!r}" if document.transactional_id else ""
+    out.line(f"Wrote {count_text(document.records, 'row')} to {document.topic!r}{committed}.")
+
+
+# -- consume ----------------------------------------------------------------------------------------------------------
+
+
+def consume(
+    session: Session,
+    topic: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="The topics.", show_default=False)] = None,
+    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    from_beginning: Annotated[
+        bool,
+        typer.Option(
+            "--from-beginning", metavar="", help="Begin at the log start, not at the end, where no offset is committed."
+        ),
+    ] = False,
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition", metavar="0,1,…", help="Only these partitions of one topic.", show_default=False),
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option("--offset", metavar="N", help="Begin here, in each --partition.", show_default=False)
+    ] = None,
+    group_id: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            help="Go on where this group has committed, and commit what was printed.",
+            show_default=False,
+        ),
+    ] = None,
+    isolation_level: Annotated[
+        str | None,
+        typer.Option(
+            "--isolation-level",
+            metavar="LEVEL",
+            help="read_committed, or read_uncommitted: rows of open and aborted transactions too. (default: read_committed)",
+            show_default=False,
+        ),
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", metavar="N", help="End after so many rows.", show_default=False)
+    ] = None,
+    timeout_ms: Annotated[
+        int | None,
+        typer.Option("--timeout-ms", metavar="MS", help="End when no row comes for so long.", show_default=False),
+    ] = None,
+    metadata: Annotated[
+        bool,
+        typer.Option("--metadata", metavar="", help="Also _topic, _partition, _offset and _timestamp of each row."),
+    ] = False,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property", metavar="KEY=VALUE", help="A setting of the consumer; may be repeated.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Print rows as lines of JSON, one object a row, until Ctrl-C.
+
+    What `consume` prints `produce` reads. Committed rows only, unless --isolation-level says otherwise.
+    """
+    names = [*(topic or ()), *(topic_option or ())]
+    if not names:
+        raise InvalidRequestError("which topic? Name it after the command")
+    if max_messages is not None and max_messages < 0:
+        raise InvalidRequestError(f"--max-messages {max_messages}: expected a number of rows, at least 0")
+    if timeout_ms is not None and timeout_ms < 0:
+        raise InvalidRequestError(f"--timeout-ms {timeout_ms}: expected milliseconds, at least 0")
+    chosen = _chosen_partitions(names, partition, offset, group_id)
+    config = {
+        # What is printed is committed, no more: not by itself.
+        "enable.auto.commit": "false",
+        **_reset_policy(from_beginning, offset),
+        **({"isolation.level": isolation_level} if isolation_level is not None else {}),
+        **parse_pairs(properties, "--property"),
+    }
+    store = session.store
+    with store.consumer(*(() if chosen else names), group_id=group_id, config=config) as consumer:
+        if chosen:
+            consumer.assign(chosen)
+        for tp in chosen if offset is not None else ():
+            consumer.seek(tp, offset or 0)
+        printed = _print_rows(consumer, max_messages, timeout_ms, metadata=metadata)
+    if not printed and timeout_ms is not None and sys.stderr.isatty():
+        where = "" if from_beginning or offset is not None else "; --from-beginning shows what is there already"
+        typer.echo(f"No rows within {duration_text(timeout_ms)}{where}.", err=True)
+
+
+def _chosen_partitions(
+    names: list[str], partition: str | None, offset: int | None, group_id: str | None
+) -> list[TopicPartition]:
+    if partition is None:
+        if offset is not None:
+            raise InvalidRequestError("--offset needs --partition")
+        return []
+    if len(names) != 1:
+        raise InvalidRequestError(f"--partition needs one topic, and {len(names)} are named")
+    if group_id is not None:
+        raise InvalidRequestError("--partition and --group exclude each other: a group's member reads all partitions")
+    return [TopicPartition(names[0], number) for number in parse_partitions(partition, "--partition")]
+
+
+def _reset_policy(from_beginning: bool, offset: int | None) -> dict[str, str]:
+    if offset is not None:
+        return {"auto.offset.reset": "none"}  # an offset that the log does not have is an error, not a jump to its end
+    return {"auto.offset.reset": "earliest"} if from_beginning else {}
+
+
+def _print_rows(consumer: Consumer, max_messages: int | None, timeout_ms: int | None, *, metadata: bool) -> int:
+    """Prints rows until there are enough, or none came for too long; how many. Commits behind what was printed."""
+    printed = 0
+    while max_messages is None or printed < max_messages:
+        batch = consumer.poll(_POLL_MS if timeout_ms is None else timeout_ms)
+        if batch is None:
+            if timeout_ms is not None:
+                break
+            continue
+        if max_messages is not None:
+            batch = batch.slice(0, max_messages - printed)
+        write("".join(f"{encode_row(row)}\n" for row in _columns(batch, metadata).to_pylist()))
+        sys.stdout.flush()
+        printed += batch.num_rows
+        if consumer.group_id is not None:
+            consumer.commit(_next_offset(batch))
+    if consumer.group_id is not None and (max_messages is None or printed < max_messages):
+        consumer.commit()  # positions may have moved past rows that are not shown
+    return printed
+
+
+def _columns(batch: pa.RecordBatch, metadata: bool) -> pa.RecordBatch:
+    own = [name for name in batch.schema.names if name not in _METADATA]
+    return batch.select([*(name for name in _METADATA if metadata), *own])
+
+
+def _next_offset(batch: pa.RecordBatch) -> dict[TopicPartition, int]:
+    last = batch.slice(batch.num_rows - 1).select(list(_METADATA)).to_pylist()[0]
+    return {TopicPartition(last["_topic"], last["_partition"]): last["_offset"] + 1}

@@ -1,0 +1,273 @@
+"""`txlog topics`: which topics are there, and how do they change?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txlog.cli.columns import parse_columns, to_schema
+from txlog.cli.documents import DeletionDocument, PartitionEnds, TopicDocument, TopicSummary
+from txlog.cli.options import Session, command, group, one_of, parse_pairs
+from txlog.cli.output import Output
+from txlog.config import keys_of
+from txlog.core.schema import describe as describe_type
+from txlog.core.schema import evolve
+from txlog.core.words import count_text, time_text
+from txlog.errors import InvalidRequestError, TopicExistsError
+
+if TYPE_CHECKING:
+    from txlog.client.topics import TopicDescription
+
+app = group("topics", "Create, list, describe, alter and delete topics.")
+
+_Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
+_TopicOption = Annotated[str | None, typer.Option("--topic", hidden=True)]
+_Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME:TYPE[:not-null]",
+        help="A column; may be repeated. Types: bool, int8 to int64, float32, float64, string, binary, date, timestamp, "
+        "timestamp_ntz, decimal(p,s), and list<…>, map<…>, struct<name type, …> of them.",
+        show_default=False,
+    ),
+]
+_Schema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="FILE",
+        help="The columns, as a JSON list of {name, type, nullable, fields}.",
+        show_default=False,
+    ),
+]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of the topic, retention.ms=-1 for one; may be repeated.",
+        show_default=False,
+    ),
+]
+
+
+@command(app, "create")
+def create(
+    session: Session,
+    topic: _Topic = None,
+    topic_option: _TopicOption = None,
+    partitions: Annotated[int, typer.Option("--partitions", metavar="N", help="How many partitions.")] = 1,
+    column: _Columns = None,
+    schema: _Schema = None,
+    settings: _Set = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", metavar="", help="Do nothing if the topic exists already.")
+    ] = False,
+) -> None:
+    """Create a topic, and the store itself if the location is empty.
+
+    Without columns its rows are Kafka's records: key, value, headers, timestamp.
+    """
+    name = one_of(topic, topic_option, "topic")
+    fields = parse_columns(column, schema)
+    config = parse_pairs(settings, "--set")
+    store = session.open(may_be_new=True)
+    try:
+        made = store.create_topic(name, None if fields is None else to_schema(fields), partitions, config)
+        done = f"Created topic {name!r} with {count_text(made.partitions, 'partition')}."
+    except TopicExistsError:
+        if not if_not_exists:
+            raise
+        made = store.topic(name)
+        done = f"Topic {name!r} exists already, with {count_text(made.partitions, 'partition')}; nothing was changed."
+    session.out.show(_document(session, made), lambda out: out.line(done))
+
+
+@command(app, "list")
+def list_topics(session: Session) -> None:
+    """List all topics."""
+    topics = [
+        TopicSummary(
+            topic=found.name,
+            topic_id=found.topic_id,
+            version=found.version,
+            partitions=found.partitions,
+            columns=len(found.fields),
+            config=dict(found.config),
+            changed_at=found.created_at,
+        )
+        for found in session.store.topics()
+    ]
+
+    def text(out: Output) -> None:
+        out.table(
+            ("topic", "partitions", "columns", "version", "changed", "settings"),
+            [
+                (
+                    each.topic,
+                    each.partitions,
+                    each.columns,
+                    each.version,
+                    time_text(each.changed_at),
+                    _spelled(each.config),
+                )
+                for each in topics
+            ],
+            empty="There are no topics.",
+        )
+
+    session.out.show(topics, text)
+
+
+@command(app, "describe")
+def describe(session: Session, topic: _Topic = None, topic_option: _TopicOption = None) -> None:
+    """Show columns, settings and partitions of a topic, or of all of them."""
+    store = session.store
+    if topic is None and topic_option is None:
+        found = list(store.topics())
+    else:
+        found = [store.topic(one_of(topic, topic_option, "topic"))]
+    documents = [_document(session, each) for each in found]
+
+    def text(out: Output) -> None:
+        if not documents:
+            out.line("There are no topics.")
+        for number, document in enumerate(documents):
+            if number:
+                out.line()
+            _describe(out, document)
+
+    session.out.show(documents, text)
+
+
+@command(app, "alter")
+def alter(
+    session: Session,
+    topic: _Topic = None,
+    topic_option: _TopicOption = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", metavar="N", help="More partitions than there are; never fewer.", show_default=False
+        ),
+    ] = None,
+    column: _Columns = None,
+    schema: _Schema = None,
+    settings: _Set = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="KEY", help="A setting to forget; may be repeated.", show_default=False),
+    ] = None,
+) -> None:
+    """Change a topic: its settings, more partitions, further nullable columns.
+
+    --schema may name the topic's columns too, as `describe` gives them; those that are new are added.
+    """
+    name = one_of(topic, topic_option, "topic")
+    config = parse_pairs(settings, "--set")
+    fields = parse_columns(column, schema)
+    if partitions is None and fields is None and not config and not unset:
+        raise InvalidRequestError("nothing to alter; give --set, --unset, --partitions, --column or --schema")
+    store = session.store
+    before = store.topic(name)
+    if fields is not None and schema is not None:
+        fields = evolve(before.fields, fields, f"topic {name!r}")[len(before.fields) :]
+    changed = store.alter_topic(
+        name,
+        config=config,
+        remove_config=unset or (),
+        partitions=partitions,
+        add_columns=to_schema(fields) if fields else None,
+    )
+    done = (
+        f"Topic {name!r} is as asked for already; nothing was changed."
+        if changed.version == before.version
+        else f"Changed topic {name!r}: version {changed.version}, {count_text(changed.partitions, 'partition')}, "
+        f"{count_text(len(changed.fields), 'column')}, {_spelled(changed.config) or 'no settings of its own'}."
+    )
+    session.out.show(_document(session, changed), lambda out: out.line(done))
+
+
+@command(app, "delete")
+def delete(
+    session: Session,
+    topic: _Topic = None,
+    topic_option: _TopicOption = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", metavar="", help="Do it; else only say what would be done.")
+    ] = False,
+) -> None:
+    """Delete a topic and all its rows. A dry run, unless --execute is given."""
+    name = one_of(topic, topic_option, "topic")
+    document = _document(session, session.store.topic(name))
+    if execute:
+        session.store.delete_topic(name)
+    offsets = sum(each.log_end_offset - each.log_start_offset for each in document.ends)
+    what = f"topic {name!r}: {count_text(document.partitions, 'partition')}, {count_text(offsets, 'offset')}"
+    session.out.show(
+        DeletionDocument(kind="topic", name=name, executed=execute),
+        lambda out: out.line(f"Deleted {what}." if execute else f"Would delete {what}. Add --execute to do it."),
+    )
+
+
+def _document(session: Session, topic: TopicDescription) -> TopicDocument:
+    ends = session.admin.list_offsets(topic.name)
+    return TopicDocument(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        version=topic.version,
+        partitions=topic.partitions,
+        config=dict(topic.config),
+        schema_id=topic.schema_id,
+        columns=topic.fields,
+        changed_at=topic.created_at,
+        ends=tuple(
+            PartitionEnds(
+                partition=tp.partition,
+                log_start_offset=found.log_start_offset,
+                last_stable_offset=found.last_stable_offset,
+                log_end_offset=found.log_end_offset,
+            )
+            for tp, found in sorted(ends.items())
+        ),
+    )
+
+
+def _describe(out: Output, document: TopicDocument) -> None:
+    out.fields(
+        [
+            ("topic", document.topic),
+            ("id", document.topic_id),
+            ("version", document.version),
+            ("changed", time_text(document.changed_at)),
+            ("partitions", document.partitions),
+        ]
+    )
+    out.heading("Columns")
+    out.table(("id", "name", "type"), [(c.id, c.name, describe_type(c)) for c in document.columns], empty="")
+    out.heading("Settings")
+    out.table(
+        ("key", "value", "from"),
+        [
+            (
+                key.name,
+                document.config.get(key.name, key.text(key.default)),
+                "topic" if key.name in document.config else "default",
+            )
+            for key in keys_of("topic")
+        ],
+        empty="",
+    )
+    out.heading("Partitions")
+    out.table(
+        ("partition", "log start", "last stable", "log end"),
+        [(e.partition, e.log_start_offset, e.last_stable_offset, e.log_end_offset) for e in document.ends],
+        empty="",
+    )
+
+
+def _spelled(config: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in config.items())

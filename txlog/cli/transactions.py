@@ -1,0 +1,265 @@
+"""`txlog transactions`: which transactions are there, which hold readers back, and how do they end?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txlog.cli.documents import AbortDocument, ExpireDocument
+from txlog.cli.options import Session, command, group, one_of
+from txlog.cli.output import Output
+from txlog.core.words import count_text, duration_text, time_text
+from txlog.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from txlog.client.admin import TransactionDescription
+
+app = group("transactions", "List, describe, abort and expire transactions.")
+
+_Id = Annotated[str | None, typer.Argument(metavar="ID", help="The transactional.id.", show_default=False)]
+_IdOption = Annotated[str | None, typer.Option("--transactional-id", hidden=True)]
+
+
+@command(app, "list")
+def list_transactions(
+    session: Session,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state", metavar="STATE", help="Only this state, ONGOING for one; may be repeated.", show_default=False
+        ),
+    ] = None,
+    producer_id: Annotated[
+        list[int] | None,
+        typer.Option("--producer-id", metavar="PID", help="Only this producer; may be repeated.", show_default=False),
+    ] = None,
+    duration_filter: Annotated[
+        int,
+        typer.Option(
+            "--duration-filter", metavar="MS", help="Only transactions open for longer than this.", show_default=False
+        ),
+    ] = -1,
+) -> None:
+    """List all transactional.ids with their last transaction."""
+    found = [
+        each
+        for each in session.admin.list_transactions(state or None)
+        if (not producer_id or each.producer_id in producer_id)
+        and (duration_filter < 0 or each.duration_ms > duration_filter)
+    ]
+
+    def text(out: Output) -> None:
+        out.table(
+            ("transactional id", "state", "producer", "epoch", "open for", "partitions", "version", "updated"),
+            [
+                (
+                    each.transactional_id,
+                    each.state,
+                    each.producer_id,
+                    each.producer_epoch,
+                    duration_text(each.duration_ms),
+                    len(each.partitions),
+                    each.txn_version if each.txn_version >= 0 else None,
+                    time_text(each.updated_at),
+                )
+                for each in found
+            ],
+            empty="There are no such transactions."
+            if state or producer_id or duration_filter >= 0
+            else "There are no transactional.ids.",
+        )
+
+    session.out.show(found, text)
+
+
+@command(app, "describe")
+def describe(session: Session, transactional_id: _Id = None, id_option: _IdOption = None) -> None:
+    """Show everything about a transactional.id."""
+    name = one_of(transactional_id, id_option, "transactional.id")
+    found = session.admin.describe_transaction(name)
+    session.out.show(found, lambda out: _describe(out, found))
+
+
+@command(app, "find-hanging")
+def find_hanging(
+    session: Session,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.", show_default=False)
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", help="Only this partition of --topic.", show_default=False)
+    ] = None,
+    max_transaction_timeout: Annotated[
+        int,
+        typer.Option("--max-transaction-timeout", metavar="MINUTES", help="Quiet for longer than this is hanging."),
+    ] = 15,
+) -> None:
+    """Find transactions that have been open in a partition for too long, and say what ends each.
+
+    An open transaction holds the last stable offset back, and with it every reader of committed rows.
+    """
+    if partition is not None and topic is None:
+        raise InvalidRequestError("--partition needs --topic")
+    if max_transaction_timeout < 0:
+        raise InvalidRequestError(f"--max-transaction-timeout {max_transaction_timeout}: expected minutes, at least 0")
+    admin = session.admin
+    if topic is not None and partition is not None:
+        admin.describe_producers(topic, partition)  # refuses a partition that does not exist
+    found = [
+        each
+        for each in admin.find_hanging(max_transaction_timeout * 60_000, topic)
+        if partition is None or each.partition == partition
+    ]
+
+    def text(out: Output) -> None:
+        out.table(
+            (
+                "topic",
+                "partition",
+                "since offset",
+                "producer",
+                "epoch",
+                "quiet for",
+                "transactional id",
+                "state",
+                "advice",
+            ),
+            [
+                (
+                    each.topic,
+                    each.partition,
+                    each.first_offset,
+                    each.producer_id,
+                    each.producer_epoch,
+                    duration_text(each.open_ms),
+                    each.transactional_id,
+                    each.state,
+                    each.advice,
+                )
+                for each in found
+            ],
+            empty=f"No transaction has been open and quiet for longer than {duration_text(max_transaction_timeout * 60_000)}.",
+        )
+
+    session.out.show(found, text)
+
+
+@command(app, "abort")
+def abort(session: Session, transactional_id: _Id = None, id_option: _IdOption = None) -> None:
+    """Abort the open transaction of a transactional.id, and so fence its producer.
+
+    Through the coordinator, as a time-out does it. A transaction that is already decided is finished as it was decided.
+    """
+    name = one_of(transactional_id, id_option, "transactional.id")
+    ended = session.admin.abort_transaction(name)
+    now = ended or session.admin.describe_transaction(name)
+    document = AbortDocument(
+        transactional_id=name,
+        result="nothing open" if ended is None else "committed" if ended.last_outcome == "commit" else "aborted",
+        producer_id=now.producer_id,
+        producer_epoch=now.producer_epoch,
+    )
+    words = {
+        "nothing open": f"{name!r} has no open transaction; nothing was changed.",
+        "committed": f"The transaction of {name!r} had been decided to commit; it was rolled forward and is visible.",
+        "aborted": f"Aborted the transaction of {name!r}; producer {now.producer_id} goes on at epoch {now.producer_epoch}, "
+        "older instances are fenced.",
+    }
+    session.out.show(document, lambda out: out.line(words[document.result]))
+
+
+@command(app, "expire")
+def expire(
+    session: Session,
+    transactional_id: Annotated[
+        str | None,
+        typer.Option(
+            "--transactional-id",
+            metavar="ID",
+            help="Forget this idle id, if it is idle for long enough.",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            metavar="",
+            help="Forget --transactional-id now, even if it holds a txn.version: a late replay is let in then.",
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Only say what would be done.")] = False,
+) -> None:
+    """Abort what is past its time-out, finish what is decided, forget ids that are idle for too long.
+
+    Nothing that a running producer needs is touched; any writer that meets such a transaction does the same.
+    """
+    if force and transactional_id is None:
+        raise InvalidRequestError("--force needs --transactional-id")
+    if transactional_id is not None:
+        _expire_one(session, transactional_id, force=force, dry_run=dry_run)
+        return
+    done = session.admin.expire(dry_run=dry_run)
+    document = ExpireDocument(
+        executed=not dry_run, aborted=done.aborted, rolled_forward=done.rolled_forward, removed=done.removed
+    )
+
+    def text(out: Output) -> None:
+        would = "would be " if dry_run else ""
+        rows = [
+            *((each, f"{would}aborted", "past its time-out") for each in done.aborted),
+            *((each, f"{would}rolled forward", "decided, and not finished") for each in done.rolled_forward),
+            *((each, f"{would}forgotten", "idle for too long") for each in done.removed),
+        ]
+        out.table(("transactional id", "was" if not dry_run else "result", "because"), rows, empty="Nothing is due.")
+
+    session.out.show(document, text)
+
+
+def _expire_one(session: Session, transactional_id: str, *, force: bool, dry_run: bool) -> None:
+    admin = session.admin
+    found = admin.describe_transaction(transactional_id)
+    if dry_run:
+        due = (force and found.duration_ms < 0) or transactional_id in admin.expire(dry_run=True).removed
+    else:
+        due = admin.expire_id(transactional_id, force=force)
+    document = ExpireDocument(executed=not dry_run, removed=(transactional_id,) if due else ())
+    if due:
+        words = f"{'Would forget' if dry_run else 'Forgot'} {transactional_id!r} (producer {found.producer_id})."
+    else:
+        words = f"{transactional_id!r} is kept: {_why_kept(found)}."
+    session.out.show(document, lambda out: out.line(words))
+
+
+def _why_kept(found: TransactionDescription) -> str:
+    if found.duration_ms >= 0:
+        return f"its transaction is {found.state}; end it first (txlog transactions abort {found.transactional_id})"
+    if found.txn_version >= 0:
+        return (
+            f"it holds txn.version {found.txn_version}, without which a late replay of an older transaction would be let in; "
+            "--force forgets it all the same"
+        )
+    return "it is not idle for long enough (transactional.id.expiration.ms); --force forgets it all the same"
+
+
+def _describe(out: Output, found: TransactionDescription) -> None:
+    out.fields(
+        [
+            ("transactional id", found.transactional_id),
+            ("state", found.state),
+            ("last outcome", found.last_outcome),
+            ("producer", found.producer_id),
+            ("epoch", found.producer_epoch),
+            ("time-out", duration_text(found.timeout_ms)),
+            ("started", time_text(found.started_at)),
+            ("open for", duration_text(found.duration_ms)),
+            ("updated", time_text(found.updated_at)),
+            ("txn.version", found.txn_version if found.txn_version >= 0 else None),
+            ("version scope", found.txn_scope),
+            ("coordinator", f"{found.coordinator} at offset {found.offset}"),
+        ]
+    )
+    out.heading(count_text(len(found.partitions), "partition").capitalize())
+    if found.partitions:
+        out.table(("topic", "partition"), found.partitions, empty="")
