@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import txlog
 from tests.golden.make_golden import AUDIT_0, FORMAT_FOLDER, HOUR_MS, ORDERS_0, ORDERS_1, SCRATCH_0, START_MS, make
 from txlog.core import names
 from txlog.core.fetch_plan import InlinePiece
@@ -264,6 +266,41 @@ def test_an_old_producer_is_fenced_and_its_successor_goes_on(golden: Opened) -> 
     assert (txn.producer_id, txn.producer_epoch, txn.state) == (10, 2, "EMPTY")
     assert golden.short_rows(ORDERS_1, "read_committed") == COMMITTED[ORDERS_1]
     assert golden.view(ORDERS_1).state.last_stable_offset == 9
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[txlog.Store]:
+    """What users open, on a copy in a folder, with the clock of today: the folder's own is compared with it."""
+    shutil.copytree(FORMAT_FOLDER, tmp_path / "store")
+    with txlog.open(str(tmp_path / "store"), storage_options={"fsync": False}) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("level", "expected"), [("read_committed", COMMITTED), ("read_uncommitted", UNCOMMITTED)])
+def test_consumers_return_the_same_rows(
+    client: txlog.Store, level: str, expected: dict[TopicPartition, list[tuple[int, object, object]]]
+) -> None:
+    for tp in PARTITIONS:
+        with client.consumer(isolation_level=level) as consumer:
+            consumer.assign([tp])
+            consumer.seek_to_beginning()
+            found = [row for batch in consumer.iterate() for row in batch.to_pylist()]
+        assert [row["_offset"] for row in found] == [offset for offset, _, _ in expected[tp]]
+
+
+def test_a_new_producer_takes_an_old_id_over_and_goes_on(client: txlog.Store) -> None:
+    with client.producer(transactional_id="hanging") as producer:
+        assert (producer.producer_id, producer.producer_epoch) == (10, 2)
+        with producer.transaction():
+            producer.send("orders", [{"order_id": 99, "customer": "quin"}], partition=1)
+    with client.consumer(group_id="audit", auto_offset_reset="none") as consumer:
+        consumer.assign([ORDERS_1])
+        consumer.seek_to_beginning()
+        rows = [row["order_id"] for batch in consumer.iterate() for row in batch.to_pylist()]
+        assert rows == [13, 99]
+        committed = consumer.committed(ORDERS_0)[ORDERS_0]
+        assert committed is not None
+        assert committed.offset == 12
 
 
 def read_and_finish(opened: Opened) -> object:
