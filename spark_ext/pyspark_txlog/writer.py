@@ -29,7 +29,7 @@ from pyspark_txlog.options import WriteOptions, parse_write_options
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.core.records import StagedPart, TransactionMetadata
-from txlog.errors import InvalidRequestError
+from txlog.errors import FencedError, InvalidRequestError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,6 +123,9 @@ class TxlogWriter(DataSourceArrowWriter):
                         f"already committed, and all its rows are visible. Do not repeat it{self._hint}"
                     )
                 transaction.forget()
+        except FencedError:
+            # A newer instance took over, and has ended whatever of this transaction was left; `commit` has said so.
+            return
         except Exception as error:
             say(
                 f"transactional.id {self._txn.transactional_id!r}: the failed write could not be aborted now ({type(error).__name__}: "

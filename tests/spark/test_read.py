@@ -147,7 +147,7 @@ def test_rows_below_the_log_start(log: Log, console: Console) -> None:
     assert log.ids() == [6, 7, 8, 9]
     strict = {"startingOffsets": '{"orders":{"0":2}}'}
     with pytest.raises(
-        Exception, match=r"orders-0: startingOffsets asks for offset 2, but the log holds 6 to 10.*failOnDataLoss"
+        Exception, match=r"orders-0: startingOffsets asks for offset 2, but the log holds 6 to 11.*failOnDataLoss"
     ):
         log.ids(**strict)
     assert log.ids(**strict, failOnDataLoss="false") == [6, 7, 8, 9]

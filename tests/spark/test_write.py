@@ -91,8 +91,8 @@ def test_several_topics_are_one_transaction(log: Log) -> None:
     assert len(log.ids("us")) == 75
     assert log.store.admin().describe_transaction("split").state == "COMPLETE_COMMIT"
     # A topic that is not there fails all of them.
-    with pytest.raises(Exception, match=r"topic 'ue' does not exist. Did you mean 'eu'"):
-        log.write(frame.replace("us", "ue"), None, transactional_id="split")
+    with pytest.raises(Exception, match=r"topic 'euu' does not exist. Did you mean 'eu'"):
+        log.write(frame.replace("us", "euu"), None, transactional_id="split")
     assert len(log.ids("eu")) == 25
 
 

@@ -1,0 +1,134 @@
+"""Planning, without Spark: which columns, offsets and pieces the input partitions name, and what it costs to find out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
+
+import txlog
+from pyspark_txlog.arrow import MAX_ROWS, spark_batches
+from pyspark_txlog.options import ReadOptions, parse_read_options
+from pyspark_txlog.reader import TxlogReader, plan_input, schema_of
+from txlog.client.reading import ReadTask
+from txlog.client.runtime import Runtime
+from txlog.client.store import Store
+from txlog.storage.open import open_object_store
+from txlog.testing.counting_store import CountingStore
+
+ORDERS = pa.schema(
+    [
+        pa.field("order_id", pa.int64(), nullable=False),
+        pa.field("amount", pa.float64()),
+        pa.field("carrier", pa.string()),
+    ]
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Two partitions of orders: 12 small batches of one row each."""
+    with txlog.open(str(tmp_path / "log"), storage_options={"fsync": False}) as made:
+        made.create_topic("orders", ORDERS, 2)
+        with made.producer() as producer:
+            for number in range(12):
+                producer.send("orders", [{"order_id": number, "carrier": "x"}], partition=number % 2)
+                producer.flush()
+        yield made
+
+
+def options(store: Store, **others: str) -> ReadOptions:
+    return parse_read_options({"path": store.runtime.url, "subscribe": "orders", **others})
+
+
+def plan(store: Store, schema: StructType | None = None, **others: str) -> list[tuple[ReadTask, ...]]:
+    parsed = options(store, **others)
+    with_schema = schema or schema_of(parsed)
+    return plan_input(store.runtime, parsed, with_schema)
+
+
+def test_columns_are_pruned_at_planning(store: Store) -> None:
+    for made in (
+        plan(store, columns="amount,_offset"),
+        plan(store, StructType([StructField("amount", DoubleType()), StructField("_offset", LongType())])),
+    ):
+        assert [(task.columns, task.metadata_columns) for run in made for task in run] == [
+            (("amount",), ("_offset",))
+        ] * 2
+    (run,) = plan(store)
+    assert [(task.columns, task.metadata_columns) for task in run] == [(tuple(ORDERS.names), ())] * 2
+
+
+def test_an_input_partition_says_which_offsets_it_holds(store: Store) -> None:
+    made = plan(store, minPartitions="4")
+    assert len(made) == 4
+    assert [[(task.topic_partition.partition, task.start, task.end, task.rows) for task in run] for run in made] == [
+        [(0, 0, 3, 3)],
+        [(0, 3, 6, 3)],
+        [(1, 0, 3, 3)],
+        [(1, 3, 6, 3)],
+    ]
+    assert all(task.relist for run in made for task in run)
+
+
+def test_a_read_gives_the_columns_in_the_order_asked_for(store: Store) -> None:
+    schema = StructType(
+        [StructField("_offset", LongType()), StructField("carrier", StringType()), StructField("order_id", LongType())]
+    )
+    reader = TxlogReader(options(store), schema)
+    (partition,) = reader.partitions()
+    (batch,) = reader.read(partition)
+    assert batch.schema.names == ["_offset", "carrier", "order_id"]
+    assert batch.column("order_id").to_pylist() == [0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11]
+    assert batch.column("_offset").to_pylist() == [0, 1, 2, 3, 4, 5] * 2
+
+
+def test_no_rows_no_input_partition(store: Store) -> None:
+    ends = {"startingOffsets": '{"orders":{"0":6,"1":6}}'}
+    assert plan(store, **ends) == []
+    reader = TxlogReader(options(store, **ends), schema_of(options(store)))
+    assert reader.partitions() == []
+    # Spark then makes one of its own.
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def test_a_schema_that_grew_after_load_still_reads(store: Store) -> None:
+    schema = schema_of(options(store))
+    store.alter_topic("orders", add_columns=pa.schema([pa.field("note", pa.string())]))
+    ((task, _),) = plan(store, schema)
+    assert task.columns == tuple(ORDERS.names)
+
+
+def test_what_planning_costs(store: Store) -> None:
+    """DESIGN 8: a LIST and the tail's GETs for each partition, and the topic's metadata; no file of rows is opened."""
+    counting = CountingStore(open_object_store(store.runtime.url))
+    runtime = Runtime.open(store.runtime.url, object_store=counting)
+    parsed = options(store)
+    schema = schema_of(parsed)
+    with counting.counting() as cost:
+        plan_input(runtime, parsed, schema)
+    assert (cost.list, cost.get, cost.total) == (1 + 2, 1 + 12, 16)
+    runtime.close()
+
+
+def test_batches_suit_spark() -> None:
+    schema = StructType([StructField("n", LongType(), False)])
+    small = [pa.record_batch({"n": pa.array(range(1000))}) for _ in range(100)]
+    made = list(spark_batches(iter(small), schema))
+    assert [batch.num_rows for batch in made] == [33_000, 33_000, 33_000, 1000]
+    large = [pa.record_batch({"n": pa.array(range(600_000))}), pa.record_batch({"n": pa.array([], pa.int64())})]
+    made = list(spark_batches(iter(large), schema))
+    assert [batch.num_rows for batch in made] == [MAX_ROWS, MAX_ROWS, 600_000 - 2 * MAX_ROWS]
+    assert made[0].schema == pa.schema([pa.field("n", pa.int64(), False)])
+
+
+def test_wide_rows_make_smaller_batches() -> None:
+    schema = StructType([StructField("text", StringType())])
+    wide = pa.record_batch({"text": ["x" * 10_000] * 20_000})
+    made = list(spark_batches(iter([wide]), schema))
+    assert sum(batch.num_rows for batch in made) == 20_000
+    assert max(batch.num_rows for batch in made) * 10_000 <= 64 * 2**20
