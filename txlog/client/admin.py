@@ -277,7 +277,7 @@ class Admin:
     def fence(self, transactional_id: str, timeout_ms: int = 60_000) -> TransactionDescription:
         """Fences every instance of the id, as a new one would; an open transaction is aborted. Creates an unknown id."""
         check_transactional_id(transactional_id)
-        self._runtime.make_store()
+        self._runtime.require_store()
         self._runtime.ensure_writable()
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata]]:
@@ -593,6 +593,7 @@ class Admin:
             )
 
     def _commit(self, group: str, values: Mapping[TopicPartition, OffsetValue | None], what: str) -> None:
+        self._runtime.require_store()
         self._runtime.ensure_writable()
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:

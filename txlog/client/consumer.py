@@ -6,6 +6,7 @@ group; `subscribe` makes this consumer the one member of its group, which fences
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
@@ -30,7 +31,13 @@ from txlog.core.effects import Program
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition, check_topic_name
 from txlog.core.records import GroupValue, OffsetValue
-from txlog.errors import IllegalStateError, InvalidRequestError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from txlog.errors import (
+    IllegalStateError,
+    InvalidRequestError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    UnstableOffsetCommitError,
+)
 from txlog.protocol import groups as protocol
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.read import end_offset
@@ -168,7 +175,10 @@ class Consumer:
         self._follow_topics()
         looked, resets = False, 0
         while True:
-            self._find_positions()
+            # While a transaction that carries newer offsets is undecided its partitions wait, so that nothing is read
+            # twice (pitfall P15); those whose positions are known go on.
+            with contextlib.suppress(UnstableOffsetCommitError):
+                self._find_positions(wait=False)
             try:
                 batch = self._fetcher.next_batch()
                 if batch is not None:
@@ -341,13 +351,13 @@ class Consumer:
             self._fetcher.assign(now)
             self._find_positions(default="earliest")
 
-    def _find_positions(self, default: lookup.Missing | None = None) -> None:
+    def _find_positions(self, default: lookup.Missing | None = None, *, wait: bool = True) -> None:
         lost = self._fetcher.lost
         if not lost:
             return
         committed: dict[TopicPartition, OffsetValue | None] = {}
         if self.group_id is not None:
-            committed = lookup.committed_offsets(self._session, self.group_id, lost)
+            committed = lookup.committed_offsets(self._session, self.group_id, lost, wait=wait)
         for tp, value in committed.items():
             if value is not None:
                 self._fetcher.seek(tp, value.offset)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from txlog.client.groups import GroupOffsets
+from txlog.client.groups import GroupOffsets, check_text
 from txlog.client.session import Session
 from txlog.core.effects import Program
 from txlog.core.groups import offsets_partition
@@ -149,11 +149,7 @@ def merge_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
 
 def check_transactional_id(transactional_id: object) -> str:
     """`transactional_id`, if it can be one; raises InvalidRequestError (kafka-semantics case 3)."""
-    if not isinstance(transactional_id, str) or not transactional_id:
-        raise InvalidRequestError(
-            f"{transactional_id!r} is no transactional.id: expected text that is not empty, the producer's stable name"
-        )
-    return transactional_id
+    return check_text(transactional_id, "transactional.id")
 
 
 def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:

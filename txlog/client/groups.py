@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from txlog.core.groups import OffsetsCondition
-from txlog.core.names import TopicPartition
+from txlog.core.names import MAX_OFFSET, TopicPartition, is_topic_name
 from txlog.core.records import OffsetValue
-from txlog.errors import InvalidRequestError
+from txlog.errors import InvalidRequestError, OffsetMetadataTooLargeError
+from txlog.protocol.groups import MAX_METADATA_LENGTH
 
-MAX_OFFSET = 2**63 - 1
+MAX_NAME_LENGTH = 1000
+MAX_PARTITIONS = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +69,28 @@ def offset_values(offsets: Offsets) -> dict[TopicPartition, OffsetValue]:
     for key, given in offsets.items():
         tp = topic_partition(key)
         metadata = given.metadata if isinstance(given, OffsetAndMetadata | OffsetValue) else ""
+        check_metadata(tp, metadata)
         offset = given.offset if isinstance(given, OffsetAndMetadata | OffsetValue) else given
         values[tp] = OffsetValue(offset=check_offset(tp, offset), metadata=metadata)
     return values
 
 
+def check_metadata(tp: TopicPartition, metadata: object) -> None:
+    """Raises InvalidRequestError, or OffsetMetadataTooLargeError (case 135), unless it may stand beside an offset."""
+    if isinstance(metadata, str) and len(metadata) > MAX_METADATA_LENGTH:
+        raise OffsetMetadataTooLargeError(
+            f"{tp}: offset metadata of {len(metadata)} characters, at most {MAX_METADATA_LENGTH} are stored"
+        )
+    if not isinstance(metadata, str) or not _is_unicode(metadata):
+        raise InvalidRequestError(f"{tp}: {metadata!r:.80} cannot be the metadata of an offset: expected text")
+
+
 def topic_partition(key: object) -> TopicPartition:
-    """`key` as a TopicPartition; raises InvalidRequestError."""
-    if isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and isinstance(key[1], int):
-        return TopicPartition(key[0], key[1])
+    """`key` as a TopicPartition, which need not exist; raises InvalidRequestError."""
+    if isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and is_topic_name(key[0]):
+        number = key[1]
+        if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < MAX_PARTITIONS:
+            return TopicPartition(key[0], number)
     raise InvalidRequestError(f"{key!r} is no partition; give TopicPartition(topic, number)")
 
 
@@ -88,6 +103,20 @@ def check_offset(tp: TopicPartition, offset: object) -> int:
 
 def check_group(group: object) -> str:
     """`group`, if it can be a group.id; raises InvalidRequestError."""
-    if not isinstance(group, str) or not group:
-        raise InvalidRequestError(f"{group!r} is no group.id: expected text that is not empty")
-    return group
+    return check_text(group, "group.id")
+
+
+def check_text(text: object, what: str) -> str:
+    """`text`, if it can name something for ever; raises InvalidRequestError (kafka-semantics case 3)."""
+    if isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and _is_unicode(text):
+        return text
+    raise InvalidRequestError(f"{text!r:.200} is no {what}: expected text of 1 to {MAX_NAME_LENGTH} characters")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether UTF-8 can spell it: lone surrogates it cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

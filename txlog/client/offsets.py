@@ -156,18 +156,18 @@ def resolve(
 
 
 def committed_offsets(
-    session: Session, group: str, partitions: Iterable[TopicPartition]
+    session: Session, group: str, partitions: Iterable[TopicPartition], *, wait: bool = True
 ) -> dict[TopicPartition, OffsetValue | None]:
-    """The group's committed offsets; waits for undecided transactions that hold newer ones.
+    """The group's committed offsets; with `wait`, waits for undecided transactions that hold newer ones.
 
-    Raises UnstableOffsetCommitError when the time is up.
+    Raises UnstableOffsetCommitError when the time is up, or at once.
     """
     wanted = list(partitions)
 
     def program(ctx: Context, views: Views) -> Program[tuple[Views, dict[TopicPartition, OffsetValue | None]]]:
         return fetch_offsets(ctx, views, group, wanted)
 
-    return session.call(f"fetching the committed offsets of group {group!r}", program)
+    return session.call(f"fetching the committed offsets of group {group!r}", program, wait=wait)
 
 
 def offsets_for_times(
@@ -218,7 +218,10 @@ def check_cover(spec: OffsetSpec, partitions: Sequence[TopicPartition]) -> None:
 def check_exist(session: Session, partitions: Iterable[TopicPartition]) -> None:
     """Raises UnknownTopicOrPartitionError unless all partitions exist."""
     for tp in partitions:
-        check_partition(session.runtime.topic(tp.topic, session.metadata_max_age_ms), tp.partition)
+        topic = session.runtime.topic(tp.topic, session.metadata_max_age_ms)
+        if not 0 <= tp.partition < topic.partitions:
+            topic = session.runtime.topic(tp.topic, 0)  # partitions may have been added since
+        check_partition(topic, tp.partition)
 
 
 def _resolve_one(view: PartitionView, asked: int, level: IsolationLevel, spec: OffsetSpec, clamp: bool) -> int:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
 
+import pyarrow as pa
+
 from txlog.client.batches import NO_OFFSET, NO_PARTITION, RecordMetadata, Send
 from txlog.client.coordinator import Coordinator, check_transactional_id, txn_version
 from txlog.client.groups import (
@@ -34,7 +36,7 @@ from txlog.client.staged import producer_session
 from txlog.config import Layer
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
-from txlog.core.records import NO_TIMESTAMP, StagedPart
+from txlog.core.records import NO_TIMESTAMP, StagedPart, TopicMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import (
     AbortableError,
@@ -42,9 +44,11 @@ from txlog.errors import (
     IllegalStateError,
     InvalidConfigurationError,
     InvalidRequestError,
+    SchemaMismatchError,
     TransactionAbortedError,
     TxlogError,
     TxlogTimeoutError,
+    UnknownTopicOrPartitionError,
 )
 from txlog.protocol.transactions import EndResult
 from txlog.storage.arrow_schema import conform
@@ -148,12 +152,17 @@ class Producer:
         """
         self._check_send()
         metadata = self._runtime.topic(topic, self._config.metadata_max_age_ms)
-        table = conform(data, metadata.schema, topic=topic)
+        try:
+            parts = self._split(metadata, data, key, partition)
+        except (SchemaMismatchError, UnknownTopicOrPartitionError):
+            # The topic may have got that column or partition since it was looked up.
+            newest = self._runtime.topic(topic, 0)
+            if newest.number == metadata.number:
+                raise
+            metadata = newest
+            parts = self._split(metadata, data, key, partition)
         deadline_ms = self._deadline_ms()
         with self._lock:
-            parts = [
-                (tp, rows) for tp, rows in self._partitioner.split(table, metadata, key, partition) if rows.num_rows
-            ]
             waiting = self._sender.waiting
             roomy = self._sender.wait(lambda: waiting.bytes < MAX_BUFFER_BYTES, deadline_ms)
             if not roomy:
@@ -194,12 +203,12 @@ class Producer:
     def init_transactions(self) -> None:
         """Takes the transactional.id over: older instances are fenced, what they left is finished or aborted.
 
-        Raises IllegalStateError (no transactional.id, or a second time), TxlogTimeoutError (call it again).
+        Raises IllegalStateError (no transactional.id, or a second time), NotAStoreError (an empty location),
+        TxlogTimeoutError (call it again).
         """
         self._check_transactional("init_transactions")
         assert self.transactional_id is not None
-        # A transaction may be the first thing that an empty location sees.
-        self._runtime.make_store()
+        self._runtime.require_store()
         coordinator = Coordinator.init(
             self._session,
             self.transactional_id,
@@ -267,7 +276,7 @@ class Producer:
         again, and nothing else.
         """
         self._check_transactional("commit_transaction")
-        if version is not None:
+        if version is not None and self._state.state == "IN_TRANSACTION":
             self._version = txn_version(version)
         coordinator, wanted = self._coordinator(), self._version
         if self._state.state == "IN_TRANSACTION":
@@ -377,6 +386,13 @@ class Producer:
             self._raise_first_error("close")
 
     # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _split(
+        self, topic: TopicMetadata, data: object, key: str | Sequence[str] | None, partition: int | None
+    ) -> list[tuple[TopicPartition, pa.Table]]:
+        table = conform(data, topic.schema, topic=topic.topic)
+        with self._lock:
+            return [(tp, rows) for tp, rows in self._partitioner.split(table, topic, key, partition) if rows.num_rows]
 
     def _end_open(self) -> None:
         state = self._state.state

@@ -18,7 +18,7 @@ from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata
-from txlog.errors import SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.errors import NotAStoreError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import Context
 from txlog.storage.driver import Driver
@@ -125,8 +125,19 @@ class Runtime:
             self._descriptor = self.run(topic_protocol.create_store(self.settings.store_constants(), self.where))
         return self._descriptor
 
+    def require_store(self) -> StoreDescriptor:
+        """The store's descriptor; raises NotAStoreError as long as the location is empty: only a topic makes a store."""
+        if (descriptor := self.descriptor) is None:
+            raise NotAStoreError(
+                f"{self.where} is empty, there is no store yet; check the URL, or create a topic first"
+            )
+        return descriptor
+
     def ensure_writable(self) -> None:
-        """Proves once that the backend creates atomically and that the clocks agree (DESIGN 2)."""
+        """Proves once that the backend creates atomically and that the clocks agree (DESIGN 2).
+
+        Raises UnsupportedStoreError, ClockSkewError.
+        """
         if not self._writable:
             probe(self.store, self.clock, self.ids)
             self._writable = True

@@ -285,7 +285,8 @@ class Sender:
         self._sequences = {}
 
     def _seal(self, ctx: Context, views: Sequence[PartitionView]) -> None:
-        finished = [view for view in views if finished_segments(view)]
+        # Who began a segment seals those before it; of many writers one, and should it die, the next one that begins one.
+        finished = [view for view in views if _began_segment(view) and finished_segments(view)]
         if finished:
             sealed = self._session.runtime.run(_gathered(tuple(seal_quietly(ctx, view) for view in finished)))
             for view in sealed:
@@ -402,6 +403,11 @@ class Sender:
             self.condition.notify_all()
         for batch in dropped:
             batch.failed(error)
+
+
+def _began_segment(view: PartitionView) -> bool:
+    last = view.tail[-1].record if view.tail else None
+    return last is not None and last.segment_base == last.base_offset
 
 
 def _gathered(programs: tuple[Program[T], ...]) -> Program[tuple[T, ...]]:

@@ -16,17 +16,24 @@ from txlog.clock import Clock
 from txlog.core.effects import Effect, Gather, Program, Sleep
 from txlog.core.names import TopicPartition
 from txlog.errors import (
+    ConcurrentTransactionsError,
     CoordinatorContentionError,
     OutcomeUnknownError,
     RetriableError,
     StorageError,
     TxlogTimeoutError,
+    UnstableOffsetCommitError,
 )
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import load, refresh
 from txlog.protocol.transactions import EndResult
 
 __all__ = ["Call", "EndResult", "Session", "TopicPartition", "limited"]
+
+LONG_TAIL_RECORDS = 512
+LONG_TAIL_AGE_MS = 5000
+"""A view followed by name keeps the rows of its tail in memory. A long tail whose first segment is finished is listed
+again after this time: by then that segment is sealed, and its rows are in a file."""
 
 T = TypeVar("T")
 Call = Callable[[Context, Views], Program[tuple[Views, T]]]
@@ -76,12 +83,12 @@ class Session:
             retry_backoff_ms=self._retry_backoff_ms, retry_backoff_max_ms=self._retry_backoff_max_ms
         )
 
-    def call(self, what: str, program: Call[T], timeout_ms: int | None = None) -> T:
+    def call(self, what: str, program: Call[T], timeout_ms: int | None = None, *, wait: bool = True) -> T:
         """Runs a protocol call and keeps the views that it returns.
 
         Errors that allow the same call again are followed by it, until the time or `retries` is used up: then a
         TxlogTimeoutError is raised for trouble with the store, else the error itself. What a call that ran out of time
-        has done is unknown; the same call joins it.
+        has done is unknown; the same call joins it. Without `wait` the outcome of others' transactions is not waited for.
         """
         limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self.clock.monotonic_ms() + limit_ms
@@ -97,6 +104,8 @@ class Session:
                 raise
             except (RetriableError, OutcomeUnknownError) as error:
                 left_ms = deadline_ms - self.clock.monotonic_ms()
+                if not wait and isinstance(error, UnstableOffsetCommitError | ConcurrentTransactionsError):
+                    raise
                 if attempt >= self.retries or left_ms <= 0:
                     if isinstance(error, StorageError | CoordinatorContentionError):
                         raise self._late(what, limit_ms, error) from error
@@ -134,7 +143,8 @@ class Session:
                 view = views.get(tp)
                 if view is None:
                     return (yield from load(ctx, tp))
-                return (yield from refresh(ctx, view, max_age_ms))
+                long_ms = LONG_TAIL_AGE_MS if _is_long(view) else max_age_ms
+                return (yield from refresh(ctx, view, min(max_age_ms, long_ms)))
 
             found = yield Gather(tuple(one(tp) for tp in partitions))
             return {**views, **{view.topic_partition: view for view in found}}, None
@@ -148,6 +158,11 @@ class Session:
         return TxlogTimeoutError(
             f"{self.who}: {what} did not finish within {limit_ms} ms ({self.setting}){cause}. What it has done is unknown; repeat the same call"
         )
+
+
+def _is_long(view: PartitionView) -> bool:
+    tail = view.tail
+    return len(tail) > LONG_TAIL_RECORDS and tail[0].record.segment_base != tail[-1].record.segment_base
 
 
 def limited(program: Program[T], clock: Clock, deadline_ms: int, late: Callable[[], TxlogTimeoutError]) -> Program[T]:

@@ -50,11 +50,13 @@ class StagedTransaction:
         """Inits the id, which fences older instances and finishes or aborts what they left; None draws one.
 
         `config` and keywords are a producer's settings (`transaction_timeout_ms`, `max_block_ms`, ...). Raises
-        InvalidTxnTimeoutError, InvalidConfigurationError, UnsupportedStoreError, ClockSkewError, TxlogTimeoutError.
+        InvalidTxnTimeoutError, InvalidConfigurationError, NotAStoreError, UnsupportedStoreError, ClockSkewError,
+        TxlogTimeoutError.
         """
         parsed = runtime.settings.producer_config(call_layer(config, settings))
         drawn = transactional_id is None
         name = f"{DRAWN_PREFIX}{runtime.ids.new_id()}" if transactional_id is None else transactional_id
+        runtime.require_store()
         runtime.ensure_writable()
         coordinator = Coordinator.init(
             producer_session(runtime, parsed, f"transactional.id {name!r}"),

@@ -9,14 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from txlog.client.runtime import Runtime
-from txlog.client.session import Session
-from txlog.core.effects import Program
-from txlog.core.names import TopicPartition
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.errors import SchemaMismatchError
 from txlog.protocol import topics as protocol
 from txlog.protocol.append import append_log_start
-from txlog.protocol.context import Context, Views
 from txlog.storage.arrow_schema import to_arrow, to_fields
 
 
@@ -124,14 +120,6 @@ class Topics:
                 ctx, name, append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version)
             )
         )
-
-    def delete_records(self, session: Session, tp: TopicPartition, before: int | None) -> int:
-        """Moves the log start to `before` (None: the log end); -> the log start."""
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, int]]:
-            return append_log_start(ctx, views, tp, before)
-
-        return session.call(f"deleting records of {tp}", program)
 
     def _remember(self, metadata: TopicMetadata) -> TopicDescription:
         self._runtime.remember_topic(metadata)
