@@ -24,6 +24,7 @@ from tests.storage.fake_drivers import (
     ServerError,
     wrapped,
 )
+from tests.storage.processes import in_fork
 from txlog.core.envelope import MAX_OBJECT_BYTES
 from txlog.errors import (
     InvalidRequestError,
@@ -313,10 +314,7 @@ def test_a_forked_child_builds_its_own():
     store = FsspecObjectStore("s3://bucket", "bucket", make)
     store.put("a", b"1")
     store._connection.lock.acquire()  # as if another thread of the parent were just building it
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if store.get("a") == b"1" and built == [os.getppid(), os.getpid()] else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert in_fork(lambda: store.get("a") == b"1" and built == [os.getppid(), os.getpid()])
     store._connection.lock.release()
     store.get("a")
     assert built == [os.getpid()]

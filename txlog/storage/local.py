@@ -2,8 +2,8 @@
 
 Written aside, then linked: a nameless file (O_TMPFILE) is filled and synced, `link(2)` gives it its name, and the
 folder is synced. The link decides a race, no reader ever sees a partial object, and a writer that is killed leaves
-nothing behind. Where the file system has no nameless files, a hidden temporary name (`.#…`) takes their place and is
-swept a day later. One without hard links is refused.
+nothing behind. Where the file system has no nameless files, and to replace an object, a hidden temporary name (`.#…`)
+takes their place; what a killed writer left of these is swept a day later. A file system without hard links is refused.
 
 The data is synced before the name can exist, and the name before WRITTEN is said. Between the two, others may see an
 object that a power cut can still undo; file systems with one ordered journal (ext4, XFS) make whatever such a reader
@@ -124,6 +124,7 @@ class LocalObjectStore:
         with self._failing("put", path), self._unfinished(folder, named=True) as file:
             _write(file.fd, data)
             self._sync(file.fd)
+            # A link cannot replace.
             os.rename(file.name, name, src_dir_fd=file.folder, dst_dir_fd=file.folder)
             self._sync(file.folder)
 
@@ -201,7 +202,7 @@ class LocalObjectStore:
                     if not named and self._has_nameless_files(descriptor, folder):
                         file = _Unfinished(_open_nameless(descriptor), descriptor, "")
                     else:
-                        file = self._open_temporary(descriptor)
+                        file = self._open_temporary(descriptor, folder)
                 except OSError:
                     if self._has_vanished(descriptor, folder):
                         continue
@@ -218,19 +219,19 @@ class LocalObjectStore:
                 os.close(descriptor)
         raise StorageError(f"{self.url}: folder {folder!r} vanished {_FOLDER_ATTEMPTS} times while it was opened")
 
-    def _open_temporary(self, folder: int) -> _Unfinished:
+    def _open_temporary(self, descriptor: int, folder: str) -> _Unfinished:
+        if self._state.is_first_temporary(folder):
+            self._sweep(descriptor)
         name = TEMPORARY_PREFIX + self._ids.new_id()
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
-        return _Unfinished(fd, folder, name)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=descriptor)
+        return _Unfinished(fd, descriptor, name)
 
     def _has_nameless_files(self, descriptor: int, folder: str) -> bool:
         """Whether O_TMPFILE and linking through /proc work here; tried once."""
         if self._state.nameless is None:
             works = self._try_nameless_file(descriptor)
-            if not works:
-                if self._has_vanished(descriptor, folder):
-                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-                self._sweep(descriptor)
+            if not works and self._has_vanished(descriptor, folder):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
             self._state.nameless = works
         return self._state.nameless
 
@@ -251,20 +252,20 @@ class LocalObjectStore:
         os.unlink(name, dir_fd=folder)
         return True
 
-    def _sweep(self, folder: int) -> None:
-        """Removes temporary names that killed writers left in `folder`, by the file system's own clock."""
-        probe = self._open_temporary(folder)
+    def _sweep(self, descriptor: int) -> None:
+        """Removes temporary names that killed writers left in a folder, by the file system's own clock."""
+        name = TEMPORARY_PREFIX + self._ids.new_id()
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=descriptor))
         try:
-            now = os.fstat(probe.fd).st_mtime
-            with os.scandir(folder) as entries:
+            now = os.stat(name, dir_fd=descriptor).st_mtime
+            with os.scandir(descriptor) as entries:
                 for entry in entries:
                     if entry.name.startswith(TEMPORARY_PREFIX):
                         with contextlib.suppress(FileNotFoundError):
                             if entry.stat(follow_symlinks=False).st_mtime < now - _STALE_TEMPORARY_S:
-                                os.unlink(entry.name, dir_fd=folder)
+                                os.unlink(entry.name, dir_fd=descriptor)
         finally:
-            os.close(probe.fd)
-            os.unlink(probe.name, dir_fd=folder)
+            os.unlink(name, dir_fd=descriptor)
 
     def _has_vanished(self, descriptor: int, folder: str) -> bool:
         """Whether the opened folder was removed. Errors of creating a file in such a folder vary by file system."""
@@ -391,6 +392,13 @@ class _State:
         self.nameless: bool | None = None
         self._lock = threading.Lock()
         self._durable: set[str] = set()
+        self._swept: set[str] = set()
+
+    def is_first_temporary(self, folder: str) -> bool:
+        with self._lock:
+            first = folder not in self._swept
+            self._swept.add(folder)
+            return first
 
     def is_durable(self, folder: str) -> bool:
         return folder in self._durable

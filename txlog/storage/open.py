@@ -23,8 +23,8 @@ MAX_CLOCK_SKEW_MS = 15 * 60_000
 
 _PROBE_ATTEMPTS = 5
 _PROBE_BACKOFF_MS = 200
-_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(?!$)", re.ASCII)
-_MEMORY_NAME = re.compile(r"[A-Za-z0-9._/-]{0,200}\Z", re.ASCII)
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):", re.ASCII)
+_MEMORY_NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}\Z", re.ASCII)
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 
@@ -50,7 +50,7 @@ def open_object_store(url: str, storage_options: Mapping[str, object] | None = N
         name = url.split(":", 1)[1].removeprefix("//").rstrip("/")
         if not _MEMORY_NAME.match(name):
             raise InvalidRequestError(
-                "memory://NAME: the name may have up to 200 of the characters A-Z a-z 0-9 . _ / -"
+                "memory://NAME: the name must have 1 to 200 of the characters A-Z a-z 0-9 . _ / -"
             )
         _check_options(options, set(), "a store in memory")
         return shared_memory_store(name)
