@@ -113,7 +113,7 @@ def test_a_commit_that_fails_before_the_decision_is_aborted(log: Log) -> None:
 @pytest.mark.parametrize("how", ["crash", "kill"])
 def test_abort_after_a_commit_that_won_keeps_it(log: Log, point: str, how: str, console: Console) -> None:
     log.create()
-    with pytest.raises(Exception, match="SimulatedCrash: (before|after) put_if_absent" if how == "crash" else KILLED):
+    with pytest.raises(Exception, match="SimulatedCrash: " if how == "crash" else KILLED):
         log.write(
             log.frame(0, 100), source=FAULTY, transactional_id="nightly", txn_version=7, fault_commit=f"{how} {point}"
         )
