@@ -6,6 +6,7 @@ thread. Which of them may be called when is the producer's to know (`txlog.clien
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -31,6 +32,7 @@ class Coordinator:
         self.session = session
         self.txn = txn
         """The id's record; its producer_epoch is the one that this instance writes with."""
+        self._lock = threading.Lock()
 
     @classmethod
     def init(cls, session: Session, transactional_id: str, *, timeout_ms: int, max_timeout_ms: int) -> Coordinator:
@@ -116,7 +118,12 @@ class Coordinator:
     def _take(self, answer: TransactionMetadata | Skipped) -> bool:
         if isinstance(answer, Skipped):
             return False
-        self.txn = answer
+        with self._lock:
+            # Rows and offsets register from two threads; each record holds all that was registered before it, so the
+            # fuller of two is the newer one, whichever answer comes last.
+            same = (answer.producer_id, answer.producer_epoch) == (self.txn.producer_id, self.txn.producer_epoch)
+            if not (same and set(answer.partitions) < set(self.txn.partitions)):
+                self.txn = answer
         return True
 
 

@@ -300,7 +300,7 @@ class Sender:
             self._settle_failed(batch, outcome.error)
             return
         with self.condition:
-            self._waiting.remove(batch)
+            self._forget(batch)
             if isinstance(outcome, _Staged):
                 made = outcome.file
                 self.staged_parts.append(
@@ -325,7 +325,7 @@ class Sender:
         if isinstance(error, UnknownTopicOrPartitionError):
             self._session.runtime.forget_topic(batch.tp.topic)
         with self.condition:
-            self._waiting.remove(batch)
+            self._forget(batch)
             dropped: list[Batch] = []
             if self.coordinator is not None:
                 # Its transaction cannot commit any more, so nothing that waits needs to be sent (case 74).
@@ -337,6 +337,11 @@ class Sender:
             self.condition.notify_all()
         for each in (batch, *dropped):
             each.failed(final)
+
+    def _forget(self, batch: Batch) -> None:
+        """A batch with its final outcome is neither waiting nor in flight: what is dropped or kept next is not it."""
+        self._waiting.remove(batch)
+        self._in_flight = [other for other in self._in_flight if other is not batch]
 
     def _try_again(self, batch: Batch, error: Exception) -> bool:
         """Whether the batch is to be sent once more; schedules it."""
