@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -160,41 +161,36 @@ def _show_chain(out: Output, chain: PartitionChain) -> None:
         )
     out.heading("Batches")
     out.table(
-        ("from", "to", "kind", "rows", "transaction", "producer", "epoch", "sequence", "appended", "object", "rows in"),
-        _batch_rows(chain.batches),
+        ("offsets", "kind", "rows", "transaction", "producer", "epoch", "sequence", "appended", "in", "rows in"),
+        [_batch_row(each) for each in chain.batches],
         empty="No batches.",
     )
 
 
-def _batch_rows(batches: Iterable[ChainBatch]) -> list[Row]:
-    return [
-        (
-            each.base_offset,
-            each.last_offset,
-            each.kind,
-            each.records,
-            None if each.fate in ("plain", "control") else each.fate,
-            each.producer_id if each.producer_id >= 0 else None,
-            each.producer_epoch if each.producer_epoch >= 0 else None,
-            each.base_sequence if each.base_sequence >= 0 else None,
-            time_text(each.timestamp),
-            f"segment {segment}" if (segment := _segment(each)) is not None else each.object,
-            _files(each),
-        )
-        for each in batches
-    ]
+def _batch_row(batch: ChainBatch) -> Row:
+    offsets = str(batch.base_offset)
+    return (
+        offsets if batch.last_offset == batch.base_offset else f"{offsets}..{batch.last_offset}",
+        batch.kind,
+        batch.records,
+        None if batch.fate in ("plain", "control") else batch.fate,
+        batch.producer_id if batch.producer_id >= 0 else None,
+        batch.producer_epoch if batch.producer_epoch >= 0 else None,
+        batch.base_sequence if batch.base_sequence >= 0 else None,
+        time_text(batch.timestamp),
+        _segment(batch.object) or "tail",
+        _rows_in(batch.rows_in),
+    )
 
 
-def _segment(batch: ChainBatch) -> int | None:
-    """The base offset of the sealed segment that the batch is in, None in the tail."""
-    parsed = names.parse_partition_object(batch.object)
-    return parsed.segment.base_offset if isinstance(parsed, names.SegmentObject) else None
+def _segment(name: str) -> str | None:
+    parsed = names.parse_partition_object(name)
+    return f"segment {parsed.segment.base_offset}" if isinstance(parsed, names.SegmentObject) else None
 
 
-def _files(batch: ChainBatch) -> str | None:
-    if not batch.rows_in:
+def _rows_in(files: tuple[str, ...]) -> str | None:
+    if not files:
         return None
-    _, _, first = batch.rows_in[0].rpartition("/")
-    segment = names.parse_partition_object(first)
-    shown = "its .parquet" if isinstance(segment, names.SegmentObject) else first
-    return shown if len(batch.rows_in) == 1 else f"{shown} and {len(batch.rows_in) - 1} more"
+    _, _, first = files[0].rpartition("/")
+    shown = "its .parquet" if _segment(first) else re.sub(r"(-[0-9a-f]{8})[0-9a-f]+(\.parquet)$", r"\1…\2", first)
+    return shown if len(files) == 1 else f"{shown} and {len(files) - 1} more"

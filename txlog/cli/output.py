@@ -1,7 +1,7 @@
 """How does a result look: to a person at a terminal, to a pipe, to a program?
 
-Text at a terminal is coloured and fits its width; in a pipe it is plain, aligned and never wrapped, one row a line. JSON
-is one document, the same in both, of the structs in `txlog.cli.documents`.
+Text at a terminal is coloured; in a pipe it is plain. Tables are aligned and never wrapped, one row a line. JSON is one
+document, the same in both, of the structs that `txlog.cli.documents` lists.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ _STYLES = {
     NOTHING: "dim",
 }
 """Words that a table colours."""
+
+_NO_LIMIT = 10_000
+"""Characters; no table is that wide."""
 
 _NONES: tuple[object, ...] = (None, -1, 0, "", (), {})
 
@@ -189,12 +192,15 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for at, column in enumerate(columns):
-        table.add_column(column.upper(), justify="right" if _is_number(rows, at) else "left", overflow="fold")
+        table.add_column(column.upper(), justify="right" if _is_number(rows, at) else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in map(_text, row)))
-    Console(file=sys.stdout).print(table)
+    console = Console(file=sys.stdout)
+    # Too wide a table is for the terminal to wrap: values stay whole and can be copied.
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=_NO_LIMIT)).maximum)
+    console.print(table)
 
 
 def _print_rich(*parts: str | tuple[str, str]) -> None:

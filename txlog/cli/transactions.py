@@ -9,7 +9,7 @@ import typer
 from txlog.cli.documents import AbortDocument, ExpireDocument
 from txlog.cli.options import Session, command, group, one_of
 from txlog.cli.output import Output
-from txlog.core.words import count_text, duration_text, time_text
+from txlog.core.words import duration_text, time_text
 from txlog.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -260,6 +260,6 @@ def _describe(out: Output, found: TransactionDescription) -> None:
             ("coordinator", f"{found.coordinator} at offset {found.offset}"),
         ]
     )
-    out.heading(count_text(len(found.partitions), "partition").capitalize())
     if found.partitions:
+        out.heading("Partitions")
         out.table(("topic", "partition"), found.partitions, empty="")
