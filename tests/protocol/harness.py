@@ -145,7 +145,7 @@ class Cluster:
     def perform(self, effect: Effect, fault: Fault | None = None) -> Any:
         if isinstance(effect, Get | List | PutIfAbsent | Delete | WriteRows):
             self.requests.append(effect)
-            if fault == "crash":
+            if fault == "crash" or (fault == "crash in flight" and not isinstance(effect, PutIfAbsent)):
                 raise Died
             if fault == "error" or (
                 fault is not None and not isinstance(effect, PutIfAbsent) and fault != "crash after"
