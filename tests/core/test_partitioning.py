@@ -92,3 +92,8 @@ def test_keys_that_do_not_begin_at_zero():
 @given(st.text(), st.integers(1, 10_000))
 def test_internal_partition_is_in_range(name, partitions):
     assert 0 <= internal_partition(name, partitions) < partitions
+
+
+def test_more_keys_than_are_hashed_together():
+    keys = [b"%d" % (number * number) for number in range(40_000)]
+    assert murmur2_many(*concatenated(keys)).tolist() == [murmur2(key) for key in keys]
