@@ -1,0 +1,72 @@
+"""How do tests run a command line? In this process, on a store of their own, and they look at all that it says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from typer.testing import CliRunner
+
+from txlog.cli.main import app
+
+FAST = {"fsync": "false"}
+"""Nobody pulls the plug on a test."""
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        """The output with every moment as <time>."""
+        return _TIME.sub("<time>", self.out).splitlines()
+
+    @property
+    def rows(self) -> list[Any]:
+        """Lines of JSON."""
+        return [msgspec.json.decode(line) for line in self.out.splitlines()]
+
+
+@dataclass(frozen=True, slots=True)
+class Cli:
+    """Command lines on one store."""
+
+    root: Path
+
+    def __call__(self, *args: str | int, stdin: str = "", status: int | None = 0, store: str | None = None) -> Done:
+        """Runs `txlog ARGS`; its exit status must be `status`, unless that is None."""
+        line = [*map(str, args), "--store", store or str(self.root)]
+        if (store or "/").startswith("/"):
+            line += ["--storage-option", "fsync=false"]
+        return run(*line, stdin=stdin, status=status)
+
+    def fails(self, *args: str | int, status: int = 2, stdin: str = "", store: str | None = None) -> str:
+        """What a command that must fail says; nothing of it is a traceback, and nothing went to the standard output."""
+        done = self(*args, stdin=stdin, status=status, store=store)
+        assert "Traceback" not in done.err
+        assert done.out == ""
+        return done.err.removeprefix("Error: ").rstrip("\n")
+
+
+def run(*args: str, stdin: str = "", status: int | None = 0, env: dict[str, str | None] | None = None) -> Done:
+    """Runs `txlog ARGS` as it is."""
+    result = CliRunner().invoke(app, list(args), input=stdin, env=env, prog_name="txlog")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    done = Done(status=result.exit_code, out=result.stdout, err=result.stderr)
+    assert status is None or done.status == status, done
+    return done

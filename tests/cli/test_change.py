@@ -1,0 +1,235 @@
+"""Commands that change topics, transactions and groups: what they do, what a dry run leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.cli.support import Cli
+from txlog.client import Store, TopicPartition
+
+ORDERS_0 = TopicPartition("orders", 0)
+
+
+def rows(count: int) -> list[dict[str, object]]:
+    return [{"id": number, "item": "x"} for number in range(count)]
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_create_a_topic_and_the_store_with_it(cli: Cli) -> None:
+    done = cli(
+        *("topics", "create", "orders", "--partitions", 3, "--column", "id:int64:not-null"),
+        *("--column", "tags:list<string>", "--set", "retention.ms=-1", "--set", "key.columns=id"),
+    )
+    assert done.out == "Created topic 'orders' with 3 partitions.\n"
+    (topic,) = cli("topics", "describe", "orders", "-o", "json").json
+    assert topic["partitions"] == 3
+    assert topic["config"] == {"key.columns": "id", "retention.ms": "-1"}
+    assert topic["columns"] == [
+        {"id": 1, "name": "id", "type": "int64", "nullable": False, "fields": []},
+        {
+            "id": 2,
+            "name": "tags",
+            "type": "list",
+            "nullable": True,
+            "fields": [{"id": 3, "name": "element", "type": "string", "nullable": True, "fields": []}],
+        },
+    ]
+
+
+def test_a_schema_travels_from_one_topic_to_another(cli: Cli, tmp_path: Path) -> None:
+    cli("topics", "create", "a", "--column", "id:int64:not-null", "--column", "m:map<string, decimal(9,2)>")
+    (described,) = cli("topics", "describe", "a", "-o", "json").json
+    path = tmp_path / "schema.json"
+    path.write_bytes(msgspec.json.encode(described["columns"]))
+    made = cli("topics", "create", "b", "--schema", str(path), "-o", "json").json
+    assert made["columns"] == described["columns"]
+
+
+def test_create_again(cli: Cli) -> None:
+    cli("topics", "create", "orders")
+    assert cli.fails("topics", "create", "orders").startswith("topic 'orders' exists already, with 1 partitions")
+    assert cli("topics", "create", "orders", "--if-not-exists").out == (
+        "Topic 'orders' exists already, with 1 partition; nothing was changed.\n"
+    )
+
+
+def test_alter(cli: Cli, store: Store) -> None:
+    done = cli("topics", "alter", "orders", "--partitions", 4, "--column", "note:string", "--set", "segment.batches=7")
+    assert done.out == "Changed topic 'orders': version 1, 4 partitions, 3 columns, segment.batches=7.\n"
+    assert cli("topics", "alter", "orders", "--partitions", 4).out == (
+        "Topic 'orders' is as asked for already; nothing was changed.\n"
+    )
+    assert cli("topics", "alter", "orders", "--unset", "segment.batches", "-o", "json").json["config"] == {}
+    assert store.topic("orders").partitions == 4
+
+
+def test_alter_with_a_schema_file_adds_what_is_new(cli: Cli, store: Store, tmp_path: Path) -> None:
+    (described,) = cli("topics", "describe", "orders", "-o", "json").json
+    path = tmp_path / "schema.json"
+    path.write_bytes(msgspec.json.encode([*described["columns"], {"name": "note", "type": "string"}]))
+    assert len(cli("topics", "alter", "orders", "--schema", str(path), "-o", "json").json["columns"]) == 3
+    path.write_bytes(msgspec.json.encode(described["columns"][1:]))
+    assert cli.fails("topics", "alter", "orders", "--schema", str(path)) == (
+        "topic 'orders': column 'id' is missing; columns can be added, not dropped or renamed"
+    )
+
+
+def test_delete_is_a_dry_run_unless_executed(cli: Cli, store: Store) -> None:
+    with store.producer() as producer:
+        producer.send("orders", rows(5), partition=1)
+    assert cli("topics", "delete", "orders").out == (
+        "Would delete topic 'orders': 2 partitions, 5 offsets. Add --execute to do it.\n"
+    )
+    assert cli("topics", "delete", "orders", "-o", "json").json == {
+        "kind": "topic",
+        "name": "orders",
+        "executed": False,
+    }
+    assert cli("get-offsets", "orders").status == 0
+    assert cli("topics", "delete", "orders", "--execute").out == "Deleted topic 'orders': 2 partitions, 5 offsets.\n"
+    assert "orders" in cli.fails("topics", "describe", "orders")
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def leave_open(store: Store, transactional_id: str, timeout_ms: int) -> None:
+    """A transaction of a producer that is gone."""
+    producer = store.producer(transactional_id, transaction_timeout_ms=timeout_ms)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", rows(2), partition=0)
+    producer.flush()
+    store._clients.discard(producer)
+
+
+def test_abort_lets_readers_go_on(cli: Cli, store: Store) -> None:
+    leave_open(store, "loader", 60_000)
+    assert cli("get-offsets", "orders", "--partitions", 0, "-o", "json").json[0]["last_stable_offset"] == 0
+    done = cli("transactions", "abort", "loader")
+    assert done.out.startswith("Aborted the transaction of 'loader'; producer ")
+    assert done.out.endswith(" goes on at epoch 1, older instances are fenced.\n")
+    assert cli("get-offsets", "orders", "--partitions", 0, "-o", "json").json[0]["last_stable_offset"] == 3
+    assert cli("transactions", "abort", "loader").out == "'loader' has no open transaction; nothing was changed.\n"
+    document = cli("transactions", "abort", "--transactional-id", "loader", "-o", "json").json
+    assert (document["result"], document["producer_epoch"]) == ("nothing open", 1)
+
+
+def test_expire_says_first_and_does_then(cli: Cli, store: Store) -> None:
+    leave_open(store, "late", 1)
+    leave_open(store, "busy", 60_000)
+    assert cli("transactions", "expire", "--dry-run").lines == [
+        "TRANSACTIONAL ID  RESULT            BECAUSE",
+        "late              would be aborted  past its time-out",
+    ]
+    assert cli("transactions", "expire", "--dry-run", "-o", "json").json["executed"] is False
+    assert cli("transactions", "expire", "-o", "json").json == {
+        "executed": True,
+        "aborted": ["late"],
+        "rolled_forward": [],
+        "removed": [],
+    }
+    assert cli("transactions", "expire").out == "Nothing is due.\n"
+    assert [each["state"] for each in cli("transactions", "list", "-o", "json").json] == ["ONGOING", "COMPLETE_ABORT"]
+
+
+def test_expire_one_id(cli: Cli, store: Store) -> None:
+    leave_open(store, "busy", 60_000)
+    with store.producer("versioned") as producer, producer.transaction(version=7):
+        producer.send("orders", rows(1), partition=1)
+    store.admin().fence("plain")
+    said = {
+        "busy": "'busy' is kept: its transaction is ONGOING; end it first (txlog transactions abort busy).\n",
+        "plain": "'plain' is kept: it is not idle for long enough (transactional.id.expiration.ms); --force forgets it all the same.\n",
+        "versioned": "'versioned' is kept: it holds txn.version 7, without which a late replay of an older transaction would be "
+        "let in; --force forgets it all the same.\n",
+    }
+    for name, sentence in said.items():
+        assert cli("transactions", "expire", "--transactional-id", name).out == sentence
+    forced = ("transactions", "expire", "--force", "--transactional-id")
+    assert cli(*forced, "busy").out == said["busy"]
+    assert cli(*forced, "versioned", "--dry-run").out.startswith("Would forget 'versioned' (producer ")
+    assert cli(*forced, "versioned", "-o", "json").json["removed"] == ["versioned"]
+    assert cli(*forced, "plain").out.startswith("Forgot 'plain' (producer ")
+    assert [each["transactional_id"] for each in cli("transactions", "list", "-o", "json").json] == ["busy"]
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group(store: Store) -> str:
+    """A group that has read orders-0 up to 4 of 10 offsets."""
+    with store.producer() as producer:
+        producer.send("orders", rows(10), partition=0)
+    store.admin().reset_offsets("audit", {ORDERS_0: 4})
+    return "audit"
+
+
+def committed(store: Store, group: str) -> dict[tuple[str, int], int | None]:
+    return {(each.topic, each.partition): each.committed for each in store.admin().describe_group(group).offsets}
+
+
+@pytest.mark.parametrize(
+    ("target", "after"),
+    [
+        (["--to-earliest"], 0),
+        (["--to-latest"], 10),
+        (["--to-offset", "7"], 7),
+        (["--to-offset", "99"], 10),
+        (["--to-datetime", "2013-01-31T05:17:00Z"], 0),
+        (["--to-datetime", "2200-01-01"], 10),
+        (["--shift-by", "3"], 7),
+        (["--shift-by", "-9"], 0),
+    ],
+)
+def test_reset_offsets(cli: Cli, store: Store, group: str, target: list[str], after: int) -> None:
+    dry = cli("consumer-groups", "reset-offsets", group, *target)
+    assert dry.lines[1].split() == ["orders", "0", "4", str(after)]
+    assert dry.lines[-1] == "Would move 1 offset of group 'audit'. Add --execute to do it."
+    assert committed(store, group) == {("orders", 0): 4}
+    done = cli("consumer-groups", "reset-offsets", "--group", group, *target, "--execute", "-o", "json").json
+    assert done == {
+        "group": "audit",
+        "executed": True,
+        "offsets": [{"topic": "orders", "partition": 0, "before": 4, "after": after}],
+    }
+    assert committed(store, group) == {("orders", 0): after}
+
+
+def test_reset_offsets_of_named_topics(cli: Cli, store: Store, group: str) -> None:
+    def plan(*options: str) -> list[tuple[int, int | None, int]]:
+        document = cli("consumer-groups", "reset-offsets", group, *options, "-o", "json").json
+        return [(each["partition"], each["before"], each["after"]) for each in document["offsets"]]
+
+    assert plan("--topic", "orders", "--to-latest") == [(0, 4, 10), (1, None, 0)]
+    assert plan("--topic", "orders:1", "--to-offset", "0") == [(1, None, 0)]
+    assert "shift_by needs one" in cli.fails(
+        "consumer-groups", "reset-offsets", group, "--topic", "orders:1", "--shift-by", 1
+    )
+
+
+def test_a_group_in_use_is_left_alone(cli: Cli, store: Store, group: str) -> None:
+    consumer = store.consumer("orders", group_id=group, client_id="desk")
+    refused = cli.fails("consumer-groups", "reset-offsets", group, "--to-earliest", "--execute")
+    assert refused.startswith("group 'audit' is in use by member 'desk-")
+    assert "It has a member, which must be closed first." in cli("consumer-groups", "delete", group).out
+    assert cli.fails("consumer-groups", "delete", group, "--execute").startswith(
+        "group 'audit' is in use by member 'desk-"
+    )
+    assert cli("consumer-groups", "list").lines[1].split()[:3] == ["audit", "STABLE", "desk"]
+    consumer.close()
+
+
+def test_delete_a_group(cli: Cli, store: Store, group: str) -> None:
+    assert (
+        cli("consumer-groups", "delete", group).out == "Would delete group 'audit': 1 offset. Add --execute to do it.\n"
+    )
+    assert committed(store, group) == {("orders", 0): 4}
+    assert cli("consumer-groups", "delete", group, "--execute").out == "Deleted group 'audit': 1 offset.\n"
+    assert cli("consumer-groups", "list", "-o", "json").json == []
