@@ -19,7 +19,7 @@ from pyspark.sql import types as spark
 
 from pyspark_txlog import schemas
 from pyspark_txlog.options import WriteOptions
-from txlog.client.keys import key_columns_of, partitions_of
+from txlog.client.keys import check_keys, key_columns_of, partitions_of
 from txlog.client.runtime import Runtime
 from txlog.core.names import check_topic_name
 from txlog.core.records import TopicMetadata
@@ -63,6 +63,8 @@ class TopicRoute:
         self.columns = [name for name in schema.names if name in columns or name not in routing]
         stored = spark.StructType([field for field in schema.fields if field.name in self.columns])
         schemas.check_frame(stored, topic.schema, topic.topic)
+        config = runtime.settings.topic_config(topic)
+        self.compacted_by = config.key_columns if "compact" in config.cleanup_policy else ()
         self.key = key_columns_of(runtime.settings, topic, options.key)
         if options.key is not None:
             missing = next((name for name in self.key if name not in schema.names), None)
@@ -75,6 +77,8 @@ class TopicRoute:
         Raises SchemaMismatchError: a null where none may be, a partition that is not there.
         """
         stored = conform(rows.select(self.columns), self.topic.schema, topic=self.topic.topic)
+        if self.compacted_by:
+            check_keys(stored, self.topic, self.compacted_by)
         found = partitions_of(stored, self.key, self.topic)
         if self.by_partition:
             given = rows.column(PARTITION).cast(pa.int64())

@@ -12,9 +12,10 @@ from txlog.client.runtime import check_columns
 from txlog.client.settings import Settings
 from txlog.core.records import TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS
+from txlog.errors import SchemaMismatchError
 from txlog.storage.keys import NO_KEY, partition_table
 
-__all__ = ["NO_KEY", "key_columns_of", "partitions_of"]
+__all__ = ["NO_KEY", "check_keys", "key_columns_of", "partitions_of"]
 
 _KAFKA_COLUMNS = [(field.name, field.type) for field in KAFKA_FIELDS]
 
@@ -39,3 +40,15 @@ def partitions_of(rows: pa.Table, key_columns: Sequence[str], topic: TopicMetada
     that cannot be a key.
     """
     return partition_table(rows, key_columns, topic.partitions)
+
+
+def check_keys(table: pa.Table, topic: TopicMetadata, key_columns: Sequence[str]) -> None:
+    """Raises SchemaMismatchError for a row without a key: a compacted topic keeps the latest row of each key, and such a
+    row would vanish (kafka-semantics case 154)."""
+    nulls = [table.column(name).is_null().to_numpy() for name in key_columns]
+    keyless = np.logical_and.reduce(nulls)
+    if bool(keyless.any()):
+        raise SchemaMismatchError(
+            f"topic {topic.topic!r} is compacted: row {int(np.argmax(keyless))} has no key ({', '.join(key_columns)} is null), "
+            f"{int(keyless.sum())} rows in all; expected a key in every row"
+        )

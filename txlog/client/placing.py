@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from txlog.client.keys import check_keys, key_columns_of
 from txlog.client.runtime import Runtime, check_partition
 from txlog.config import Layer
 from txlog.core.append_rules import RollPolicy
 from txlog.core.names import TopicPartition, rows_file_path
 from txlog.core.records import DataFile, TopicMetadata
-from txlog.errors import SchemaMismatchError
 from txlog.storage.arrow_schema import encode_ipc
 from txlog.storage.keys import NO_KEY, partition_table
 from txlog.storage.segment_file import ROW_GROUP_ROWS, write_rows_file
@@ -48,7 +48,7 @@ class Placer:
                 inline_max_bytes=min(row_config.inline_max_bytes, config.max_message_bytes),
                 compression=row_config.compression_type,
                 roll=self._runtime.settings.roll_policy(topic),
-                key_columns=config.key_columns,
+                key_columns=key_columns_of(self._runtime.settings, topic),
                 compacted="compact" in config.cleanup_policy,
             )
         return found
@@ -92,14 +92,14 @@ class Partitioner:
         self, table: pa.Table, topic: TopicMetadata, key: str | Sequence[str] | None, partition: int | None
     ) -> list[tuple[TopicPartition, pa.Table]]:
         """The rows of each partition, in their order. A named partition comes before a key, `key` before the topic's
-        `key.columns`; rows without a key all go to one partition.
+        own (`keys.key_columns_of`); rows without a key all go to one partition.
 
         Raises UnknownTopicOrPartitionError with the valid range, SchemaMismatchError for what cannot be a key.
         """
         settings = self._placer.settings(topic)
         columns = settings.key_columns if key is None else (key,) if isinstance(key, str) else tuple(key)
         if settings.compacted:
-            _check_keys(table, topic, settings.key_columns)
+            check_keys(table, topic, settings.key_columns)
         if partition is not None:
             return [(check_partition(topic, partition), table)]
         hashed = partition_table(table, columns, topic.partitions)
@@ -133,14 +133,3 @@ def _split(table: pa.Table, partitions: np.ndarray[tuple[int], np.dtype[np.int32
     ends = [*starts[1:], table.num_rows]
     for number, start, end in zip(found, starts, ends, strict=True):
         yield int(number), sorted_rows.slice(int(start), int(end - start))
-
-
-def _check_keys(table: pa.Table, topic: TopicMetadata, key_columns: Sequence[str]) -> None:
-    """A compacted topic keeps the latest row of each key: a row without one would vanish (kafka-semantics case 154)."""
-    nulls = [table.column(name).is_null().to_numpy() for name in key_columns]
-    keyless = np.logical_and.reduce(nulls)
-    if bool(keyless.any()):
-        raise SchemaMismatchError(
-            f"topic {topic.topic!r} is compacted: row {int(np.argmax(keyless))} has no key ({', '.join(key_columns)} is null), "
-            f"{int(keyless.sum())} rows in all; expected a key in every row"
-        )
