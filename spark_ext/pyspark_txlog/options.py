@@ -12,6 +12,11 @@ as Spark does, values are not. An option that nothing reads is an error that nam
             isolation.level, columns, failOnDataLoss, minPartitions
     write   topic (or a column `topic`), key, transactional.id, txn.version, transaction.timeout.ms, compression.type
     both    path (what `load` and `save` take), storage.<name>, storageOptions
+
+`subscribePattern` is a Python regular expression that matches the whole name. `columns` are names in the order wanted,
+`*` for all of the topic's own; a schema given to `spark.read.schema(...)` says the same. Both may name `_topic`,
+`_partition`, `_offset`, `_timestamp`, which are read only then. `storage.<name>` is text, true, false or a JSON object
+for the store's driver; `storageOptions` is one JSON object for all of them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,12 @@ from txlog.client.session import Session
 from txlog.core.fetch_plan import FilePiece, Piece
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
-from txlog.errors import NoOffsetForPartitionError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from txlog.errors import (
+    InvalidRequestError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from txlog.protocol import topics as topic_protocol
 from txlog.storage.open import open_object_store
 
@@ -79,6 +84,8 @@ def schema_of(options: ReadOptions) -> StructType:
 def plan_input(runtime: Runtime, options: ReadOptions, schema: StructType) -> list[tuple[reading.ReadTask, ...]]:
     """What each input partition reads; none of them is empty."""
     topics = _topics(runtime, options)
+    if options.columns is not None and schemas.ALL_COLUMNS not in options.columns:
+        _check_one_choice(options.columns, schema)
     schemas.check_user_schema(schema, {name: topic.schema for name, topic in topics.items()})
     session = reading.read_session(runtime)
     ranges = _ranges(session, _partitions(session, options, topics), options)
@@ -93,6 +100,13 @@ def plan_input(runtime: Runtime, options: ReadOptions, schema: StructType) -> li
     by_partition = {task.topic_partition: task for task in tasks}
     pieces = [_light(piece) for task in tasks for piece in task.pieces]
     return [_input(run, by_partition) for run in packing.pack(pieces, options.min_partitions)]
+
+
+def _check_one_choice(columns: Sequence[str], schema: StructType) -> None:
+    if list(columns) != schema.names:
+        raise InvalidRequestError(
+            f"the option 'columns' asks for {', '.join(columns)}, and the schema of this read for {', '.join(schema.names)}; give one of them"
+        )
 
 
 def _topics(runtime: Runtime, options: ReadOptions) -> dict[str, TopicMetadata]:

@@ -59,6 +59,7 @@ class TxlogWriter(DataSourceArrowWriter):
         Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError, and what
         `StagedTransaction.begin` raises.
         """
+        # Here and in `write`, not at the top: a commit goes without pyarrow.
         from pyspark_txlog.routing import TopicRoute, check_routing
 
         if overwrite:

@@ -145,6 +145,10 @@ def test_a_user_schema_that_does_not_fit(orders: Log) -> None:
         Exception, match="column 'amount': the topic has double, the schema of this read asks for string"
     ):
         orders.read(schema="amount string").collect()
+    with pytest.raises(
+        Exception, match="the option 'columns' asks for amount, and the schema of this read for carrier; give"
+    ):
+        orders.read(schema="carrier string", columns="amount").collect()
 
 
 def test_topics_of_different_schemas(orders: Log) -> None:

@@ -143,3 +143,11 @@ def test_compression_as_the_option_says(log: Log) -> None:
         log.write(log.frame(0, 20_000, tasks=1), compression_type=name)
     first, second = sorted(path.stat().st_size for path in log.files())
     assert first < second
+
+
+def test_a_compacted_topic_wants_a_key_in_every_row(log: Log) -> None:
+    log.create("latest", cleanup_policy="compact", key_columns="carrier")
+    log.write(log.frame(0, 10), "latest")
+    with pytest.raises(Exception, match=r"topic 'latest' is compacted: row 0 has no key \(carrier is null\)"):
+        log.write(log.spark.sql("SELECT 1L AS order_id"), "latest")
+    assert log.ids("latest") == list(range(10))
