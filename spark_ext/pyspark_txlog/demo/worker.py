@@ -1,0 +1,110 @@
+"""The demo's processes: a loader and a consume-transform-produce pipeline, each in a process of its own.
+
+`python -m pyspark_txlog.demo.worker <role> <store> [<fault>]`. The fault, in the words of
+`txlog.testing.failing_store.Fault.parse`, chooses at which storage operation this process really kills or stops
+itself; without one the same code simply runs. Progress goes to standard output, one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pyarrow as pa
+
+import txlog
+from pyspark_txlog.demo import data
+from txlog.errors import TxlogError
+from txlog.storage.open import open_object_store
+from txlog.testing.failing_store import FailingStore, Fault
+
+LOADER_ID = "weather-loader"
+PIPELINE_ID = "delays-pipeline"
+GROUP = "delays"
+CHUNK_ROWS = 600
+"""Rows a `send`: small enough to ride inline, so that sealed segments get Parquet files of their own."""
+PARTITIONS_A_TRANSACTION = 2
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one role; exit status 3 and the error on standard error if it was fenced or failed."""
+    role, url = arguments[0], arguments[1]
+    object_store = open_object_store(url)
+    faults = [Fault.parse(text) for text in arguments[2:]]
+    store = txlog.open(url, object_store=FailingStore(object_store, *faults) if faults else object_store)
+    roles = {"load-weather": load_weather, "zombie-weather": zombie_weather, "pipeline": pipeline}
+    try:
+        roles[role](store)
+    except TxlogError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 3
+    finally:
+        store.close()
+    return 0
+
+
+def load_weather(store: Any) -> None:
+    """Loads the months that this transactional.id has not committed yet, one eager transaction each."""
+    with store.producer(transactional_id=LOADER_ID) as producer:
+        done = store.admin().describe_transaction(LOADER_ID).txn_version
+        for month in data.MONTHS:
+            if month <= done:
+                continue
+            rows = data.of_month(data.weather(), month)
+            with producer.transaction(version=month):
+                for start in range(0, rows.num_rows, CHUNK_ROWS):
+                    producer.send("weather", rows.slice(start, CHUNK_ROWS), key="origin")
+                    producer.flush()
+            say("committed", month=month, rows=rows.num_rows)
+
+
+def zombie_weather(store: Any) -> None:
+    """Opens a transaction for the first month and is stopped inside it; continued, it tries to commit."""
+    rows = data.of_month(data.weather(), data.MONTHS[0])
+    producer = store.producer(transactional_id=LOADER_ID)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("weather", rows.slice(0, CHUNK_ROWS), key="origin")
+    producer.flush()
+    say("sent", rows=CHUNK_ROWS)
+    producer.commit_transaction(version=data.MONTHS[0])
+
+
+def pipeline(store: Any) -> None:
+    """flights -> delays: output rows and input offsets in one transaction, until the input is read up."""
+    with (
+        store.producer(transactional_id=PIPELINE_ID) as producer,
+        store.consumer("flights", group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False) as consumer,
+    ):
+        start = {str(tp): consumer.position(tp) for tp in consumer.assignment()}
+        say("started", offsets=start)
+        transactions = rows_in = rows_out = 0
+        while True:
+            batches = [batch for _ in range(PARTITIONS_A_TRANSACTION) if (batch := consumer.poll(0)) is not None]
+            if not batches:
+                break
+            with producer.transaction():
+                for batch in batches:
+                    delays = data.daily_delays(rows_of(batch))
+                    producer.send("delays", delays, key="origin")
+                    rows_in += batch.num_rows
+                    rows_out += delays.num_rows
+                offsets = {tp: consumer.position(tp) for tp in consumer.assignment()}
+                producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+            transactions += 1
+        say("finished", transactions=transactions, rows_in=rows_in, rows_out=rows_out)
+
+
+def rows_of(batch: Any) -> Any:
+    """The topic's columns of a polled batch, as a table."""
+    return pa.Table.from_batches([batch]).select(data.FLIGHTS.names)
+
+
+def say(event: str, **details: object) -> None:
+    """One line of progress."""
+    print(json.dumps({"event": event, **details}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
