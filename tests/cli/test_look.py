@@ -41,7 +41,7 @@ def test_topics_describe(seen: Cli) -> None:
     assert " 2  item  string" in lines
     assert "segment.batches            3           topic" in lines
     assert "retention.ms               -1          default" in lines
-    assert lines[lines.index("Partitions") + 1].split() == "PARTITION LOG START LAST STABLE LOG END".split()
+    assert lines[lines.index("Partitions") + 1].split() == ["PARTITION", "LOG", "START", "LAST", "STABLE", "LOG", "END"]
     assert lines[-2].split() == ["0", "0", "12", "14"]
     assert lines[-1].split() == ["1", "0", "4", "4"]
 

@@ -16,7 +16,7 @@ import msgspec
 
 from txlog.client.runtime import Runtime
 from txlog.core import envelope, names
-from txlog.core.effects import Program
+from txlog.core.effects import Gather, Get, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
@@ -38,11 +38,13 @@ from txlog.core.records import (
     TxnIndex,
 )
 from txlog.core.schema import describe
+from txlog.core.segments import check_index
+from txlog.core.txn_index import check_txn_index
 from txlog.core.words import bytes_text, count_text, duration_text, range_text, time_text
 from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOrPartitionError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load
-from txlog.protocol.read import ReadIndexes, aborted_transactions, plan_read
+from txlog.protocol.read import ReadIndex, ReadIndexes, aborted_transactions
 from txlog.protocol.transactions import StagedList
 from txlog.storage.arrow_schema import read_ipc
 from txlog.storage.object_store import ObjectStore
@@ -546,10 +548,43 @@ def _check_exists(runtime: Runtime, tp: TopicPartition) -> None:
 
 
 def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:
-    view = yield from load(ctx, tp)
-    view, plan = yield from plan_read(ctx, view, view.state.log_start_offset, None, "read_uncommitted")
+    for attempt in range(ctx.max_loads):
+        view = yield from load(ctx, tp)
+        try:
+            return (yield from _chain(ctx, view))
+        except MissingObjectError:
+            # Maintenance may have moved on since the LIST: list again. What stays missing is damage.
+            if attempt == ctx.max_loads - 1:
+                raise
+    raise MissingObjectError(f"{tp}: could not be read in {ctx.max_loads} tries")
+
+
+def _read_index(tp: TopicPartition, name: names.SegmentName) -> Program[ReadIndex]:
+    # As a read of the partition does it; but that refuses internal topics.
+    path = tp.folder + name.index
+    index, _ = envelope.decode((yield from _get(path)), SegmentIndex, path)
+    check_index(index, name, path)
+    if not index.aborted_txns:
+        return ReadIndex(index=index, aborted=())
+    path = tp.folder + name.txnindex
+    txn_index, _ = envelope.decode((yield from _get(path)), TxnIndex, path)
+    check_txn_index(txn_index, name, path, expected=index.aborted_txns)
+    return ReadIndex(index=index, aborted=txn_index.aborted)
+
+
+def _get(path: str) -> Program[bytes]:
+    data: bytes | None = yield Get(path)
+    if data is None:
+        raise MissingObjectError(f"{path}: the log names it, and it is gone; run `txlog fsck`")
+    return data
+
+
+def _chain(ctx: Context, view: PartitionView) -> Program[PartitionChain]:
+    tp = view.topic_partition
+    read = yield Gather(tuple(_read_index(tp, name) for name in view.walk))
+    indexes: ReadIndexes = dict(zip(view.walk, read, strict=True))
     view, aborted = yield from aborted_transactions(
-        ctx, view, view.state.log_start_offset, view.state.next_offset, plan.indexes
+        ctx, view, view.state.log_start_offset, view.state.next_offset, indexes
     )
     state = view.state
     segments = tuple(
@@ -562,7 +597,7 @@ def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:
             rows=sum(entry.records for entry in read.index.entries),
             aborted_transactions=read.index.aborted_txns,
         )
-        for name, read in sorted(plan.indexes.items())
+        for name, read in indexes.items()
     )
     return PartitionChain(
         topic=tp.topic,
@@ -583,7 +618,7 @@ def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:
             for entry in state.open_transactions
         ),
         aborted_transactions=aborted,
-        batches=tuple(_batches(view, plan.indexes, aborted)),
+        batches=tuple(_batches(view, indexes, aborted)),
     )
 
 
@@ -602,7 +637,7 @@ def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[Aborte
             return "aborted"
         return "open" if offset >= first_open.get(producer_id, offset + 1) else "committed"
 
-    for name, read in sorted(indexes.items()):
+    for name, read in indexes.items():
         for entry in read.index.entries:
             if entry.end_offset > view.state.log_start_offset:
                 yield ChainBatch(

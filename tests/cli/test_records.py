@@ -1,0 +1,185 @@
+"""`produce` and `consume`: rows as lines of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli.support import Cli
+from txlog.cli import records
+from txlog.client import Store, TopicPartition
+
+
+def lines(*rows: dict[str, Any]) -> str:
+    return "".join(msgspec.json.encode(row).decode() + "\n" for row in rows)
+
+
+ROWS = [{"id": number, "item": f"item {number}"} for number in range(6)]
+ALL = lines(*ROWS)
+NOW = ("--from-beginning", "--timeout-ms", 0)
+
+
+def test_what_consume_prints_produce_reads(seen: Cli, cli: Cli) -> None:
+    for topic, create in [("orders", ("--column", "id:int64:not-null", "--column", "item:string")), ("events", ())]:
+        printed = seen("consume", topic, *NOW).out
+        cli("topics", "create", topic, *create)
+        cli("produce", topic, stdin=printed)
+        assert cli("consume", topic, *NOW).out == printed
+
+
+def test_rows_and_their_metadata(seen: Cli) -> None:
+    (event,) = seen("consume", "events", *NOW).rows
+    assert event == {
+        "key": "k",
+        "value": {"base64": "/w=="},
+        "headers": [{"key": "h", "value": "v"}],
+        "timestamp": None,
+    }
+    (event,) = seen("consume", "events", *NOW, "--metadata").rows
+    assert list(event)[:4] == ["_topic", "_partition", "_offset", "_timestamp"]
+    assert (event["_topic"], event["_partition"], event["_offset"]) == ("events", 0, 0)
+
+
+def test_isolation_levels(seen: Cli) -> None:
+    def ids(*options: str) -> list[int]:
+        return [row["id"] for row in seen("consume", "orders", "--partition", 0, *NOW, *options).rows]
+
+    assert ids() == [0, 1, 2, 10, 11, 30, 31]
+    assert ids("--isolation-level", "read_uncommitted") == [0, 1, 2, 10, 11, 20, 21, 30, 31, 90, 91]
+
+
+def test_produce_says_where_rows_went(cli: Cli, store: Store) -> None:
+    done = cli("produce", "orders", "--partition", 1, stdin=ALL)
+    assert done.lines == [
+        "TOPIC   PARTITION  ROWS  FIRST OFFSET  LAST OFFSET",
+        "orders          1     6             0            5",
+        "",
+        "Wrote 6 rows to 'orders'.",
+    ]
+    assert cli("produce", "orders", "--partition", 1, "--batch", 4, "-o", "json", stdin=ALL).json == {
+        "topic": "orders",
+        "records": 6,
+        "transactional_id": None,
+        "skipped": False,
+        "partitions": [{"partition": 1, "records": 6, "first_offset": 6, "last_offset": 11}],
+    }
+    assert cli("produce", "orders", stdin="").out == "Wrote no rows to 'orders'.\n"
+
+
+def test_keys_decide_partitions(cli: Cli, store: Store) -> None:
+    cli("produce", "orders", "--key", "id", stdin=ALL)
+    by_partition = {
+        number: {row["id"] for row in cli("consume", "orders", "--partition", number, *NOW).rows} for number in (0, 1)
+    }
+    assert by_partition[0] | by_partition[1] == set(range(6))
+    assert by_partition[0]
+    assert by_partition[1]
+    cli("produce", "orders", "--key", "id,item", stdin=ALL)
+    assert len(cli("consume", "orders", *NOW).rows) == 12
+
+
+def test_one_transaction_a_run(cli: Cli, store: Store) -> None:
+    done = cli("produce", "orders", "--transactional-id", "loader", "--partition", 0, "--batch", 2, stdin=ALL)
+    assert done.lines[-1] == "Wrote 6 rows to 'orders', committed as one transaction of 'loader'."
+    ends = store.admin().list_offsets("orders")[TopicPartition("orders", 0)]
+    assert (ends.last_stable_offset, ends.log_end_offset) == (7, 7)
+
+
+def test_a_bad_line_leaves_nothing_of_a_transaction(cli: Cli, store: Store) -> None:
+    bad = ALL + lines({"id": "seven"})
+    message = cli.fails("produce", "orders", "--transactional-id", "loader", "--batch", 2, stdin=bad)
+    assert message == "line 7: column 'id': expected int64 not null, found \"seven\""
+    assert cli("consume", "orders", *NOW).rows == []
+    assert cli("transactions", "list", "--state", "ONGOING", "-o", "json").json == []
+
+
+def test_a_bad_line_without_a_transaction_says_what_was_written(cli: Cli, store: Store) -> None:
+    message = cli.fails("produce", "orders", "--batch", 2, stdin=ALL + lines({"id": None}))
+    assert message.splitlines() == [
+        "line 7: column 'id' is not nullable, and its value is missing or null",
+        "6 rows had been written before; with --transactional-id it is all or nothing",
+    ]
+    assert len(cli("consume", "orders", *NOW).rows) == 6
+
+
+def test_a_version_that_was_committed_is_skipped(cli: Cli, store: Store) -> None:
+    version = ("produce", "orders", "--transactional-id", "loader", "--txn-version")
+    assert cli(*version, 3, stdin=ALL).status == 0
+    assert cli(*version, 3, stdin=ALL).out == (
+        "Skipped: 'loader' has committed txn.version 3 or a higher one; nothing was written.\n"
+    )
+    document = cli(*version, 2, "-o", "json", stdin=ALL).json
+    assert (document["skipped"], document["records"], document["partitions"]) == (True, 0, [])
+    assert len(cli("consume", "orders", *NOW).rows) == 6
+
+
+def test_staged_rows_have_no_offset_yet(cli: Cli, store: Store) -> None:
+    done = cli(
+        "produce", "orders", "--transactional-id", "loader", "--property", "staged=true", "-o", "json", stdin=ALL
+    ).json
+    (part,) = done["partitions"]
+    assert (part["records"], part["first_offset"], part["last_offset"]) == (6, None, None)
+    assert len(cli("consume", "orders", *NOW).rows) == 6
+
+
+def test_a_second_instance_fences_the_first(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = records.decode_rows
+
+    def with_a_rival(*args: Any) -> Iterator[dict[str, Any]]:
+        for number, row in enumerate(decode(*args)):
+            if number == 3:
+                store.admin().fence("loader")
+            yield row
+
+    monkeypatch.setattr(records, "decode_rows", with_a_rival)
+    message = cli.fails("produce", "orders", "--transactional-id", "loader", "--batch", 1, status=3, stdin=ALL)
+    assert "loader" in message
+    assert "newer instance" in message
+    assert cli("consume", "orders", *NOW).rows == []
+
+
+def test_max_messages(seen: Cli) -> None:
+    assert len(seen("consume", "orders", *NOW, "--max-messages", 3).rows) == 3
+    assert seen("consume", "orders", *NOW, "--max-messages", 0).out == ""
+
+
+def test_begin_at_an_offset(seen: Cli) -> None:
+    at_nine = ("consume", "orders", "--partition", 0, "--offset", 9, "--timeout-ms", 0)
+    assert [row["id"] for row in seen(*at_nine).rows] == [30, 31]
+
+
+def test_the_end_is_where_it_begins_by_default(seen: Cli) -> None:
+    assert seen("consume", "orders", "--timeout-ms", 0).out == ""
+
+
+def test_several_topics(seen: Cli) -> None:
+    found = seen("consume", "orders", "events", *NOW, "--metadata").rows
+    assert {(row["_topic"], row["_partition"]) for row in found} == {("orders", 0), ("orders", 1), ("events", 0)}
+
+
+def test_a_group_goes_on_behind_what_was_printed(cli: Cli, store: Store) -> None:
+    cli("produce", "orders", "--partition", 0, stdin=ALL)
+    group = ("consume", "orders", "--group", "audit", *NOW)
+    assert [row["id"] for row in cli(*group, "--max-messages", 4).rows] == [0, 1, 2, 3]
+    (offset,) = cli("consumer-groups", "describe", "audit", "-o", "json").json["offsets"]
+    assert (offset["partition"], offset["committed"]) == (0, 4)
+    assert [row["id"] for row in cli(*group).rows] == [4, 5]
+    assert cli(*group).rows == []
+    described = cli("consumer-groups", "describe", "audit", "-o", "json").json
+    assert described["state"] == "EMPTY"
+    assert [(each["partition"], each["lag"]) for each in described["offsets"]] == [(0, 0), (1, 0)]
+
+
+def test_a_group_passes_over_rows_that_it_does_not_see(cli: Cli, store: Store) -> None:
+    """Lag reaches zero although the log ends with an aborted transaction (kafka-semantics case 124)."""
+    with store.producer("loader") as producer:
+        producer.begin_transaction()
+        producer.send("orders", ROWS, partition=0)
+        producer.flush()
+        producer.abort_transaction()
+    assert cli("consume", "orders", "--group", "audit", *NOW).rows == []
+    offsets = cli("consumer-groups", "describe", "audit", "-o", "json").json["offsets"]
+    assert [(each["partition"], each["committed"], each["lag"]) for each in offsets] == [(0, 7, 0), (1, 0, 0)]
