@@ -20,6 +20,7 @@ from txlog.core.records import (
     Entry,
     GroupEntry,
     GroupValue,
+    OffsetEntry,
     OffsetValue,
     StagedPart,
     StoreConstants,
@@ -28,6 +29,7 @@ from txlog.core.records import (
 from txlog.core.state import PartitionState
 from txlog.core.transactions import Skipped, TxnVersion
 from txlog.errors import (
+    ConcurrentTransactionsError,
     GroupIdNotFoundError,
     InvalidRequestError,
     OffsetMetadataTooLargeError,
@@ -217,29 +219,37 @@ def describe_group(ctx: Context, views: Views, group: str) -> Program[tuple[View
     for description in _describe_all(view.state):
         if description.group == group:
             return views, description
-    raise GroupIdNotFoundError(
-        f"no consumer group {group!r} in this store; `txlog consumer-groups list` shows them all"
-    )
+    raise _no_such_group(group)
 
 
 def delete_group(ctx: Context, views: Views, group: str) -> Program[Views]:
     """Removes membership and offsets of a group without pending offsets (kafka-semantics case 136)."""
     views, description = yield from describe_group(ctx, views, group)
-    if description.pending:
-        raise InvalidRequestError(
-            f"group {group!r} has offsets in an undecided transaction; it cannot be deleted before that ends"
-        )
-    if description.member is not None and description.member.member_id:
-        raise InvalidRequestError(
-            f"group {group!r} is in use by member {description.member.member_id!r}; close that consumer first"
-        )
     entries: tuple[Entry, ...] = (
         *offset_entries(group, dict.fromkeys(description.offsets)),
         *((GroupEntry(group=group, value=None),) if description.member is not None else ()),
     )
-    return (
-        yield from _append_entries(ctx, views, group, BatchDraft(records=len(entries), entries=entries), lambda _: None)
-    )
+
+    def check(state: PartitionState) -> TxlogError | None:
+        """Asked at the very slot: a member may have joined since the group was described."""
+        now = next((found for found in _describe_all(state) if found.group == group), None)
+        if now is None:
+            return _no_such_group(group)
+        if now.pending:
+            return InvalidRequestError(
+                f"group {group!r} has offsets in an undecided transaction; it cannot be deleted before that ends"
+            )
+        if now.member is not None and now.member.member_id:
+            return InvalidRequestError(
+                f"group {group!r} is in use by member {now.member.member_id!r}; close that consumer first"
+            )
+        if now.offsets.keys() != description.offsets.keys() or (now.member is None) != (description.member is None):
+            return ConcurrentTransactionsError(f"group {group!r} changed while it was being deleted; try again")
+        return None
+
+    if wrong := check(views[offsets_partition(group, ctx.constants.consumer_offsets_partitions)].state):
+        raise wrong
+    return (yield from _append_entries(ctx, views, group, BatchDraft(records=len(entries), entries=entries), check))
 
 
 def _append_entries(
@@ -250,6 +260,7 @@ def _append_entries(
     check: Callable[[PartitionState], TxlogError | None],
     guard: Guard | None = None,
 ) -> Program[Views]:
+    """Appends `draft` where `check` finds nothing wrong. A transaction that is in the way is finished if that is due."""
     tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     draft = replace(draft, roll=ctx.internal_roll)
     write_id = yield NewId()
@@ -264,10 +275,28 @@ def _append_entries(
 
     views, view = yield from get_view(ctx, views, tp)
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id, guard=guard)
+    if isinstance(outcome, Stop) and isinstance(outcome.value, ConcurrentTransactionsError):
+        # Whoever held these offsets may be dead: a writer that meets it rolls it forward or times it out (DESIGN 4.1).
+        views = with_view(views, view)
+        for producer_id in _pending_elsewhere(view.state, draft):
+            views = yield from resolve(ctx, views, producer_id)
+        view, outcome = yield from append_slot(ctx, views[tp], decide, write_id=write_id, guard=guard)
     if isinstance(outcome, Stop):
         raise outcome.value.error if isinstance(outcome.value, Refuse) else outcome.value
     view = yield from seal_quietly(ctx, view)
     return with_view(views, view)
+
+
+def _pending_elsewhere(state: PartitionState, draft: BatchDraft) -> list[int]:
+    """Other producers with undecided offsets for any of the draft's keys."""
+    keys = {entry.key for entry in draft.entries if isinstance(entry, OffsetEntry)}
+    return sorted(pid for pid, rows in state.pending.items() if pid != draft.producer_id and not keys.isdisjoint(rows))
+
+
+def _no_such_group(group: str) -> GroupIdNotFoundError:
+    return GroupIdNotFoundError(
+        f"no consumer group {group!r} in this store; `txlog consumer-groups list` shows them all"
+    )
 
 
 def _stamped(tp: TopicPartition, value: OffsetValue | None, now_ms: int, conditional: bool) -> OffsetValue | None:
