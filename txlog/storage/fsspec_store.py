@@ -508,7 +508,7 @@ def _parse(url: str, scheme: str) -> tuple[str, str | None]:
     if "@" in host and _BACKENDS[scheme] is _AZURE:
         host, _, server = host.partition("@")
         account = server.partition(".")[0]
-    if not host or "@" in host or ":" in host or "://" not in url:
+    if not host or any(sign in host for sign in "@:") or "?" in url or "://" not in url:
         raise InvalidRequestError(
             f"{scheme}:// must be followed by a bucket and an optional prefix; credentials belong into storage_options or the environment"
         )
