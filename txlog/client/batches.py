@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -41,11 +41,31 @@ class RecordMetadata:
     parts: tuple[RecordMetadata, ...] = ()
 
 
+class SendFuture(Future[RecordMetadata]):
+    """The future of one send. Who waits for it waits no longer than needed: its rows linger no more."""
+
+    def __init__(self, hurry: Callable[[], None]) -> None:
+        super().__init__()
+        self._hurry = hurry
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the rows lie; raises why they are not in. TimeoutError after `timeout` seconds."""
+        if not self.done():
+            self._hurry()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Why the rows are not in, or None. TimeoutError after `timeout` seconds."""
+        if not self.done():
+            self._hurry()
+        return super().exception(timeout)
+
+
 class Send:
     """One call of `send`: its future waits for the rows in all partitions."""
 
-    def __init__(self, topic: str, parts: int) -> None:
-        self.future: Future[RecordMetadata] = Future()
+    def __init__(self, topic: str, parts: int, hurry: Callable[[], None]) -> None:
+        self.future = SendFuture(hurry)
         # Nobody can cancel rows that may be in the log.
         self.future.set_running_or_notify_cancel()
         self._topic = topic
@@ -157,10 +177,9 @@ class StagedFile:
 class Accumulator:
     """The batches of all partitions, in order. Not thread-safe: its owner holds a lock."""
 
-    def __init__(self, *, batch_bytes: int, linger_ms: int | None, delivery_timeout_ms: int) -> None:
+    def __init__(self, *, batch_bytes: int, linger_ms: int, delivery_timeout_ms: int) -> None:
         self._batch_bytes = batch_bytes
         self._linger_ms = linger_ms
-        """None: a batch waits until it is full or flushed."""
         self._delivery_timeout_ms = delivery_timeout_ms
         self._queues: dict[TopicPartition, deque[Batch]] = {}
         self.bytes = 0
@@ -211,8 +230,6 @@ class Accumulator:
 
     def next_linger_ms(self) -> int | None:
         """When the next batch has waited long enough, if one waits for that."""
-        if self._linger_ms is None:
-            return None
         times = [queue[0].created_ms for queue in self._queues.values() if not queue[0].closed]
         return min(times) + self._linger_ms if times else None
 
@@ -238,4 +255,4 @@ class Accumulator:
             yield from queue
 
     def _lingered(self, batch: Batch, now_ms: int) -> bool:
-        return self._linger_ms is not None and now_ms - batch.created_ms >= self._linger_ms
+        return now_ms - batch.created_ms >= self._linger_ms

@@ -18,7 +18,7 @@ from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
 from txlog.core.records import OffsetEntry, StagedPart, TransactionMetadata
 from txlog.core.transactions import Skipped, TxnVersion
-from txlog.errors import InvalidRequestError
+from txlog.errors import InvalidRequestError, OutcomeUnknownError, TxlogTimeoutError
 from txlog.protocol import transactions as protocol
 from txlog.protocol.context import Context, Views
 from txlog.protocol.groups import send_offsets, staged_offsets
@@ -96,14 +96,21 @@ class Coordinator:
         """EndTxn; a repeated call joins what the first one decided. This instance goes on with the next epoch.
 
         Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidTxnStateError (timed out before the commit),
-        TxnVersionScopeError, OutcomeUnknownError and TxlogTimeoutError (repeat the very same call).
+        TxnVersionScopeError; OutcomeUnknownError from a commit, TxlogTimeoutError or OutcomeUnknownError from an abort
+        (repeat the very same call).
         """
         parts = merge_parts(staged)
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
             return protocol.end_transaction(ctx, views, self.txn, commit, parts, version)
 
-        result = self.session.call("commit_transaction" if commit else "abort_transaction", program)
+        try:
+            result = self.session.call("commit_transaction" if commit else "abort_transaction", program)
+        except TxlogTimeoutError as error:
+            if not commit:
+                raise
+            # Not "retry": a caller that believed that nothing was decided could delete what it staged.
+            raise OutcomeUnknownError(str(error)) from error
         self.txn = result.txn
         return result
 

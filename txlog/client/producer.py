@@ -147,7 +147,8 @@ class Producer:
         `partition` names one; else `key` (columns) or the topic's `key.columns` spread the rows by Kafka's hash; else
         all go to one partition. The rows of one send and partition are never split between batches.
 
-        Raises, with nothing sent: SchemaMismatchError (which column, expected, found), UnknownTopicOrPartitionError,
+        Rows linger for others (`linger.ms`) until somebody waits for their future, flushes or commits. Raises, with
+        nothing sent: SchemaMismatchError (which column, expected, found), UnknownTopicOrPartitionError,
         IllegalStateError, TxlogTimeoutError (too much waits already); in a transaction that failed, its error again.
         """
         self._check_send()
@@ -171,7 +172,7 @@ class Producer:
                     f"{self._config.max_block_ms}; nothing of this send was taken"
                 )
             self._check_send()
-            send = Send(topic, len(parts))
+            send = Send(topic, len(parts), self._sender.hurry)
             now_ms = self._runtime.clock.monotonic_ms()
             for tp, rows in parts:
                 waiting.add(tp, metadata, rows, send, now_ms)
@@ -272,8 +273,8 @@ class Producer:
         rows never show, and the result says `skipped`. An empty transaction without a version writes nothing.
 
         Raises what a send failed with (then only `abort_transaction` helps), ProducerFencedError, InvalidTxnStateError
-        (timed out), TxnVersionScopeError; TxlogTimeoutError, OutcomeUnknownError: the outcome is unknown, call this
-        again, and nothing else.
+        (timed out), TxnVersionScopeError; TxlogTimeoutError if rows still wait (call it again, or abort);
+        OutcomeUnknownError if the decision was attempted: call this again, and nothing else.
         """
         self._check_transactional("commit_transaction")
         if version is not None and self._state.state == "IN_TRANSACTION":
@@ -413,8 +414,7 @@ class Producer:
 
     def _flush(self, deadline_ms: int | None) -> bool:
         """With the lock held: waits until all that was sent so far is in or failed."""
-        self._sender.waiting.flush()
-        self._lock.notify_all()
+        self._sender.hurry()
         return self._sender.wait(lambda: self._sender.idle, deadline_ms)
 
     def _send_conditional(self, coordinator: Coordinator, version: TxnVersion | None) -> None:

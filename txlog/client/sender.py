@@ -39,6 +39,8 @@ from txlog.protocol.seal import finished_segments, seal_quietly
 
 MAX_BUFFER_BYTES = 256 * 2**20
 """Rows that may wait to be sent; a send beyond that waits for them."""
+STAGED_LINGER_MS = 1000
+"""Staged rows are in no hurry, and every batch of them is a file for good: they wait at least as long for each other."""
 _POLL_MS = 50
 """How long the thread sleeps at most before it looks for new work while a batch waits to be tried again."""
 
@@ -87,10 +89,9 @@ class Sender:
         self._config = config
         self._placer = placer
         self._on_error = on_error
-        staged = config.staged
         self._waiting = Accumulator(
             batch_bytes=config.batch_size,
-            linger_ms=None if staged else config.linger_ms,
+            linger_ms=max(config.linger_ms, STAGED_LINGER_MS) if config.staged else config.linger_ms,
             delivery_timeout_ms=config.delivery_timeout_ms,
         )
         self._in_flight: list[Batch] = []
@@ -126,6 +127,12 @@ class Sender:
     def in_flight(self) -> bool:
         """Whether a round is at work."""
         return bool(self._in_flight)
+
+    def hurry(self) -> None:
+        """No rows wait for more rows: somebody waits for them."""
+        with self.condition:
+            self._waiting.flush()
+            self.condition.notify_all()
 
     def drop_waiting(self) -> list[Batch]:
         """Forgets the batches that are not in flight, and returns them."""

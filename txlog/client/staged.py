@@ -117,8 +117,8 @@ class StagedTransaction:
         Without parts, offsets and version there is nothing to decide and nothing is written.
 
         Raises CommitFailedError or ConcurrentTransactionsError (a condition: abort), ProducerFencedError,
-        InvalidTxnStateError, TxnVersionScopeError; OutcomeUnknownError and TxlogTimeoutError: only `commit` with the
-        same arguments, or `abort`, which tells what won; delete nothing before.
+        InvalidTxnStateError, TxnVersionScopeError; OutcomeUnknownError: only `commit` with the same arguments, or
+        `abort`, which tells what won; delete nothing before.
         """
         wanted = txn_version(version)
         if wanted is not None and self.drawn:
