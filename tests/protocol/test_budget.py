@@ -1,0 +1,293 @@
+"""The request budget of DESIGN 8, asserted exactly: requests by verb, and rounds of requests that wait for one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.protocol.harness import (
+    A,
+    B,
+    Cluster,
+    Cost,
+    Process,
+    context,
+    measure,
+    rolling,
+)
+from txlog.core import envelope, names
+from txlog.core.groups import OffsetsCondition, offsets_partition
+from txlog.core.names import TopicPartition
+from txlog.core.records import Clean
+from txlog.core.transactions import TxnVersion
+from txlog.protocol import groups, transactions
+from txlog.protocol.load import gather_fresh_views, load, refresh
+from txlog.protocol.read import offset_for_timestamp, plan_read
+from txlog.protocol.seal import seal
+
+PARTITIONS = pytest.mark.parametrize("partitions", [1, 2, 4])
+
+
+def cost(cluster: Cluster, program: Any) -> Cost:
+    return measure(cluster, program)[1]
+
+
+def topic(partitions: int) -> list[TopicPartition]:
+    return [TopicPartition("orders", number) for number in range(partitions)]
+
+
+def warm(partitions: int, *, known: bool = True, transactional_id: str = "x") -> tuple[Cluster, Process]:
+    """A producer that holds views of everything it will touch. `known`: its partitions know its producer id, as after its
+    first transaction; else section 3's re-read comes on top."""
+    cluster = Cluster()
+    process = Process(cluster, transactional_id)
+    process.do(process.init())
+    if known:
+        for tp in topic(partitions):
+            process.stage(tp, "first")
+        process.stage_offsets({0: 1})
+        process.do(process.commit())
+    offsets_tp = offsets_partition("g", context().constants.consumer_offsets_partitions)
+    process.views = cluster.run(gather_fresh_views(process.ctx, process.views, [*topic(partitions), offsets_tp]))
+    return cluster, process
+
+
+# -- append -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_warm_append_is_one_conditional_put() -> None:
+    cluster = Cluster()
+    process = Process(cluster)
+    process.do(process.idempotent())
+    assert cost(cluster, process.send(A, "cold")) == Cost(lists=1, puts=1, rounds=2, put_rounds=1)
+    assert cost(cluster, process.send(A, "warm")) == Cost(puts=1, rounds=1, put_rounds=1)
+    assert cost(cluster, process.send(A, "file", in_file=True)) == Cost(puts=1, rounds=1, put_rounds=1)
+
+
+def test_a_warm_transactional_append_is_one_conditional_put() -> None:
+    cluster, process = warm(1)
+    process.do(process.register(A))
+    assert cost(cluster, process.append(A, process.draft(A, "a"))) == Cost(puts=1, rounds=1, put_rounds=1)
+    cluster, process = warm(1, known=False)
+    process.do(process.register(A))
+    # section 3's re-read, once a partition
+    assert cost(cluster, process.append(A, process.draft(A, "a"))) == Cost(gets=1, puts=1, rounds=2, put_rounds=1)
+    assert cost(cluster, process.append(A, process.draft(A, "b"))) == Cost(puts=1, rounds=1, put_rounds=1)
+
+
+def test_a_lost_race_costs_a_look_at_the_slot_the_tail_and_one_put_more() -> None:
+    cluster = Cluster()
+    one, two = Process(cluster), Process(cluster)
+    for process in (one, two):
+        process.do(process.idempotent())
+        process.do(process.send(A, "warm"))
+    # two has seen both; one has not seen two's
+    assert cost(cluster, one.send(A, "late")) == Cost(puts=2, gets=3, rounds=5, put_rounds=2)
+
+
+def test_sealing_a_segment() -> None:
+    """Three PUTs and the Parquet file; the `.txnindex` is a fourth."""
+    cluster = Cluster()
+    process = Process(cluster, ctx=rolling(2))
+    process.do(process.idempotent())
+    process.do(process.send(A, "a"))
+    process.do(process.send(A, "b"))
+    assert cost(cluster, process.send(A, "c")) == Cost(puts=1 + 2, others=1, rounds=4, put_rounds=3)
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_init_is_one_conditional_put_when_warm() -> None:
+    cluster = Cluster()
+    process = Process(cluster)
+    assert cost(cluster, process.init()) == Cost(lists=1, puts=1, rounds=2, put_rounds=1)
+    assert cost(cluster, process.init()) == Cost(puts=1, rounds=1, put_rounds=1)
+
+
+def test_a_tombstone_is_one_conditional_put() -> None:
+    cluster, process = warm(1)
+    program = transactions.remove(process.ctx, process.views, "x", force=True)
+    assert cost(cluster, program) == Cost(puts=1, rounds=1, put_rounds=1)
+
+
+@PARTITIONS
+def test_staged_transaction(partitions: int) -> None:
+    cluster, process = warm(partitions)
+    for tp in topic(partitions):
+        process.stage(tp, "s")
+    assert cost(cluster, process.commit()) == Cost(puts=partitions + 2, rounds=3, put_rounds=3)
+
+
+@PARTITIONS
+def test_a_first_staged_transaction_re_reads_the_table_once_a_partition(partitions: int) -> None:
+    cluster, process = warm(partitions, known=False)
+    for tp in topic(partitions):
+        process.stage(tp, "s")
+    assert cost(cluster, process.commit()) == Cost(puts=partitions + 2, gets=partitions, rounds=4, put_rounds=3)
+
+
+@PARTITIONS
+def test_staged_transaction_with_a_list_object(partitions: int) -> None:
+    cluster, process = warm(partitions)
+    for number in range(1500):
+        process.stage(TopicPartition("orders", number % partitions), "s")
+    assert cost(cluster, process.commit()) == Cost(puts=partitions + 3, gets=1, rounds=5, put_rounds=4)
+
+
+@PARTITIONS
+def test_staged_transaction_with_unconditional_offsets(partitions: int) -> None:
+    """P counts the partition of `__consumer_offsets`."""
+    cluster, process = warm(partitions)
+    for tp in topic(partitions):
+        process.stage(tp, "s")
+    process.stage_offsets({0: 9})
+    assert cost(cluster, process.commit()) == Cost(puts=partitions + 1 + 2, rounds=3, put_rounds=3)
+
+
+@PARTITIONS
+@pytest.mark.parametrize("groups_count", [1, 2])
+def test_staged_transaction_with_conditional_offsets(partitions: int, groups_count: int) -> None:
+    """P + 3 + 2 G in 5 rounds: register all, pending offsets, PREPARE, markers, COMPLETE."""
+    chosen = ["g", "h"][:groups_count]
+    tps = [offsets_partition(group, 2) for group in chosen]
+    assert len(set(tps)) == groups_count
+    cluster, process = warm(partitions)
+    process.do(process.commit_offsets({0: 0}, group="h"))
+    process.stage_offsets({0: 1}, group="h")
+    process.do(process.commit())
+    for tp in topic(partitions):
+        process.stage(tp, "s")
+
+    def commit() -> Any:
+        if groups_count > 1:
+            yield from process.register(*tps)
+        for group in chosen:
+            yield from process.send_offsets({0: 9}, group, OffsetsCondition(expected={A: 1}))
+        return (yield from process.commit())
+
+    total = cost(cluster, commit())
+    assert total.puts == partitions + 3 + 2 * groups_count
+    if groups_count == 1:
+        assert total == Cost(puts=partitions + 5, rounds=5, put_rounds=5)
+    else:
+        # one group after another, each asking on a fresh table whether its partition is registered
+        assert (total.gets, total.lists) == (2, 0)
+    assert cluster.committed() == {0: 9}
+
+
+@PARTITIONS
+def test_eager_transaction(partitions: int) -> None:
+    """2 P + 3: one record registers all, a batch each, PREPARE, a marker each, COMPLETE."""
+    cluster, process = warm(partitions)
+
+    def transaction() -> Any:
+        yield from process.register(*topic(partitions))
+        for tp in topic(partitions):
+            yield from process.append(tp, process.draft(tp, "a"))
+        return (yield from process.commit())
+
+    total = cost(cluster, transaction())
+    assert (total.puts, total.gets, total.lists) == (2 * partitions + 3, 0, 0)
+    assert total.put_rounds == partitions + 4  # this test appends one after another; the rest is 1 + 3
+    again = warm(partitions)[1]
+    again.do(again.register(*topic(partitions)))
+    assert cost(again.cluster, again.abort()) == Cost(puts=partitions + 2, rounds=3, put_rounds=3)
+
+
+def test_a_skipped_version_is_one_get() -> None:
+    cluster, process = warm(1)
+    process.do(process.commit(version=TxnVersion(version=1)))
+    process.stage(A, "s")
+    assert cost(cluster, process.commit(version=TxnVersion(version=1))) == Cost(gets=1, rounds=1)
+
+
+# -- opening, reading -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tail", [1, 2, 5])
+def test_opening_a_partition_cold(tail: int) -> None:
+    """1 LIST, then the snapshot, `.clean` and the tail's records in one round."""
+    cluster = Cluster()
+    process = Process(cluster, ctx=rolling(5))
+    process.do(process.idempotent())
+    for number in range(10 + tail):
+        process.do(process.send(A, str(number)))
+    cluster.objects[A.folder + names.clean_name(0)] = envelope.encode(Clean(number=0, runs=(), created_at=1))
+    assert cost(cluster, load(context(), A)) == Cost(lists=1, gets=1 + 1 + tail, rounds=2)
+
+
+def test_a_cold_append_and_a_cold_staged_commit() -> None:
+    cluster, process = warm(2)
+    cold = Process(cluster)
+    cold.__dict__.update({**process.__dict__, "views": {}})
+    for tp in topic(2):
+        cold.stage(tp, "s")
+    total = cost(cluster, cold.commit())
+    # three partitions opened: the table (init, PREPARE, COMPLETE: 3 records), and two with one record each
+    assert (total.puts, total.lists, total.gets) == (2 + 2, 3, 3 + 1 + 1)
+    assert total.rounds == 3 + 2 + 2
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_planning_a_read(segments: int) -> None:
+    """One GET per segment in range, and one per `.txnindex` that its index announces."""
+    cluster = Cluster()
+    process = Process(cluster, ctx=rolling(2))
+    process.do(process.idempotent())
+    for number in range(2 * segments + 1):
+        process.do(process.send(A, str(number)))
+    view = cluster.view(A)
+    assert cost(cluster, plan_read(context(), view, 0, None, "read_committed")) == Cost(gets=segments, rounds=1)
+    cluster = Cluster()
+    process = Process(cluster, ctx=rolling(2))
+    for _ in range(segments):  # two records a transaction: every segment has an abort
+        process.do(process.init())
+        process.do(process.send(A, "gone"))
+        process.do(process.abort())
+    process.do(process.send(A, "open"))
+    view = cluster.view(A)
+    assert len(view.walk) == segments
+    assert cost(cluster, plan_read(context(), view, 0, None, "read_committed")) == Cost(gets=2 * segments, rounds=2)
+
+
+def test_polling() -> None:
+    cluster = Cluster()
+    process = Process(cluster)
+    process.do(process.idempotent())
+    process.do(process.send(A, "a"))
+    view = cluster.view(A)
+    assert cost(cluster, refresh(context(), view)) == Cost(gets=1, rounds=1)
+    process.do(process.send(A, "b"))
+    process.do(process.send(A, "c"))
+    assert cost(cluster, refresh(context(), view)) == Cost(gets=3, rounds=3)
+
+
+def test_latest_offsets_warm_are_one_get_a_partition_at_once() -> None:
+    cluster, process = warm(4)
+    program = gather_fresh_views(process.ctx, process.views, topic(4))
+    assert cost(cluster, program) == Cost(gets=4, rounds=1)
+
+
+def test_fetching_offsets_warm_is_one_get() -> None:
+    cluster, process = warm(1)
+    assert cost(cluster, process.fetch_offsets(0)) == Cost(gets=1, rounds=1)
+
+
+def test_a_timestamp_in_the_tail_costs_nothing() -> None:
+    cluster, process = warm(1)
+    process.do(process.send(B, "b"))
+    program = offset_for_timestamp(process.ctx, cluster.view(B), cluster.now_ms, "read_uncommitted")
+    assert cost(cluster, program) == Cost()
+
+
+def test_nothing_to_seal_costs_nothing() -> None:
+    cluster, process = warm(1)
+    assert cost(cluster, seal(process.ctx, cluster.view(A))) == Cost()
+
+
+def test_describing_everything_opens_each_internal_partition_once() -> None:
+    cluster, process = warm(1)
+    assert cost(cluster, transactions.list_transactions(process.ctx, {})).lists == 2
+    assert cost(cluster, groups.list_groups(process.ctx, {})).lists == 2
