@@ -1,0 +1,209 @@
+"""The program `txlog`: help, shared options, commands of other packages, and the real executable."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import txlog
+from tests.cli.support import Cli, run
+from txlog.cli import main as program
+
+HEAVY = ("pyarrow", "numpy", "pandas", "pyspark", "fsspec", "txlog.client", "txlog.storage", "txlog.protocol")
+EXECUTABLE = Path(sys.executable).with_name("txlog")
+
+
+def test_version() -> None:
+    assert run("--version").out == f"txlog {txlog.__version__}\n"
+
+
+def test_help_shows_the_commands_in_groups() -> None:
+    text = run("--help").out
+    panels = ["Topics and state", "Records", "Inspect", "More commands"]
+    commands = ["topics", "get-offsets", "consumer-groups", "transactions", "produce", "consume", "dump-log", "demo"]
+    shown = re.findall(r"─ ([A-Z][a-z ]+) ─|│ ([a-z-]+) +\S", text)
+    order = [panel or command for panel, command in shown]
+    expected = [panels[0], *commands[:4], panels[1], *commands[4:6], panels[2], commands[6], panels[3], commands[7]]
+    assert [name for name in order if name in expected] == expected
+    assert "Exit status: 0 done, 2 the call was wrong" in " ".join(text.split())
+    assert "<bool>" not in text
+
+
+@pytest.mark.parametrize("group", ["topics", "transactions", "consumer-groups"])
+def test_every_command_has_help(group: str) -> None:
+    text = run(group, "--help").out
+    assert run(group, status=2).out.rstrip() == text.rstrip()
+    commands = [
+        line.split()[1]
+        for line in text.split("─ Commands ─")[1].splitlines()
+        if line.startswith("│ ") and line[2] != " "
+    ]
+    assert commands
+    for command in commands:
+        help_text = run(group, command, "--help").out
+        assert "Store and output" in help_text
+        assert "<bool>" not in help_text
+
+
+@pytest.mark.parametrize(
+    "command", [["--help"], ["topics", "--help"], ["consume", "--help"], ["--version"], ["nonsense"]]
+)
+def test_help_does_not_wait_for_heavy_imports(command: list[str]) -> None:
+    code = (
+        "import sys, txlog.cli.main\n"
+        f"sys.argv = ['txlog', *{command!r}]\n"
+        "try:\n    txlog.cli.main.main()\n"
+        "except SystemExit: pass\n"
+        f"print('loaded', *[name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded"
+
+
+# -- shared options ----------------------------------------------------------------------------------------------------
+
+
+def test_shared_options_go_before_between_and_after(seen: Cli, tmp_path: Path) -> None:
+    store = ["--store", str(seen.root)]
+    expected = run("topics", "list", *store, "-o", "json").out
+    assert run(*store, "--output", "json", "topics", "list").out == expected
+    assert run("topics", *store, "list", "-o", "json").out == expected
+    assert run("--store", str(tmp_path), "topics", *store, "--output", "json", "list").out == expected
+    assert run("--store", str(tmp_path), "-o", "text", "topics", "list", *store, "-o", "json").out == expected
+
+
+def test_the_environment_stands_below_the_options(seen: Cli, tmp_path: Path) -> None:
+    env = {"TXLOG_STORE": str(seen.root)}
+    assert "orders" in run("topics", "list", env=env).out
+    assert "empty or missing" in run("--store", str(tmp_path), "topics", "list", env=env, status=2).err
+    config = tmp_path / "wrong.toml"
+    config.write_text("[nonsense]\n")
+    done = run("topics", "list", env={**env, "TXLOG_CONFIG": str(config)}, status=2)
+    assert "unknown configuration table [nonsense]" in done.err
+
+
+def test_storage_options_add_up(tmp_path: Path) -> None:
+    done = run(
+        "--storage-option",
+        "fsync=false",
+        "topics",
+        "--storage-option",
+        "fsnyc=1",
+        "list",
+        "--store",
+        str(tmp_path),
+        status=2,
+    )
+    assert "storage option 'fsnyc' is unknown: a local store has fsync. Did you mean 'fsync'?" in done.err
+    assert (
+        "'fsync' must be true or false"
+        in run("topics", "list", "--storage-option", "fsync=maybe", "--store", str(tmp_path), status=2).err
+    )
+
+
+# -- commands of other packages ----------------------------------------------------------------------------------------
+
+
+def greet(name: str = "you") -> None:
+    """Greet somebody."""
+    typer.echo(f"hello {name}")
+
+
+tools = typer.Typer()
+tools.command("one")(greet)
+tools.command("two")(greet)
+
+
+def raise_an_error() -> None:
+    """Fail as a command of txlog does."""
+    raise txlog.FencedError("another one is in charge")
+
+
+@pytest.fixture
+def extra(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Installs entry points in the group `txlog.commands`."""
+
+    def install(**values: str) -> None:
+        points = {
+            name: EntryPoint(name=name, value=value, group=program.ENTRY_POINTS) for name, value in values.items()
+        }
+        monkeypatch.setattr(program, "_entry_points", lambda: points)
+
+    # importlib mode gives test modules names that cannot be imported again.
+    monkeypatch.setitem(sys.modules, "extra_commands", sys.modules[__name__])
+    return install
+
+
+def test_a_function_and_a_typer_app_become_commands(extra: Any) -> None:
+    extra(greet="extra_commands:greet", tools="extra_commands:tools", fail="extra_commands:raise_an_error")
+    assert run("greet", "--name", "Ada").out == "hello Ada\n"
+    assert "Greet somebody." in run("greet", "--help").out
+    assert run("tools", "two").out == "hello you\n"
+    assert run("fail", status=3).err == "Error: another one is in charge\n"
+
+
+def test_a_broken_command_harms_nobody_else(extra: Any, seen: Cli) -> None:
+    extra(demo="txlog_has_no_such_module:demo", half="extra_commands:nothing", greet="extra_commands:greet")
+    text = run("--help").out
+    assert all(f"│ {name} " in text for name in ("demo", "half", "greet", "topics"))
+    assert run("greet").out == "hello you\n"
+    assert seen("topics", "list").out
+    done = run("demo", "--store", "x", status=1)
+    assert done.err == (
+        "Error: the command 'demo' belongs to the package txlog_has_no_such_module and cannot be loaded from "
+        "txlog_has_no_such_module:demo: ModuleNotFoundError: No module named 'txlog_has_no_such_module'\n"
+    )
+    assert "cannot be loaded from extra_commands:nothing: AttributeError" in run("half", status=1).err
+    assert "No such command 'absent'" in run("absent", status=2).err
+
+
+def test_txlogs_own_commands_cannot_be_replaced(extra: Any, seen: Cli) -> None:
+    extra(topics="extra_commands:greet")
+    assert "orders" in seen("topics", "list").out
+
+
+# -- the executable ----------------------------------------------------------------------------------------------------
+
+
+def executable(*args: str, stdin: str = "", status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(EXECUTABLE), *args], input=stdin, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done
+    return done
+
+
+def test_the_real_program(tmp_path: Path) -> None:
+    store = ["--store", str(tmp_path / "store"), "--storage-option", "fsync=false"]
+    assert executable(*store, "topics", "create", "orders").stdout == "Created topic 'orders' with 1 partition.\n"
+    rows = "".join(f'{{"key": "k", "value": "row {number}"}}\n' for number in range(3))
+    done = executable("produce", "orders", "--transactional-id", "loader", *store, stdin=rows)
+    assert done.stdout.endswith("Wrote 3 rows to 'orders', committed as one transaction of 'loader'.\n")
+    printed = executable("consume", "orders", "--from-beginning", "--max-messages", "3", *store).stdout
+    assert [line.count('"value":"row ') for line in printed.splitlines()] == [1, 1, 1]
+    table = executable("topics", "list", *store).stdout
+    assert "\x1b" not in table
+    assert [line.split()[0] for line in table.splitlines()] == ["TOPIC", "orders"]
+    failed = executable("topics", "describe", "order", *store, status=2)
+    assert (failed.stdout, failed.stderr) == ("", "Error: topic 'order' does not exist. Did you mean 'orders'?\n")
+
+
+def test_a_reader_that_has_enough_is_no_error(seen: Cli) -> None:
+    consume = [str(EXECUTABLE), "consume", "orders", "--from-beginning", "--store", str(seen.root)]
+    with subprocess.Popen(consume, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith('{"id":')
+        process.stdout.close()
+        # It waits for more rows; nobody would read them.
+        process.terminate()
+        assert process.stderr.read() == ""
+    listing = f"{EXECUTABLE} transactions list --store {seen.root} | true"
+    done = subprocess.run(["bash", "-c", listing], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
