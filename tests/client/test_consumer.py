@@ -1,0 +1,440 @@
+"""Consumers: isolation levels, positions, auto.offset.reset, tailing, membership, commits."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tests.client.world import ORDERS, World, many, orders, rows_of, tp
+from txlog.client.groups import OffsetAndMetadata, OffsetAndTimestamp
+from txlog.errors import (
+    CommitFailedError,
+    CorruptRecordError,
+    IllegalStateError,
+    InvalidConfigurationError,
+    InvalidRequestError,
+    InvalidTopicError,
+    MissingObjectError,
+    NoOffsetForPartitionError,
+    OffsetMetadataTooLargeError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+
+ORDERS_0, ORDERS_1 = tp("orders", 0), tp("orders", 1)
+
+
+def send(world: World, *ids: int, partition: int = 0) -> None:
+    with world.open().producer() as producer:
+        producer.send("orders", orders(*ids), partition=partition)
+
+
+def ids_of(rows) -> list[int]:
+    return [row["id"] for row in rows]
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_batch_has_the_columns_and_where_they_lie(world, store):
+    send(world, 1, 2)
+    batch = store.consumer("orders", auto_offset_reset="earliest").poll(0)
+    assert isinstance(batch, pa.RecordBatch)
+    assert batch.schema.names == ["id", "name", "_offset", "_timestamp", "_topic", "_partition"]
+    assert batch.schema.field("_timestamp").type == pa.timestamp("us", "UTC")
+    assert batch.column("_offset").to_pylist() == [0, 1]
+    assert batch.column("_timestamp").cast(pa.int64()).to_pylist() == [world.clock.now_ms() * 1000] * 2
+
+
+def test_poll_returns_rows_of_one_partition_partitions_taking_turns(world, store):
+    for partition in range(4):
+        send(world, partition, partition=partition)
+        send(world, 10 + partition, partition=partition)
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    batches = list(consumer.iterate())
+    assert all(len(set(batch.column("_partition").to_pylist())) == 1 for batch in batches)
+    assert [batch.column("_partition")[0].as_py() for batch in batches][:4] == [0, 1, 2, 3]
+    assert sorted(ids_of(rows_of(batches))) == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
+def test_max_poll_records(world, store):
+    with store.producer() as producer:
+        producer.send("orders", many(1000), partition=0)
+    consumer = store.consumer("orders", auto_offset_reset="earliest", max_poll_records=300)
+    assert [batch.num_rows for batch in consumer.iterate()] == [300, 300, 300, 100]
+    assert consumer.position(ORDERS_0) == 1000
+
+
+def test_rows_of_sealed_segments_and_of_the_tail(world, store):
+    store.create_topic("small", ORDERS, config={"segment.batches": 2})
+    with store.producer() as producer:
+        for number in range(7):
+            producer.send("small", orders(number)).result()
+    assert ids_of(rows_of(world.open().consumer("small", auto_offset_reset="earliest"))) == list(range(7))
+
+
+def test_tailing(world, store):
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    assert consumer.poll(0) is None
+    for number in range(5):
+        send(world, number)
+        assert ids_of(rows_of(consumer)) == [number]
+        assert consumer.poll(0) is None
+
+
+def test_poll_waits_by_the_clock(world, store):
+    consumer = store.consumer("orders")
+    before = world.clock.monotonic_ms()
+    assert consumer.poll(2000) is None
+    assert 2000 <= world.clock.monotonic_ms() - before < 2600
+
+
+def test_iterating_goes_on_for_ever(world, store):
+    send(world, 0)
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    seen = []
+    for batch in consumer:
+        seen += ids_of(batch.to_pylist())
+        if len(seen) == 3:
+            break
+        send(world, len(seen))
+    else:
+        raise AssertionError
+    assert seen == [0, 1, 2]
+
+
+# -- isolation, markers, aborted rows -----------------------------------------------------------------------------
+
+
+def test_open_transaction_is_a_barrier_for_read_committed_only(world, store):
+    with store.producer("loader") as producer:
+        send(world, 1)
+        producer.begin_transaction()
+        producer.send("orders", orders(2), partition=0).result()
+        send(world, 3)
+        committed = world.open().consumer("orders", auto_offset_reset="earliest")
+        raw = world.open().consumer("orders", auto_offset_reset="earliest", isolation_level="read_uncommitted")
+        assert ids_of(rows_of(committed)) == [1]
+        assert ids_of(rows_of(raw)) == [1, 2, 3]
+        assert (committed.position(ORDERS_0), raw.position(ORDERS_0)) == (1, 3)
+        assert committed.end_offsets([ORDERS_0]) == {ORDERS_0: 1}
+        assert raw.end_offsets([ORDERS_0]) == {ORDERS_0: 3}
+        producer.commit_transaction()
+        assert ids_of(rows_of(committed)) == [2, 3]
+        assert rows_of(raw) == []
+        assert (committed.position(ORDERS_0), raw.position(ORDERS_0)) == (4, 4)
+
+
+def test_position_moves_past_markers_and_aborted_rows(world, store):
+    with store.producer("loader") as producer:
+        producer.begin_transaction()
+        producer.send("orders", orders(1, 2), partition=0).result()
+        producer.abort_transaction()
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    assert consumer.poll(0) is None
+    assert consumer.position(ORDERS_0) == 3
+    assert consumer.lag(ORDERS_0) == 0
+
+
+def test_default_isolation_is_read_committed(store):
+    assert store.consumer().isolation_level == "read_committed"
+
+
+# -- where to begin -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reset", "seen"), [("earliest", [1, 2, 3]), ("latest", [3])])
+def test_auto_offset_reset_without_a_committed_offset(world, store, reset, seen):
+    send(world, 1, 2)
+    consumer = store.consumer("orders", auto_offset_reset=reset)
+    first = ids_of(rows_of(consumer))
+    send(world, 3)
+    assert first + ids_of(rows_of(consumer)) == seen
+
+
+def test_auto_offset_reset_none_is_an_error(world, store):
+    send(world, 1)
+    consumer = store.consumer("orders", group_id="g", auto_offset_reset="none")
+    with pytest.raises(
+        NoOffsetForPartitionError, match=r"\(group 'g'\): no committed offset for orders-0.*auto.offset.reset is none"
+    ):
+        consumer.poll(0)
+    for partition in range(4):
+        consumer.seek(tp("orders", partition), 0)
+    assert ids_of(rows_of(consumer)) == [1]
+
+
+@pytest.mark.parametrize(("reset", "seen"), [("earliest", [1, 2]), ("latest", [])])
+def test_position_out_of_range_is_reset(world, store, reset, seen):
+    send(world, 1, 2)
+    consumer = store.consumer(auto_offset_reset=reset)
+    consumer.assign([ORDERS_0])
+    consumer.seek(ORDERS_0, 77)
+    assert ids_of(rows_of(consumer)) == seen
+    assert consumer.position(ORDERS_0) == 2
+
+
+def test_position_out_of_range_without_reset_says_what_is_there(world, store):
+    send(world, 1, 2)
+    consumer = store.consumer(auto_offset_reset="none")
+    consumer.assign([ORDERS_0])
+    consumer.seek(ORDERS_0, 77)
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"orders-0: offset 77 is out of range, the log holds 0 to 2\..*auto.offset.reset"
+    ):
+        consumer.poll(0)
+
+
+def test_position_below_the_log_start(world, store):
+    send(world, 1, 2, 3)
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    consumer.seek(ORDERS_0, 0)
+    store.admin().delete_records("orders", 0, 2)
+    rows = rows_of(consumer)
+    assert ids_of(rows) == [3]
+    assert consumer.beginning_offsets([ORDERS_0]) == {ORDERS_0: 2}
+
+
+def test_seek(world, store):
+    send(world, *range(10))
+    consumer = store.consumer(auto_offset_reset="earliest")
+    consumer.assign([ORDERS_0])
+    consumer.seek(ORDERS_0, 7)
+    assert ids_of(rows_of(consumer)) == [7, 8, 9]
+    consumer.seek(ORDERS_0, OffsetAndMetadata(offset=9))
+    assert ids_of(rows_of(consumer)) == [9]
+    consumer.seek_to_beginning()
+    assert consumer.position(ORDERS_0) == 0
+    consumer.seek_to_end(ORDERS_0)
+    assert rows_of(consumer) == []
+    assert consumer.position(ORDERS_0) == 10
+
+
+def test_seek_in_the_middle_of_a_read(world, store):
+    send(world, *range(10))
+    consumer = store.consumer(auto_offset_reset="earliest", max_poll_records=3)
+    consumer.assign([ORDERS_0])
+    assert ids_of(consumer.poll(0).to_pylist()) == [0, 1, 2]
+    consumer.seek(ORDERS_0, 1)
+    assert ids_of(consumer.poll(0).to_pylist()) == [1, 2, 3]
+    assert ids_of(consumer.poll(0).to_pylist()) == [4, 5, 6]
+
+
+def test_offsets_for_times(world, store):
+    send(world, 1, 2)
+    first = world.clock.now_ms()
+    world.clock.advance_ms(1000)
+    send(world, 3)
+    consumer = store.consumer("orders")
+    ask = {ORDERS_0: first + 1, ORDERS_1: 0}
+    assert consumer.offsets_for_times(ask) == {
+        ORDERS_0: OffsetAndTimestamp(offset=2, timestamp=first + 1000),
+        ORDERS_1: None,
+    }
+    assert consumer.offsets_for_times({ORDERS_0: first + 1001}) == {ORDERS_0: None}
+    with pytest.raises(InvalidRequestError, match="orders-0: -5 is no time"):
+        consumer.offsets_for_times({ORDERS_0: -5})
+
+
+def test_offsets_for_times_see_no_further_than_the_isolation_level(world, store):
+    with store.producer("loader") as producer:
+        send(world, 1)
+        producer.begin_transaction()
+        world.clock.advance_ms(10)
+        producer.send("orders", orders(2), partition=0).result()
+        time = world.clock.now_ms()
+        assert world.open().consumer("orders").offsets_for_times({ORDERS_0: time}) == {ORDERS_0: None}
+        raw = world.open().consumer("orders", isolation_level="read_uncommitted")
+        assert raw.offsets_for_times({ORDERS_0: time})[ORDERS_0].offset == 1
+
+
+# -- assignment -------------------------------------------------------------------------------------------------------
+
+
+def test_assign_replaces_and_pause_leaves_alone(world, store):
+    send(world, 1, partition=0)
+    send(world, 2, partition=1)
+    consumer = store.consumer(auto_offset_reset="earliest")
+    consumer.assign([("orders", 0), ("orders", 1)])
+    assert consumer.assignment() == (ORDERS_0, ORDERS_1)
+    consumer.pause(ORDERS_0)
+    assert consumer.paused() == (ORDERS_0,)
+    assert ids_of(rows_of(consumer)) == [2]
+    consumer.resume(ORDERS_0)
+    assert ids_of(rows_of(consumer)) == [1]
+    consumer.assign([ORDERS_1])
+    with pytest.raises(IllegalStateError, match="orders-0 is not assigned; assigned are orders-1"):
+        consumer.position(ORDERS_0)
+
+
+def test_partitions_added_later_are_read_from_their_start(world, store):
+    send(world, 1)
+    consumer = store.consumer("orders", auto_offset_reset="latest")
+    assert rows_of(consumer) == []
+    world.open().alter_topic("orders", partitions=5)
+    send(world, 2, partition=4)
+    assert rows_of(consumer) == []
+    world.clock.advance_ms(300_000)
+    assert ids_of(rows_of(consumer)) == [2]
+
+
+def test_column_added_later_shows(world, store):
+    send(world, 1)
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    assert ids_of(rows_of(consumer)) == [1]
+    other = world.open()
+    other.alter_topic("orders", add_columns=pa.schema([("price", pa.float64())]))
+    with other.producer() as producer:
+        producer.send("orders", [{"id": 2, "price": 0.5}], partition=0)
+    (row,) = rows_of(consumer)
+    assert (row["id"], row["price"]) == (2, 0.5)
+
+
+def test_calls_that_lack_something(store):
+    consumer = store.consumer()
+    with pytest.raises(IllegalStateError, match=r"poll\(\) without subscribe\(\) or assign\(\)"):
+        consumer.poll(0)
+    for name, call in {
+        "subscribe": lambda: consumer.subscribe("orders"),
+        "commit": consumer.commit,
+        "committed": consumer.committed,
+        "group_metadata": consumer.group_metadata,
+    }.items():
+        with pytest.raises(IllegalStateError, match=rf"{name}\(\) needs a group.id, and this consumer has none"):
+            call()
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'orders' has no partition 4: it has 4, numbered 0 to 3"):
+        consumer.assign([("orders", 4)])
+    with pytest.raises(InvalidRequestError, match="is no partition; give TopicPartition"):
+        consumer.assign(["orders"])
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'order' does not exist. Did you mean 'orders'\?"):
+        store.consumer("order")
+    with pytest.raises(InvalidTopicError, match="reserved"):
+        store.consumer("__consumer_offsets")
+    with pytest.raises(InvalidConfigurationError, match=r"isolation.level = 'dirty': expected one of read_committed"):
+        store.consumer("orders", isolation_level="dirty")
+    consumer.close()
+    consumer.close()
+    with pytest.raises(IllegalStateError, match="closed; make a new one"):
+        consumer.poll(0)
+
+
+def test_damaged_record_is_named(world, store):
+    send(world, 1)
+    path = "orders/0/00000000000000000000.batch"
+    data = bytearray(world.memory.get(path))
+    data[-3] ^= 1
+    world.memory.put(path, bytes(data))
+    with pytest.raises(CorruptRecordError, match=path):
+        world.open().consumer("orders", auto_offset_reset="earliest").poll(0)
+
+
+def test_file_that_is_gone_is_looked_for_again_and_named(world, store):
+    with store.producer(inline_max_bytes=0) as producer:
+        producer.send("orders", orders(1), partition=0)
+    (name,) = world.memory.list("orders/0/rows/")
+    world.memory.delete(f"orders/0/rows/{name}")
+    with pytest.raises(MissingObjectError, match=name):
+        world.open().consumer("orders", auto_offset_reset="earliest").poll(0)
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_committed_offsets_are_where_the_next_one_begins(world, store):
+    send(world, 1, 2, 3)
+    with store.consumer("orders", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) as one:
+        assert ids_of(rows_of(one)) == [1, 2, 3]
+        one.commit({ORDERS_0: OffsetAndMetadata(offset=2, metadata="half")})
+        assert one.committed(ORDERS_0, ORDERS_1) == {
+            ORDERS_0: OffsetAndMetadata(offset=2, metadata="half"),
+            ORDERS_1: None,
+        }
+    with world.open().consumer("orders", group_id="g", auto_offset_reset="earliest") as two:
+        assert ids_of(rows_of(two)) == [3]
+
+
+def test_commit_of_positions(world, store):
+    send(world, 1, 2, 3)
+    with store.consumer("orders", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) as one:
+        rows_of(one)
+        one.commit()
+    with world.open().consumer("orders", group_id="g") as two:
+        assert two.committed(ORDERS_0) == {ORDERS_0: OffsetAndMetadata(offset=3)}
+
+
+def test_auto_commit_commits_what_earlier_polls_handed_out(world, store):
+    send(world, 1, 2, 3)
+    consumer = store.consumer(
+        "orders", group_id="g", auto_offset_reset="earliest", max_poll_records=1, auto_commit_interval_ms=1000
+    )
+    peek = world.open().consumer(group_id="g")
+
+    def committed():
+        found = peek.committed(ORDERS_0)[ORDERS_0]
+        return None if found is None else found.offset
+
+    assert ids_of(consumer.poll(0).to_pylist()) == [1]
+    world.clock.advance_ms(999)
+    assert ids_of(consumer.poll(0).to_pylist()) == [2]
+    assert committed() is None
+    world.clock.advance_ms(1)
+    assert ids_of(consumer.poll(0).to_pylist()) == [3]
+    assert committed() == 2, "what the last poll handed out is still being worked on"
+    consumer.close()
+    assert committed() == 3
+
+
+def test_block_that_raises_does_not_commit_what_it_was_working_on(world, store):
+    send(world, 1, 2)
+
+    def work():
+        with store.consumer("orders", group_id="g", auto_offset_reset="earliest", max_poll_records=1) as consumer:
+            consumer.poll(0)
+            consumer.poll(0)
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        work()
+    with world.open().consumer(group_id="g") as peek:
+        assert peek.committed(ORDERS_0)[ORDERS_0].offset == 1
+
+
+def test_newer_member_fences_the_commits_of_the_older(world, store):
+    send(world, 1)
+    one = store.consumer("orders", group_id="g", enable_auto_commit=False, auto_offset_reset="earliest", client_id="a")
+    assert ids_of(rows_of(one)) == [1]
+    two = world.open().consumer("orders", group_id="g", enable_auto_commit=False, client_id="b")
+    assert (one.group_metadata().generation_id, two.group_metadata().generation_id) == (1, 2)
+    message = r"group 'g': member 'a-\w+' of generation 1 may not commit, the group has generation 2 of member 'b-"
+    with pytest.raises(CommitFailedError, match=message):
+        one.commit()
+    two.commit({ORDERS_0: 1})
+    one.close()
+    assert two.group_metadata().member_id in str(store.admin().describe_group("g")), (
+        "an older member cannot leave for it"
+    )
+    two.close()
+    assert store.admin().describe_group("g").state == "EMPTY"
+
+
+def test_assigned_consumer_is_nobodys_member(world, store):
+    consumer = store.consumer(group_id="g")
+    consumer.assign([ORDERS_0])
+    assert consumer.group_metadata().generation_id == -1
+    consumer.commit({ORDERS_0: 0})
+    assert store.admin().describe_group("g").generation == -1
+
+
+def test_metadata_of_an_offset_has_a_limit(world, store):
+    consumer = store.consumer(group_id="g")
+    with pytest.raises(OffsetMetadataTooLargeError, match="orders-0: offset metadata of 4097 characters, at most 4096"):
+        consumer.commit({ORDERS_0: OffsetAndMetadata(offset=1, metadata="x" * 4097)})
+    with pytest.raises(InvalidRequestError, match="orders-0: -1 is no offset"):
+        consumer.commit({ORDERS_0: -1})
+    with pytest.raises(InvalidRequestError, match=r"\('orders', -1\) is no partition"):
+        consumer.commit({("orders", -1): 1})
+
+
+def test_group_id_that_cannot_be(store):
+    with pytest.raises(InvalidConfigurationError, match=r"group.id = ''"):
+        store.consumer(group_id="")
