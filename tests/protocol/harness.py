@@ -537,6 +537,7 @@ class Process:
             self.ctx, self.views, self.identity, commit, parts, version
         )
         self._take(ended.txn)
+        self.staged = []
         return ended
 
     def commit(self, **kwargs: Any) -> Program[transactions.EndResult]:

@@ -1,0 +1,370 @@
+"""A crash, a lost reply, a late request after each single storage operation, then one `init_transactions` (invariant 11):
+all or nothing in both partitions and in the offsets, at both levels, and the LSO at the end of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.protocol import harness
+from tests.protocol.harness import (
+    A,
+    B,
+    Cluster,
+    Died,
+    Fault,
+    Process,
+    Task,
+    at,
+    context,
+    rolling,
+)
+from txlog.core.effects import Effect, PutIfAbsent
+from txlog.core.names import TopicPartition
+from txlog.core.state import stored_record
+from txlog.core.transactions import TxnVersion
+from txlog.errors import OutcomeUnknownError, StorageError, TopicExistsError, TxlogError, UnknownTopicOrPartitionError
+from txlog.protocol import load, topics, transactions
+from txlog.protocol.append import append_log_start
+
+CRASHES: tuple[Fault, ...] = ("crash", "crash after", "crash in flight")
+WEATHER: tuple[Fault, ...] = ("applied", "lost", "late", "hidden retry")
+Job = Callable[[Process], Any]
+
+
+@pytest.fixture(autouse=True)
+def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests open the same few records some ten thousand times; a stored record is a value of its bytes."""
+    cached = cache(stored_record)
+    monkeypatch.setattr(load, "stored_record", cached)
+    monkeypatch.setattr(harness, "stored_record", cached)
+
+
+def before(ctx: Any = None) -> Cluster:
+    """A log with a history: an older transaction of the same id, a plain producer, committed offsets."""
+    cluster = Cluster()
+    old = Process(cluster, ctx=ctx)
+    old.do(old.init())
+    for tp in (A, B):
+        old.do(old.send(tp, "old"))
+    old.do(old.send_offsets({0: 3}))
+    old.do(old.commit())
+    return cluster
+
+
+def eager(process: Process) -> Any:
+    yield from process.init()
+    yield from process.register(A, B)
+    yield from process.append(A, process.draft(A, "a0", "a1"))
+    yield from process.append(B, process.draft(B, "b0", in_file=True))
+    yield from process.append(A, process.draft(A, "a2"))
+    yield from process.send_offsets({0: 10, 1: 20})
+    return (yield from process.commit())
+
+
+def staged(process: Process) -> Any:
+    yield from process.init()
+    process.stage(A, "a0", "a1", "a2")
+    process.stage(B, "b0")
+    process.stage_offsets({0: 10, 1: 20})
+    return (yield from process.commit())
+
+
+def mixed(process: Process) -> Any:
+    yield from process.init()
+    yield from process.send(A, "a0", "a1")
+    process.stage(A, "a2")
+    process.stage(B, "b0")
+    yield from process.send_offsets({0: 10, 1: 20})
+    return (yield from process.commit())
+
+
+JOBS: dict[str, Job] = {"eager": eager, "staged": staged, "mixed": mixed}
+DONE = (["old", "a0", "a1", "a2"], ["old", "b0"], {0: 10, 1: 20})
+NONE = (["old"], ["old"], {0: 3})
+
+
+def seen(cluster: Cluster) -> tuple[list[str], list[str], dict[int, int]]:
+    return list(cluster.read(A).values()), list(cluster.read(B).values()), cluster.committed()
+
+
+def check_whole(cluster: Cluster) -> bool:
+    """-> whether the job is in; it is whole or not there at all."""
+    found = seen(cluster)
+    assert found in (DONE, NONE)
+    cluster.check()
+    for tp in (A, B):
+        # what read_committed shows is there for read_uncommitted too, at the same offsets, and once
+        committed, uncommitted = cluster.read(tp), cluster.read(tp, "read_uncommitted")
+        assert committed.items() <= uncommitted.items()
+        words = list(uncommitted.values())
+        assert len(words) == len(set(words))
+        state = cluster.state(tp)
+        assert state.last_stable_offset == state.next_offset
+    return found == DONE
+
+
+def length(job: Job, ctx: Any = None) -> int:
+    cluster = before(ctx)
+    process = Process(cluster, ctx=ctx)
+    task = process.start(job(process))
+    task.run()
+    return task.count
+
+
+CONTEXTS = {"tail": context(), "rolling": rolling(2)}
+EVERYWHERE = pytest.mark.parametrize("where", CONTEXTS)
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("fault", CRASHES)
+@EVERYWHERE
+def test_a_crash_anywhere_then_one_init(job: str, fault: Fault, where: str) -> None:
+    ctx = CONTEXTS[where]
+    decided = set()
+    for number in range(1, length(JOBS[job], ctx) + 1):
+        for lands in ("early", "late") if fault == "crash in flight" else ("never",):
+            cluster = before(ctx)
+            dead = Process(cluster, ctx=ctx, faults=at(number, fault))
+            with pytest.raises(Died):
+                dead.do(JOBS[job](dead))
+            if lands == "early":
+                cluster.land()
+            new = Process(cluster, ctx=ctx)
+            new.do(new.init())
+            done = check_whole(cluster)
+            if cluster.in_flight:
+                cluster.land()  # whatever arrives now finds its slot taken, or its transaction over
+                assert check_whole(cluster) == done
+            decided.add(done)
+            # the producer's own retry: the same job again, if it is not in
+            if not done:
+                new.do(JOBS[job](new))
+                assert [words[-3:] for words in seen(cluster)[:1]] == [["a0", "a1", "a2"]]
+                assert seen(cluster)[1:] == (["old", "b0"], {0: 10, 1: 20})
+                cluster.check()
+    assert decided == {True, False}
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("fault", WEATHER)
+@EVERYWHERE
+def test_a_lost_reply_anywhere_is_settled_by_the_job_itself(job: str, fault: Fault, where: str) -> None:
+    ctx = CONTEXTS[where]
+    for number in range(1, length(JOBS[job], ctx) + 1):
+        cluster = before(ctx)
+
+        def put_only(count: int, effect: Effect, number: int = number) -> Fault | None:
+            return fault if count == number and isinstance(effect, PutIfAbsent) else None
+
+        process = Process(cluster, ctx=ctx, faults=put_only)
+        assert process.do(JOBS[job](process)).txn.state == "COMPLETE_COMMIT"
+        assert check_whole(cluster)
+        cluster.land()
+        assert check_whole(cluster)
+
+
+@pytest.mark.parametrize("job", JOBS)
+@EVERYWHERE
+def test_weather_all_the_way(job: str, where: str) -> None:
+    """Every conditional write in turn is lost, late, applied in silence, or retried behind one's back."""
+    ctx = CONTEXTS[where]
+    for start in range(4):
+        cluster = before(ctx)
+
+        def faults(count: int, effect: Effect, start: int = start) -> Fault | None:
+            return (*WEATHER, None)[(count + start) % 5] if isinstance(effect, PutIfAbsent) else None
+
+        process = Process(cluster, ctx=ctx, faults=faults)
+        process.do(JOBS[job](process))
+        cluster.land()
+        assert check_whole(cluster)
+
+
+# Dying before a request leaves what dying after the one before it leaves.
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("fault", CRASHES[1:])
+def test_a_crash_inside_the_recovery(job: str, fault: Fault) -> None:
+    """Each crash of the job, and after it each crash of the init that recovers; the next init finishes."""
+    for number in range(1, length(JOBS[job]) + 1):
+        first = before()
+        dead = Process(first, faults=at(number, "crash after"))
+        with pytest.raises(Died):
+            dead.do(JOBS[job](dead))
+        for step in range(1, 60):
+            cluster = first.copy()
+            second = Process(cluster, faults=at(step, fault))
+            try:
+                second.do(second.init())
+            except Died:
+                pass
+            else:
+                break
+            third = Process(cluster)
+            third.do(third.init())
+            done = check_whole(cluster)
+            if cluster.in_flight:
+                cluster.land()
+                assert check_whole(cluster) == done
+        else:
+            pytest.fail("a recovery without end")
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_one_maintenance_pass_does_as_well(job: str) -> None:
+    for number in range(1, length(JOBS[job]) + 1):
+        cluster = before()
+        dead = Process(cluster, faults=at(number, "crash after"))
+        with pytest.raises(Died):
+            dead.do(JOBS[job](dead))
+        cluster.pass_ms(60_001)
+        cluster.run(transactions.expire(context(), {}))
+        check_whole(cluster)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_recovery_by_two_at_once_after_any_crash(job: str) -> None:
+    """A new instance and a sweep, the one paused at each of its requests while the other runs."""
+    for number in range(1, length(JOBS[job]) + 1):
+        first = before()
+        dead = Process(first, faults=at(number, "crash in flight"))
+        with pytest.raises(Died):
+            dead.do(JOBS[job](dead))
+        first.pass_ms(60_001)
+        for step in range(60):
+            cluster = first.copy()
+            new = Process(cluster)
+            init = new.start(new.init())
+            for _ in range(step):
+                if not init.done:
+                    init.step()
+            over = init.done
+            Task(cluster, transactions.expire(context(), {})).run()
+            cluster.land()
+            init.run()
+            assert init.result.state == "EMPTY"
+            check_whole(cluster)
+            if over:
+                break
+
+
+@pytest.mark.parametrize("fault", [*CRASHES, *WEATHER])
+def test_a_streaming_job_that_replays_its_batches(fault: Fault) -> None:
+    """Three micro-batches with versions; the driver dies or loses a reply at each request, starts again, replays."""
+    for number in range(1, 45):
+        cluster = Cluster()
+        plan = at(number, fault)
+        for _ in range(3):
+            process = Process(cluster, ctx=rolling(3), faults=plan)
+
+            def run(process: Process = process) -> Any:
+                yield from process.init()
+                for version in range(3):
+                    for tp in (A, B):
+                        process.stage(tp, f"v{version}")
+                    yield from process.commit(version=TxnVersion(version=version, scope="query"))
+
+            try:
+                process.do(run())
+                break
+            except (Died, TxlogError):
+                plan = at(0, "crash")
+        cluster.land()
+        assert list(cluster.read(A).values()) == list(cluster.read(B).values()) == ["v0", "v1", "v2"]
+        cluster.check()
+
+
+# -- an idempotent producer -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [*WEATHER, "error"])
+def test_an_idempotent_batch_is_repeated_until_it_is_in(fault: Fault) -> None:
+    for number in range(1, 25):
+        cluster = Cluster()
+        process = Process(cluster, ctx=rolling(2), faults=at(number, fault))
+        process.do(process.idempotent())
+        for word in ("a", "b", "c", "d"):
+            draft = process.draft(A, word)
+            for _ in range(5):
+                try:
+                    process.do(process.append(A, draft))
+                    break
+                except (StorageError, OutcomeUnknownError):
+                    # a read that failed, or an outcome that could not be settled: the identical draft again
+                    process.faults = at(0, "crash")
+        cluster.land()
+        assert list(cluster.read(A).values()) == ["a", "b", "c", "d"]
+        cluster.check()
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def log_start(cluster: Cluster) -> Any:
+    def append(tp: TopicPartition, version: int) -> Any:
+        return append_log_start(context(), {}, tp, None, version)
+
+    return append
+
+
+def create(cluster: Cluster) -> Any:
+    return topics.create_topic(context(), "orders", partitions=2, append_log_start=log_start(cluster))
+
+
+def delete(cluster: Cluster) -> Any:
+    return topics.delete_topic(context(), "orders", append_log_start=log_start(cluster))
+
+
+@pytest.mark.parametrize("fault", [*CRASHES, *WEATHER, "error"])
+@pytest.mark.parametrize("steps", ["create", "create delete", "create delete create"])
+def test_topics_created_and_deleted_with_a_failure_anywhere(fault: Fault, steps: str) -> None:
+    """Whatever happened to the first try of the last step: repeating it gives one topic, or none, with nothing left over."""
+    words = steps.split()
+    for number in range(1, 20):
+        cluster = Cluster()
+        cluster.run(create(cluster) if len(words) > 1 else topics.list_topics())
+        process = Process(cluster)
+        process.do(process.init())
+        process.do(process.send(A, "open"))
+        if len(words) > 2:
+            cluster.run(delete(cluster))
+        program = delete if words[-1] == "delete" else create
+        with suppress(Died, TxlogError):
+            cluster.run(program(cluster), at(number, fault))
+        cluster.land()
+        with suppress(TopicExistsError, UnknownTopicOrPartitionError):
+            cluster.run(program(cluster))
+        found = cluster.run(topics.list_topics(deleted=True))
+        assert [metadata.deleted for metadata in found] == [words[-1] == "delete"]
+        assert found[0].number == len(words) - 1
+        if len(words) > 1:
+            for tp in (A, B):
+                assert cluster.kinds(tp).count("l") == 1
+            state = cluster.state(A)
+            assert state.log_start_offset == state.last_stable_offset == state.next_offset
+        process.do(process.abort())
+        assert cluster.read(A, "read_uncommitted") == ({} if len(words) > 1 else {0: "open"})
+        cluster.check()
+
+
+def test_what_stays_unknown_stays_decidable() -> None:
+    """A commit that gave up with OutcomeUnknown at each request, then an init: whole or nothing, and never both."""
+    for number in range(1, length(staged) + 1):
+        cluster = before()
+        ctx = context(max_settles=1)
+        process = Process(cluster, ctx=ctx, faults=at(number, "late"))
+        try:
+            process.do(staged(process))
+            known = True
+        except (OutcomeUnknownError, TxlogError):
+            known = False
+        new = Process(cluster)
+        new.do(new.init())
+        done = check_whole(cluster)
+        assert done or not known
+        cluster.land()
+        assert check_whole(cluster) == done
