@@ -243,9 +243,10 @@ class Accumulator:
                 del self._queues[batch.tp]
 
     def remove_all(self, keep: Iterable[Batch] = ()) -> list[Batch]:
-        """Forgets every batch but those in `keep`, and returns them."""
-        kept = set(keep)
-        removed = [batch for batch in self if batch not in kept]
+        """Forgets every batch but those in `keep` that are still here, and returns them."""
+        wanted = set(keep)
+        kept = [batch for batch in self if batch in wanted]
+        removed = [batch for batch in self if batch not in wanted]
         self._queues = {batch.tp: deque([batch]) for batch in kept}
         self.bytes = sum(batch.bytes for batch in kept)
         return removed

@@ -306,8 +306,13 @@ class Sender:
         if isinstance(outcome, _Failed):
             self._settle_failed(batch, outcome.error)
             return
+        # Futures first: whoever waits for the flush finds all of them done.
+        if isinstance(outcome, _Appended):
+            batch.done(outcome.result.base_offset, outcome.result.timestamp)
+        else:
+            batch.done(NO_OFFSET, NO_TIMESTAMP)
         with self.condition:
-            self._forget(batch)
+            self._waiting.remove(batch)
             if isinstance(outcome, _Staged):
                 made = outcome.file
                 self.staged_parts.append(
@@ -320,10 +325,7 @@ class Sender:
                 assert batch.draft is not None
                 if (batch.draft.producer_id, batch.draft.producer_epoch) == self._identity():
                     self._sequences[batch.tp] = batch.draft.last_sequence + 1
-        if isinstance(outcome, _Appended):
-            batch.done(outcome.result.base_offset, outcome.result.timestamp)
-        else:
-            batch.done(NO_OFFSET, NO_TIMESTAMP)
+            self._landed(batch)
 
     def _settle_failed(self, batch: Batch, error: Exception) -> None:
         if self._try_again(batch, error):
@@ -332,7 +334,7 @@ class Sender:
         if isinstance(error, UnknownTopicOrPartitionError):
             self._session.runtime.forget_topic(batch.tp.topic)
         with self.condition:
-            self._forget(batch)
+            self._waiting.remove(batch)
             dropped: list[Batch] = []
             if self.coordinator is not None:
                 # Its transaction cannot commit any more, so nothing that waits needs to be sent (case 74).
@@ -341,14 +343,15 @@ class Sender:
             elif batch.doubtful:
                 self._new_identity()
             self._on_error(final)
-            self.condition.notify_all()
         for each in (batch, *dropped):
             each.failed(final)
+        with self.condition:
+            self._landed(batch)
 
-    def _forget(self, batch: Batch) -> None:
-        """A batch with its final outcome is neither waiting nor in flight: what is dropped or kept next is not it."""
-        self._waiting.remove(batch)
+    def _landed(self, batch: Batch) -> None:
+        """With the lock held: the batch has its final outcome; a flush need not wait for what else the round does."""
         self._in_flight = [other for other in self._in_flight if other is not batch]
+        self.condition.notify_all()
 
     def _try_again(self, batch: Batch, error: Exception) -> bool:
         """Whether the batch is to be sent once more; schedules it."""
