@@ -354,3 +354,13 @@ def test_an_idle_poll_is_one_get() -> None:
         task.run()
         assert task.count == 1
         view = task.result
+
+
+def test_112_early_stop() -> None:
+    """P17, P18: of two transactions that overlap, the one that ends first must not end the search for the other."""
+    script = Script("d1, d2, d0 2, a2, d0, a1, d0, d0, d0", 2)
+    view = script.cluster.view(A)
+    for end in range(1, 6):
+        _, plan = script.cluster.run(plan_read(script.ctx, view, 0, end, "read_committed"))
+        got = [offset for offset, _ in script.cluster.words(plan)]
+        assert got == [offset for offset in (2, 3, 5) if offset < end]
