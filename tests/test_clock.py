@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
@@ -15,6 +17,15 @@ def test_system_clock_gives_milliseconds() -> None:
     clock.sleep_ms(0)
     clock.sleep_ms(-5)
     assert clock.monotonic_ms() >= before
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has a clock that counts suspended time")
+def test_the_machine_s_sleep_counts_as_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    def clock_gettime_ns(clock: int) -> int:
+        return {time.CLOCK_BOOTTIME: 90_000_000_000_000, time.CLOCK_MONOTONIC: 1_000_000}[clock]
+
+    monkeypatch.setattr(time, "clock_gettime_ns", clock_gettime_ns)
+    assert SystemClock().monotonic_ms() == 90_000_000
 
 
 @pytest.mark.parametrize("ids", [SystemIds(), SeededIds(1)], ids=lambda ids: type(ids).__name__)

@@ -22,7 +22,7 @@ class Clock(Protocol):
         """Wall clock, milliseconds since the epoch; may step backwards."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds of a clock that never steps back; only differences mean something."""
+        """Milliseconds of a clock that never steps back and goes on while the machine sleeps; only differences count."""
 
     def sleep_ms(self, ms: int) -> None:
         """Return after about `ms` milliseconds; at once if `ms` is not positive."""
@@ -48,7 +48,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return _monotonic_ns() // 1_000_000
 
     def sleep_ms(self, ms: int) -> None:
         if ms > 0:
@@ -66,3 +66,10 @@ class SystemIds:
 
     def jitter(self, ms: int) -> int:
         return ms // 2 + secrets.randbelow(ms + 1) if ms > 0 else 0
+
+
+def _monotonic_ns() -> int:
+    # Linux stops CLOCK_MONOTONIC while the machine is suspended: a view held over a weekend would look young, and an
+    # append to a slot deleted meanwhile would be acknowledged (PROTOCOL.md, W14).
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic_ns() if boottime is None else time.clock_gettime_ns(boottime)

@@ -32,7 +32,24 @@ class TestTopics:
 
     @pytest.mark.parametrize(
         "name",
-        ["", ".", "..", "a/b", "a b", "é", "a\n", "x" * 250, "__x", "__transaction_state", "a\0", "١", "a:b", None, 7],
+        [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a b",
+            "é",
+            "a\n",
+            "x" * 250,
+            "__x",
+            "__transaction_state",
+            "txlog.json",
+            "a\0",
+            "١",
+            "a:b",
+            None,
+            7,
+        ],
     )
     def test_refused(self, name: str) -> None:
         with pytest.raises(InvalidTopicError):

@@ -69,6 +69,8 @@ def check_topic_name(name: str) -> str:
         )
     if name.startswith("__"):
         raise InvalidTopicError(f"topic name {name!r} is reserved: names that begin with '__' belong to txlog itself")
+    if name == STORE_DESCRIPTOR:  # its folder would take the descriptor's name (PROTOCOL.md, W41)
+        raise InvalidTopicError(f"topic name {name!r} is reserved: it is the name of the store's descriptor")
     return name
 
 
