@@ -1,383 +1,426 @@
 """`txlog demo`: six steps on 336,776 real flights; processes are really killed, and the last step proves the rest.
 
 The processes are those of `worker`; where each dies is chosen through the test kit's failing store, by the record it is
-about to write. Nothing in the library knows that it is being shown.
+about to write. Nothing in the library knows that it is being shown. Every step checks that what it shows did happen, the
+kills above all, and raises TxlogError if not.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.tree import Tree
 
 import txlog
 from pyspark_txlog.demo import data, worker
-from txlog.errors import InvalidRequestError
+from pyspark_txlog.demo.processes import Crew, Worker, orderly_end
+from pyspark_txlog.demo.show import Show, SparkMessages
+from txlog.cli.options import Session, command
+from txlog.core.names import TopicPartition
+from txlog.errors import InvalidRequestError, TransactionalIdNotFoundError, TxlogError
+from txlog.storage.open import open_object_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TOPICS = {"flights": 6, "weather": 3, "delays": 3}
+    from pyspark_txlog.demo.proof import Proof
+    from txlog.client import Store
+
+TOPICS = {
+    "flights": (data.FLIGHTS, 6, "carrier", "Spark writes it, a month a transaction"),
+    "weather": (data.WEATHER, 3, "origin", "an eager producer writes it, a month a transaction"),
+    "delays": (data.DELAYS, 3, "origin", "a pipeline derives it from flights: delays by day, airport and carrier"),
+}
+"""Schema, partitions, key and what it is for."""
 SEGMENT_BATCHES = 6
 """Small segments, so that there is something to look at on disk."""
 REPEATED_MONTH = 3
+FLIGHTS_ID = "flights-loader"
 MONTH_OF_DELAY = "month(date)"
 
 # Epochs tell transactions apart: the stopped process has 0, its transaction is aborted with 1, the loader starts with 2
 # and each commit adds 1. So its fourth transaction has epoch 5.
-KILL_IN_FOURTH_MONTH = r'kill after 2 put_if_absent weather/.*"kind":"data".*"producer_epoch":5,'
 STOP_IN_FIRST_TRANSACTION = r"stop after 1 put_if_absent weather/"
+KILL_IN_FOURTH_MONTH = r'kill after 2 put_if_absent weather/.*"kind":"data".*"producer_epoch":5,'
 KILL_AFTER_SECOND_PREPARE = r"kill after 2 put_if_absent __transaction_state/.*PREPARE_COMMIT"
+MONTHS_BEFORE_THE_KILL = [1, 2, 3]
 
-console = Console(width=None if sys.stdout.isatty() else 120)
-"""Piped into a file there is no width to ask for; 120 columns hold every table."""
+demo = typer.Typer(add_completion=False)
+"""The command, as the entry point gives it to the CLI."""
 
 
-def demo(
-    store: Annotated[
-        str | None, typer.Option(help="Where to make the store; a new temporary folder by default.")
-    ] = None,
-    keep: Annotated[bool, typer.Option(help="Keep the store afterwards, to look at.")] = False,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the demo takes place."""
+
+    url: str
+    storage_options: Mapping[str, str]
+
+
+class DemoDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What `txlog demo --output json` prints; the steps go to the standard error then."""
+
+    holds: bool
+    topics: tuple[Any, ...]
+    """A `pyspark_txlog.demo.proof.Proof` each."""
+
+
+def run_demo(
+    session: Session,
+    keep: Annotated[
+        bool, typer.Option("--keep", metavar="", help="Keep the temporary store afterwards, to look at.")
+    ] = False,
 ) -> None:
-    """Load 336,776 real flights with Spark, kill producers inside their transactions, and prove that nothing is lost."""
-    with _location(store, keep) as url:
-        console.rule(f"[bold]txlog demo[/] on {url}")
-        log = txlog.open(url)
-        with _spark() as spark:
-            make_topics(log)
-            load_flights(spark, url)
-            stopped = start_and_stop_a_loader(url)
-            kill_a_loader(log, url)
-            take_over(log, url, stopped)
-            run_pipeline(log, url)
-            proofs = prove_all(spark, url)
-        show_files(log, "weather")
-        log.close()
-    if not all(proof.holds for proof in proofs):
-        console.print("[bold red]Some figures are off.[/]")
-        raise typer.Exit(1)
+    """Load 336,776 real flights with Spark, kill producers inside their transactions, and prove that nothing is lost.
+
+    Without --store it takes place in a new temporary folder, which is removed at the end; a --store must be empty, and stays.
+    """
+    show = Show(sys.stderr if session.out.is_json else sys.stdout)
+    check_prerequisites()
+    with orderly_end(), place(show, session, keep) as where:
+        show.headline("txlog demo")
+        show.line(f"Store: {where.url}", indent=0)
+        if session.settings.config:
+            os.environ["TXLOG_CONFIG"] = str(Path(session.settings.config).absolute())
+        messages = SparkMessages(show)
+        with (
+            txlog.open(where.url, storage_options=where.storage_options) as log,
+            spark_session(show, messages) as spark,
+            Crew(where.url, where.storage_options) as crew,
+        ):
+            proofs = run_steps(show, where, log, spark, messages, crew)
+        holds = all(proof.holds for proof in proofs)
+        if not holds:
+            raise TxlogError(
+                "some figures are off: rows were lost, doubled or torn, or others hidden than the aborted ones"
+            )
+    show.line(f"\nEverything holds. {show.total()} in all.", indent=0)
+    if session.out.is_json:
+        session.out.show(DemoDocument(holds=holds, topics=tuple(proofs)), lambda out: None)
+
+
+command(demo, "demo")(run_demo)
+
+
+def run_steps(
+    show: Show, where: Place, log: Store, spark: SparkSession, messages: SparkMessages, crew: Crew
+) -> list[Proof]:
+    """All steps, in order."""
+    with show.step(1, "A store with three topics"):
+        make_topics(show, log)
+    with show.step(2, "Spark loads the flights, one transaction a month"):
+        load_flights(show, where, log, spark, messages)
+    with show.step(3, "A producer is killed inside its transaction"):
+        stopped = stop_a_loader(show, crew, log)
+        kill_a_loader(show, crew, log)
+    with show.step(4, "The next instance takes over, and the stopped one comes back"):
+        take_over(show, crew, log)
+        let_the_stopped_one_go_on(show, stopped, log)
+    with show.step(5, "A pipeline is killed between the decision to commit and the markers"):
+        offsets = kill_a_pipeline(show, crew, log)
+        finish_the_pipeline(show, crew, log, offsets)
+    with show.step(6, "Proof: Spark reads everything back, and every column of every row is compared with the source"):
+        proofs = prove_all(show, where, log, spark)
+    show.line("\n[bold]One partition as it lies in the store[/]", indent=0)
+    show_a_partition(show, log, "weather")
+    return proofs
 
 
 # -- 1: the store -----------------------------------------------------------------------------------------------------
 
 
-def make_topics(log: Any) -> None:
+def make_topics(show: Show, log: Store) -> None:
     """Three topics with typed schemas."""
-    _headline(1, "A store with three topics")
-    config = {"segment.batches": str(SEGMENT_BATCHES)}
-    log.create_topic(
-        "flights", schema=data.FLIGHTS, partitions=TOPICS["flights"], config={**config, "key.columns": "carrier"}
-    )
-    log.create_topic(
-        "weather", schema=data.WEATHER, partitions=TOPICS["weather"], config={**config, "key.columns": "origin"}
-    )
-    log.create_topic(
-        "delays", schema=data.DELAYS, partitions=TOPICS["delays"], config={**config, "key.columns": "origin"}
-    )
-    for topic, partitions in TOPICS.items():
-        console.print(f"  {topic}: {partitions} partitions")
+    for topic, (schema, partitions, key, purpose) in TOPICS.items():
+        config = {"segment.batches": str(SEGMENT_BATCHES), "key.columns": key}
+        log.create_topic(topic, schema=schema, partitions=partitions, config=config)
+        show.line(f"{topic}: {len(schema)} columns, {partitions} partitions by {key}; {purpose}")
 
 
 # -- 2: Spark ---------------------------------------------------------------------------------------------------------
 
 
-def load_flights(spark: SparkSession, url: str) -> None:
-    """One transaction a month; one month is submitted twice."""
-    _headline(2, "Spark loads the flights, one transaction a month")
+def load_flights(show: Show, where: Place, log: Store, spark: SparkSession, messages: SparkMessages) -> None:
+    """One transaction a month; one month is submitted twice, and must leave no trace the second time."""
     frame = spark.createDataFrame(data.flights()).cache()
-    months = [*data.MONTHS[:REPEATED_MONTH], REPEATED_MONTH, *data.MONTHS[REPEATED_MONTH:]]
-    seen: set[int] = set()
-    with _progress() as progress:
-        task = progress.add_task("flights", total=len(months))
-        for month in months:
-            if month in seen:
-                progress.console.print(f"  month {month} is submitted again, under the same txn.version:")
-            _write_month(frame, url, month)
-            seen.add(month)
+    with show.progress() as progress:
+        task = progress.add_task("months", total=len(data.MONTHS))
+        for month in data.MONTHS:
+            write_month(where, frame, month)
             progress.advance(task)
+            if month == REPEATED_MONTH:
+                before = ends(log, "flights")
+                show.line(f"month {month} is submitted again, under the same txn.version; Spark's console says:")
+                write_month(where, frame, month)
+                expect(messages.wait_for("is skipped") is not None, "the repeated month to be reported as skipped")
+                expect(ends(log, "flights") == before, "the repeated month to leave the log as it was")
+    done = log.admin().describe_transaction(FLIGHTS_ID).txn_version
+    expect(done == data.MONTHS[-1], f"txn.version {data.MONTHS[-1]} to be the last one committed, found {done}")
+    show.line(f"{len(data.MONTHS)} transactions, {data.flights().num_rows:,} rows")
 
 
-def _write_month(frame: DataFrame, url: str, month: int) -> None:
+def write_month(where: Place, frame: DataFrame, month: int) -> None:
+    """One month, as the transaction of that number."""
     # By carrier, so that a day of a carrier lies in one file: what step 5 derives then depends on no file boundary.
     rows = frame.where(frame["month"] == month).repartition(2, "carrier")
-    writer = rows.write.format("txlog").mode("append").option("topic", "flights").option("key", "carrier")
-    writer.option("transactional.id", "flights-loader").option("txn.version", month).save(url)
+    writer = rows.write.format("txlog").mode("append").options(**spark_options(where)).option("topic", "flights")
+    writer.option("transactional.id", FLIGHTS_ID).option("txn.version", month).save(where.url)
 
 
-# -- 3 and 4: a producer dies, another takes over ---------------------------------------------------------------------
+# -- 3: a producer dies -----------------------------------------------------------------------------------------------
 
 
-def start_and_stop_a_loader(url: str) -> subprocess.Popen[str]:
-    """A loader that opens a transaction and is stopped inside it (SIGSTOP): it will be a zombie."""
-    _headline(3, "A producer is killed inside its transaction")
-    process = _start("zombie-weather", url, STOP_IN_FIRST_TRANSACTION)
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    if not os.WIFSTOPPED(status):
-        raise InvalidRequestError(
-            f"the first loader should have been stopped, and it ended: {process.communicate()[1]}"
-        )
-    console.print(f"  process {process.pid} sent rows in a transaction and is stopped (SIGSTOP)")
+def stop_a_loader(show: Show, crew: Crew, log: Store) -> Worker:
+    """A loader that opens a transaction and is stopped inside it: it will be a zombie."""
+    process = crew.start("zombie-weather", STOP_IN_FIRST_TRANSACTION)
+    process.wait_stopped()
+    expect_state(log, worker.LOADER_ID, "ONGOING")
+    show.line(
+        f"process {process.id}, transactional.id {worker.LOADER_ID!r}, has sent rows in a transaction, and is stopped there (SIGSTOP)"
+    )
     return process
 
 
-def kill_a_loader(log: Any, url: str) -> None:
+def kill_a_loader(show: Show, crew: Crew, log: Store) -> None:
     """A second instance of the same transactional.id loads three months and is killed in the fourth."""
-    process = _start("load-weather", url, KILL_IN_FOURTH_MONTH)
-    committed = [event["month"] for event in _events(process) if event["event"] == "committed"]
-    if process.wait() != -signal.SIGKILL:
-        raise InvalidRequestError(
-            f"the loader should have been killed, and it ended: {process.stderr and process.stderr.read()}"
-        )
-    console.print(
-        f"  process {process.pid}, the same transactional.id, committed months {committed} and was killed (SIGKILL) in the next one"
+    process = crew.start("load-weather", KILL_IN_FOURTH_MONTH)
+    committed = [event["month"] for event in process.events() if event["event"] == "committed"]
+    process.wait_killed()
+    expect(
+        committed == MONTHS_BEFORE_THE_KILL,
+        f"months {MONTHS_BEFORE_THE_KILL} to be committed before the kill, found {committed}",
     )
-    show_offsets(log, "weather", "  What each isolation level sees of weather now:")
+    expect_state(log, worker.LOADER_ID, "ONGOING")
+    held = [info for info in offsets_of(log, "weather") if info.last_stable_offset < info.log_end_offset]
+    expect(bool(held), "the killed transaction to hold back the LSO of a partition")
+    show.line(
+        f"process {process.id}, the same transactional.id, has committed months {', '.join(map(str, committed))}, and is "
+        "killed in the next one (SIGKILL)"
+    )
+    show_offsets(
+        show,
+        log,
+        "weather",
+        "read_committed reads up to the LSO (last stable offset), and an open transaction holds it back:",
+    )
+    show.line("a marker takes an offset and is no row; none of the three airports has its place in partition 2")
 
 
-def take_over(log: Any, url: str, stopped: subprocess.Popen[str]) -> None:
-    """A third instance takes over; then the stopped one is continued and tries to commit."""
-    _headline(4, "The next instance takes over, and the stopped one comes back")
-    process = _start("load-weather", url)
-    with _progress() as progress:
-        task = progress.add_task("weather", total=len(data.MONTHS))
-        done = log.admin().describe_transaction(worker.LOADER_ID).txn_version
-        progress.update(task, completed=max(done, 0))
-        for event in _events(process):
+# -- 4: another takes over --------------------------------------------------------------------------------------------
+
+
+def take_over(show: Show, crew: Crew, log: Store) -> None:
+    """A third instance aborts what the killed one left, and loads the rest."""
+    process = crew.start("load-weather")
+    rest = data.MONTHS[len(MONTHS_BEFORE_THE_KILL) :]
+    with show.progress() as progress:
+        task = progress.add_task("months", total=len(data.MONTHS), completed=len(MONTHS_BEFORE_THE_KILL))
+        committed = []
+        for event in process.events():
             if event["event"] == "committed":
-                progress.update(task, completed=event["month"])
-    if process.wait():
-        raise InvalidRequestError(f"the loader failed: {process.stderr and process.stderr.read()}")
-    show_offsets(log, "weather", "  weather afterwards: the LSO reached the log end")
-    show_aborted(log, "weather")
-    stopped.send_signal(signal.SIGCONT)
-    _, errors = stopped.communicate(timeout=60)
-    console.print(f"  process {stopped.pid} is continued (SIGCONT), tries to commit, and its user reads:")
-    console.print(f"    [red]{errors.strip()}[/]")
-    if "Fenced" not in errors or not stopped.returncode:
-        raise InvalidRequestError("the stopped process should have been fenced")
+                committed.append(event["month"])
+                progress.advance(task)
+    process.wait_done()
+    expect(committed == [*rest], f"months {[*rest]} to be committed by the next instance, found {committed}")
+    expect_all_stable(log, "weather")
+    show_offsets(
+        show, log, "weather", f"process {process.id} has aborted what was open and loaded the rest; the LSO is free:"
+    )
+    aborted = aborted_ranges(log, "weather")
+    for tp, first, last in aborted:
+        show.line(f"aborted, and hidden from read_committed: {tp}, offsets {first:,} to {last:,}, where the marker is")
+    expect(len(aborted) == 2, f"two aborted transactions, the stopped and the killed one, found {len(aborted)}")
+
+
+def let_the_stopped_one_go_on(show: Show, stopped: Worker, log: Store) -> None:
+    """The zombie tries to commit, and must be fenced."""
+    before = ends(log, "weather")
+    stopped.resume()
+    errors = stopped.wait_failed("ProducerFencedError")
+    show.line(f"process {stopped.id} is continued (SIGCONT), tries to commit, and its user reads:")
+    show.quote(errors)
+    expect(ends(log, "weather") == before, "the fenced process to leave the log as it was")
 
 
 # -- 5: consume, transform, produce -----------------------------------------------------------------------------------
 
 
-def run_pipeline(log: Any, url: str) -> None:
-    """flights -> delays, killed between the decision and the markers, then started again."""
-    _headline(5, "A consume-transform-produce pipeline is killed between PREPARE_COMMIT and the markers")
-    process = _start("pipeline", url, KILL_AFTER_SECOND_PREPARE)
-    _, errors = process.communicate(timeout=600)
-    if process.returncode != -signal.SIGKILL:
-        raise InvalidRequestError(f"the pipeline should have been killed, and it ended: {errors}")
-    state = log.admin().describe_transaction(worker.PIPELINE_ID)
-    console.print(
-        f"  process {process.pid} was killed (SIGKILL); its transaction is {state.state}, not a marker is written"
+def kill_a_pipeline(show: Show, crew: Crew, log: Store) -> dict[str, int]:
+    """flights -> delays, killed once its second transaction is decided. The offsets which that one commits."""
+    process = crew.start("pipeline", KILL_AFTER_SECOND_PREPARE)
+    sent = [event["offsets"] for event in process.events() if event["event"] == "committing"]
+    process.wait_killed()
+    expect(len(sent) == 2, f"the kill in the pipeline's second transaction, found {len(sent)}")
+    txn = expect_state(log, worker.PIPELINE_ID, "PREPARE_COMMIT")
+    admin = log.admin()
+    registered = [number for topic, number in txn.partitions if topic == "delays"]
+    expect(bool(registered), "the transaction to have rows in delays")
+    for number in registered:
+        still_open = [entry.producer_id for entry in admin.describe_partition("delays", number).open_transactions]
+        expect(txn.producer_id in still_open, f"no marker in delays-{number}")
+    pending = [offset for offset in admin.describe_group(worker.GROUP).offsets if offset.pending is not None]
+    expect(bool(pending), f"offsets of the group {worker.GROUP!r} to be pending")
+    show.line(
+        f"process {process.id} reads flights as the group {worker.GROUP!r} and writes delays, the offsets in the same "
+        "transaction; it is killed (SIGKILL) in its second one"
     )
-    process = _start("pipeline", url)
-    with console.status("  the next start rolls it forward and goes on from the committed offsets"):
-        events = list(_events(process))
-    if process.wait():
-        raise InvalidRequestError(f"the pipeline failed: {process.stderr and process.stderr.read()}")
+    show.line(
+        f"found then: transaction {txn.state}, no marker in any of its {len(registered)} partitions of delays, "
+        f"offsets of {len(pending)} partitions pending"
+    )
+    return dict(sent[-1])
+
+
+def finish_the_pipeline(show: Show, crew: Crew, log: Store, offsets: Mapping[str, int]) -> None:
+    """The next start rolls that transaction forward, and goes on from the offsets that it committed."""
+    process = crew.start("pipeline")
+    with show.waiting("the next start rolls it forward and goes on"):
+        events = list(process.events())
+    process.wait_done()
     started, finished = events[0], events[-1]
-    console.print(f"  process {process.pid} rolled it forward and began at {_offsets(started['offsets'])}")
-    console.print(
-        f"  {finished['transactions']} more transactions: {finished['rows_in']:,} flights in, {finished['rows_out']:,} rows of delays out"
+    expect(started["offsets"] == offsets, f"the pipeline to go on at {dict(offsets)}, found {dict(started['offsets'])}")
+    expect_state(log, worker.PIPELINE_ID, "COMPLETE_COMMIT")
+    for topic in TOPICS:
+        expect_all_stable(log, topic)
+    show.line(f"process {process.id}, the next start, rolls it forward and goes on at its offsets:")
+    show.line(", ".join(f"{tp}: {offset:,}" for tp, offset in started["offsets"].items()), indent=5)
+    show.line(
+        f"{finished['transactions']} more transactions: {finished['rows_in']:,} flights in, {finished['rows_out']:,} rows of delays out"
     )
 
 
 # -- 6: the proof -----------------------------------------------------------------------------------------------------
 
 
-def prove_all(spark: SparkSession, url: str) -> list[Any]:
+def prove_all(show: Show, where: Place, log: Store, spark: SparkSession) -> list[Proof]:
     """Spark reads everything back and compares it with the source, row by row."""
     from pyspark_txlog.demo.proof import prove
 
-    _headline(6, "Proof: Spark reads everything back; every column of every row is compared with the source")
     sources = {
         "flights": (data.flights(), "month"),
         "weather": (data.weather(), "month"),
         "delays": (data.daily_delays(data.flights()).cast(data.DELAYS), MONTH_OF_DELAY),
     }
     proofs = []
-    with _progress() as progress:
+    with show.progress() as progress:
         task = progress.add_task("topics", total=len(sources))
         for topic, (source, month) in sources.items():
-            proofs.append(
-                prove(
-                    topic,
-                    spark.createDataFrame(source),
-                    _read(spark, url, topic, "read_committed"),
-                    _read(spark, url, topic, "read_uncommitted"),
-                    month,
-                )
+            expected = spark.createDataFrame(source)
+            committed, uncommitted = (
+                read(where, spark, topic, level) for level in ("read_committed", "read_uncommitted")
             )
+            aborted = sum(last - first for _, first, last in aborted_ranges(log, topic))
+            proofs.append(prove(topic, expected, committed, uncommitted, month, aborted=aborted))
             progress.advance(task)
-    table = Table()
-    for column in (
-        "topic",
-        "source rows",
-        "read_committed",
-        "lost",
-        "doubled",
-        "torn",
-        "read_uncommitted",
-        "aborted rows hidden",
-    ):
-        table.add_column(column, justify="left" if column == "topic" else "right")
-    for proof in proofs:
-        bad = "bold red" if not proof.holds else "bold green"
-        table.add_row(
-            proof.topic,
-            f"{proof.source:,}",
-            f"{proof.read_committed:,}",
-            *(f"[{bad}]{figure}[/]" for figure in (proof.lost, proof.doubled, proof.torn)),
-            f"{proof.read_uncommitted:,}",
-            f"{proof.hidden:,}",
-        )
-    console.print(table)
+    show.proofs(proofs)
+    show.line(
+        "source, lost, doubled: rows, by a hash of all their columns; torn: months of which only a part is visible; hidden: "
+        "rows in the log that read_committed does not show, which must be those of aborted transactions"
+    )
     return proofs
 
 
-def _read(spark: SparkSession, url: str, topic: str, isolation: str) -> DataFrame:
-    return spark.read.format("txlog").option("subscribe", topic).option("isolation.level", isolation).load(url)
+def read(where: Place, spark: SparkSession, topic: str, isolation: str) -> DataFrame:
+    """All rows of a topic."""
+    reader = spark.read.format("txlog").options(**spark_options(where)).option("subscribe", topic)
+    return reader.option("isolation.level", isolation).load(where.url)
 
 
-# -- showing ----------------------------------------------------------------------------------------------------------
+# -- looking ----------------------------------------------------------------------------------------------------------
 
 
-def show_offsets(log: Any, topic: str, title: str) -> None:
-    """Log start, LSO and log end of each partition, and the rows that each level reads."""
-    table = Table(title=title, title_justify="left", title_style="")
-    for column in ("partition", "log start", "LSO", "log end", "read_committed rows", "read_uncommitted rows"):
-        table.add_column(column, justify="right")
-    for tp, info in sorted(log.admin().list_offsets(topic).items()):
-        held = info.last_stable_offset < info.log_end_offset
-        table.add_row(
-            str(tp.partition),
-            str(info.log_start_offset),
-            f"[yellow]{info.last_stable_offset} (held back)[/]" if held else str(info.last_stable_offset),
-            str(info.log_end_offset),
-            f"{_count(log, tp, 'read_committed'):,}",
-            f"{_count(log, tp, 'read_uncommitted'):,}",
-        )
-    console.print(table)
+def offsets_of(log: Store, topic: str) -> list[Any]:
+    """Log start, LSO and log end by partition."""
+    return [info for _, info in sorted(log.admin().list_offsets(topic).items())]
 
 
-def _count(log: Any, tp: Any, isolation: str) -> int:
+def ends(log: Store, topic: str) -> list[int]:
+    """The log end of each partition: unchanged if nothing was written."""
+    return [info.log_end_offset for info in offsets_of(log, topic)]
+
+
+def aborted_ranges(log: Store, topic: str) -> list[tuple[TopicPartition, int, int]]:
+    """Partition, first offset and marker of each aborted transaction. One producer wrote it, so all between is its."""
+    return [
+        (TopicPartition(topic, number), txn.first_offset, txn.last_offset)
+        for number in range(TOPICS[topic][1])
+        for txn in log.admin().describe_partition(topic, number).aborted
+    ]
+
+
+def show_offsets(show: Show, log: Store, topic: str, title: str) -> None:
+    """A topic's offsets, and how many rows each isolation level really reads."""
+    offsets = offsets_of(log, topic)
+    levels = ("read_committed", "read_uncommitted")
+    counts = [tuple(_count(log, TopicPartition(topic, info.partition), level) for level in levels) for info in offsets]
+    show.offsets(title, offsets, [(committed, uncommitted) for committed, uncommitted in counts])
+
+
+def _count(log: Store, tp: TopicPartition, isolation: str) -> int:
     with log.consumer(isolation_level=isolation, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
         consumer.assign([tp])
-        rows = 0
-        while (batch := consumer.poll(0)) is not None:
-            rows += batch.num_rows
-        return rows
+        return sum(batch.num_rows for batch in consumer.iterate())
 
 
-def show_aborted(log: Any, topic: str) -> None:
-    """The aborted ranges of a topic."""
-    for partition in range(TOPICS[topic]):
-        for txn in log.admin().describe_partition(topic, partition).aborted:
-            console.print(
-                f"  aborted: {topic}-{partition}, producer {txn.producer_id}, offsets {txn.first_offset} to {txn.last_offset} (the marker)"
-            )
+def show_a_partition(show: Show, log: Store, topic: str) -> None:
+    """The partition with most to look at."""
+    described = [log.admin().describe_partition(topic, number) for number in range(TOPICS[topic][1])]
+    show.partition(log, max(described, key=lambda partition: (len(partition.aborted), len(partition.segments))))
 
 
-def show_files(log: Any, topic: str) -> None:
-    """The tree of the partition with most kinds of objects, as it lies in the store."""
-    store = log.runtime.store
-    listed = {partition: store.list(f"{topic}/{partition}/") for partition in range(TOPICS[topic])}
-    partition = max(listed, key=lambda p: (len({name.rpartition(".")[2] for name in listed[p]}), len(listed[p])))
-    sealed_end = log.admin().describe_partition(topic, partition).sealed_end
-    console.print(f"\nOne partition as it lies in the store (sealed up to offset {sealed_end}):")
-    console.print(_tree(store, f"{topic}/{partition}/", listed[partition], sealed_end))
+# -- checking ---------------------------------------------------------------------------------------------------------
 
 
-KINDS = {
-    "index": "a sealed segment: its batches",
-    "txnindex": "its aborted transactions",
-    "parquet": "its inline rows",
-    "snapshot": "the partition's state there",
-    "batch": "active tail",
-}
+def expect(found: bool, expected: str) -> None:
+    """Raises TxlogError unless what a step is about to show did happen."""
+    if not found:
+        raise TxlogError(f"the demo expected {expected}")
 
 
-def _tree(store: Any, folder: str, listed: list[str], sealed_end: int) -> Tree:
-    tree = Tree(f"[bold]{folder}[/]")
-    sealed: list[str] = []
-    for name in listed:
-        if name.endswith(".batch") and int(name[:20]) < sealed_end:
-            sealed.append(name)
-            continue
-        _add_sealed(tree, sealed)
-        sealed = []
-        if name.endswith("/"):
-            tree.add(_tree(store, folder + name, store.list(folder + name), sealed_end))
-        else:
-            size = store.size(folder + name)
-            tree.add(f"{name}  [dim]{size:,} bytes, {KINDS.get(name.rpartition('.')[2], 'rows')}[/]", highlight=False)
-    _add_sealed(tree, sealed)
-    return tree
+def expect_state(log: Store, transactional_id: str, state: str) -> Any:
+    """The transaction of that id, which must be in that state."""
+    try:
+        txn = log.admin().describe_transaction(transactional_id)
+    except TransactionalIdNotFoundError as error:
+        raise TxlogError(f"the demo expected the transaction of {transactional_id!r} to be {state}: {error}") from error
+    expect(txn.state == state, f"the transaction of {transactional_id!r} to be {state}, found {txn.state}")
+    return txn
 
 
-def _add_sealed(tree: Tree, batches: list[str]) -> None:
-    if batches:
-        more = f" and {len(batches) - 1} more" if len(batches) > 1 else ""
-        tree.add(f"{batches[0]}{more}  [dim]sealed since; deleted after delete.grace.ms[/]", highlight=False)
+def expect_all_stable(log: Store, topic: str) -> None:
+    """No transaction is open in the topic."""
+    held = [
+        f"{topic}-{info.partition}" for info in offsets_of(log, topic) if info.last_stable_offset < info.log_end_offset
+    ]
+    expect(not held, f"the LSO to reach the log end; it is held back in {', '.join(held)}")
 
 
-def _headline(number: int, text: str) -> None:
-    console.print(f"\n[bold]{number}. {text}[/]")
+# -- surroundings -----------------------------------------------------------------------------------------------------
 
 
-def _progress() -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("  {task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    )
+def check_prerequisites() -> None:
+    """Raises InvalidRequestError for what is not installed, before anything is made."""
+    from pyspark_txlog.spark_session import check_java
 
-
-def _offsets(offsets: dict[str, int]) -> str:
-    return ", ".join(f"{tp}: {offset}" for tp, offset in offsets.items())
-
-
-# -- processes, places ------------------------------------------------------------------------------------------------
-
-
-def _start(role: str, url: str, *faults: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", worker.__name__, role, url, *faults],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _events(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    assert process.stdout is not None
-    for line in process.stdout:
-        yield json.loads(line)
+    check_java()
+    data.flights()
 
 
 @contextmanager
-def _spark() -> Iterator[SparkSession]:
+def spark_session(show: Show, messages: SparkMessages) -> Iterator[SparkSession]:
+    """A session whose messages are shown among the demo's own lines."""
     from pyspark_txlog import session
 
-    with console.status("starting Spark"):
+    with show.waiting("starting Spark"), messages.capture():
         spark = session(app_name="txlog-demo")
     try:
         yield spark
@@ -385,18 +428,51 @@ def _spark() -> Iterator[SparkSession]:
         spark.stop()
 
 
+def spark_options(where: Place) -> dict[str, str]:
+    """The options of the store's driver, as Spark takes them."""
+    return {f"storage.{name}": value for name, value in where.storage_options.items()}
+
+
 @contextmanager
-def _location(store: str | None, keep: bool) -> Iterator[str]:
-    if store is not None:
-        if txlog.open(store).topics():
-            raise InvalidRequestError(f"{store} holds topics already; the demo wants an empty place")
-        yield store
+def place(show: Show, session: Session, keep: bool) -> Iterator[Place]:
+    """The store that was named, which must be empty, or a temporary folder, removed unless it is to be kept."""
+    options = session.settings.storage_options
+    url = session.settings.store
+    if url is None:
+        folder = Path(tempfile.mkdtemp(prefix="txlog-demo-"))
+        try:
+            yield Place(url=str(folder), storage_options=options)
+        except TxlogError:
+            # What was expected did not happen: the store is what there is to look at.
+            keep = True
+            raise
+        finally:
+            if keep:
+                _say_where(show, str(folder))
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
         return
-    folder = Path(tempfile.mkdtemp(prefix="txlog-demo-"))
-    try:
-        yield str(folder)
-    finally:
-        if keep:
-            console.print(f"\nThe store is kept at {folder}; try: txlog topics list --store {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+    # Absolute: other processes open it too.
+    url = check_empty(url, options)
+    yield Place(url=url, storage_options=options)
+    _say_where(show, url)
+
+
+def check_empty(url: str, options: Mapping[str, str]) -> str:
+    """The location, a local one as an absolute path.
+
+    Raises InvalidRequestError if it is not empty, or not one that several processes can share.
+    """
+    advice = "Name an empty one with --store; without it, and without TXLOG_STORE, the demo makes a temporary one"
+    store = open_object_store(url, options)
+    if store.url.startswith("memory:"):
+        raise InvalidRequestError(f"{store.url} belongs to one process, and the demo has several. {advice}")
+    if store.list(""):
+        raise InvalidRequestError(f"{store.url} is not empty, and the demo writes to nobody's store. {advice}")
+    return url if "://" in url else store.url
+
+
+def _say_where(show: Show, url: str) -> None:
+    show.line(f"\nThe store stays at {url}; look at it:", indent=0)
+    for words in ("topics list", "transactions list", "dump-log weather/1"):
+        show.line(f"txlog {words} --store {url}")

@@ -1,7 +1,8 @@
 """Is every row that went in there, once, and is no part of a transaction visible without the rest?
 
-Per topic, the multiset of rows read back by Spark is compared with the source's: a SHA-256 over every column of a row,
-counted. A row missing is lost, a row too many is doubled; a month of which a part is visible, and a part is not, is torn.
+Per topic, the multiset of rows read back by Spark is compared with the source's: a SHA-256 over the names and values of
+every column of a row, counted. A row missing is lost, a row too many is doubled, so a row with one value changed is
+both; a month of which a part is visible, and a part is not, is torn.
 """
 
 from __future__ import annotations
@@ -13,6 +14,13 @@ from pyspark.sql import functions as sf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_JSON = {
+    # A null is no missing column, and the default format of timestamps ends at milliseconds.
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,18 +34,27 @@ class Proof:
     doubled: int
     torn: int
     read_uncommitted: int
+    aborted: int
+    """Rows of aborted transactions, by the topic's own transaction indexes."""
 
     @property
     def hidden(self) -> int:
-        """Rows in the log that read_committed hides: those of aborted transactions."""
+        """Rows in the log that read_committed does not show."""
         return self.read_uncommitted - self.read_committed
 
     @property
     def holds(self) -> bool:
-        return not (self.lost or self.doubled or self.torn) and self.source == self.read_committed
+        """Whether all went in once, and what is hidden is what was aborted."""
+        return (
+            not (self.lost or self.doubled or self.torn)
+            and self.source == self.read_committed
+            and self.hidden == self.aborted
+        )
 
 
-def prove(topic: str, source: DataFrame, committed: DataFrame, uncommitted: DataFrame, month: str) -> Proof:
+def prove(
+    topic: str, source: DataFrame, committed: DataFrame, uncommitted: DataFrame, month: str, *, aborted: int = 0
+) -> Proof:
     """Compares what was written with what is read; `month` is an expression that gives a row's transaction."""
     expected = _counted(source, month, "expected")
     found = _counted(committed, month, "found")
@@ -48,13 +65,10 @@ def prove(topic: str, source: DataFrame, committed: DataFrame, uncommitted: Data
         sf.sum(sf.greatest(sf.col("expected") - sf.col("found"), sf.lit(0))).alias("lost"),
         sf.sum(sf.greatest(sf.col("found") - sf.col("expected"), sf.lit(0))).alias("doubled"),
     )
-    total = months.agg(
-        sf.sum("expected").alias("expected"),
-        sf.sum("found").alias("found"),
-        sf.sum("lost").alias("lost"),
-        sf.sum("doubled").alias("doubled"),
-        sf.sum(sf.when((sf.col("lost") > 0) & (sf.col("found") > 0), 1).otherwise(0)).alias("torn"),
-    ).first()
+    sums = {name: sf.sum(name) for name in ("expected", "found", "lost", "doubled")}
+    sums["torn"] = sf.count_if((sf.col("lost") > 0) & (sf.col("found") > 0))
+    # Without any row a sum is null.
+    total = months.agg(*(sf.coalesce(value, sf.lit(0)).alias(name) for name, value in sums.items())).first()
     assert total is not None
     return Proof(
         topic=topic,
@@ -64,11 +78,12 @@ def prove(topic: str, source: DataFrame, committed: DataFrame, uncommitted: Data
         doubled=total["doubled"],
         torn=total["torn"],
         read_uncommitted=uncommitted.count(),
+        aborted=aborted,
     )
 
 
 def _counted(rows: DataFrame, month: str, name: str) -> DataFrame:
-    digest = sf.sha2(sf.to_json(sf.struct(*sorted(rows.columns)), {"ignoreNullFields": "false"}), 256)
+    digest = sf.sha2(sf.to_json(sf.struct(*sorted(rows.columns)), _JSON), 256)
     return (
         rows.select(sf.expr(month).alias("month"), digest.alias("row"))
         .groupBy("month", "row")

@@ -2,12 +2,14 @@
 
 `python -m pyspark_txlog.demo.worker <role> <store> [<fault>]`. The fault, in the words of
 `txlog.testing.failing_store.Fault.parse`, chooses at which storage operation this process really kills or stops
-itself; without one the same code simply runs. Progress goes to standard output, one JSON object a line.
+itself; without one the same code simply runs. Progress goes to standard output, one JSON object a line. Options of the
+store's driver come as JSON in the environment, TXLOG_DEMO_STORAGE_OPTIONS.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -25,12 +27,15 @@ GROUP = "delays"
 CHUNK_ROWS = 600
 """Rows a `send`: small enough to ride inline, so that sealed segments get Parquet files of their own."""
 PARTITIONS_A_TRANSACTION = 2
+FAILED = 3
+"""Exit status of a process whose call failed, by being fenced for one."""
+STORAGE_OPTIONS_VARIABLE = "TXLOG_DEMO_STORAGE_OPTIONS"
 
 
 def main(arguments: list[str]) -> int:
-    """Runs one role; exit status 3 and the error on standard error if it was fenced or failed."""
+    """Runs one role; exit status FAILED and the error on standard error if it was fenced or failed."""
     role, url = arguments[0], arguments[1]
-    object_store = open_object_store(url)
+    object_store = open_object_store(url, json.loads(os.environ.get(STORAGE_OPTIONS_VARIABLE, "{}")))
     faults = [Fault.parse(text) for text in arguments[2:]]
     store = txlog.open(url, object_store=FailingStore(object_store, *faults) if faults else object_store)
     roles = {"load-weather": load_weather, "zombie-weather": zombie_weather, "pipeline": pipeline}
@@ -38,7 +43,7 @@ def main(arguments: list[str]) -> int:
         roles[role](store)
     except TxlogError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 3
+        return FAILED
     finally:
         store.close()
     return 0
@@ -92,6 +97,7 @@ def pipeline(store: Any) -> None:
                     rows_out += delays.num_rows
                 offsets = {tp: consumer.position(tp) for tp in consumer.assignment()}
                 producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+                say("committing", offsets={str(tp): offset for tp, offset in offsets.items()})
             transactions += 1
         say("finished", transactions=transactions, rows_in=rows_in, rows_out=rows_out)
 

@@ -1,0 +1,216 @@
+"""How does the demo look? Steps with their times, tables, a partition as it lies in the store, and Spark's own messages."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from txlog.clock import SystemClock
+from txlog.core.words import count_text, duration_text
+
+if TYPE_CHECKING:
+    from pyspark_txlog.demo.proof import Proof
+    from txlog.client import Store
+    from txlog.client.admin import OffsetInfo, PartitionDescription
+
+PIPE_WIDTH = 120
+"""Columns where there is no terminal to ask; they hold every table."""
+INDENT = 3
+"""Of everything below a step's headline."""
+NOISE = "WARNING: Using incubator modules"
+"""What every JVM of Spark says first: no option silences it, and nobody can act on it."""
+
+_KINDS = {
+    "index": "its batches, by offset",
+    "txnindex": "its aborted transactions",
+    "parquet": "its rows",
+    "snapshot": "state of the partition there: producers, open transactions",
+    "batch": "a commit record",
+}
+
+
+class Show:
+    """The demo's output. Everything is indented below the headline of its step."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        file = file or sys.stdout
+        self._console = Console(file=file, width=None if file.isatty() else PIPE_WIDTH, highlight=False)
+        self._clock = SystemClock()
+        self._started_ms = self._clock.monotonic_ms()
+
+    def headline(self, text: str) -> None:
+        """The very first line."""
+        self._console.rule(f"[bold]{text}[/]")
+
+    @contextmanager
+    def step(self, number: int, text: str) -> Iterator[None]:
+        """A step: its headline, what is shown within, and how long it took."""
+        started_ms = self._clock.monotonic_ms()
+        self._console.print(f"\n[bold]{number}. {text}[/]")
+        yield
+        self.line(f"[dim]{self._time_since(started_ms)}[/]")
+
+    def total(self) -> str:
+        """How long all of it took so far."""
+        return self._time_since(self._started_ms)
+
+    def line(self, text: str, *, indent: int = INDENT) -> None:
+        """A line; a long one is wrapped at its own indentation."""
+        self._console.print(Padding(text, (0, 0, 0, indent), expand=False))
+
+    def quote(self, text: str, style: str = "red") -> None:
+        """What a user reads, as it is printed there."""
+        self._console.print(Padding(Text(text, style=style), (0, 0, 0, INDENT + 2), expand=False))
+
+    def waiting(self, text: str) -> Status:
+        """A spinner, for as long as it is entered; nothing where there is no terminal."""
+        return self._console.status(text)
+
+    def progress(self) -> Progress:
+        """A bar for each task that is added; what is shown meanwhile goes above it."""
+        return Progress(
+            SpinnerColumn(finished_text=" " * 2),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=self._console,
+        )
+
+    def offsets(self, title: str, offsets: Sequence[OffsetInfo], counts: Sequence[tuple[int, int]]) -> None:
+        """Log start, LSO and log end of each partition, and the rows that each isolation level reads."""
+        table = _table("partition", "log start", "LSO", "log end", "rows read_committed", "rows read_uncommitted")
+        for info, (committed, uncommitted) in zip(offsets, counts, strict=True):
+            held = info.last_stable_offset < info.log_end_offset
+            lso = f"{info.last_stable_offset:,}"
+            table.add_row(
+                f"{info.topic}-{info.partition}",
+                f"{info.log_start_offset:,}",
+                f"[yellow]held back at {lso}[/]" if held else lso,
+                f"{info.log_end_offset:,}",
+                f"{committed:,}",
+                f"{uncommitted:,}",
+            )
+        self.line(title)
+        self._table(table)
+
+    def proofs(self, proofs: Sequence[Proof]) -> None:
+        """The table at the end."""
+        table = _table(
+            "topic", "source", "read_committed", "lost", "doubled", "torn", "read_uncommitted", "hidden", "aborted"
+        )
+        for proof in proofs:
+            style = "bold green" if proof.holds else "bold red"
+            figures = (proof.lost, proof.doubled, proof.torn)
+            table.add_row(
+                proof.topic,
+                f"{proof.source:,}",
+                f"{proof.read_committed:,}",
+                *(f"[{style}]{figure:,}[/]" for figure in figures),
+                f"{proof.read_uncommitted:,}",
+                f"{proof.hidden:,}",
+                f"{proof.aborted:,}",
+            )
+        self._table(table)
+
+    def partition(self, log: Store, described: PartitionDescription) -> None:
+        """A partition's objects: the first and the last sealed segment, and the active tail."""
+        folder = f"{described.topic}/{described.partition}/"
+        names = log.runtime.store.list(folder)
+        tree = Tree(f"[bold]{folder}[/]")
+        segments = described.segments
+        for number, segment in enumerate(segments):
+            if 0 < number < len(segments) - 1:
+                if number == 1:
+                    tree.add(f"[dim]... and {len(segments) - 2} more sealed segments ...[/]")
+                continue
+            node = tree.add(
+                f"offsets {segment.base_offset:,} to {segment.end_offset - 1:,}: a sealed segment of "
+                f"{count_text(segment.batches, 'batch')}, {count_text(segment.aborted_txns, 'aborted transaction')}"
+            )
+            inside = [name for name in names if segment.base_offset <= _offset(name) < segment.end_offset]
+            self._objects(node, log, folder, [name for name in inside if not name.endswith(".batch")])
+            records = [name for name in inside if name.endswith(".batch")]
+            node.add(f"{records[0]}  [dim]and {len(records) - 1} more: its commit records, no longer needed[/]")
+        node = tree.add(f"offsets {described.sealed_end:,} to {described.log_end_offset - 1:,}: the active tail")
+        self._objects(node, log, folder, [name for name in names if _offset(name) >= described.sealed_end])
+        self._console.print(Padding(tree, (0, 0, 0, INDENT), expand=False))
+
+    def _objects(self, node: Tree, log: Store, folder: str, names: Sequence[str]) -> None:
+        for name in names:
+            size = log.runtime.store.size(folder + name)
+            what = _KINDS.get(name.rpartition(".")[2], "rows")
+            node.add(f"{name}  [dim]{size:,} B, {what}[/]")
+
+    def _table(self, table: Table) -> None:
+        self._console.print(Padding(table, (0, 0, 0, INDENT), expand=False))
+
+    def _time_since(self, since_ms: int) -> str:
+        return duration_text(self._clock.monotonic_ms() - since_ms)
+
+
+class SparkMessages:
+    """What Spark's processes print to standard error, shown in its place and without the noise.
+
+    They keep the standard error with which they are started, so it is replaced just while `capture` is entered.
+    """
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._lines: list[str] = []
+        self._arrived = threading.Condition()
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Processes that are started within print here, for as long as they live."""
+        read, write = os.pipe()
+        threading.Thread(target=self._pump, args=(read,), name="spark-messages", daemon=True).start()
+        sys.stderr.flush()
+        ours = os.dup(2)
+        os.dup2(write, 2)
+        os.close(write)
+        try:
+            yield
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
+
+    def wait_for(self, text: str, timeout_s: float = 30) -> str | None:
+        """The first line with `text` in it; None if none comes in time."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: any(text in line for line in self._lines), timeout_s)
+            return next((line for line in self._lines if text in line), None)
+
+    def _pump(self, read: int) -> None:
+        with open(read, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith(NOISE):
+                    continue
+                self._show.quote(line.rstrip(), style="cyan")
+                with self._arrived:
+                    self._lines.append(line.rstrip())
+                    self._arrived.notify_all()
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table
+
+
+def _offset(name: str) -> int:
+    """The offset that a partition's object begins at; -1 of a folder."""
+    return int(name[:20]) if name[:20].isdigit() else -1
