@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.core.partition_log import TP, Log
+from tests.core.partition_log import NEVER_ROLL, TP, Log
 from txlog.core.append_rules import (
+    MAX_SEGMENT_RECORD_BYTES,
     BatchDraft,
     Refuse,
     RollPolicy,
@@ -247,6 +250,25 @@ def test_155_roll(policy: RollPolicy, rolls: bool) -> None:
     log.plain(5)
     log.plain(5)
     assert next_segment_base(log.state, policy, log.now_ms + 500) == (10 if rolls else 0)
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "rolls"), [(MAX_SEGMENT_RECORD_BYTES - 1, False), (MAX_SEGMENT_RECORD_BYTES, True)]
+)
+def test_a_segment_is_full_before_its_index_is_too_large_to_read(record_bytes: int, rolls: bool) -> None:
+    log = Log()
+    log.plain()
+    state = replace(log.state, segment_record_bytes=record_bytes)
+    assert next_segment_base(state, NEVER_ROLL, log.now_ms) == (1 if rolls else 0)
+
+
+def test_what_an_index_will_repeat_is_counted_without_inline_rows() -> None:
+    log = Log()
+    draft = BatchDraft(records=1, payload=b"x" * 5_000)
+    log.append(lambda state, write_id: next_record(state, draft, now_ms=1, write_id=write_id), draft.payload)
+    log.plain()
+    sizes = [len(stored.data) - stored.record.payload_bytes for stored in log.records]
+    assert log.state.segment_record_bytes == sum(sizes) < 5_000 < log.state.segment_bytes
 
 
 def test_an_empty_segment_never_rolls() -> None:

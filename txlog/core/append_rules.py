@@ -19,6 +19,10 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 
+MAX_SEGMENT_RECORD_BYTES = 16 * 2**20
+"""A segment with more than this in its records, less inline rows, is full: its index would grow beyond what a metadata
+object may have (PROTOCOL.md, W5), and a sealed segment cannot be unsealed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollPolicy:
@@ -226,5 +230,7 @@ def next_segment_base(state: PartitionState, policy: RollPolicy, now_ms: int) ->
         state.segment_batches >= policy.batches
         or state.segment_bytes >= policy.bytes
         or now_ms - state.segment_started_at >= policy.ms
+        # Whatever the topic's settings are: the index names all their files, and must stay readable.
+        or state.segment_record_bytes >= MAX_SEGMENT_RECORD_BYTES
     )
     return state.next_offset if full else state.segment_base

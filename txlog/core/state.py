@@ -62,6 +62,8 @@ class PartitionState:
     segment_base: int = 0
     segment_batches: int = 0
     segment_bytes: int = 0
+    segment_record_bytes: int = 0
+    """Of the active segment's records without their inline rows: what its index will repeat."""
     segment_started_at: int = -1
     last_timestamp: int = -1
     last_digest: str = ""
@@ -133,6 +135,7 @@ class _Fold:
         self.log_start_offset = state.log_start_offset
         self.next_offset = state.next_offset
         self.segment = (state.segment_base, state.segment_batches, state.segment_bytes, state.segment_started_at)
+        self.segment_record_bytes = state.segment_record_bytes
         self.last_timestamp = state.last_timestamp
         self.last_digest = state.last_digest
         self.deleted_version = state.deleted_version
@@ -146,6 +149,7 @@ class _Fold:
             segment_base=base,
             segment_batches=batches,
             segment_bytes=size,
+            segment_record_bytes=self.segment_record_bytes,
             segment_started_at=started,
             last_timestamp=self.last_timestamp,
             last_digest=self.last_digest,
@@ -195,6 +199,8 @@ class _Fold:
         base, batches, size, started = self.segment
         if record.segment_base != base:
             base, batches, size, started = record.segment_base, 0, 0, -1
+            self.segment_record_bytes = 0
+        self.segment_record_bytes += len(stored.data) - record.payload_bytes
         size += len(stored.data) + sum(file.bytes for file in record.files)
         self.segment = (base, batches + 1, size, started if started >= 0 else record.timestamp)
 
