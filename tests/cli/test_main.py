@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -194,16 +195,22 @@ def test_the_real_program(tmp_path: Path) -> None:
     assert (failed.stdout, failed.stderr) == ("", "Error: topic 'order' does not exist. Did you mean 'orders'?\n")
 
 
-def test_a_reader_that_has_enough_is_no_error(seen: Cli) -> None:
+def test_a_reader_that_has_enough_is_no_error(cli: Cli) -> None:
+    cli("topics", "create", "orders")
+    cli("produce", "orders", stdin="".join(f'{{"value": "{number:0>200}"}}\n' for number in range(5000)))
+    consume = f"{EXECUTABLE} consume orders --from-beginning --store {cli.root} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", consume], capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    row, status = done.stdout.splitlines()
+    assert row.startswith('{"key":null,"value":"000')
+    assert status == "141"
+
+
+def test_ctrl_c_ends_a_consumer_in_peace(seen: Cli) -> None:
     consume = [str(EXECUTABLE), "consume", "orders", "--from-beginning", "--store", str(seen.root)]
     with subprocess.Popen(consume, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stderr is not None
         assert process.stdout.readline().startswith('{"id":')
-        process.stdout.close()
-        # It waits for more rows; nobody would read them.
-        process.terminate()
-        assert process.stderr.read() == ""
-    listing = f"{EXECUTABLE} transactions list --store {seen.root} | true"
-    done = subprocess.run(["bash", "-c", listing], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")

@@ -6,6 +6,7 @@ next move. In JSON mode the message is a document too. A traceback means a bug.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -36,6 +37,7 @@ STATUS_WORDS = (
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
 BROKEN_PIPE = 141
+"""Likewise, for one whose reader was gone."""
 
 
 def exit_status(error: TxlogError) -> int:
@@ -53,6 +55,13 @@ def report(error: TxlogError, output: OutputFormat) -> int:
     else:
         complain(str(error), *notes)
     return exit_status(error)
+
+
+def reader_is_gone() -> int:
+    """Has nothing more written to a closed pipe; the exit status."""
+    # Python would complain once more when it flushes at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
 
 
 def complain(message: str, *notes: str) -> None:

@@ -6,7 +6,6 @@ a command). They are loaded when called, so a missing or broken one harms nobody
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -16,7 +15,7 @@ import typer
 
 from txlog._version import __version__
 from txlog.cli import dump, groups, offsets, records, topics, transactions
-from txlog.cli.errors import BROKEN_PIPE, INTERRUPTED, STATUS_WORDS, complain, report
+from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
 from txlog.cli.options import Command, Group, root
 from txlog.cli.output import OutputFormat
 from txlog.errors import TxlogError
@@ -144,9 +143,7 @@ def _status(run: Callable[[], Any]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has enough. Python would complain once more when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        return reader_is_gone()
     return result if isinstance(result, int) else 0
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from txlog.cli.errors import report
+from txlog.cli.errors import reader_is_gone, report
 from txlog.cli.output import Output, OutputFormat
 from txlog.errors import InvalidRequestError, NotAStoreError, TxlogError
 
@@ -154,8 +154,15 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._store is not None:
+        if self._store is None:
+            return
+        try:
             self._store.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            # The error that is on its way is the one to see.
+            error.add_note(f"closing the store failed too: {failure}")
 
 
 class Command(TyperCommand):
@@ -192,6 +199,8 @@ def command(
                     function(session, **given)
             except TxlogError as error:
                 raise typer.Exit(report(error, settings.output)) from error
+            except BrokenPipeError as error:
+                raise typer.Exit(reader_is_gone()) from error
 
         own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "session"]
         _sign(run, function.__doc__, [_CONTEXT, *(_keyword_only(p) for p in own), *_shared_parameters()])
