@@ -13,6 +13,7 @@ from txlog.client import offsets as lookup
 from txlog.client.coordinator import check_transactional_id
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
 from txlog.client.offsets import OffsetSpec
+from txlog.client.patience import Patience
 from txlog.client.reading import check_isolation
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
@@ -29,7 +30,7 @@ from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.groups import GroupDescription
 from txlog.protocol.load import get_fresh_view
-from txlog.protocol.read import ReadPlan, aborted_transactions, plan_read
+from txlog.protocol.read import ReadPlan, aborted_transactions, end_offset, plan_read
 from txlog.protocol.table import state_partition
 from txlog.protocol.transactions import ExpireResult
 
@@ -207,10 +208,12 @@ class Admin:
         self._runtime = runtime
         self._session = Session(
             runtime,
-            who=f"admin of {runtime.where}",
-            timeout_ms=config.default_api_timeout_ms,
-            setting="default.api.timeout.ms",
-            retries=config.retries,
+            patience=Patience(
+                who=f"admin of {runtime.where}",
+                timeout_ms=config.default_api_timeout_ms,
+                setting="default.api.timeout.ms",
+                retries=config.retries,
+            ),
             retry_backoff_ms=config.retry_backoff_ms,
             retry_backoff_max_ms=config.retry_backoff_max_ms,
             metadata_max_age_ms=config.metadata_max_age_ms,
@@ -329,15 +332,19 @@ class Admin:
         level = check_isolation(isolation)
         named = [topics] if isinstance(topics, str) else list(topics)
         wanted = _spec(spec)
-        tps = [tp for name in named for tp in self._runtime.partitions(name, 0)]
+        if wanted.kind not in ("earliest", "latest", "timestamp"):
+            raise InvalidRequestError(f"{wanted.option}: offsets are listed for 'earliest', 'latest' or a time")
+        tps = [tp for name in named for tp in self._runtime.partitions(name, self._session.metadata_max_age_ms)]
         views = self._session.fresh_views(tps, "looking up offsets")
         hits: Mapping[TopicPartition, tuple[int, int] | None] = {}
+        answers: dict[TopicPartition, int | None]
         if wanted.kind == "timestamp":
             hits = lookup.offsets_for_times(self._session, dict.fromkeys(tps, wanted.timestamp), level)
             answers = {tp: hit[0] if (hit := hits[tp]) else None for tp in tps}
+        elif wanted.kind == "latest":
+            answers = {tp: end_offset(view, level) for tp, view in views.items()}
         else:
-            answers = dict(lookup.resolve(self._session, tps, wanted, level))
-            views = {tp: self._session.views[tp] for tp in views}
+            answers = {tp: view.state.log_start_offset for tp, view in views.items()}
         return {
             tp: OffsetInfo(
                 topic=tp.topic,

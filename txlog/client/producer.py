@@ -188,7 +188,10 @@ class Producer:
         return send.future
 
     def flush(self) -> None:
-        """Sends what waits and returns when all of it is in. Raises the first error since the last flush, if any."""
+        """Sends what waits and returns when all of it is in, and full segments are sealed.
+
+        Raises the first error since the last flush, if any.
+        """
         self._check_process()
         if self.transactional_id is not None:
             with self._lock:

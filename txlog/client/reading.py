@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from txlog.client.patience import Patience
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
@@ -71,10 +72,9 @@ def consumer_session(runtime: Runtime, config: ConsumerConfig, who: str) -> Sess
     """A session with a consumer's settings."""
     return Session(
         runtime,
-        who=who,
-        timeout_ms=config.default_api_timeout_ms,
-        setting="default.api.timeout.ms",
-        retries=config.retries,
+        patience=Patience(
+            who=who, timeout_ms=config.default_api_timeout_ms, setting="default.api.timeout.ms", retries=config.retries
+        ),
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
         metadata_max_age_ms=config.metadata_max_age_ms,

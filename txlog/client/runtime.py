@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from txlog.client.patience import Patience
 from txlog.client.settings import Settings
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
 from txlog.config import Layer, nearest
@@ -95,7 +96,7 @@ class Runtime:
     def descriptor(self) -> StoreDescriptor | None:
         """What this store is; None as long as the location is empty."""
         if self._descriptor is None:
-            self._descriptor = self.run(topic_protocol.read_store(self.where))
+            self._descriptor = self._patiently("reading txlog.json", lambda: topic_protocol.read_store(self.where))
         return self._descriptor
 
     @property
@@ -122,7 +123,10 @@ class Runtime:
     def make_store(self) -> StoreDescriptor:
         """The store's descriptor, made now if the location is empty."""
         if self._descriptor is None:
-            self._descriptor = self.run(topic_protocol.create_store(self.settings.store_constants(), self.where))
+            constants = self.settings.store_constants()
+            self._descriptor = self._patiently(
+                "making the store", lambda: topic_protocol.create_store(constants, self.where)
+            )
         return self._descriptor
 
     def require_store(self) -> StoreDescriptor:
@@ -155,13 +159,13 @@ class Runtime:
             return known[0]
         try:
             if known is not None:
-                metadata = self.run(topic_protocol.refresh_topic(known[0]))
+                metadata = self._patiently(f"looking up topic {name!r}", lambda: topic_protocol.refresh_topic(known[0]))
             else:
                 if self.descriptor is None:
                     raise UnknownTopicOrPartitionError(
                         f"topic {name!r} does not exist: {self.where} is empty, there is no store yet. Check the URL, or create the topic"
                     )
-                metadata = self.run(topic_protocol.describe_topic(name))
+                metadata = self._patiently(f"looking up topic {name!r}", lambda: topic_protocol.describe_topic(name))
         except UnknownTopicOrPartitionError:
             self.forget_topic(name)
             raise
@@ -182,6 +186,12 @@ class Runtime:
         with self._lock:
             self._topics = {topic: known for topic, known in self._topics.items() if topic != name}
 
+    def list_topics(self) -> tuple[TopicMetadata, ...]:
+        """All topics, by name; none as long as the location is empty."""
+        if self.descriptor is None:
+            return ()
+        return self._patiently("listing topics", topic_protocol.list_topics)
+
     def arrow_schema(self, topic: TopicMetadata) -> pa.Schema:
         """The topic's schema in Arrow's words."""
         # Here and not at the top: planning processes need topics and must not pay for pyarrow.
@@ -201,6 +211,19 @@ class Runtime:
     def close(self) -> None:
         """Ends the helper threads; idempotent."""
         self.driver.close()
+
+    def _patiently(self, what: str, program: Callable[[], Program[T]]) -> T:
+        """The result of a call that may be repeated at will."""
+        patience = Patience(
+            who=self.where,
+            timeout_ms=self._client.default_api_timeout_ms,
+            setting="default.api.timeout.ms",
+            retries=self._client.retries,
+        )
+        backoff = Context(
+            retry_backoff_ms=self._client.retry_backoff_ms, retry_backoff_max_ms=self._client.retry_backoff_max_ms
+        )
+        return patience.run(self.driver, backoff, what, program)
 
 
 def check_partition(topic: TopicMetadata, partition: int) -> TopicPartition:

@@ -14,8 +14,9 @@ from typing import TypeAlias, TypeVar
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile
 from txlog.client.coordinator import Coordinator
+from txlog.client.patience import limited
 from txlog.client.placing import Placer
-from txlog.client.session import Session, limited
+from txlog.client.session import Session
 from txlog.config import ProducerConfig
 from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Gather, Program
@@ -125,7 +126,7 @@ class Sender:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a round is at work."""
+        """Whether a round is at work, the sealing after it included."""
         return bool(self._in_flight)
 
     def hurry(self) -> None:
@@ -325,7 +326,6 @@ class Sender:
                 assert batch.draft is not None
                 if (batch.draft.producer_id, batch.draft.producer_epoch) == self._identity():
                     self._sequences[batch.tp] = batch.draft.last_sequence + 1
-            self._landed(batch)
 
     def _settle_failed(self, batch: Batch, error: Exception) -> None:
         if self._try_again(batch, error):
@@ -345,13 +345,6 @@ class Sender:
             self._on_error(final)
         for each in (batch, *dropped):
             each.failed(final)
-        with self.condition:
-            self._landed(batch)
-
-    def _landed(self, batch: Batch) -> None:
-        """With the lock held: the batch has its final outcome; a flush need not wait for what else the round does."""
-        self._in_flight = [other for other in self._in_flight if other is not batch]
-        self.condition.notify_all()
 
     def _try_again(self, batch: Batch, error: Exception) -> bool:
         """Whether the batch is to be sent once more; schedules it."""

@@ -9,26 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from txlog.client.patience import Patience
 from txlog.client.runtime import Runtime
 from txlog.clock import Clock
-from txlog.core.effects import Effect, Gather, Program, Sleep
+from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
-from txlog.errors import (
-    ConcurrentTransactionsError,
-    CoordinatorContentionError,
-    OutcomeUnknownError,
-    RetriableError,
-    StorageError,
-    TxlogTimeoutError,
-    UnstableOffsetCommitError,
-)
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import load, refresh
 from txlog.protocol.transactions import EndResult
 
-__all__ = ["Call", "EndResult", "Session", "TopicPartition", "limited"]
+__all__ = ["Call", "EndResult", "Session", "TopicPartition"]
 
 LONG_TAIL_RECORDS = 512
 LONG_TAIL_AGE_MS = 5000
@@ -47,26 +39,23 @@ class Session:
         self,
         runtime: Runtime,
         *,
-        who: str,
-        timeout_ms: int,
-        setting: str,
-        retries: int,
+        patience: Patience,
         retry_backoff_ms: int,
         retry_backoff_max_ms: int,
         metadata_max_age_ms: int,
     ) -> None:
         self.runtime = runtime
-        self.who = who
-        """Begins messages: which client this is."""
-        self.timeout_ms = timeout_ms
-        self.setting = setting
-        """The configuration key of `timeout_ms`, for messages."""
-        self.retries = retries
+        self.patience = patience
         self.metadata_max_age_ms = metadata_max_age_ms
         self._retry_backoff_ms = retry_backoff_ms
         self._retry_backoff_max_ms = retry_backoff_max_ms
         self._lock = threading.Lock()
         self._views: Views = {}
+
+    @property
+    def who(self) -> str:
+        """Begins messages: which client this is."""
+        return self.patience.who
 
     @property
     def clock(self) -> Clock:
@@ -83,38 +72,23 @@ class Session:
             retry_backoff_ms=self._retry_backoff_ms, retry_backoff_max_ms=self._retry_backoff_max_ms
         )
 
-    def call(self, what: str, program: Call[T], timeout_ms: int | None = None, *, wait: bool = True) -> T:
+    def call(self, what: str, program: Call[T], *, wait: bool = True) -> T:
         """Runs a protocol call and keeps the views that it returns.
 
         Errors that allow the same call again are followed by it, until the time or `retries` is used up: then a
         TxlogTimeoutError is raised for trouble with the store, else the error itself. What a call that ran out of time
         has done is unknown; the same call joins it. Without `wait` the outcome of others' transactions is not waited for.
         """
-        limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
-        deadline_ms = self.clock.monotonic_ms() + limit_ms
         ctx = self.context()
-        attempt = 0
-        while True:
+
+        def attempt() -> Program[tuple[Views, Views, T]]:
             before = self._views
-            try:
-                after, result = self.runtime.run(
-                    limited(program(ctx, before), self.clock, deadline_ms, lambda: self._late(what, limit_ms, None))
-                )
-            except TxlogTimeoutError:
-                raise
-            except (RetriableError, OutcomeUnknownError) as error:
-                left_ms = deadline_ms - self.clock.monotonic_ms()
-                if not wait and isinstance(error, UnstableOffsetCommitError | ConcurrentTransactionsError):
-                    raise
-                if attempt >= self.retries or left_ms <= 0:
-                    if isinstance(error, StorageError | CoordinatorContentionError):
-                        raise self._late(what, limit_ms, error) from error
-                    raise
-                self.clock.sleep_ms(min(self.runtime.ids.jitter(ctx.backoff_ms(attempt)), left_ms))
-                attempt += 1
-                continue
-            self.keep(before, after)
-            return result
+            after, result = yield from program(ctx, before)
+            return before, after, result
+
+        before, after, result = self.patience.run(self.runtime.driver, ctx, what, attempt, wait=wait)
+        self.keep(before, after)
+        return result
 
     def keep(self, before: Views, after: Views) -> None:
         """Takes over the views of `after` that are not in `before`; another thread may have done so too."""
@@ -153,42 +127,7 @@ class Session:
         views = self._views
         return {tp: views[tp] for tp in partitions}
 
-    def _late(self, what: str, limit_ms: int, error: Exception | None) -> TxlogTimeoutError:
-        cause = f": {error}" if error is not None else ""
-        return TxlogTimeoutError(
-            f"{self.who}: {what} did not finish within {limit_ms} ms ({self.setting}){cause}. What it has done is unknown; repeat the same call"
-        )
-
 
 def _is_long(view: PartitionView) -> bool:
     tail = view.tail
     return len(tail) > LONG_TAIL_RECORDS and tail[0].record.segment_base != tail[-1].record.segment_base
-
-
-def limited(program: Program[T], clock: Clock, deadline_ms: int, late: Callable[[], TxlogTimeoutError]) -> Program[T]:
-    """`program`, abandoned by raising `late()` before the first effect that comes after `deadline_ms`.
-
-    Abandoning is what a crash does, at a place of our choosing: every program survives it.
-    """
-    answer: Any = None
-    failure: Exception | None = None
-    while True:
-        try:
-            effect: Effect = program.send(answer) if failure is None else program.throw(failure)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        answer, failure = None, None
-        left_ms = deadline_ms - clock.monotonic_ms()
-        if left_ms < 0:
-            program.close()
-            raise late()
-        match effect:
-            case Gather(programs):
-                effect = Gather(tuple(limited(each, clock, deadline_ms, late) for each in programs))
-            case Sleep(ms):
-                effect = Sleep(min(ms, left_ms + 1))
-        try:
-            answer = yield effect
-        except Exception as error:
-            failure = error

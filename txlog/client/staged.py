@@ -12,6 +12,7 @@ from typing import Self
 
 from txlog.client.coordinator import Coordinator, txn_version
 from txlog.client.groups import GroupOffsets
+from txlog.client.patience import Patience
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
@@ -157,10 +158,7 @@ def producer_session(runtime: Runtime, config: ProducerConfig, who: str) -> Sess
     """A session with a producer's settings."""
     return Session(
         runtime,
-        who=who,
-        timeout_ms=config.max_block_ms,
-        setting="max.block.ms",
-        retries=config.retries,
+        patience=Patience(who=who, timeout_ms=config.max_block_ms, setting="max.block.ms", retries=config.retries),
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
         metadata_max_age_ms=config.metadata_max_age_ms,

@@ -83,9 +83,7 @@ class Topics:
         return TopicDescription.of(self._runtime.topic(name, 0))
 
     def names(self) -> tuple[TopicDescription, ...]:
-        if self._runtime.descriptor is None:
-            return ()
-        return tuple(TopicDescription.of(found) for found in self._runtime.run(protocol.list_topics()))
+        return tuple(TopicDescription.of(found) for found in self._runtime.list_topics())
 
     def alter(
         self,

@@ -34,7 +34,6 @@ from txlog.storage.arrow_schema import (
     OFFSET_FIELD,
     TIMESTAMP_COLUMN,
     TIMESTAMP_FIELD,
-    decode_ipc,
     find_columns,
     read_ipc,
     select_fields,
@@ -203,10 +202,12 @@ def read_inline_rows(
 ) -> pa.RecordBatch:
     """Rows that ride in a commit record, in the form of `read_ranges`. Raises CorruptRecordError, beginning with `where`."""
     wanted = _wanted_fields(fields, columns)
-    table = decode_ipc(payload, wanted, where=where)
+    stored = read_ipc(payload, where)
     first, last = row_range.first_row, row_range.first_row + row_range.rows
-    if last > table.num_rows:
-        raise CorruptRecordError(f"{where}: rows up to {last} are referenced, and there are {table.num_rows}")
+    # Counted before columns are chosen: a table without columns has no rows.
+    if last > stored.num_rows:
+        raise CorruptRecordError(f"{where}: rows up to {last} are referenced, and there are {stored.num_rows}")
+    table = select_fields(stored, wanted, where)
     offsets = np.arange(row_range.base_offset, row_range.base_offset + row_range.rows, dtype=np.int64)
     timestamps = np.full(row_range.rows, row_range.timestamp, dtype=np.int64)
     return _one_batch(_with_offsets(table.slice(first, row_range.rows), offsets, timestamps))
@@ -345,6 +346,8 @@ def _row_groups(metadata: Any) -> tuple[int, ...]:
 
 def _with_offsets(table: pa.Table, offsets: NDArray[np.int64], timestamps_ms: NDArray[np.int64]) -> pa.Table:
     stamps = pa.array(timestamps_ms * 1000, pa.int64()).cast(TIMESTAMP_FIELD.type)
+    if not table.num_columns:
+        return pa.table([pa.array(offsets, pa.int64()), stamps], schema=pa.schema([OFFSET_FIELD, TIMESTAMP_FIELD]))
     return table.append_column(OFFSET_FIELD, pa.array(offsets, pa.int64())).append_column(TIMESTAMP_FIELD, stamps)
 
 

@@ -1,0 +1,146 @@
+"""What the client's calls cost in requests (DESIGN 8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.client.world import ORDERS, orders, rows_of, tp
+
+
+def waits_for_all(store, *, staged=False, **settings):
+    """A producer whose sends of one transaction all go out in one flush."""
+    return store.producer("loader", staged=staged, linger_ms=10**6, **settings)
+
+
+def test_warm_append_is_one_conditional_put(world, store):
+    with store.producer() as producer:
+        producer.send("orders", orders(1), partition=0).result()
+        with world.counting.counting() as cost:
+            producer.send("orders", orders(2), partition=0).result()
+    assert str(cost.requests()).startswith("1 put_if_absent, ")
+    assert cost.total == 1
+
+
+def test_warm_append_of_a_file_is_one_more(world, store):
+    with store.producer(inline_max_bytes=0) as producer:
+        producer.send("orders", orders(1), partition=0).result()
+        with world.counting.counting() as cost:
+            producer.send("orders", orders(2), partition=0).result()
+    assert (cost.write_file, cost.put_if_absent, cost.total) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_eager_transaction(world, store, partitions):
+    with waits_for_all(store) as producer:
+        for warm in (False, True):
+            with world.counting.counting() as cost, producer.transaction():
+                for partition in range(partitions):
+                    producer.send("orders", orders(partition), partition=partition)
+            assert cost.put_if_absent == 2 * partitions + 3
+            if warm:
+                assert cost.total == cost.put_if_absent
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_staged_transaction(world, store, partitions):
+    with waits_for_all(store, staged=True) as producer:
+        for warm in (False, True):
+            with world.counting.counting() as cost, producer.transaction():
+                for partition in range(partitions):
+                    producer.send("orders", orders(partition), partition=partition)
+            assert (cost.put_if_absent, cost.write_file) == (partitions + 2, partitions)
+            if warm:
+                assert cost.total == 2 * partitions + 2
+
+
+def test_unconditional_offsets_count_as_one_partition_of_a_staged_transaction(world, store):
+    with waits_for_all(store, staged=True) as producer:
+        for _ in range(2):
+            with world.counting.counting() as cost, producer.transaction():
+                producer.send("orders", orders(1), partition=0)
+                producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
+    assert (cost.put_if_absent, cost.write_file, cost.total) == (2 + 2, 1, 5)
+
+
+def test_conditional_offsets_of_a_staged_transaction(world, store):
+    groups = ["one", "two"]
+    with waits_for_all(store, staged=True) as producer:
+        for turn in (None, 1):
+            with world.counting.counting() as cost, producer.transaction():
+                for partition in range(4):
+                    producer.send("orders", orders(1), partition=partition)
+                for group in groups:
+                    producer.send_offsets_to_transaction(
+                        {tp("orders", 0): (turn or 0) + 1}, group, expected={tp("orders", 0): turn}
+                    )
+            assert cost.put_if_absent == 4 + 3 + 2 * len(groups)
+
+
+def test_init_is_one_conditional_put(world, store):
+    for number in range(3):
+        producer = world.open().producer("loader")
+        with world.counting.counting() as cost:
+            producer.init_transactions()
+        assert cost.put_if_absent == 1, number
+        assert (cost.list, cost.get) == (1, number)
+        producer.close()
+
+
+def test_idle_poll_is_one_get_a_partition(world, store):
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    rows_of(consumer)
+    for _ in range(3):
+        with world.counting.counting() as cost:
+            assert consumer.poll(0) is None
+        assert (cost.get, cost.total) == (4, 4)
+
+
+def test_poll_of_one_new_batch_is_one_get_more(world, store):
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    with world.open().producer() as producer:
+        producer.send("orders", orders(1), partition=2).result()
+        rows_of(consumer)
+        producer.send("orders", orders(2), partition=2).result()
+    with world.counting.counting() as cost:
+        assert consumer.poll(0) is not None
+    assert (cost.get, cost.total) == (5, 5)
+
+
+def test_listing_again_is_a_matter_of_age(world, store):
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    rows_of(consumer)
+    world.clock.advance_ms(300_000)
+    with world.counting.counting() as cost:
+        assert consumer.poll(0) is None
+    assert cost.list == 4
+    with world.counting.counting() as cost:
+        assert consumer.poll(0) is None
+    assert (cost.list, cost.total) == (0, 4)
+
+
+def test_latest_offsets_warm_are_one_get_a_partition(world, store):
+    admin = store.admin()
+    admin.list_offsets("orders")
+    with world.counting.counting() as cost:
+        admin.list_offsets("orders")
+    assert (cost.get, cost.total) == (4, 4)
+
+
+def test_opening_a_store_is_one_get(world, store):
+    with world.counting.counting() as cost:
+        world.open()
+    assert cost.total == cost.get == 1
+
+
+def test_sends_do_not_look_at_the_topic_again(world, store):
+    store.create_topic("t", ORDERS)
+    with store.producer() as producer:
+        producer.send("t", orders(1)).result()
+        with world.counting.counting() as cost:
+            for number in range(20):
+                producer.send("t", orders(number)).result()
+        assert cost.total == 20
+        world.clock.advance_ms(300_000)
+        with world.counting.counting() as cost:
+            producer.send("t", orders(99)).result()
+    assert [path for verb, path in cost.calls() if verb == "get"] == ["t/topic.00000000000000000001.json"]

@@ -1,0 +1,191 @@
+"""Plans and tasks, as another process gets them."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from tests.client.world import ORDERS, many, orders, tp
+from txlog.client import reading
+from txlog.core import envelope
+from txlog.core.records import Clean, CleanedRun, SegmentIndex
+from txlog.errors import (
+    InvalidConfigurationError,
+    MissingObjectError,
+    OffsetOutOfRangeError,
+    SchemaMismatchError,
+    UnknownTopicOrPartitionError,
+)
+from txlog.storage.memory import MemoryObjectStore
+
+
+@pytest.fixture
+def filled(world, store):
+    """orders-0: a sealed segment of inline rows and a file, and a tail of both."""
+    store.create_topic("mixed", ORDERS, config={"segment.batches": 3})
+    with store.producer() as producer:
+        producer.send("mixed", orders(0, 1)).result()
+        producer.send("mixed", many(5000, 2)).result()
+        producer.send("mixed", orders(5002)).result()
+        producer.send("mixed", orders(5003)).result()
+        producer.send("mixed", many(5000, 5004)).result()
+        producer.flush()
+    return store
+
+
+def task_of(store, start=0, end=None, **more):
+    plan = reading.plan(store.runtime, "mixed", 0, start, end)
+    (task,) = reading.tasks(store.runtime, [plan], **more)
+    return task
+
+
+def ids(task, store, **more):
+    return [i for batch in reading.read_task(task, store, **more) for i in batch.column("id").to_pylist()]
+
+
+def test_task_crosses_processes(world, filled):
+    task = pickle.loads(pickle.dumps(task_of(filled)))
+    assert task.rows == 10_004
+    assert ids(task, world.memory) == list(range(10_004))
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 3), (1, 2), (1999, 5003), (5001, 5005), (10_003, None), (10_004, None)])
+def test_ranges(world, filled, start, end):
+    assert ids(task_of(filled, start, end), world.memory) == list(range(start, 10_004 if end is None else end))
+
+
+def test_columns_and_where_the_rows_lie(world, filled):
+    task = task_of(filled, 4999, 5004, columns=["name"], metadata_columns=["_partition", "_offset", "_topic"])
+    table = pa.Table.from_batches(reading.read_task(task, world.memory))
+    assert table.column_names == ["name", "_partition", "_offset", "_topic"]
+    assert table.column("_offset").to_pylist() == list(range(4999, 5004))
+    assert set(table.column("_topic").to_pylist()) == {"mixed"}
+    assert table.schema.field("_partition").type == pa.int32()
+
+
+def test_columns_in_the_order_asked_for(world, filled):
+    task = task_of(filled, 0, 1, columns=["name", "id"], metadata_columns=[])
+    (batch,) = reading.read_task(task, world.memory)
+    assert batch.to_pylist() == [{"name": "n0", "id": 0}]
+
+
+def test_no_column_at_all(world, filled):
+    task = task_of(filled, columns=[], metadata_columns=["_offset"])
+    assert sum(batch.num_rows for batch in reading.read_task(task, world.memory)) == 10_004
+
+
+def test_columns_that_cannot_be(filled):
+    with pytest.raises(
+        SchemaMismatchError, match=r"'mixed' has no column 'nam'. Did you mean 'name'\? Its columns are id, name"
+    ):
+        task_of(filled, columns=["nam"])
+    with pytest.raises(InvalidConfigurationError, match="'_size' is no column that txlog adds"):
+        task_of(filled, metadata_columns=["_size"])
+    with pytest.raises(InvalidConfigurationError, match=r"isolation.level = 'chaos'"):
+        reading.plan(filled.runtime, "mixed", 0, 0, None, "chaos")
+    with pytest.raises(OffsetOutOfRangeError, match="mixed-0: offset 10005 is out of range, the log holds 0 to 10004"):
+        reading.plan(filled.runtime, "mixed", 0, 10_005, None)
+    with pytest.raises(UnknownTopicOrPartitionError, match="'mixed' has no partition 1: it has 1, numbered 0 to 0"):
+        reading.plan(filled.runtime, "mixed", 1, 0, None)
+
+
+def test_batches_are_cut(world, filled):
+    sizes = [batch.num_rows for batch in reading.read_task(task_of(filled), world.memory, max_rows=1000)]
+    assert max(sizes) == 1000
+    assert sum(sizes) == 10_004
+
+
+def test_plans_of_several_partitions_in_one_go(world, store):
+    with store.producer() as producer:
+        producer.send("orders", orders(*range(40)), key="id")
+    session = reading.read_session(world.open().runtime)
+    ranges = {tp("orders", n): (0, None) for n in range(4)}
+    plans = reading.plan_reads(session, ranges)
+    tasks = reading.tasks(session.runtime, list(plans.values()))
+    assert sorted(i for task in tasks for i in ids(task, world.memory)) == list(range(40))
+    assert reading.plan_reads(session, {}) == {}
+
+
+def test_planning_goes_without_pyarrow():
+    code = (
+        "import sys; import txlog.client.reading, txlog.client.offsets, txlog.client.staged, txlog.client.runtime; "
+        "sys.exit('pyarrow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# -- while a clean-up goes on ---------------------------------------------------------------------------------------
+
+
+def clean_up(memory: MemoryObjectStore, store) -> None:
+    """Replaces the sealed segment by a cleaned run of the same rows and takes the old files away, as vacuum does later."""
+    names = memory.list("mixed/0/")
+    (old,) = (name for name in names if name.endswith("-0.index"))
+    index, _ = envelope.decode(memory.get(f"mixed/0/{old}"), SegmentIndex, old)
+    from txlog.storage.segment_file import write_rows_file
+
+    topic = store.runtime.topic("mixed")
+    plan = reading.plan(store.runtime, "mixed", 0, index.base_offset, index.end_offset)
+    (task,) = reading.tasks(store.runtime, [plan])
+    unique = "ab" * 16
+    run = CleanedRun(base_offset=index.base_offset, end_offset=index.end_offset, generation=1, unique=unique)
+    rows = list(reading.read_task(task, memory))
+    file = write_rows_file(memory, "mixed", f"0/{run.name.parquet}", rows, topic.schema, offset_column=True)
+    import msgspec
+
+    from txlog.core.records import IndexedFile, IndexEntry
+
+    merged = msgspec.structs.replace(
+        index,
+        generation=1,
+        last_digest="",
+        files=(IndexedFile(**msgspec.structs.asdict(file), schema_id=0, offset_column=True),),
+        entries=(
+            IndexEntry(
+                base_offset=index.base_offset,
+                records=file.rows,
+                kind="data",
+                producer_id=-1,
+                producer_epoch=-1,
+                base_sequence=-1,
+                transactional=False,
+                timestamp=index.entries[-1].timestamp,
+                file=0,
+            ),
+        ),
+    )
+    memory.put(f"mixed/0/{run.name.index}", envelope.encode(merged))
+    clean = Clean(number=0, runs=(run,), created_at=1)
+    memory.put("mixed/0/00000000000000000000.clean", envelope.encode(clean))
+    memory.delete(f"mixed/0/{old}")
+    for file in index.files:
+        memory.delete(f"mixed/{file.path}")
+
+
+@pytest.mark.parametrize("read_before", [0, 1, 3])
+def test_reader_that_finds_its_files_gone_goes_on_from_its_offset(world, filled, read_before):
+    batches = reading.read_task(task_of(filled), world.memory, max_rows=1000)
+    seen = [i for _ in range(read_before) for i in next(batches).column("id").to_pylist()]
+    clean_up(world.memory, world.open())
+    seen += [i for batch in batches for i in batch.column("id").to_pylist()]
+    assert seen == list(range(10_004))
+
+
+def test_consumer_goes_on_too(world, filled):
+    consumer = filled.consumer("mixed", auto_offset_reset="earliest", max_poll_records=1)
+    seen = [consumer.poll(0).column("id")[0].as_py()]
+    clean_up(world.memory, world.open())
+    seen += [i for batch in consumer.iterate() for i in batch.column("id").to_pylist()]
+    assert seen == list(range(10_004))
+
+
+def test_what_stays_gone_is_an_error_that_names_it(world, filled):
+    task = task_of(filled)
+    (name, *_) = world.memory.list("mixed/0/rows/")
+    world.memory.delete(f"mixed/0/rows/{name}")
+    with pytest.raises(MissingObjectError, match=name):
+        ids(task, world.memory)

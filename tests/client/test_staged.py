@@ -1,0 +1,187 @@
+"""Staged transactions by hand, as Spark's driver makes them; sessions and their patience."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.client.world import ORDERS, orders, tp
+from txlog.client.coordinator import merge_parts
+from txlog.client.groups import GroupOffsets
+from txlog.client.reading import read_session
+from txlog.client.staged import StagedTransaction
+from txlog.client.staged_files import StagedFiles
+from txlog.core.groups import OffsetsCondition
+from txlog.core.records import OffsetEntry, OffsetValue, StagedPart
+from txlog.errors import (
+    CommitFailedError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    TransactionalIdNotFoundError,
+    TxlogTimeoutError,
+)
+from txlog.storage.arrow_schema import conform
+from txlog.testing.failing_store import Fault
+
+
+def staged(store, txn, *ids, partition=0):
+    files = StagedFiles(store.runtime, txn.txn)
+    topic = store.runtime.topic("orders")
+    files.add(topic, conform(orders(*ids), topic.schema, topic="orders"), partition)
+    return files.finish()
+
+
+def test_commit_and_the_next_transaction_of_the_same_instance(world, store):
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    for number in range(3):
+        assert txn.producer_epoch == number
+        parts = staged(store, txn, number, number + 10)
+        assert txn.commit(parts, version=number).skipped is False
+    assert txn.commit(staged(store, txn, 99), version=2).skipped is True
+    assert world.read() == [0, 10, 1, 11, 2, 12]
+
+
+def test_nothing_to_commit_writes_nothing(world, store):
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    with world.counting.counting() as cost:
+        txn.commit()
+        txn.abort()
+    assert cost.total == 0
+
+
+def test_drawn_id_is_forgotten(world, store):
+    txn = StagedTransaction.begin(store.runtime)
+    assert txn.drawn
+    assert txn.transactional_id.startswith("__spark-")
+    with pytest.raises(InvalidRequestError, match=r"txn.version 1 needs a transactional.id of your own"):
+        txn.commit(staged(store, txn, 1), version=1)
+    txn.commit(staged(store, txn, 1))
+    assert txn.forget()
+    with pytest.raises(TransactionalIdNotFoundError):
+        store.admin().describe_transaction(txn.transactional_id)
+    assert world.read() == [1]
+    assert not StagedTransaction.begin(store.runtime, "mine").forget()
+
+
+def test_second_instance_fences_the_first(world, store):
+    one = StagedTransaction.begin(store.runtime, "nightly")
+    parts = staged(store, one, 1)
+    two = StagedTransaction.begin(world.open().runtime, "nightly")
+    with pytest.raises(ProducerFencedError, match=r"'nightly' .*was fenced before it could commit"):
+        one.commit(parts)
+    two.commit(staged(store, two, 2))
+    assert world.read() == [2]
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_abort_after_an_attempted_commit_tells_what_won(world, store, landed):
+    fault = Fault(action="lose_reply", moment="after", match=r"put_if_absent .*PREPARE_COMMIT")
+    outage, other = world.outage(*([fault] if landed else []), max_block_ms=300)
+    txn = StagedTransaction.begin(other.runtime, "nightly")
+    parts = staged(other, txn, 1)
+    outage.pattern = "get __transaction_state" if landed else "__transaction_state"
+    with pytest.raises(OutcomeUnknownError, match="Repeat the same call"):
+        txn.commit(parts)
+    outage.pattern = None
+    assert txn.abort().already_committed is landed
+    assert world.read() == ([1] if landed else [])
+
+
+def test_offsets_ride_along(world, store):
+    source = tp("orders", 3)
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    plain = GroupOffsets(group="g", offsets={source: OffsetValue(offset=0)})
+    txn.commit(staged(store, txn, 1), offsets=[plain])
+    condition = OffsetsCondition(expected={source: 7})
+    wrong = GroupOffsets(group="g", offsets={source: OffsetValue(offset=8)}, condition=condition)
+    with pytest.raises(CommitFailedError, match="started from offset 7, but 0 is committed now"):
+        txn.commit(staged(store, txn, 2), offsets=[wrong])
+    txn.abort()
+    right = GroupOffsets(
+        group="g", offsets={source: OffsetValue(offset=8)}, condition=OffsetsCondition(expected={source: 0})
+    )
+    txn.commit(staged(store, txn, 3), offsets=[right])
+    assert world.read() == [1, 3]
+    assert store.consumer(group_id="g").committed(source)[source].offset == 8
+
+
+def test_parts_of_a_partition_are_merged():
+    def offset(value, partition=0, group="g"):
+        return OffsetEntry(group=group, topic="t", partition=partition, value=OffsetValue(offset=value))
+
+    parts = merge_parts(
+        [
+            StagedPart(topic="o", partition=3, entries=(offset(1), offset(2, 1))),
+            StagedPart(topic="empty", partition=0),
+            StagedPart(topic="o", partition=3, entries=(offset(5), offset(6, group="f"))),
+        ]
+    )
+    assert parts == (StagedPart(topic="o", partition=3, entries=(offset(6, group="f"), offset(5), offset(2, 1))),)
+
+
+def test_parts_of_different_schemas_cannot_be_one_batch(world, store):
+    import pyarrow as pa
+
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    old = staged(store, txn, 1)
+    store.alter_topic("orders", add_columns=pa.schema([("more", pa.int8())]))
+    with pytest.raises(
+        InvalidRequestError, match="orders-0: staged files of schema 0 and of schema 1 cannot be one batch"
+    ):
+        txn.commit([*old, *staged(store, txn, 2)])
+    txn.abort()
+    assert world.read() == []
+
+
+# -- patience ---------------------------------------------------------------------------------------------------------
+
+
+def test_trouble_with_the_store_is_ridden_out(world, store):
+    failing, other = world.failing(Fault(action="fail", match=r"(get|list) orders/", times=5))
+    assert other.admin().list_offsets("orders")[tp("orders", 0)].offset == 0
+    assert len(failing.operations) > 5
+
+
+def test_time_is_limited_and_the_message_says_by_which_setting(world, store):
+    _, other = world.failing(Fault(action="fail", match=r"list orders/\d", times=10**6))
+    before = world.clock.monotonic_ms()
+    message = (
+        r"admin of memory://: looking up offsets did not finish within 3000 ms \(default.api.timeout.ms\): "
+        r"memory://: injected failure before list 'orders/\d/'"
+    )
+    with pytest.raises(TxlogTimeoutError, match=message):
+        other.admin(default_api_timeout_ms=3000).list_offsets("orders")
+    assert world.clock.monotonic_ms() - before <= 3100
+
+
+def test_retries_are_limited(world, store):
+    failing, other = world.failing(Fault(action="fail", match=r"list orders/0/", times=10**6))
+    with pytest.raises(TxlogTimeoutError):
+        other.admin(retries=3).list_offsets("orders")
+    assert sum(operation == "list orders/0/" for operation in failing.operations) == 4
+
+
+def test_a_failed_call_keeps_the_views(world, store):
+    outage, other = world.outage()
+    session = read_session(other.runtime, default_api_timeout_ms=100)
+    session.fresh_views([tp("orders", 0)], "looking")
+    views = session.views
+    outage.pattern = "orders/"
+    with pytest.raises(TxlogTimeoutError):
+        session.fresh_views([tp("orders", 0), tp("orders", 1)], "looking")
+    assert session.views is views
+
+
+def test_long_tail_is_listed_again_once_its_first_segment_is_finished(world, store, monkeypatch):
+    monkeypatch.setattr("txlog.client.session.LONG_TAIL_RECORDS", 5)
+    store.create_topic("small", ORDERS, config={"segment.batches": 4})
+    consumer = world.open().consumer("small", auto_offset_reset="earliest")
+    with store.producer() as producer:
+        for number in range(10):
+            producer.send("small", orders(number)).result()
+            assert consumer.poll(0).num_rows == 1
+    view = consumer._session.views[tp("small", 0)]
+    assert len(view.tail) == 10
+    world.clock.advance_ms(5000)
+    assert consumer.poll(0) is None
+    assert len(consumer._session.views[tp("small", 0)].tail) == 2

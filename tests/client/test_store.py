@@ -1,0 +1,456 @@
+"""Opening a store, its topics, and what is refused: the messages that a user sees."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+import txlog
+from tests.client.world import ORDERS, World, orders, rows_of, tp
+from txlog.core import envelope
+from txlog.core.records import StoreConstants, StoreDescriptor
+from txlog.errors import (
+    ClockSkewError,
+    CorruptRecordError,
+    IllegalStateError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidRequestError,
+    InvalidTopicError,
+    NotAStoreError,
+    SchemaMismatchError,
+    TopicExistsError,
+    UnknownOptionError,
+    UnknownTopicOrPartitionError,
+    UnsupportedStoreError,
+)
+from txlog.storage.local import LocalObjectStore
+from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock
+
+# -- opening ----------------------------------------------------------------------------------------------------------
+
+
+def test_package_offers_the_calls():
+    assert txlog.open is not None
+    assert {"Store", "Producer", "Consumer", "Admin"} <= set(dir(txlog))
+    assert txlog.client.TopicPartition("a", 1) == tp("a", 1)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = txlog.client.nothing
+
+
+def test_empty_location_becomes_a_store_with_its_first_topic(tmp_path):
+    root = tmp_path / "log"
+    store = txlog.open(str(root))
+    assert store.topics() == ()
+    assert not root.exists()
+    admin = store.admin()
+    assert (admin.list_transactions(), admin.list_groups(), admin.find_hanging()) == ((), (), ())
+    assert admin.expire() == type(admin.expire())()
+    store.create_topic("orders", ORDERS)
+    assert (root / "txlog.json").exists()
+    assert [topic.name for topic in txlog.open(str(root)).topics()] == ["orders"]
+    store.close()
+
+
+def test_nothing_is_written_to_an_empty_location_without_a_topic(world):
+    store = world.open()
+    empty = "memory:// is empty, there is no store yet"
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"topic 'orders' does not exist: {empty}. Check the URL"):
+        store.consumer("orders")
+    with pytest.raises(UnknownTopicOrPartitionError, match=empty):
+        store.topic("orders")
+    with pytest.raises(UnknownTopicOrPartitionError, match=empty):
+        store.delete_topic("orders")
+    with store.producer() as producer, pytest.raises(UnknownTopicOrPartitionError, match=empty):
+        producer.send("orders", orders(1))
+    with pytest.raises(NotAStoreError, match=f"{empty}; check the URL, or create a topic first"):
+        store.producer("loader").init_transactions()
+    admin = store.admin()
+    with pytest.raises(txlog.TransactionalIdNotFoundError, match=empty):
+        admin.describe_transaction("x")
+    with pytest.raises(txlog.GroupIdNotFoundError, match=empty):
+        admin.describe_group("x")
+    with pytest.raises(NotAStoreError, match=empty):
+        admin.delete_offsets("g", [tp("orders", 0)])
+    with pytest.raises(NotAStoreError, match=empty):
+        admin.fence("x")
+    assert world.memory.list("") == []
+
+
+def test_directory_that_is_no_store(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(NotAStoreError, match=r"holds 1 objects or folders, 'notes.txt' for one, and no txlog.json"):
+        txlog.open(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == ["notes.txt"]
+
+
+def put_descriptor(world: World, **changes) -> None:
+    descriptor = StoreDescriptor(store_id="s", created_at=1, constants=StoreConstants())
+    world.memory.put("txlog.json", envelope.encode(msgspec.structs.replace(descriptor, **changes)))
+
+
+def test_newer_format_is_refused(world):
+    put_descriptor(world, version=2)
+    with pytest.raises(UnsupportedStoreError, match=r"txlog.json: format version 2.*upgrade pyspark-txlog"):
+        world.open()
+
+
+def test_unknown_feature_is_refused(world):
+    put_descriptor(world, features=("txn-v2", "warp-drive"))
+    with pytest.raises(
+        UnsupportedStoreError, match=r"memory://: the store needs warp-drive, and this txlog knows .*upgrade"
+    ):
+        world.open()
+
+
+def test_damaged_descriptor_is_named(world, store):
+    data = bytearray(world.memory.get("txlog.json"))
+    data[20] ^= 4
+    world.memory.put("txlog.json", bytes(data))
+    with pytest.raises(CorruptRecordError, match=r"txlog.json: checksum"):
+        world.open()
+
+
+def test_backend_that_overwrites_is_refused():
+    class Overwriting(MemoryObjectStore):
+        def put_if_absent(self, path, data):
+            self.put(path, data)
+            return txlog.storage.object_store.PutOutcome.WRITTEN
+
+    store = txlog.open("memory://overwriting", object_store=Overwriting("overwriting"))
+    with pytest.raises(
+        UnsupportedStoreError, match="memory://overwriting: the backend ignores the condition of a create"
+    ):
+        store.create_topic("orders", ORDERS)
+
+
+def test_wrong_clock_is_refused(tmp_path):
+    store = txlog.open("x", object_store=LocalObjectStore(str(tmp_path / "skewed")), clock=ManualClock(now_ms=10**12))
+    with pytest.raises(ClockSkewError, match=r"this machine's clock is .* s behind the store's"):
+        store.create_topic("orders", ORDERS)
+    assert not (tmp_path / "skewed" / "txlog.json").exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://AKIAKEY:hunter2@bucket/log",
+        "http://user:hunter2@host/log",
+        "memory://hunter2:hunter2@x",
+        "ftp://me:hunter2@host/x",
+    ],
+)
+def test_credentials_never_appear(url):
+    options = {"key": "AKIAKEY", "secret": "hunter2", "password": "hunter2"}
+    with pytest.raises((InvalidRequestError, UnsupportedStoreError)) as caught:
+        txlog.open(url, storage_options=options).create_topic("t")
+    texts = [str(caught.value), *getattr(caught.value, "__notes__", [])]
+    cause = caught.value.__cause__ or caught.value.__context__
+    texts += [str(cause)] if cause is not None else []
+    assert not any("hunter2" in text for text in texts)
+
+
+def test_representations_hold_no_credentials():
+    memory = MemoryObjectStore("safe")
+    store = txlog.open("s3://AKIA:hunter2@bucket/log", storage_options={"secret": "hunter2"}, object_store=memory)
+    store.create_topic("orders", ORDERS)
+    from txlog.client import reading
+
+    plan = reading.plan(store.runtime, "orders", 0, 0, None)
+    (task,) = reading.tasks(store.runtime, [plan])
+    for thing in (store, store.runtime, store.producer(), store.consumer("orders"), task):
+        assert "hunter2" not in repr(thing)
+    assert (task.url, task.storage_options) == ("s3://AKIA:hunter2@bucket/log", {"secret": "hunter2"})
+    store.close()
+
+
+def test_unknown_storage_option(tmp_path):
+    with pytest.raises(UnknownOptionError, match=r"storage option 'fsink' is unknown.*Did you mean 'fsync'\?"):
+        txlog.open(str(tmp_path), storage_options={"fsink": True})
+
+
+def test_closing_a_store_closes_what_it_made(world):
+    store = world.open()
+    store.create_topic("orders", ORDERS)
+    producer = store.producer("loader")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", orders(1)).result()
+    consumer = store.consumer("orders", group_id="g")
+    with store:
+        pass
+    store.close()
+    for call in (store.topics, store.producer, store.consumer, store.admin):
+        with pytest.raises(IllegalStateError, match="is closed; open it again"):
+            call()
+    with pytest.raises(IllegalStateError):
+        producer.begin_transaction()
+    with pytest.raises(IllegalStateError):
+        consumer.poll(0)
+    assert world.read() == []
+    assert world.open().admin().describe_transaction("loader").state == "COMPLETE_ABORT"
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_topic_is_described(world, store):
+    made = store.create_topic("t", ORDERS, partitions=3, config={"segment.batches": 7, "key.columns": "id"})
+    assert made == world.open().topic("t")
+    assert (made.name, made.partitions, made.schema_id, made.version) == ("t", 3, 0, 0)
+    assert made.config == {"key.columns": "id", "segment.batches": "7"}
+    assert made.schema.remove_metadata().names == ["id", "name"]
+    assert [field.id for field in made.fields] == [1, 2]
+    assert [topic.name for topic in store.topics()] == ["orders", "t"]
+
+
+@pytest.mark.parametrize(
+    "schema", [ORDERS, list(ORDERS), [("id", pa.int64()), ("name", pa.string())]], ids=["schema", "fields", "pairs"]
+)
+def test_what_can_be_a_schema(store, schema):
+    assert store.create_topic("t", schema).schema.names == ["id", "name"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"name": "a b"}, InvalidTopicError, r"topic name 'a b' is not valid: 1 to 249 of the characters"),
+        ({"name": "__mine"}, InvalidTopicError, "'__mine' is reserved"),
+        ({"name": ".."}, InvalidTopicError, "not valid"),
+        ({"name": "orders"}, TopicExistsError, "topic 'orders' exists already, with 4 partitions"),
+        ({"partitions": 0}, InvalidPartitionsError, "0 is no number of partitions"),
+        ({"config": {"retention.msec": 1}}, InvalidConfigurationError, r"'retention.msec'.*Did you mean 'retention.ms'\?"),
+        ({"config": {"segment.batches": 0}}, InvalidConfigurationError, "segment.batches = 0: expected an integer of at least 1"),
+        ({"config": {"key.columns": "nam"}}, InvalidConfigurationError, r"key.columns names 'nam'.*Did you mean 'name'\?"),
+        ({"config": {"linger.ms": 1}}, InvalidConfigurationError, "it is a setting of the producer, not of the topic"),
+        ({"schema": pa.schema([("n", pa.uint8())])}, SchemaMismatchError, "topic 't': column 'n': Arrow's uint8 .* use int16"),
+        ({"schema": pa.schema([("_offset", pa.int64())])}, SchemaMismatchError, "'_offset'.*belong to txlog"),
+        ({"schema": pa.schema([("a", pa.int8()), ("A", pa.int8())])}, SchemaMismatchError, "differ in case only"),
+        ({"schema": pa.schema([])}, SchemaMismatchError, "a topic needs at least one column"),
+        ({"schema": 7}, SchemaMismatchError, "topic 't': int is no schema: expected a pyarrow.Schema"),
+    ],
+)  # fmt: skip
+def test_topic_that_cannot_be(world, store, arguments, error, message):
+    before = world.memory.list("")
+    with pytest.raises(error, match=message):
+        store.create_topic(**{"name": "t", "schema": ORDERS, **arguments})
+    assert world.memory.list("") == before
+
+
+def test_topic_is_altered(world, store):
+    with store.producer() as producer:
+        producer.send("orders", orders(1), partition=0)
+    store.alter_topic("orders", config={"retention.ms": 5, "segment.batches": 2}, partitions=5)
+    described = store.alter_topic(
+        "orders", remove_config=["retention.ms"], add_columns=pa.schema([("price", pa.float64())])
+    )
+    assert (described.partitions, described.config, described.version) == (5, {"segment.batches": "2"}, 2)
+    assert described.schema_id == 2
+    with store.producer() as producer:
+        producer.send("orders", [{"id": 2, "price": 1.0}], partition=0)
+    assert world.read(column="price") == [None, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"partitions": 3}, InvalidPartitionsError, "'orders' has 4 partitions; 3 would be fewer"),
+        ({"config": {"retention.mss": 1}}, InvalidConfigurationError, "Did you mean 'retention.ms'"),
+        ({"add_columns": pa.schema([pa.field("p", pa.int8(), nullable=False)])}, SchemaMismatchError, "'p' must be nullable"),
+        ({"add_columns": pa.schema([("id", pa.string())])}, SchemaMismatchError, "column 'id': expected int64 not null, found string"),
+        ({"name": "order"}, UnknownTopicOrPartitionError, r"'order' does not exist. Did you mean 'orders'\?"),
+    ],
+)  # fmt: skip
+def test_alteration_that_cannot_be(store, arguments, error, message):
+    before = store.topic("orders")
+    with pytest.raises(error, match=message):
+        store.alter_topic(**{"name": "orders", **arguments})
+    assert store.topic("orders") == before
+
+
+def test_deleted_topic_is_gone_and_its_offsets_are_not_given_again(world, store):
+    with store.producer() as producer:
+        producer.send("orders", orders(1, 2), partition=0)
+    store.delete_topic("orders")
+    with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted"):
+        store.topic("orders")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        store.delete_topic("orders")
+    assert store.topics() == ()
+    store.create_topic("orders", ORDERS, partitions=4)
+    with store.producer() as producer:
+        assert producer.send("orders", orders(3), partition=0).result().base_offset == 3
+    assert world.read() == [3]
+
+
+def test_deleting_a_topic_leaves_no_transaction_hanging(world, store):
+    with store.producer("loader") as producer:
+        producer.begin_transaction()
+        producer.send("orders", orders(1), partition=0).result()
+        world.open().delete_topic("orders")
+        producer.commit_transaction()
+    store.create_topic("orders", ORDERS, partitions=4)
+    start, lso, leo = world.ends()
+    assert start <= lso == leo
+    assert world.read() == []
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_setting_names_the_nearest(world, store):
+    with pytest.raises(InvalidConfigurationError, match=r"'linger.msec'. Did you mean 'linger.ms'\?"):
+        store.producer(linger_msec=1)
+    with pytest.raises(InvalidConfigurationError, match=r"'auto.offset.rest'. Did you mean 'auto.offset.reset'\?"):
+        store.consumer("orders", config={"auto.offset.rest": "latest"})
+    with pytest.raises(
+        InvalidConfigurationError, match=r"unknown .*'isolation.levl'. Did you mean 'isolation.level'\?"
+    ):
+        world.open(**{"isolation.levl": "x"})
+    with pytest.raises(InvalidConfigurationError, match=r"bootstrap.servers'.*there are no servers"):
+        store.producer(bootstrap_servers="localhost:9092")
+    with pytest.raises(InvalidConfigurationError, match=r"linger.ms is given twice: as linger_ms= and in config"):
+        store.producer(config={"linger.ms": 1}, linger_ms=2)
+    with pytest.raises(InvalidConfigurationError, match=r"linger.ms = 'soon': expected an integer of at least 0"):
+        world.open(**{"linger.ms": "soon"})
+
+
+def test_settings_layers(tmp_path, monkeypatch):
+    file = tmp_path / "txlog.toml"
+    file.write_text(
+        '[consumer]\n"max.poll.records" = 11\n"auto.offset.reset" = "earliest"\n[topic]\nsegment.batches = 2\n'
+    )
+    monkeypatch.setenv("TXLOG_CONFIG", str(file))
+    memory = MemoryObjectStore()
+
+    def polled(config=None, **call):
+        store = txlog.open("memory://", config=config, object_store=memory)
+        if not store.topics():
+            store.create_topic("orders", ORDERS)
+            with store.producer() as producer:
+                producer.send("orders", orders(*range(100)))
+        batch = store.consumer("orders", **call).poll(0)
+        store.close()
+        return batch.num_rows
+
+    assert polled() == 11
+    assert polled({"max.poll.records": 22}) == 22
+    assert polled({"max.poll.records": 22}, max_poll_records=33) == 33
+    other = tmp_path / "other.toml"
+    other.write_text('[consumer]\n"max.poll.records" = 44\n"auto.offset.reset" = "earliest"\n')
+    store = txlog.open("memory://", config_file=other, object_store=memory)
+    assert store.consumer("orders").poll(0).num_rows == 44
+    store.close()
+
+
+def test_topic_settings_lie_between_client_and_file(tmp_path):
+    file = tmp_path / "txlog.toml"
+    file.write_text("[topic]\nsegment.batches = 2\n")
+    world = World()
+
+    def sealed(name, config=None, **client):
+        store = txlog.open(
+            "memory://",
+            config={"linger.ms": 0, **client},
+            config_file=file,
+            object_store=world.memory,
+            clock=world.clock,
+        )
+        store.create_topic(name, ORDERS, config=config)
+        with store.producer() as producer:
+            for number in range(7):
+                producer.send(name, orders(number)).result()
+        described = store.admin().describe_partition(name, 0)
+        store.close()
+        return [segment.batches for segment in described.segments]
+
+    assert sealed("a") == [2, 2, 2]
+    assert sealed("b", {"segment.batches": 3}) == [3, 3]
+    assert sealed("c", {"segment.batches": 3}, **{"segment.batches": 5}) == [5]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[producer]\nlinger.msx = 1\n", r"txlog.toml: unknown producer configuration key 'linger.msx'. Did you mean"),
+        ("[produce]\n", r"txlog.toml: unknown configuration table \[produce\]"),
+        ("not toml", r"txlog.toml: not a TOML file"),
+    ],
+)
+def test_configuration_file_that_cannot_be(tmp_path, text, message):
+    file = tmp_path / "txlog.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidConfigurationError, match=message):
+        txlog.open("memory://", config_file=file)
+
+
+def test_configuration_file_that_is_missing(tmp_path, monkeypatch):
+    with pytest.raises(
+        InvalidConfigurationError, match=r"config_file names '.*nowhere.toml', which cannot be read: No such"
+    ):
+        txlog.open("memory://", config_file=tmp_path / "nowhere.toml")
+    monkeypatch.setenv("TXLOG_CONFIG", str(tmp_path / "gone.toml"))
+    with pytest.raises(InvalidConfigurationError, match=r"TXLOG_CONFIG names '.*gone.toml', which cannot be read"):
+        txlog.open("memory://")
+
+
+def test_constants_are_fixed_when_the_store_is_made(world):
+    small = {"transaction.state.log.num.partitions": 3, "offsets.topic.num.partitions": 2, "delete.grace.ms": 60_000}
+    world.open(**small).create_topic("orders", ORDERS)
+    constants = world.open(**{"transaction.state.log.num.partitions": 9}).runtime.constants
+    assert (constants.transaction_state_partitions, constants.consumer_offsets_partitions) == (3, 2)
+    assert constants.delete_grace_ms == 60_000
+    with world.open().producer("loader") as producer, producer.transaction():
+        producer.send("orders", orders(1))
+    assert all(int(name[:-1]) < 3 for name in world.memory.list("__transaction_state/"))
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+
+def _in_child(root, queue, producer):
+    answers = []
+    for call in (
+        lambda: producer.send("orders", orders(1)),
+        producer.begin_transaction,
+        producer.flush,
+        producer.__enter__,
+    ):
+        try:
+            call()
+            answers.append("worked")
+        except IllegalStateError as error:
+            answers.append(str(error))
+    producer.close()
+    with txlog.open(root) as store, store.producer() as own:
+        answers.append(own.send("orders", orders(2)).result().records)
+    queue.put(answers)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
+def test_forked_child_refuses_the_parents_producer(tmp_path):
+    fork = multiprocessing.get_context("fork")
+    root = str(tmp_path / "log")
+    with txlog.open(root) as store:
+        store.create_topic("orders", ORDERS)
+        with store.producer("loader") as producer:
+            producer.begin_transaction()
+            producer.send("orders", orders(0)).result()
+            queue = fork.Queue()
+            child = fork.Process(target=_in_child, args=(root, queue, producer))
+            child.start()
+            answers = queue.get(timeout=60)
+            child.join(60)
+            producer.commit_transaction()
+        assert child.exitcode == 0
+        assert answers[-1] == 1
+        for answer in answers[:-1]:
+            assert f"was made in process {os.getpid()}, and this is process {child.pid}, forked from it" in answer
+            assert "Make a new producer here" in answer
+        rows = rows_of(store.consumer("orders", auto_offset_reset="earliest"))
+        assert sorted(row["id"] for row in rows) == [0, 2]

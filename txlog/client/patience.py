@@ -1,0 +1,111 @@
+"""How often is a call tried again, and until when?
+
+What may be repeated is repeated, with back-off, until the call's time or its `retries` are used up. A program that is
+out of time is abandoned between two effects: that is what a crash does, at a place of our choosing, and every program
+survives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from txlog.clock import Clock, IdGenerator
+from txlog.core.effects import Effect, Gather, Program, Sleep
+from txlog.errors import (
+    ConcurrentTransactionsError,
+    CoordinatorContentionError,
+    OutcomeUnknownError,
+    RetriableError,
+    StorageError,
+    TxlogTimeoutError,
+    UnstableOffsetCommitError,
+)
+from txlog.protocol.context import Context
+from txlog.storage.driver import Driver
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long one kind of call may take, and who waits."""
+
+    who: str
+    """Begins messages: which client this is."""
+    timeout_ms: int
+    setting: str
+    """The configuration key of `timeout_ms`, for messages."""
+    retries: int
+
+    def run(
+        self,
+        driver: Driver,
+        ctx: Context,
+        what: str,
+        program: Callable[[], Program[T]],
+        *,
+        wait: bool = True,
+    ) -> T:
+        """The program's result; `program` is asked for a new one for every try.
+
+        At the end a TxlogTimeoutError is raised for trouble with the store, else the error itself. Without `wait` the
+        outcome of others' transactions is not waited for.
+        """
+        clock = driver.clock
+        deadline_ms = clock.monotonic_ms() + self.timeout_ms
+        attempt = 0
+        while True:
+            try:
+                return driver.run(limited(program(), clock, deadline_ms, lambda: self.late(what, None)))
+            except TxlogTimeoutError:
+                raise
+            except (RetriableError, OutcomeUnknownError) as error:
+                left_ms = deadline_ms - clock.monotonic_ms()
+                if not wait and isinstance(error, UnstableOffsetCommitError | ConcurrentTransactionsError):
+                    raise
+                if attempt >= self.retries or left_ms <= 0:
+                    if isinstance(error, StorageError | CoordinatorContentionError):
+                        raise self.late(what, error) from error
+                    raise
+            pause(clock, driver.ids, ctx.backoff_ms(attempt), left_ms)
+            attempt += 1
+
+    def late(self, what: str, error: Exception | None) -> TxlogTimeoutError:
+        """The error of a call that is out of time; `error` is what it met last."""
+        cause = f": {error}" if error is not None else ""
+        return TxlogTimeoutError(
+            f"{self.who}: {what} did not finish within {self.timeout_ms} ms ({self.setting}){cause}. Repeat the same call: it joins whatever this one has done"
+        )
+
+
+def pause(clock: Clock, ids: IdGenerator, backoff_ms: int, left_ms: int) -> None:
+    """Backs off, no longer than there is time."""
+    clock.sleep_ms(min(ids.jitter(backoff_ms), left_ms))
+
+
+def limited(program: Program[T], clock: Clock, deadline_ms: int, late: Callable[[], TxlogTimeoutError]) -> Program[T]:
+    """`program`, abandoned by raising `late()` before the first effect that comes after `deadline_ms`."""
+    answer: Any = None
+    failure: Exception | None = None
+    while True:
+        try:
+            effect: Effect = program.send(answer) if failure is None else program.throw(failure)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        answer, failure = None, None
+        left_ms = deadline_ms - clock.monotonic_ms()
+        if left_ms < 0:
+            program.close()
+            raise late()
+        match effect:
+            case Gather(programs):
+                effect = Gather(tuple(limited(each, clock, deadline_ms, late) for each in programs))
+            case Sleep(ms):
+                effect = Sleep(min(ms, left_ms + 1))
+        try:
+            answer = yield effect
+        except Exception as error:
+            failure = error
