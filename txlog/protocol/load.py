@@ -20,18 +20,32 @@ from txlog.protocol.context import Context, PartitionView, Views, with_view
 def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
     """The partition's view from one LIST; an empty partition is a view at offset 0.
 
-    Raises CorruptLogError naming the damaged or missing object.
+    Raises CorruptLogError naming the damaged or missing object; StorageError if every try took longer than a view may be
+    old.
     """
     for attempt in range(ctx.max_loads):
         listed_at_ms = yield Monotonic()
         listed = yield List(tp.folder)
         try:
-            return (yield from _open(tp, chain.parse_listing(listed, tp.folder), listed_at_ms))
-        except MissingObjectError:
-            # Maintenance may have moved on between the LIST and the GETs: list again. What stays missing is damage.
-            if attempt == ctx.max_loads - 1:
-                raise
-    raise StorageError(f"{tp}: could not be opened in {ctx.max_loads} tries")  # max_loads = 0
+            view: PartitionView | CorruptLogError = yield from _open(
+                tp, chain.parse_listing(listed, tp.folder), listed_at_ms
+            )
+        except CorruptLogError as error:
+            view = error
+        now_ms = yield Monotonic()
+        # A process that slept over its GETs may have read slots that were deleted and made again since: what it found,
+        # good or damaged, counts only if the LIST is still young (DESIGN 4.4).
+        young = now_ms - listed_at_ms < ctx.max_view_age_ms
+        if isinstance(view, PartitionView) and young:
+            return view
+        # Maintenance may also have moved on between the LIST and the GETs: list again. What stays missing is damage.
+        if isinstance(view, CorruptLogError) and (
+            attempt == ctx.max_loads - 1 or (young and not isinstance(view, MissingObjectError))
+        ):
+            raise view
+    raise StorageError(
+        f"{tp}: could not be opened within {ctx.max_view_age_ms} ms, a tenth of delete.grace.ms, in {ctx.max_loads} tries"
+    )
 
 
 def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) -> Program[PartitionView]:

@@ -107,7 +107,7 @@ def append_slot(
                 # Lost: others are at work. Catch up by name, and step back a little if it happens again and again.
                 if race:
                     yield Sleep(min(2 ** min(race, 6), ctx.retry_backoff_max_ms))
-                view, fresh = (yield from refresh(ctx, view)), True
+                view, fresh = (yield from refresh(ctx, view.extended(holder))), True
         raise CoordinatorContentionError(
             f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) to other writers; try again"
         )
