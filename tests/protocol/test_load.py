@@ -228,6 +228,42 @@ def test_a_deleted_tail_is_not_the_end_of_the_log() -> None:
         assert task.result.boundary == 4
 
 
+@pytest.mark.parametrize("ghost_at", [0, 1])
+def test_opening_that_slept_between_its_list_and_its_gets_lists_again(ghost_at: int) -> None:
+    """A slot of its LIST was deleted meanwhile, and a stale writer made it again: in the middle it would look like damage,
+    at the end of what was listed it would fit."""
+    cluster = filled(ghost_at, per_segment=100)
+    stale = Process(cluster)
+    stale.do(stale.idempotent())
+    stale.views = {A: cluster.view(A)}
+    put = stale.start(stale.send(A, "ghost")).run(until=is_put("orders"))
+    process = Process(cluster, ctx=rolling(2))
+    process.do(process.idempotent())
+    process.do(process.send(A, "o0"))
+    if not ghost_at:
+        process.do(process.send(A, "o1"))
+    opening = Task(cluster, load(context(), A))
+    opening.step()
+    for number in range(2, 6):
+        process.do(process.send(A, f"o{number}"))
+    cluster.pass_ms(GRACE_MS)
+    cluster.clean_tail(A)
+    put.step()
+    opening.run()
+    assert opening.result == cluster.run(load(context(), A))
+    assert opening.result.boundary > ghost_at
+
+
+def test_an_opening_that_never_is_quick_enough_is_retriable() -> None:
+    cluster = filled(3, per_segment=100)
+    task = Task(cluster, load(context(max_loads=3), A))
+    while not task.done:
+        task.step()
+        cluster.pass_ms(GRACE_MS // 10)
+    with pytest.raises(StorageError, match="8640000 ms"):
+        _ = task.result
+
+
 def test_gathered_views_are_fresh_and_the_others_stay() -> None:
     cluster = filled(2)
     view = cluster.view(B)
