@@ -23,7 +23,7 @@ class TxlogError(Exception):
 
 
 class RetriableError(TxlogError):
-    """Nothing was decided; the same call may succeed later."""
+    """The same call may succeed later. Nothing was decided, but for a TxlogTimeoutError: repeat the same call first."""
 
 
 class OutcomeUnknownError(TxlogError):

@@ -19,8 +19,7 @@ import msgspec
 
 from tests.golden.make_golden import FORMAT_FOLDER, HERE
 from txlog.core import envelope, names, records
-from txlog.core.records import CommitRecord
-from txlog.protocol.transactions import StagedList
+from txlog.core.records import CommitRecord, StagedList
 
 PROTOCOL = HERE.parent.parent / "PROTOCOL.md"
 WIDTH = 128

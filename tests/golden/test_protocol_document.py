@@ -12,14 +12,13 @@ import pytest
 from tests.golden.examples import PROTOCOL, examples, rendered
 from txlog import errors
 from txlog.core import features, records, schema
-from txlog.protocol.transactions import StagedList
 
 ROOT = PROTOCOL.parent
 DOCUMENT = PROTOCOL.read_text()
 HEADINGS = [match[1] for match in re.finditer(r"^#+ (.*)$", DOCUMENT, re.MULTILINE)]
 STRUCTS = {
     name: kind
-    for name, kind in {**vars(records), "StagedList": StagedList}.items()
+    for name, kind in {**vars(records), "StagedList": records.StagedList}.items()
     if inspect.isclass(kind) and issubclass(kind, msgspec.Struct) and not name.startswith("_")
 }
 SHOWN_IN_WORDS = {"TransactionRow", "OffsetRow", "PendingOffsets", "GroupRow", "BatchMetadata"}

@@ -31,6 +31,7 @@ from txlog.core.records import (
     OffsetEntry,
     SegmentIndex,
     Snapshot,
+    StagedList,
     StoreDescriptor,
     TopicMetadata,
     TransactionEntry,
@@ -45,7 +46,6 @@ from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOr
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadIndex, ReadIndexes, aborted_transactions
-from txlog.protocol.transactions import StagedList
 from txlog.storage.arrow_schema import read_ipc
 from txlog.storage.object_store import ObjectStore
 

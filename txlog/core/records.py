@@ -164,6 +164,12 @@ class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
 Entry: TypeAlias = TransactionEntry | OffsetEntry | GroupEntry
 
 
+class StagedList(_Object, frozen=True, kw_only=True):
+    """`<pid>-<epoch>-<unique>.staged`: the staged parts of one transaction."""
+
+    staged: tuple[StagedPart, ...]
+
+
 # -- the commit record ------------------------------------------------------------------------------------------------
 
 

@@ -18,8 +18,10 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
     CommitRecord,
+    StagedList,
     StagedObject,
     StagedPart,
+    TransactionEntry,
     TransactionMetadata,
     TransactionRow,
 )
@@ -73,13 +75,6 @@ MAX_STAGED_INLINE_BYTES = 256 * 2**10
 
 _MARKER_HEADROOM_BYTES = 1024
 """What offsets, digest and timestamp of the real marker may take more than those of the trial one."""
-
-
-class StagedList(msgspec.Struct, frozen=True, kw_only=True):
-    """`<pid>-<epoch>-<unique>.staged`: the staged parts of one transaction."""
-
-    version: int = 1
-    staged: tuple[StagedPart, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +222,10 @@ def end_transaction(
                 views, ended = yield from end_transaction(ctx, views, txn, commit=False)
                 return views, EndResult(txn=ended.txn, skipped=True)
             elif isinstance(result, Refused):
-                raise result.error
+                won = _own_commit(views[state_partition(ctx, txn.transactional_id)], txn)
+                if won is None:
+                    raise result.error
+                return views, EndResult(txn=won, already_committed=not commit)
             else:
                 raise AssertionError(f"{outcome} of {txn.transactional_id!r} gave {result!r}")
     except RetriableError as error:
@@ -484,6 +482,24 @@ def _marker_draft(
         entries=part.entries if part is not None else (),
         roll=roll,
     )
+
+
+def _own_commit(view: PartitionView, txn: TransactionMetadata) -> TransactionMetadata | None:
+    """The PREPARE_COMMIT of `txn`'s epoch, if the tail still shows one: only its owner writes it.
+
+    An earlier try of the same call had won although it could not be told, and the id has moved on since: the answer to
+    the repetition is the commit's, and the next call of this instance is fenced (DESIGN 4.1).
+    """
+    for stored in view.tail:
+        for entry in stored.record.entries:
+            value = entry.value if isinstance(entry, TransactionEntry) else None
+            if (
+                value is not None
+                and value.state == "PREPARE_COMMIT"
+                and (value.producer_id, value.last_epoch) == (txn.producer_id, txn.producer_epoch)
+            ):
+                return value
+    return None
 
 
 def _staged_object(
