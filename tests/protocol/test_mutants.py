@@ -189,7 +189,7 @@ MUTANTS = {
         "txlog.protocol.context.Context.max_view_age_ms", property(lambda _: 10**15), on_load.test_a_deleted_tail_is_not_the_end_of_the_log, "4.4"
     ),
     "an opening believes slots that it slept over": Mutant(
-        "txlog.protocol.context.Context.max_view_age_ms", property(lambda _: 10**15), fixed(on_load.test_opening_that_slept_between_its_list_and_its_gets_lists_again, 1), "4.4"
+        "txlog.protocol.context.Context.max_view_age_ms", property(lambda _: 10**15), fixed(on_load.test_opening_that_slept_between_its_list_and_its_gets_lists_again, 2), "4.4"
     ),
     "an unknown write is taken for a failed one": Mutant(
         HERE + "slot._create_slot", unknown_means_failed, with_cluster(on_slot.test_an_unknown_write_is_settled_in_its_own_slot, "applied", 1), "2"

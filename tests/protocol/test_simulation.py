@@ -1,0 +1,22 @@
+"""Seeds of the simulation: each is another story, the same on every run. What a seed finds becomes a test of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.simulation import simulate
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_seeds(block: int) -> None:
+    outcomes: set[str] = set()
+    for seed in range(block * 8, block * 8 + 8):
+        simulation = simulate(seed)
+        outcomes |= {story.outcome for story in simulation.stories} | set(simulation.plain.values())
+    assert outcomes >= {"committed", "unknown"}
+
+
+def test_a_seed_is_one_story() -> None:
+    one, two = simulate(3), simulate(3)
+    assert one.story == two.story
+    assert one.cluster.objects == two.cluster.objects
