@@ -7,8 +7,10 @@ kills above all, and raises TxlogError if not.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -103,7 +105,7 @@ def run_demo(
             raise TxlogError(
                 "some figures are off: rows were lost, doubled or torn, or others hidden than the aborted ones"
             )
-    show.line(f"\nEverything holds. {show.total()} in all.", indent=0)
+        show.paragraph(f"Everything holds. {show.total()} in all.")
     if session.out.is_json:
         session.out.show(DemoDocument(holds=holds, topics=tuple(proofs)), lambda out: None)
 
@@ -130,7 +132,7 @@ def run_steps(
         finish_the_pipeline(show, crew, log, offsets)
     with show.step(6, "Proof: Spark reads everything back, and every column of every row is compared with the source"):
         proofs = prove_all(show, where, log, spark)
-    show.line("\n[bold]One partition as it lies in the store[/]", indent=0)
+    show.paragraph("[bold]One partition as it lies in the store[/]")
     show_a_partition(show, log, "weather")
     return proofs
 
@@ -420,8 +422,12 @@ def spark_session(show: Show, messages: SparkMessages) -> Iterator[SparkSession]
     """A session whose messages are shown among the demo's own lines."""
     from pyspark_txlog import session
 
+    # py4j logs the frames of a Ctrl-C, several times; what else it logs reaches this program as an exception too.
+    logging.getLogger().addHandler(logging.NullHandler())
     with show.waiting("starting Spark"), messages.capture():
         spark = session(app_name="txlog-demo")
+    # Spark's own handler would ask the JVM to cancel jobs, in the midst of another call to it; stopping does that too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield spark
     finally:
@@ -469,10 +475,10 @@ def check_empty(url: str, options: Mapping[str, str]) -> str:
         raise InvalidRequestError(f"{store.url} belongs to one process, and the demo has several. {advice}")
     if store.list(""):
         raise InvalidRequestError(f"{store.url} is not empty, and the demo writes to nobody's store. {advice}")
-    return url if "://" in url else store.url
+    return url if "://" in url else str(Path(url).absolute())
 
 
 def _say_where(show: Show, url: str) -> None:
-    show.line(f"\nThe store stays at {url}; look at it:", indent=0)
+    show.paragraph(f"The store stays at {url}; look at it:")
     for words in ("topics list", "transactions list", "dump-log weather/1"):
         show.line(f"txlog {words} --store {url}")

@@ -71,6 +71,10 @@ class Show:
         """A line; a long one is wrapped at its own indentation."""
         self._console.print(Padding(text, (0, 0, 0, indent), expand=False))
 
+    def paragraph(self, text: str) -> None:
+        """A line that belongs to no step, an empty one before."""
+        self._console.print(f"\n{text}")
+
     def quote(self, text: str, style: str = "red") -> None:
         """What a user reads, as it is printed there."""
         self._console.print(Padding(Text(text, style=style), (0, 0, 0, INDENT + 2), expand=False))
