@@ -8,7 +8,7 @@ or more than the grace. `Simulation(seed).run()` raises AssertionError with the 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.protocol.harness import (
@@ -62,7 +62,9 @@ class Simulation:
         self.random = random.Random(seed)
         self.steps = steps
         self.cluster = Cluster()
-        self.ctx = rolling(self.random.choice([1, 2, 3, 5, 100]))
+        self.ctx = replace(
+            rolling(self.random.choice([1, 2, 3, 5, 100])), max_settles=self.random.choice([1, 2, 40, 40])
+        )
         self.stories: list[Story] = []
         self.plain: dict[str, str] = {}
         """Words of idempotent producers -> acknowledged, unknown or failed."""

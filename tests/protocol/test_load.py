@@ -15,8 +15,10 @@ from txlog.core.names import SegmentName
 from txlog.core.records import Boundary, Clean
 from txlog.core.state import to_snapshot
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError
+from txlog.protocol.append import append_log_start
 from txlog.protocol.load import gather_fresh_views, load, refresh
 from txlog.protocol.seal import seal
+from txlog.protocol.table import state_partition
 
 
 def filled(batches: int = 5, per_segment: int = 2) -> Cluster:
@@ -168,6 +170,36 @@ def test_a_sealed_end_inside_a_batch_is_damage() -> None:
     cluster.objects[A.folder + SegmentName(0, 2, 0).index] = b"?"
     with pytest.raises(CorruptLogError, match="sealed up to 2, but a batch ends at 3"):
         cluster.run(load(context(), A))
+
+
+def test_an_internal_chain_begins_at_the_boundary() -> None:
+    """What is below was folded into its snapshot: indexes and older snapshots may go (DESIGN 2.1)."""
+    ctx = rolling(2)
+    cluster = Cluster()
+    for number in range(9):
+        process = Process(cluster, f"id{number}", ctx)
+        process.do(process.init())
+    tp = state_partition(ctx, "id0")
+    expected = to_snapshot(cluster.state(tp))
+    end = cluster.clean_tail(tp, ctx)
+    for path in list(cluster.objects):
+        needed = tp.folder + names.snapshot_name(end)
+        if path.startswith(tp.folder) and path.endswith((".index", ".snapshot")) and path != needed:
+            del cluster.objects[path]
+    view = cluster.view(tp)
+    assert (view.walk, view.sealed_end, to_snapshot(view.state)) == ((), end, expected)
+    process = Process(cluster, "id0", ctx)
+    assert process.do(process.init()).producer_epoch == 1
+
+
+def test_a_walk_begins_at_the_log_start() -> None:
+    cluster = filled(7)
+    cluster.run(append_log_start(context(), {}, A, 3))
+    del cluster.objects[A.folder + SegmentName(0, 2, 0).index]
+    assert [name.base_offset for name in cluster.view(A).walk] == [2, 4]
+    del cluster.objects[A.folder + SegmentName(2, 4, 0).index]
+    with pytest.raises(MissingObjectError, match="begins at offset 3"):
+        cluster.run(load(context(max_loads=2), A))
 
 
 # -- warm -------------------------------------------------------------------------------------------------------------

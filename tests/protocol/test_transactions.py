@@ -30,7 +30,7 @@ from tests.protocol.harness import (
 from txlog.core import envelope, names
 from txlog.core.effects import Get, PutIfAbsent
 from txlog.core.names import TopicPartition
-from txlog.core.records import StagedPart, TransactionEntry, TransactionMetadata
+from txlog.core.records import StagedList, StagedPart, TransactionEntry, TransactionMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import (
     CorruptRecordError,
@@ -717,7 +717,7 @@ def test_a_staged_list_that_is_lost_or_damaged_is_named(damage: str) -> None:
     if damage == "gone":
         del cluster.objects[path]
     elif damage == "another list":
-        cluster.objects[path] = envelope.encode(transactions.StagedList(staged=()))
+        cluster.objects[path] = envelope.encode(StagedList(staged=()))
     else:
         cluster.objects[path] = cluster.objects[path].replace(b'"rows":1', b'"rows":2', 1)
     with pytest.raises(MissingObjectError if damage == "gone" else CorruptRecordError, match=path):
