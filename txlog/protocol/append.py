@@ -34,7 +34,7 @@ def append_batch(
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError, UnknownTopicOrPartitionError (the
     topic was deleted), ProducerFencedError, RecordTooLargeError, OutcomeUnknownError. Nothing is written then, but for
-    the last. Repeating the identical draft is always safe. IllegalStateError if `txn` is not the draft's, or did not
+    the last. Repeating the identical draft is safe for as long as partitions keep its producer. IllegalStateError if `txn` is not the draft's, or did not
     register the partition first (invariant 9); InvalidRequestError for a draft that cannot be stored.
     """
     _check_transaction(tp, draft, txn)
