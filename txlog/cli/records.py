@@ -14,7 +14,7 @@ import typer
 from txlog.cli.documents import ProduceDocument, ProducedRows
 from txlog.cli.offsets import parse_partitions
 from txlog.cli.options import Session, command, one_of, parse_pairs
-from txlog.cli.output import Output, write
+from txlog.cli.output import Output
 from txlog.cli.rows import decode_rows, encode_row
 from txlog.core.names import TopicPartition
 from txlog.core.words import count_text, duration_text
@@ -322,7 +322,8 @@ def _print_rows(consumer: Consumer, max_messages: int | None, timeout_ms: int | 
             continue
         if max_messages is not None:
             batch = batch.slice(0, max_messages - printed)
-        write("".join(f"{encode_row(row)}\n" for row in _columns(batch, metadata).to_pylist()))
+        # A line at a time: an unbuffered output would not notice that its reader left in the midst of one large write.
+        sys.stdout.writelines(f"{encode_row(row)}\n" for row in _columns(batch, metadata).to_pylist())
         sys.stdout.flush()
         printed += batch.num_rows
         if consumer.group_id is not None:
