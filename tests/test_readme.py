@@ -1,0 +1,131 @@
+"""Does README.md tell the truth? Its programs run as printed, in order, and print what stands below them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from txlog.config import KEYS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A code block that can be run, and what README says it prints ("" if nothing)."""
+
+    language: str
+    code: str
+    printed: str
+
+    @property
+    def needs_spark(self) -> bool:
+        return "pyspark_txlog" in self.code
+
+
+def programs() -> list[Program]:
+    """The blocks of Python and of `txlog` commands; other shell blocks set things up."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    found = []
+    for (language, code), (next_language, after) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
+        if language == "python" or (language == "sh" and all(line.startswith("txlog ") for line in code.splitlines())):
+            found.append(Program(language, code, after if next_language == "text" else ""))
+    return found
+
+
+PROGRAMS = programs()
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """A folder to run README's programs in, one after the other."""
+
+    folder: Path
+    done: dict[int, subprocess.CompletedProcess[str]]
+
+    def run(self, number: int) -> str:
+        """What the program prints; those before it, but for Spark's, have been run first."""
+        for at in range(number + 1):
+            if at not in self.done and (at == number or not PROGRAMS[at].needs_spark):
+                self.done[at] = self._start(PROGRAMS[at])
+        done = self.done[number]
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def _start(self, program: Program) -> subprocess.CompletedProcess[str]:
+        # Programs of a virtual environment are found as its user's shell finds them.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        command = [sys.executable, "-c"] if program.language == "python" else ["bash", "-euc"]
+        return subprocess.run(
+            [*command, program.code], cwd=self.folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
+        )
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("readme"), {})
+
+
+def test_there_are_programs_for_python_spark_and_the_shell() -> None:
+    assert [(program.language, program.needs_spark) for program in PROGRAMS] == [
+        ("python", False),
+        ("python", False),
+        ("python", True),
+        ("sh", False),
+    ]
+    assert len(PROGRAMS[3].code.splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(at, marks=[pytest.mark.spark, pytest.mark.slow] if program.needs_spark else [], id=str(at))
+        for at, program in enumerate(PROGRAMS)
+    ],
+)
+def test_a_program_runs_as_printed(desk: Desk, number: int) -> None:
+    printed = desk.run(number)
+    if PROGRAMS[number].language == "python":
+        assert printed.strip() == PROGRAMS[number].printed.strip()
+
+
+def test_the_commands_show_what_the_programs_wrote(desk: Desk) -> None:
+    printed = desk.run(3)
+    assert re.search(r"^orders +2 +3 ", printed, re.MULTILINE)
+    assert '{"order_id":3,"country":null,"amount":7.25}\n' in printed
+    assert re.search(r"^loader +COMPLETE_COMMIT ", printed, re.MULTILINE)
+    assert "partition     orders-0" in printed
+
+
+def test_the_result_of_the_copy(desk: Desk) -> None:
+    desk.run(1)
+    code = (
+        "import txlog\n"
+        "with txlog.open('my-log') as store:\n"
+        "    with store.consumer('large', auto_offset_reset='earliest') as consumer:\n"
+        "        print([row['order_id'] for batch in consumer.iterate() for row in batch.to_pylist()])\n"
+        "    (group,) = [g for g in store.admin().list_groups() if g.group == 'filter']\n"
+        "    print([offset.committed for offset in group.offsets])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=desk.folder, capture_output=True, text=True, check=True)
+    assert done.stdout == "[1, 3]\n[2, 1]\n"
+
+
+def test_the_table_of_defaults_is_the_code_s() -> None:
+    table = dict(re.findall(r"^\| `([a-z.]+)` \| `?([^`|]+?)`? \|", README, re.MULTILINE))
+    expected = {key.name: key.text(key.default) for key in KEYS.values() if key.kafka_default}
+    assert table == expected
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
+    for folder in re.findall(r"`((?:txlog|spark_ext|conf|tests|benchmarks)/[\w/.]*)`", README):
+        assert (ROOT / folder).exists(), folder
