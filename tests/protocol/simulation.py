@@ -143,20 +143,19 @@ class Simulation:
             self.plain[word] = "unknown"
             draft = process.draft(A, word, in_file=choose.random() < 0.3)
             try:
-                yield from self.patiently(lambda draft=draft: process.append(A, draft))
-            except OutcomeUnknownError:
-                return
-            except RetriableError:
+                # A drawn id that a partition may have forgotten decides nothing, so an unknown outcome is not repeated.
+                yield from self.patiently(lambda draft=draft: process.append(A, draft), unknown=False)
+            except (OutcomeUnknownError, RetriableError):
                 return
             self.plain[word] = "acknowledged"
 
-    def patiently(self, call: Any, tries: int = 12) -> Any:
+    def patiently(self, call: Any, tries: int = 12, *, unknown: bool = True) -> Any:
         """Repeats the identical call while it may be repeated."""
         for attempt in range(tries):
             try:
                 return (yield from call())
-            except (RetriableError, OutcomeUnknownError):
-                if attempt == tries - 1:
+            except (RetriableError, OutcomeUnknownError) as error:
+                if attempt == tries - 1 or (isinstance(error, OutcomeUnknownError) and not unknown):
                     raise
         return None
 

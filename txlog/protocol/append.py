@@ -34,8 +34,9 @@ def append_batch(
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError, UnknownTopicOrPartitionError (the
     topic was deleted), ProducerFencedError, RecordTooLargeError, OutcomeUnknownError. Nothing is written then, but for
-    the last. Repeating the identical draft is safe for as long as partitions keep its producer. IllegalStateError if `txn` is not the draft's, or did not
-    register the partition first (invariant 9); InvalidRequestError for a draft that cannot be stored.
+    the last. Repeating the identical draft is safe while the partition keeps its producer: after OutcomeUnknownError a
+    drawn producer id is not used again. IllegalStateError if `txn` is not the draft's, or did not register the partition
+    first (invariant 9); InvalidRequestError for a draft that cannot be stored.
     """
     _check_transaction(tp, draft, txn)
     write_id = yield NewId()
