@@ -91,6 +91,24 @@ def test_no_object_of_a_store_is_too_strange(full: Cli, pattern: str) -> None:
         assert "None" not in done.out
 
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
+
+
+def test_the_golden_store_can_be_told_whole() -> None:
+    golden = Cli(GOLDEN)
+    objects = paths(golden, "**/*.*")
+    kinds = {golden("dump-log", path, "-o", "json").json["kind"] for path in objects}
+    assert kinds == {"store", "topic", "batch", "index", "txnindex", "snapshot", "boundary", "clean", "staged", "rows"}
+    for folder in sorted({path.rpartition("/")[0] for path in objects if path.endswith(".batch")}):
+        assert golden("dump-log", folder, "-o", "json").json["log_end_offset"] > 0
+
+
+def test_a_cleaned_run_is_told_as_such() -> None:
+    lines = Cli(GOLDEN)("dump-log", "orders/0").lines
+    assert lines[lines.index("Segments") + 2].split()[:3] == ["0", "14", "1"]
+    assert " run 0 " in lines[lines.index("Batches") + 2]
+
+
 def explained(cli: Cli, pattern: str) -> list[str]:
     return [line for path in paths(cli, pattern) for line in cli("dump-log", path, "-o", "json").json["explanation"]]
 

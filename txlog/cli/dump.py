@@ -185,7 +185,9 @@ def _batch_row(batch: ChainBatch) -> Row:
 
 def _segment(name: str) -> str | None:
     parsed = names.parse_partition_object(name)
-    return f"segment {parsed.segment.base_offset}" if isinstance(parsed, names.SegmentObject) else None
+    if not isinstance(parsed, names.SegmentObject):
+        return None
+    return f"{'run' if parsed.segment.generation else 'segment'} {parsed.segment.base_offset}"
 
 
 def _rows_in(files: tuple[str, ...]) -> str | None:

@@ -97,6 +97,7 @@ app = typer.Typer(
     epilog=STATUS_WORDS,
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     # Tracebacks are for bugs, and then whole; never with the values of variables, which may be credentials.
     pretty_exceptions_enable=False,
 )
