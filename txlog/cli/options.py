@@ -249,10 +249,9 @@ def parse_pairs(given: list[str] | None, option: str) -> dict[str, str]:
     for text in given or ():
         key, found, value = text.partition("=")
         if not found or not key:
-            # The value may be a credential: only the key is repeated.
-            raise InvalidRequestError(
-                f"{option} takes KEY=VALUE, found {key[:40]!r} without {'a key' if found else '='}"
-            )
+            # Of an option of the store, whatever this is may be a credential.
+            shown = "one" if option == "--storage-option" or not key else repr(key)
+            raise InvalidRequestError(f"{option} takes KEY=VALUE, found {shown} without {'a key' if found else '='}")
         pairs[key] = value
     return pairs
 
