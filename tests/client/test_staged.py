@@ -12,6 +12,7 @@ from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import StagedFiles
 from txlog.core.groups import OffsetsCondition
 from txlog.core.records import OffsetEntry, OffsetValue, StagedPart
+from txlog.core.state import PartitionState
 from txlog.errors import (
     CommitFailedError,
     InvalidRequestError,
@@ -20,6 +21,7 @@ from txlog.errors import (
     TransactionalIdNotFoundError,
     TxlogTimeoutError,
 )
+from txlog.protocol.context import PartitionView
 from txlog.storage.arrow_schema import conform
 from txlog.testing.failing_store import Fault
 
@@ -154,11 +156,35 @@ def test_time_is_limited_and_the_message_says_by_which_setting(world, store):
     assert world.clock.monotonic_ms() - before <= 3100
 
 
-def test_retries_are_limited(world, store):
+@pytest.mark.parametrize(("retries", "requests"), [(0, 1), (1, 4), (3, 16)])
+def test_retries_are_limited(world, store, retries, requests):
+    """A request is tried again, and then the whole call."""
     failing, other = world.failing(Fault(action="fail", match=r"list orders/0/", times=10**6))
     with pytest.raises(TxlogTimeoutError):
-        other.admin(retries=3).list_offsets("orders")
-    assert sum(operation == "list orders/0/" for operation in failing.operations) == 4
+        other.admin(retries=retries).list_offsets("orders")
+    assert sum(operation == "list orders/0/" for operation in failing.operations) == requests
+
+
+def test_catching_up_gets_through_a_store_that_fails_one_request_in_five(world, store):
+    with store.producer() as producer:
+        for number in range(60):
+            producer.send("orders", orders(number), partition=0).result()
+    faults = [Fault(action="fail", match=r"get orders/0/", number=5 * n) for n in range(1, 40)]
+    failing, other = world.failing(*faults)
+    session = read_session(other.runtime, retries=1)
+    session.keep_view(
+        PartitionView(
+            topic_partition=tp("orders", 0),
+            listed_at_ms=0,
+            boundary=0,
+            walk=(),
+            base=PartitionState(topic_partition=tp("orders", 0)),
+            state=PartitionState(topic_partition=tp("orders", 0)),
+        )
+    )
+    views = session.fresh_views([tp("orders", 0)], "catching up")
+    assert views[tp("orders", 0)].state.next_offset == 60
+    assert sum("get orders/0/" in operation for operation in failing.operations) < 80
 
 
 def test_a_failed_call_keeps_the_views(world, store):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from txlog.clock import Clock, IdGenerator
-from txlog.core.effects import Effect, Gather, Program, Sleep
+from txlog.core.effects import Effect, Gather, Program, Sleep, WriteRows
 from txlog.errors import (
     ConcurrentTransactionsError,
     CoordinatorContentionError,
@@ -26,6 +26,9 @@ from txlog.protocol.context import Context
 from txlog.storage.driver import Driver
 
 T = TypeVar("T")
+
+MAX_REQUEST_RETRIES = 4
+"""How often in a row one request is tried again before the whole call starts over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +58,11 @@ class Patience:
         """
         clock = driver.clock
         deadline_ms = clock.monotonic_ms() + self.timeout_ms
+        limit = Limit(deadline_ms, lambda error: self.late(what, error), self.retries, ctx.backoff_ms)
         attempt = 0
         while True:
             try:
-                return driver.run(limited(program(), clock, deadline_ms, lambda: self.late(what, None)))
+                return driver.run(limited(program(), clock, limit))
             except TxlogTimeoutError:
                 raise
             except (RetriableError, OutcomeUnknownError) as error:
@@ -85,8 +89,22 @@ def pause(clock: Clock, ids: IdGenerator, backoff_ms: int, left_ms: int) -> None
     clock.sleep_ms(min(ids.jitter(backoff_ms), left_ms))
 
 
-def limited(program: Program[T], clock: Clock, deadline_ms: int, late: Callable[[], TxlogTimeoutError]) -> Program[T]:
-    """`program`, abandoned by raising `late()` before the first effect that comes after `deadline_ms`."""
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """When a program is abandoned, and how often one request of it is tried again before the program learns of it."""
+
+    deadline_ms: int
+    late: Callable[[Exception | None], TxlogTimeoutError]
+    retries: int
+    backoff_ms: Callable[[int], int]
+
+
+def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:
+    """`program`, abandoned by raising `limit.late` before the first effect that comes after the deadline.
+
+    A request that failed without effect is tried again here: a program that catches up over many slots would seldom get
+    through a store that fails one request in ten, if each failure made it start over.
+    """
     answer: Any = None
     failure: Exception | None = None
     while True:
@@ -96,16 +114,26 @@ def limited(program: Program[T], clock: Clock, deadline_ms: int, late: Callable[
             result: T = end.value
             return result
         answer, failure = None, None
-        left_ms = deadline_ms - clock.monotonic_ms()
+        left_ms = limit.deadline_ms - clock.monotonic_ms()
         if left_ms < 0:
             program.close()
-            raise late()
+            raise limit.late(None)
         match effect:
             case Gather(programs):
-                effect = Gather(tuple(limited(each, clock, deadline_ms, late) for each in programs))
+                effect = Gather(tuple(limited(each, clock, limit) for each in programs))
             case Sleep(ms):
                 effect = Sleep(min(ms, left_ms + 1))
-        try:
-            answer = yield effect
-        except Exception as error:
-            failure = error
+        # A Gather's programs have tried again themselves; the name of a file of rows is used once.
+        tries = 0 if isinstance(effect, Gather | WriteRows) else min(limit.retries, MAX_REQUEST_RETRIES)
+        for number in range(tries + 1):
+            try:
+                answer, failure = (yield effect), None
+                break
+            except StorageError as error:
+                failure = error
+                left_ms = limit.deadline_ms - clock.monotonic_ms()
+                if number < tries and left_ms > 0:
+                    yield Sleep(min(limit.backoff_ms(number), left_ms))
+            except Exception as error:
+                failure = error
+                break

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile
 from txlog.client.coordinator import Coordinator
-from txlog.client.patience import limited
+from txlog.client.patience import Limit, limited
 from txlog.client.placing import Placer
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
@@ -237,9 +237,8 @@ class Sender:
         try:
             # Written here, in this program's own thread, so that files of several partitions go out together.
             draft = self._placed(ctx, batch)
-            views, result = yield from limited(
-                append_batch(ctx, views, batch.tp, draft, txn), clock, batch.deadline_ms, lambda: self._late(batch)
-            )
+            limit = Limit(batch.deadline_ms, lambda _: self._late(batch), self._config.retries, ctx.backoff_ms)
+            views, result = yield from limited(append_batch(ctx, views, batch.tp, draft, txn), clock, limit)
         except Exception as error:
             return _Failed(batch, error)
         return _Appended(batch, result, views[batch.tp])
