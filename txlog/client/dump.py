@@ -575,7 +575,7 @@ def _read_index(tp: TopicPartition, name: names.SegmentName) -> Program[ReadInde
 def _get(path: str) -> Program[bytes]:
     data: bytes | None = yield Get(path)
     if data is None:
-        raise MissingObjectError(f"{path}: the log names it, and it is gone; run `txlog fsck`")
+        raise MissingObjectError(f"{path}: the log names it, and it is gone; look at it with `txlog dump-log`")
     return data
 
 

@@ -106,7 +106,7 @@ def plan_fetch(
         at = record.end_offset
     if at < end:
         raise CorruptLogError(
-            f"{tp}: a read of offsets {start} to {end} finds nothing at offset {at}; run `txlog fsck`"
+            f"{tp}: a read of offsets {start} to {end} finds nothing at offset {at}; look at it with `txlog dump-log`"
         )
     return tuple(pieces)
 
@@ -244,7 +244,7 @@ def _adjacent(old: RowRange, new: RowRange) -> bool:
 def _check_covered(tp: TopicPartition, at: int, end: int, found: int) -> None:
     if found > at:
         raise CorruptLogError(
-            f"{tp}: a read up to offset {end} finds nothing at offset {at}; the next batch begins at {found}; run `txlog fsck`"
+            f"{tp}: a read up to offset {end} finds nothing at offset {at}; the next batch begins at {found}; look at it with `txlog dump-log`"
         )
 
 

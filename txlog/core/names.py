@@ -235,7 +235,7 @@ def check_data_path(topic: str, partition: int, path: str) -> str:
     if folder == str(partition) and isinstance(segment, SegmentObject) and segment.kind == "parquet":
         return path
     raise CorruptRecordError(
-        f"{topic}-{partition}: the log names a file {path!r} that cannot belong to this partition; run `txlog fsck`"
+        f"{topic}-{partition}: the log names a file {path!r} that cannot belong to this partition; look at it with `txlog dump-log`"
     )
 
 

@@ -153,7 +153,7 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
     base = replay(state, sealed)
     if base.next_offset != sealed_end:
         raise CorruptLogError(
-            f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}; run `txlog fsck`"
+            f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}; look at it with `txlog dump-log`"
         )
     state = replay(base, tail)
     # An internal partition's chain begins at the boundary: what is below was folded into its snapshot (DESIGN 2.1).
@@ -176,5 +176,5 @@ def _get(path: str) -> Program[bytes | None]:
 
 def _present(data: bytes | None, path: str) -> bytes:
     if data is None:
-        raise MissingObjectError(f"{path}: the log names it, and it is gone; run `txlog fsck`")
+        raise MissingObjectError(f"{path}: the log names it, and it is gone; look at it with `txlog dump-log`")
     return data

@@ -223,7 +223,7 @@ def _read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
     path = tp.folder + name.index
     data = yield Get(path)
     if data is None:
-        raise MissingObjectError(f"{path}: the log names it, and it is gone; run `txlog fsck`")
+        raise MissingObjectError(f"{path}: the log names it, and it is gone; look at it with `txlog dump-log`")
     index, _ = envelope.decode(data, SegmentIndex, path)
     check_index(index, name, path)
     if not index.aborted_txns:
@@ -232,7 +232,7 @@ def _read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
     data = yield Get(path)
     if data is None:
         raise MissingObjectError(
-            f"{path}: the index announces {index.aborted_txns} aborted transactions, and it is gone; run `txlog fsck`"
+            f"{path}: the index announces {index.aborted_txns} aborted transactions, and it is gone; look at it with `txlog dump-log`"
         )
     txn_index, _ = envelope.decode(data, TxnIndex, path)
     check_txn_index(txn_index, name, path, expected=index.aborted_txns)

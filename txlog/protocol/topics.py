@@ -291,7 +291,7 @@ def _latest(topic: str) -> Program[TopicMetadata | None]:
     data = yield Get(path)
     if data is None:
         raise MissingObjectError(
-            f"{path}: was listed and is gone, but versions of topics are never removed; run `txlog fsck`"
+            f"{path}: was listed and is gone, but versions of topics are never removed; look at it with `txlog dump-log`"
         )
     return _decode(data, topic, number)
 

@@ -50,10 +50,12 @@ FLIGHTS_ID = "flights-loader"
 MONTH_OF_DELAY = "month(date)"
 
 # Epochs tell transactions apart: the stopped process has 0, its transaction is aborted with 1, the loader starts with 2
-# and each commit adds 1. So its fourth transaction has epoch 5.
+# and each commit adds 1. So its fourth transaction has epoch 5. The pipeline's second one has 1, and is decided with 2.
 STOP_IN_FIRST_TRANSACTION = r"stop after 1 put_if_absent weather/"
 KILL_IN_FOURTH_MONTH = r'kill after 2 put_if_absent weather/.*"kind":"data".*"producer_epoch":5,'
-KILL_AFTER_SECOND_PREPARE = r"kill after 2 put_if_absent __transaction_state/.*PREPARE_COMMIT"
+KILL_AFTER_SECOND_PREPARE = (
+    r'kill after 1 put_if_absent __transaction_state/.*"producer_epoch":2,.*"state":"PREPARE_COMMIT"'
+)
 MONTHS_BEFORE_THE_KILL = [1, 2, 3]
 
 demo = typer.Typer(add_completion=False)
@@ -212,7 +214,8 @@ def kill_a_loader(show: Show, crew: Crew, log: Store) -> None:
         show,
         log,
         "weather",
-        "read_committed reads up to the LSO (last stable offset), and an open transaction holds it back:",
+        "offsets, and the rows that each isolation level reads; the open transaction holds back the last stable offset (LSO), "
+        "and with it read_committed:",
     )
     show.line("a marker takes an offset and is no row; none of the three airports has its place in partition 2")
 
@@ -235,7 +238,10 @@ def take_over(show: Show, crew: Crew, log: Store) -> None:
     expect(committed == [*rest], f"months {[*rest]} to be committed by the next instance, found {committed}")
     expect_all_stable(log, "weather")
     show_offsets(
-        show, log, "weather", f"process {process.id} has aborted what was open and loaded the rest; the LSO is free:"
+        show,
+        log,
+        "weather",
+        f"process {process.id} has aborted what was open and loaded the rest; the LSO has reached the log end:",
     )
     aborted = aborted_ranges(log, "weather")
     for tp, first, last in aborted:

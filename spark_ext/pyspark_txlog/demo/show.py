@@ -95,7 +95,7 @@ class Show:
 
     def offsets(self, title: str, offsets: Sequence[OffsetInfo], counts: Sequence[tuple[int, int]]) -> None:
         """Log start, LSO and log end of each partition, and the rows that each isolation level reads."""
-        table = _table("partition", "log start", "LSO", "log end", "rows read_committed", "rows read_uncommitted")
+        table = _table("partition", "log start", "LSO", "log end", "read_committed", "read_uncommitted")
         for info, (committed, uncommitted) in zip(offsets, counts, strict=True):
             held = info.last_stable_offset < info.log_end_offset
             lso = f"{info.last_stable_offset:,}"
