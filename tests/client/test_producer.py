@@ -11,6 +11,7 @@ from txlog.core.partitioning import murmur2, partition_for
 from txlog.errors import (
     IllegalStateError,
     InvalidConfigurationError,
+    InvalidRequestError,
     OutcomeUnknownError,
     SchemaMismatchError,
     TxlogTimeoutError,
@@ -339,6 +340,39 @@ def test_a_send_waits_for_room_no_longer_than_max_block(world, store, monkeypatc
 
 
 # -- bad calls --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "error", "message"),
+    [
+        ([{"id": 1, "nmae": "x"}], {}, SchemaMismatchError, r"topic 'orders': row 0: column 'nmae' is unknown.*Did you mean 'name'\?"),
+        ([{"id": "one"}], {}, SchemaMismatchError, "topic 'orders': row 0: column 'id': expected int64 not null, found str 'one'"),
+        ([{"id": 1}, {"name": "x"}], {}, SchemaMismatchError, "topic 'orders': row 1: column 'id' is not nullable"),
+        (pa.table({"id": [1.5]}), {}, SchemaMismatchError, "topic 'orders': column 'id': expected int64, found double"),
+        (pa.table({"id": pa.array([1, None])}), {}, SchemaMismatchError, "column 'id' is not nullable, and 1 values are null, the first in row 1"),
+        (pa.table({"name": ["x"]}), {}, SchemaMismatchError, r"column 'id' \(int64 not null\) is missing"),
+        (pa.table({"id": [1], "_offset": [7]}), {}, SchemaMismatchError, "'_offset' belongs to txlog"),
+        ("rows", {}, SchemaMismatchError, "rows must be a pyarrow Table.*found str"),
+        (orders(1), {"partition": 4}, UnknownTopicOrPartitionError, "'orders' has no partition 4: it has 4, numbered 0 to 3"),
+        (orders(1), {"partition": -1}, UnknownTopicOrPartitionError, "no partition -1"),
+        (orders(1), {"partition": True}, UnknownTopicOrPartitionError, "no partition True"),
+        (orders(1), {"key": "nam"}, SchemaMismatchError, r"key column 'nam' is unknown.*Did you mean 'name'\?"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be(world, store, rows, more, error, message):
+    with store.producer() as producer:
+        with world.counting.counting() as cost, pytest.raises(error, match=message):
+            producer.send("orders", rows, **more)
+        assert cost.put_if_absent == 0
+        producer.send("orders", orders(7), partition=0).result()
+    assert world.read() == [7]
+
+
+def test_topic_that_is_not_there(store):
+    with store.producer() as producer:
+        for topic, message in (("order", r"'order' does not exist. Did you mean 'orders'\?"), ("__mine", "reserved")):
+            with pytest.raises(InvalidRequestError, match=message):
+                producer.send(topic, orders(1))
 
 
 def test_transaction_calls_need_a_transactional_id(store):
