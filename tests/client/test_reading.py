@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import ORDERS, many, orders, tp
-from txlog.client import reading
+from txlog.client import reading, rows
 from txlog.core import envelope
 from txlog.core.records import Clean, CleanedRun, SegmentIndex
 from txlog.errors import (
+    CorruptRecordError,
     InvalidConfigurationError,
     MissingObjectError,
     OffsetOutOfRangeError,
@@ -99,6 +100,39 @@ def test_batches_are_cut(world, filled):
     assert sum(sizes) == 10_004
 
 
+def test_small_batches_are_joined(world, store):
+    with store.producer() as producer:
+        for number in range(30):
+            producer.send("orders", orders(number), partition=0).result()
+        producer.send("orders", many(5000, 30), partition=0).result()
+        producer.send("orders", orders(5030), partition=0).result()
+    plan = reading.plan(store.runtime, "orders", 0, 0, None)
+    (task,) = reading.tasks(store.runtime, [plan])
+    assert [batch.num_rows for batch in reading.read_task(task, world.memory)] == [30, 5000, 1]
+
+
+def test_joining_keeps_rows_order_and_bounds(monkeypatch):
+    sizes = [1, 2, 3, 50, 4, 1, 1, 1]
+    batches = [pa.record_batch({"n": pa.array([i] * size)}) for i, size in enumerate(sizes)]
+    monkeypatch.setattr("txlog.client.rows.SMALL_ROWS", 10)
+    monkeypatch.setattr("txlog.client.rows.JOINED_ROWS", 5)
+    joined = list(rows.joined(iter(batches)))
+    assert [batch.num_rows for batch in joined] == [3, 3, 50, 5, 2]
+    assert pa.Table.from_batches(joined).equals(pa.Table.from_batches(batches).combine_chunks())
+
+
+def test_rows_before_the_damage_are_returned_first():
+    def damaged():
+        yield pa.record_batch({"n": [1]})
+        yield pa.record_batch({"n": [2]})
+        raise CorruptRecordError("here")
+
+    read = rows.joined(damaged())
+    assert next(read).column("n").to_pylist() == [1, 2]
+    with pytest.raises(CorruptRecordError, match="here"):
+        next(read)
+
+
 def test_plans_of_several_partitions_in_one_go(world, store):
     with store.producer() as producer:
         producer.send("orders", orders(*range(40)), key="id")
@@ -133,8 +167,8 @@ def clean_up(memory: MemoryObjectStore, store) -> None:
     (task,) = reading.tasks(store.runtime, [plan])
     unique = "ab" * 16
     run = CleanedRun(base_offset=index.base_offset, end_offset=index.end_offset, generation=1, unique=unique)
-    rows = list(reading.read_task(task, memory))
-    file = write_rows_file(memory, "mixed", f"0/{run.name.parquet}", rows, topic.schema, offset_column=True)
+    batches = list(reading.read_task(task, memory))
+    file = write_rows_file(memory, "mixed", f"0/{run.name.parquet}", batches, topic.schema, offset_column=True)
     import msgspec
 
     from txlog.core.records import IndexedFile, IndexEntry

@@ -186,7 +186,7 @@ def read_task(
     relists = 0
     while True:
         try:
-            for batch in rows.read_pieces(at, task.pieces, task.fields, task.columns):
+            for batch in rows.joined(rows.read_pieces(at, task.pieces, task.fields, task.columns)):
                 task = replace(task, start=rows.last_offset(batch) + 1)
                 relists = 0
                 whole = rows.with_metadata(batch, task.topic_partition, schema)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +10,17 @@ import pyarrow as pa
 from txlog.core.fetch_plan import InlinePiece, Piece
 from txlog.core.names import TopicPartition
 from txlog.core.records import SchemaField
+from txlog.errors import TxlogError
 from txlog.storage.arrow_schema import OFFSET_COLUMN, OFFSET_FIELD, TIMESTAMP_COLUMN, TIMESTAMP_FIELD, to_arrow
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.segment_file import read_inline_rows, read_ranges
+
+SMALL_ROWS = 4096
+SMALL_BYTES = 2**20
+"""Batches with fewer rows and bytes are joined."""
+JOINED_ROWS = 65_536
+JOINED_BATCHES = 512
+"""Joining ends at so many rows or batches: the first rows shall not wait for the last."""
 
 TOPIC_COLUMN, PARTITION_COLUMN = "_topic", "_partition"
 METADATA_FIELDS: dict[str, pa.Field[pa.DataType]] = {
@@ -42,6 +50,33 @@ def read_pieces(
             )
 
 
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: small neighbours become one, since a batch costs its reader more than its rows do.
+
+    What came before an error is returned before the error is raised.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    try:
+        for batch in batches:
+            small = batch.num_rows < SMALL_ROWS and batch.nbytes < SMALL_BYTES
+            if not small or rows + batch.num_rows > JOINED_ROWS or len(held) == JOINED_BATCHES:
+                if held:
+                    yield _join(held)
+                held, rows = [], 0
+            if small:
+                held.append(batch)
+                rows += batch.num_rows
+            else:
+                yield batch
+    except TxlogError:
+        if held:
+            yield _join(held)
+        raise
+    if held:
+        yield _join(held)
+
+
 def schema_of(
     fields: Sequence[SchemaField], columns: Sequence[str] | None, metadata_columns: Sequence[str]
 ) -> pa.Schema:
@@ -69,3 +104,10 @@ def last_offset(batch: pa.RecordBatch) -> int:
     """The offset of the last row of a batch of `read_pieces`."""
     offset: int = batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py()
     return offset
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return batch
