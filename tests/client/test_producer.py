@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+import txlog
 from tests.client.world import ORDERS, World, many, orders, rows_of, tp
 from txlog.client.store import Store
 from txlog.core.partitioning import murmur2, partition_for
@@ -17,6 +18,7 @@ from txlog.errors import (
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
 )
+from txlog.protocol.transactions import expire_producers
 from txlog.storage.local import LocalObjectStore
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
@@ -282,8 +284,6 @@ def test_after_an_unknown_outcome_the_producer_goes_on_with_a_new_id(world, stor
 
 
 def test_forgotten_producer_starts_afresh(world, store):
-    from txlog.protocol.transactions import expire_producers
-
     with store.producer() as producer:
         producer.send("orders", orders(1), partition=0).result()
         world.clock.advance_ms(store.runtime.constants.producer_id_expiration_ms + 1)
@@ -416,8 +416,6 @@ def test_compression_none(world, store):
 
 
 def test_local_directory(tmp_path):
-    import txlog
-
     root = tmp_path / "log"
     with txlog.open(str(root), config={"linger.ms": 0}) as store:
         store.create_topic("orders", ORDERS, config={"segment.batches": 2})

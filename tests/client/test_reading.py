@@ -6,13 +6,14 @@ import pickle
 import subprocess
 import sys
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from tests.client.world import ORDERS, many, orders, tp
 from txlog.client import reading, rows
 from txlog.core import envelope
-from txlog.core.records import Clean, CleanedRun, SegmentIndex
+from txlog.core.records import Clean, CleanedRun, IndexedFile, IndexEntry, SegmentIndex
 from txlog.errors import (
     CorruptRecordError,
     InvalidConfigurationError,
@@ -22,6 +23,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.storage.memory import MemoryObjectStore
+from txlog.storage.segment_file import write_rows_file
 
 
 @pytest.fixture
@@ -160,8 +162,6 @@ def clean_up(memory: MemoryObjectStore, store) -> None:
     names = memory.list("mixed/0/")
     (old,) = (name for name in names if name.endswith("-0.index"))
     index, _ = envelope.decode(memory.get(f"mixed/0/{old}"), SegmentIndex, old)
-    from txlog.storage.segment_file import write_rows_file
-
     topic = store.runtime.topic("mixed")
     plan = reading.plan(store.runtime, "mixed", 0, index.base_offset, index.end_offset)
     (task,) = reading.tasks(store.runtime, [plan])
@@ -169,10 +169,6 @@ def clean_up(memory: MemoryObjectStore, store) -> None:
     run = CleanedRun(base_offset=index.base_offset, end_offset=index.end_offset, generation=1, unique=unique)
     batches = list(reading.read_task(task, memory))
     file = write_rows_file(memory, "mixed", f"0/{run.name.parquet}", batches, topic.schema, offset_column=True)
-    import msgspec
-
-    from txlog.core.records import IndexedFile, IndexEntry
-
     merged = msgspec.structs.replace(
         index,
         generation=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from tests.client.world import ORDERS, orders, tp
@@ -122,8 +123,6 @@ def test_parts_of_a_partition_are_merged():
 
 
 def test_parts_of_different_schemas_cannot_be_one_batch(world, store):
-    import pyarrow as pa
-
     txn = StagedTransaction.begin(store.runtime, "nightly")
     old = staged(store, txn, 1)
     store.alter_topic("orders", add_columns=pa.schema([("more", pa.int8())]))

@@ -11,6 +11,7 @@ import pytest
 
 import txlog
 from tests.client.world import ORDERS, World, orders, rows_of, tp
+from txlog.client import reading
 from txlog.core import envelope
 from txlog.core.records import StoreConstants, StoreDescriptor
 from txlog.errors import (
@@ -159,8 +160,6 @@ def test_representations_hold_no_credentials():
     memory = MemoryObjectStore("safe")
     store = txlog.open("s3://AKIA:hunter2@bucket/log", storage_options={"secret": "hunter2"}, object_store=memory)
     store.create_topic("orders", ORDERS)
-    from txlog.client import reading
-
     plan = reading.plan(store.runtime, "orders", 0, 0, None)
     (task,) = reading.tasks(store.runtime, [plan])
     for thing in (store, store.runtime, store.producer(), store.consumer("orders"), task):
