@@ -300,7 +300,8 @@ def finish_the_pipeline(show: Show, crew: Crew, log: Store, offsets: Mapping[str
     for topic in TOPICS:
         expect_all_stable(log, topic)
     show.line(f"process {process.id}, the next start, rolls it forward and goes on at its offsets:")
-    show.line(", ".join(f"{tp}: {offset:,}" for tp, offset in started["offsets"].items()), indent=5)
+    # A no-break space: a partition and its offset stay on one line.
+    show.line(", ".join(f"{tp}:\N{NO-BREAK SPACE}{offset:,}" for tp, offset in started["offsets"].items()), indent=5)
     show.line(
         f"{finished['transactions']} more transactions: {finished['rows_in']:,} flights in, {finished['rows_out']:,} rows of delays out"
     )
