@@ -160,6 +160,22 @@ def test_linger_ends_by_the_clock(world, store):
         assert future.result(timeout=10).base_offset == 0
 
 
+def test_longest_linger_there_is(world, store):
+    with store.producer(linger_ms=2**63 - 1) as producer:
+        future = producer.send("orders", orders(1), partition=0)
+        producer.send("orders", orders(2), partition=0)
+        assert not future.done()
+    assert world.read() == [1, 2]
+
+
+def test_rows_linger_no_more_when_there_is_no_room(world, store, monkeypatch):
+    monkeypatch.setattr("txlog.client.producer.MAX_BUFFER_BYTES", 100)
+    with store.producer(linger_ms=10**9) as producer:
+        for number in range(20):
+            producer.send("orders", orders(number), partition=0)
+    assert world.read() == list(range(20))
+
+
 def test_full_batch_does_not_wait(store):
     with store.producer(linger_ms=60_000, batch_size=200) as producer:
         future = producer.send("orders", orders(*range(50)), partition=0)

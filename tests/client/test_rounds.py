@@ -16,7 +16,7 @@ TIMEOUT_MS = 20_000
 def test_rows_refused_by_the_partition_end_the_round_and_are_not_sent_again() -> None:
     store = txlog.open("memory://", object_store=MemoryObjectStore())
     store.create_topic("t", schema=ROWS.schema)
-    old = store.producer("id", max_block_ms=TIMEOUT_MS)
+    old = store.producer("id", max_block_ms=TIMEOUT_MS, linger_ms=10 * TIMEOUT_MS)
     old.init_transactions()
     old.begin_transaction()
     old.send("t", ROWS).result(TIMEOUT_MS / 1000)

@@ -52,6 +52,11 @@ def test_empty_location_becomes_a_store_with_its_first_topic(tmp_path):
     admin = store.admin()
     assert (admin.list_transactions(), admin.list_groups(), admin.find_hanging()) == ((), (), ())
     assert admin.expire() == type(admin.expire())()
+    with store.producer() as producer, pytest.raises(UnknownTopicOrPartitionError):
+        producer.send("orders", orders(1))
+    with pytest.raises(NotAStoreError):
+        store.producer("loader").init_transactions()
+    assert not root.exists()
     store.create_topic("orders", ORDERS)
     assert (root / "txlog.json").exists()
     assert [topic.name for topic in txlog.open(str(root)).topics()] == ["orders"]

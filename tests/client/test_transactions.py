@@ -416,7 +416,8 @@ def test_batches_behind_a_failed_one_fail_with_its_error(world, store):
     producer = other.producer("loader", delivery_timeout_ms=2000, batch_size=1, linger_ms=0)
     producer.init_transactions()
     producer.begin_transaction()
-    futures = [producer.send("orders", orders(n), partition=1) for n in range(3)]
+    with producer._lock:  # the thread shall not fail the first before the last is sent
+        futures = [producer.send("orders", orders(n), partition=1) for n in range(3)]
     errors = [future.exception(timeout=30) for future in futures]
     assert [type(error) for error in errors] == [TransactionAbortableError] * 3
     producer.abort_transaction()

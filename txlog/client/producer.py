@@ -81,7 +81,6 @@ class Producer:
             check_transactional_id(config.transactional_id)
         who = f"producer {config.client_id!r}" if config.client_id else "producer"
         self._who = who if config.transactional_id is None else f"{who} (transactional.id {config.transactional_id!r})"
-        runtime.ensure_writable()
         self._session = producer_session(runtime, config, self._who)
         self._state = ProducerState(self._who)
         placer = Placer(runtime, call)
@@ -162,9 +161,12 @@ class Producer:
                 raise
             metadata = newest
             parts = self._split(metadata, data, key, partition)
+        self._runtime.ensure_writable()
         deadline_ms = self._deadline_ms()
         with self._lock:
             waiting = self._sender.waiting
+            if waiting.bytes >= MAX_BUFFER_BYTES:
+                self._sender.hurry()
             roomy = self._sender.wait(lambda: waiting.bytes < MAX_BUFFER_BYTES, deadline_ms)
             if not roomy:
                 raise TxlogTimeoutError(
@@ -208,11 +210,12 @@ class Producer:
         """Takes the transactional.id over: older instances are fenced, what they left is finished or aborted.
 
         Raises IllegalStateError (no transactional.id, or a second time), NotAStoreError (an empty location),
-        TxlogTimeoutError (call it again).
+        UnsupportedStoreError and ClockSkewError from the probe, TxlogTimeoutError (call it again).
         """
         self._check_transactional("init_transactions")
         assert self.transactional_id is not None
         self._runtime.require_store()
+        self._runtime.ensure_writable()
         coordinator = Coordinator.init(
             self._session,
             self.transactional_id,

@@ -42,6 +42,7 @@ MAX_BUFFER_BYTES = 256 * 2**20
 """Rows that may wait to be sent; a send beyond that waits for them."""
 STAGED_LINGER_MS = 1000
 """Staged rows are in no hurry, and every batch of them is a file for good: they wait at least as long for each other."""
+_MAX_WAIT_MS = 60_000
 _POLL_MS = 50
 """How long the thread sleeps at most before it looks for new work while a batch waits to be tried again."""
 
@@ -197,7 +198,9 @@ class Sender:
                     return list(self._in_flight)
                 retry_ms, linger_ms = self._waiting.next_retry_ms(), self._waiting.next_linger_ms()
                 if retry_ms is None:
-                    self.condition.wait(None if linger_ms is None else max(linger_ms - now_ms, 1) / 1000)
+                    self.condition.wait(
+                        None if linger_ms is None else min(max(linger_ms - now_ms, 1), _MAX_WAIT_MS) / 1000
+                    )
                     continue
             # Back-off is the clock's to measure; the lock is free meanwhile.
             clock.sleep_ms(min(max(retry_ms - now_ms, 1), _POLL_MS))
