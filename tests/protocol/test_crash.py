@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.protocol import harness
 from tests.protocol.harness import (
     A,
     B,
@@ -25,23 +23,15 @@ from tests.protocol.harness import (
 )
 from txlog.core.effects import Effect, PutIfAbsent
 from txlog.core.names import TopicPartition
-from txlog.core.state import stored_record
 from txlog.core.transactions import TxnVersion
 from txlog.errors import OutcomeUnknownError, StorageError, TopicExistsError, TxlogError, UnknownTopicOrPartitionError
-from txlog.protocol import load, topics, transactions
+from txlog.protocol import topics, transactions
 from txlog.protocol.append import append_log_start
 
-CRASHES: tuple[Fault, ...] = ("crash", "crash after", "crash in flight")
+# Dying before a request leaves what dying after the one before it leaves.
+CRASHES: tuple[Fault, ...] = ("crash after", "crash in flight")
 WEATHER: tuple[Fault, ...] = ("applied", "lost", "late", "hidden retry")
 Job = Callable[[Process], Any]
-
-
-@pytest.fixture(autouse=True)
-def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests open the same few records some ten thousand times; a stored record is a value of its bytes."""
-    cached = cache(stored_record)
-    monkeypatch.setattr(load, "stored_record", cached)
-    monkeypatch.setattr(harness, "stored_record", cached)
 
 
 def before(ctx: Any = None) -> Cluster:
@@ -185,9 +175,8 @@ def test_weather_all_the_way(job: str, where: str) -> None:
         assert check_whole(cluster)
 
 
-# Dying before a request leaves what dying after the one before it leaves.
 @pytest.mark.parametrize("job", JOBS)
-@pytest.mark.parametrize("fault", CRASHES[1:])
+@pytest.mark.parametrize("fault", CRASHES)
 def test_a_crash_inside_the_recovery(job: str, fault: Fault) -> None:
     """Each crash of the job, and after it each crash of the init that recovers; the next init finishes."""
     for number in range(1, length(JOBS[job]) + 1):
