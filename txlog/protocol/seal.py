@@ -12,10 +12,10 @@ from itertools import groupby
 import msgspec
 
 from txlog.core import envelope, names, segments
-from txlog.core.effects import InlineRows, Monotonic, NewId, Program, WriteRows
+from txlog.core.effects import Get, InlineRows, Monotonic, NewId, Program, WriteRows
 from txlog.core.names import SegmentName
 from txlog.core.state import StoredRecord, replay, to_snapshot
-from txlog.errors import OutcomeUnknownError, RetriableError
+from txlog.errors import OutcomeUnknownError, RecordTooLargeError, RetriableError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load, trim_to
 from txlog.protocol.put import put_pure
@@ -24,7 +24,8 @@ from txlog.protocol.put import put_pure
 def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     """Seals every finished segment of the tail, oldest first; the active one stays. -> the view after it.
 
-    Done again, or by two at once, it is harmless: the loser's Parquet is left to vacuum.
+    Done again, or by two at once, it is harmless: the loser's Parquet is left to vacuum. Raises RecordTooLargeError,
+    before the segment is declared sealed, if its snapshot or index were larger than readers take; nothing is lost then.
     """
     if not finished_segments(view):
         return view
@@ -41,7 +42,7 @@ def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     """`seal` after an append of one's own: that stands whatever becomes of the sealing, which anybody can do later."""
     try:
         return (yield from seal(ctx, view))
-    except (RetriableError, OutcomeUnknownError):
+    except (RetriableError, OutcomeUnknownError, RecordTooLargeError):
         return view
 
 
@@ -55,9 +56,15 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
     tp = view.topic_partition
     records = [each.record for each in stored]
     name = SegmentName(records[0].base_offset, records[-1].end_offset, 0)
+    after = replay(view.base, stored)
+    snapshot_path = tp.folder + names.snapshot_name(name.end_offset)
+    snapshot = _encode_readable(snapshot_path, to_snapshot(after))
     inline = [each for each in stored if each.record.payload_bytes]
     file = None
     if inline:
+        if (yield Get(tp.folder + name.index)) is not None:
+            # Somebody was faster: of many writers that notice a finished segment one writes its rows, not all.
+            return trim_to(view, name.end_offset, name)
         unique = yield NewId()
         rows = tuple(
             InlineRows(each.payload, each.record.base_offset, each.record.timestamp, each.record.schema_id)
@@ -65,11 +72,22 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
         )
         own = SegmentName(name.base_offset, name.end_offset, 0, unique)
         file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows)
-    after = replay(view.base, stored)
     index, txn_index = segments.build_index(records, stored[-1].digest, file)
     index = msgspec.structs.replace(index, last_stable_offset=after.last_stable_offset)
+    index_data = _encode_readable(tp.folder + name.index, index)
     if txn_index is not None:
-        yield from put_pure(ctx, tp.folder + name.txnindex, envelope.encode(txn_index))
-    yield from put_pure(ctx, tp.folder + names.snapshot_name(name.end_offset), envelope.encode(to_snapshot(after)))
-    yield from put_pure(ctx, tp.folder + name.index, envelope.encode(index))
+        yield from put_pure(ctx, tp.folder + name.txnindex, _encode_readable(tp.folder + name.txnindex, txn_index))
+    yield from put_pure(ctx, snapshot_path, snapshot)
+    yield from put_pure(ctx, tp.folder + name.index, index_data)
     return trim_to(view, name.end_offset, name)
+
+
+def _encode_readable(path: str, value: msgspec.Struct) -> bytes:
+    """The stored form, if readers will take it: once a segment is sealed, one that they refuse shuts the partition."""
+    data = envelope.encode(value)
+    if len(data) > envelope.MAX_OBJECT_BYTES:
+        raise RecordTooLargeError(
+            f"{path}: would have {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that readers take, so the segment stays unsealed; "
+            "run `txlog maintain`, which ends the state of producers that are idle"
+        )
+    return data
