@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -299,7 +300,7 @@ def test_the_proof_must_hold_whatever_is_in_the_wrong_place() -> None:
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def steps(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """The command without Spark and its steps: `proofs` is what they find, `where` they took place."""
 
     @contextmanager
@@ -313,6 +314,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     whole = Proof(topic="weather", source=5, read_committed=5, lost=0, doubled=0, torn=0, read_uncommitted=7, aborted=2)
     found = SimpleNamespace(proofs=[whole], where=None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
     monkeypatch.setattr(command, "spark_session", no_spark)
     monkeypatch.setattr(command, "run_steps", run_steps)
     return found
