@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.harness import A, Cluster, Process, rolling
+from tests.protocol.harness import A, B, Cluster, Process, rolling
 from txlog.core import envelope
 from txlog.core.state import to_snapshot
 from txlog.errors import RecordTooLargeError
 from txlog.protocol.load import load
 from txlog.protocol.seal import seal
+from txlog.protocol.table import state_partition
 
 
 def test_a_snapshot_that_no_reader_would_take_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,3 +30,22 @@ def test_a_snapshot_that_no_reader_would_take_is_not_written(monkeypatch: pytest
         cluster.run(seal(ctx, cluster.run(load(ctx, A))))
     assert list(cluster.read(A).values()) == [f"w{number}" for number in range(9)]
     cluster.check()
+
+
+def test_a_registration_leaves_room_for_the_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ONGOING record just below the limit could be ended by nobody, and its rows held the LSO for ever."""
+    trial = Cluster()
+    process = Process(trial)
+    process.do(process.init())
+    process.do(process.register(A, B))
+    size = len(trial.batches(state_partition(process.ctx, "x"))[-1].data)
+
+    cluster = Cluster()
+    process = Process(cluster)
+    process.do(process.init())
+    monkeypatch.setattr(envelope, "MAX_COMMIT_BYTES", size)
+    with pytest.raises(RecordTooLargeError):
+        process.do(process.register(A, B))
+    found = cluster.txn()
+    assert found is not None
+    assert found.state == "EMPTY"

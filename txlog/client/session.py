@@ -91,11 +91,12 @@ class Session:
         return result
 
     def keep(self, before: Views, after: Views) -> None:
-        """Takes over the views of `after` that are not in `before`; another thread may have done so too."""
+        """Takes over the views of `after` that are not in `before`, but for those that another thread has newer ones of."""
         changed = {tp: view for tp, view in after.items() if before.get(tp) is not view}
         if changed:
             with self._lock:
-                self._views = {**self._views, **changed}
+                newer = {tp: view for tp, view in changed.items() if not _is_older(view, self._views.get(tp))}
+                self._views = {**self._views, **newer}
 
     def keep_view(self, view: PartitionView) -> None:
         """Takes over one view."""
@@ -126,6 +127,11 @@ class Session:
         self.call(what, program)
         views = self._views
         return {tp: views[tp] for tp in partitions}
+
+
+def _is_older(view: PartitionView, held: PartitionView | None) -> bool:
+    """A log end never goes back, so the view that reaches less far was read earlier."""
+    return held is not None and view.state.next_offset < held.state.next_offset
 
 
 def _is_long(view: PartitionView) -> bool:

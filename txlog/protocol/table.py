@@ -20,10 +20,13 @@ from txlog.core.transactions import Judgement, Refused, Transit, is_this_ongoing
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.seal import seal_quietly
-from txlog.protocol.slot import Appended, Guard, Stop, append_slot
+from txlog.protocol.slot import Appended, Guard, Stop, append_slot, encode_checked
 
 Judge: TypeAlias = Callable[[PartitionState, TransactionMetadata | None, int, str], Judgement | None]
 """(state of the table's partition, the id's record, wall clock, write_id) -> what to do; None: nothing."""
+
+_PREPARE_HEADROOM_BYTES = 1024
+"""What the states, epochs and times of a PREPARE_ABORT may take more than those of the ONGOING that it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,11 @@ def transit(
         if not isinstance(judgement, Transit):
             return Stop(judgement, refused=isinstance(judgement, Refused))
         entry = TransactionEntry(key=transactional_id, value=judgement.to)
-        return _table_record(ctx, state, entry, now_ms, write_id)
+        record = _table_record(ctx, state, entry, now_ms, write_id)
+        if judgement.to.state == "ONGOING":
+            # Its PREPARE_ABORT is longer, and must fit: nobody else can end the transaction.
+            encode_checked(tp, record, headroom_bytes=_PREPARE_HEADROOM_BYTES)
+        return record
 
     views, view = yield from get_view(ctx, views, tp)
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
