@@ -67,7 +67,7 @@ def transit(
         entry = TransactionEntry(key=transactional_id, value=judgement.to)
         record = _table_record(ctx, state, entry, now_ms, write_id)
         if judgement.to.state == "ONGOING":
-            # Its PREPARE_ABORT is longer, and must fit: nobody else can end the transaction.
+            # Its PREPARE_ABORT is longer, and must fit too: nothing else could ever end the transaction.
             encode_checked(tp, record, headroom_bytes=_PREPARE_HEADROOM_BYTES)
         return record
 
