@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.harness import A, B, Cluster, Process, rolling
+from tests.protocol.harness import CONSTANTS, A, B, Cluster, Process, context, rolling
 from txlog.core import envelope
 from txlog.core.state import to_snapshot
 from txlog.errors import RecordTooLargeError
+from txlog.protocol import transactions
 from txlog.protocol.load import load
 from txlog.protocol.seal import seal
 from txlog.protocol.table import state_partition
@@ -49,3 +50,19 @@ def test_a_registration_leaves_room_for_the_abort(monkeypatch: pytest.MonkeyPatc
     found = cluster.txn()
     assert found is not None
     assert found.state == "EMPTY"
+
+
+def test_more_idle_producers_than_one_record_may_name_go_one_record_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 200,000 of them the one record was too large, every pass failed, and the state could only grow."""
+    cluster = Cluster()
+    monkeypatch.setattr(transactions, "MAX_EXPIRED_PRODUCERS", 2)
+    writers = [Process(cluster) for _ in range(3)]
+    for writer in writers:
+        writer.do(writer.idempotent())
+        writer.do(writer.send(A, "a"))
+    cluster.pass_ms(CONSTANTS.producer_id_expiration_ms)
+    gone = [cluster.run(transactions.expire_producers(context(), {}, A))[1] for _ in range(3)]
+    assert gone == [(writers[0].pid, writers[1].pid), (writers[2].pid,), ()]
+    assert cluster.kinds(A) == "dddee"

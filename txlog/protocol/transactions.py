@@ -72,6 +72,8 @@ from txlog.protocol.table import (
 MAX_STAGED_INLINE_BYTES = 256 * 2**10
 """A longer list of staged files becomes an object of its own, so that the table's records stay small."""
 
+MAX_EXPIRED_PRODUCERS = 100_000
+"""Ids that one `expire` record names: 2 MB of the 4 MiB that it may have. The next pass takes the rest."""
 
 _MARKER_HEADROOM_BYTES = 1024
 """What offsets, digest and timestamp of the real marker may take more than those of the trial one."""
@@ -355,7 +357,8 @@ def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = F
 def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, tuple[int, ...]]]:
     """Ends the state of producers idle beyond `producer.id.expiration.ms`, by a record (DESIGN 3). -> their ids.
 
-    A transactional PID goes only if its id, folded later than the partition, is neither ONGOING nor PREPARE_*.
+    A transactional PID goes only if its id, folded later than the partition, is neither ONGOING nor PREPARE_*. At most
+    MAX_EXPIRED_PRODUCERS go at a time.
     """
     views, view = yield from get_fresh_view(ctx, views, tp)
     now_ms = yield Now()
@@ -376,11 +379,8 @@ def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
         if state.next_offset != folded_at:
             return Stop(())  # the table was read after an older fold: next time
-        expired = tuple(
-            pid
-            for pid in _idle_producers(state, now_ms, ctx.constants.producer_id_expiration_ms)
-            if pid in idle and pid not in busy
-        )
+        still_idle = _idle_producers(state, now_ms, ctx.constants.producer_id_expiration_ms)
+        expired = tuple(sorted((still_idle & idle) - busy)[:MAX_EXPIRED_PRODUCERS])
         if not expired:
             return Stop(())
         return next_control(state, now_ms=now_ms, write_id=write_id, expired=expired, roll=ctx.roll_of(tp))
