@@ -65,7 +65,7 @@ TABLE = [
     ("max.message.bytes", 1_048_576, 0, 3_145_728),
     ("inline.max.bytes", 65_536, 0, 3_145_728),
     ("compression.type", "zstd", None, None),
-    ("delete.grace.ms", 86_400_000, 1, INT64),
+    ("delete.grace.ms", 86_400_000, 10_000, INT64),
     ("producer.id.expiration.ms", 86_400_000, 1, INT32),
     ("transactional.id.expiration.ms", 604_800_000, 1, INT32),
     ("transaction.state.log.num.partitions", 50, 1, 10_000),

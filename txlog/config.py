@@ -612,12 +612,12 @@ KEYS: dict[str, ConfigKey] = _table(
         name="delete.grace.ms",
         kind="int",
         default=DAY_MS,
-        minimum=1,
+        minimum=10 * SECOND_MS,
         maximum=INT64_MAX,
         scopes=_STORE,
         kafka_default="60000 (file.delete.delay.ms): here it is also how long a paused writer or reader may sleep "
         "before it has to look again",
-        doc="How long objects stay after they were superseded.",
+        doc="How long objects stay after they were superseded. Whoever sleeps for a tenth of it must look again.",
     ),
     ConfigKey(
         name="producer.id.expiration.ms",

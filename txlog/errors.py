@@ -29,7 +29,8 @@ class RetriableError(TxlogError):
 class OutcomeUnknownError(TxlogError):
     """A write may or may not have landed, and could not be settled before the deadline.
 
-    Only the same call may be repeated: it joins the pending result. Files that the write named are kept.
+    Only the same call may be repeated: it joins the pending result. But for a producer without a transactional.id: its
+    partition may have forgotten it since, and its rows would be doubled. Files that the write named are kept.
     """
 
 

@@ -6,6 +6,7 @@ proxy or an old server may drop the condition of a conditional write and answer 
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Mapping
@@ -13,7 +14,14 @@ from collections.abc import Mapping
 from txlog.clock import Clock, IdGenerator
 from txlog.config import nearest
 from txlog.core import names
-from txlog.errors import ClockSkewError, InvalidRequestError, StorageError, UnknownOptionError, UnsupportedStoreError
+from txlog.errors import (
+    ClockSkewError,
+    InvalidRequestError,
+    NotAStoreError,
+    StorageError,
+    UnknownOptionError,
+    UnsupportedStoreError,
+)
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import shared_memory_store
 from txlog.storage.object_store import ObjectStore, PutOutcome
@@ -33,7 +41,7 @@ def open_object_store(url: str, storage_options: Mapping[str, object] | None = N
 
     A plain path or `file://` (option `fsync`, default true), `memory://NAME` (one per process), and through fsspec
     `s3://`, `gs://`, `abfs://`, whose `storage_options` go to the driver. Raises UnsupportedStoreError for every other
-    one, saying why, InvalidRequestError for a malformed URL, UnknownOptionError. No error repeats a credential.
+    one, saying why, NotAStoreError for a path that is a file, InvalidRequestError for a malformed URL, UnknownOptionError. No error repeats a credential.
     """
     options = dict(storage_options or {})
     if not isinstance(url, str) or not url or "\0" in url:
@@ -45,6 +53,10 @@ def open_object_store(url: str, storage_options: Mapping[str, object] | None = N
     if scheme == "file":
         path = _local_path(url) if match else url
         _check_options(options, {"fsync"}, "a local store")
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise NotAStoreError(
+                f"{path} is a file, and a store is a folder; name an empty location, or the root of a store"
+            )
         return LocalObjectStore(path, fsync=_boolean(options.get("fsync", True), "fsync"))
     if scheme == "memory":
         name = url.split(":", 1)[1].removeprefix("//").rstrip("/")
