@@ -14,6 +14,6 @@ from txlog.storage.open import open_object_store
 def test_a_file_is_no_store(tmp_path: Path, form: str) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("mine")
-    with pytest.raises(NotAStoreError, match="notes.txt is a file, and a store is a folder"):
+    with pytest.raises(NotAStoreError, match=r"notes\.txt is a file, and a store is a folder"):
         open_object_store(form.format(file))
     assert file.read_text() == "mine"
