@@ -81,7 +81,7 @@ class _Lazy(Command):
         except Exception as error:
             raise TxlogError(
                 f"the command {point.name!r} belongs to the package {_package(point)} and cannot be loaded from {point.value}: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}{_missing_extra(point, error)}"
             ) from error
         if isinstance(found, typer.Typer):
             return typer.main.get_command(found)
@@ -150,6 +150,13 @@ def _status(run: Callable[[], Any]) -> int:
 
 def _entry_points() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _missing_extra(point: EntryPoint, error: Exception) -> str:
+    """Commands of our own distribution fail to load where an extra was left out."""
+    if _package(point) != "pyspark-txlog" or not isinstance(error, ModuleNotFoundError):
+        return ""
+    return f". An extra is not installed: pip install 'pyspark-txlog[spark,{point.name}]'"
 
 
 def _package(point: EntryPoint) -> str:
