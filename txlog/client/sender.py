@@ -221,6 +221,8 @@ class Sender:
         for outcome in outcomes:
             self._settle(outcome)
         self._seal(ctx, [outcome.view for outcome in outcomes if isinstance(outcome, _Appended)])
+        appended = [outcome.batch.tp for outcome in outcomes if isinstance(outcome, _Appended)]
+        self._session.end_overdue(appended, self._identity()[0])
 
     def _register(self, tps: Sequence[TopicPartition]) -> None:
         """All new partitions of a round in one record, before the first batch to any of them (invariant 9)."""

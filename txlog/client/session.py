@@ -7,8 +7,9 @@ time is up.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from txlog.client.patience import Patience
@@ -16,9 +17,10 @@ from txlog.client.runtime import Runtime
 from txlog.clock import Clock
 from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
+from txlog.errors import OutcomeUnknownError, RetriableError
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import load, refresh
-from txlog.protocol.transactions import EndResult
+from txlog.protocol.transactions import EndResult, resolve
 
 __all__ = ["Call", "EndResult", "Session", "TopicPartition"]
 
@@ -26,6 +28,9 @@ LONG_TAIL_RECORDS = 512
 LONG_TAIL_AGE_MS = 5000
 """A view followed by name keeps the rows of its tail in memory. A long tail whose first segment is finished is listed
 again after this time: by then that segment is sealed, and its rows are in a file."""
+
+OVERDUE_LOOK_MS = 10_000
+"""Kafka's `transaction.abort.timed.out.transaction.cleanup.interval.ms`: how long a dead transaction may go unnoticed."""
 
 T = TypeVar("T")
 Call = Callable[[Context, Views], Program[tuple[Views, T]]]
@@ -51,6 +56,7 @@ class Session:
         self._retry_backoff_max_ms = retry_backoff_max_ms
         self._lock = threading.Lock()
         self._views: Views = {}
+        self._looked_at_ms: dict[int, int] = {}
 
     @property
     def who(self) -> str:
@@ -101,6 +107,27 @@ class Session:
     def keep_view(self, view: PartitionView) -> None:
         """Takes over one view."""
         self.keep({}, {view.topic_partition: view})
+
+    def end_overdue(self, partitions: Iterable[TopicPartition], own_producer_id: int) -> None:
+        """Ends dead transactions of others that a writer meets in `partitions`: past their time-out, or prepared
+        (PROTOCOL.md, "Time-out"; DESIGN 4.1). Only those quiet for OVERDUE_LOOK_MS are looked up, and no oftener than
+        that, so an append in good weather costs nothing. A failure is left to the next writer: one's own rows are in.
+        """
+        now_ms = self.runtime.clock.now_ms()
+        met = {
+            entry.producer_id
+            for tp in partitions
+            if (view := self._views.get(tp)) is not None
+            for entry in view.state.open_transactions
+            if entry.producer_id != own_producer_id and now_ms - entry.timestamp >= OVERDUE_LOOK_MS
+        }
+        for producer_id in sorted(met):
+            if now_ms - self._looked_at_ms.get(producer_id, -OVERDUE_LOOK_MS) < OVERDUE_LOOK_MS:
+                continue
+            self._looked_at_ms[producer_id] = now_ms
+            before = self._views
+            with contextlib.suppress(RetriableError, OutcomeUnknownError):
+                self.keep(before, self.runtime.run(resolve(self.context(), before, producer_id)))
 
     def forget(self, partitions: list[TopicPartition]) -> None:
         """Drops views that are not needed any more, and the rows that their tails hold."""
