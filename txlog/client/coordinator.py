@@ -100,6 +100,7 @@ class Coordinator:
         (repeat the very same call).
         """
         parts = merge_parts(staged)
+        written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
             return protocol.end_transaction(ctx, views, self.txn, commit, parts, version)
@@ -112,6 +113,7 @@ class Coordinator:
             # Not "retry": a caller that believed that nothing was decided could delete what it staged.
             raise OutcomeUnknownError(str(error)) from error
         self.txn = result.txn
+        self.session.end_overdue(written, self.txn.producer_id)
         return result
 
     def remove(self) -> bool:
