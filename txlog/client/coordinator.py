@@ -169,8 +169,12 @@ def check_transactional_id(transactional_id: object) -> str:
 
 
 def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
-    """A `txn.version` as users give it; raises InvalidRequestError unless it is an integer from 0."""
-    if version is None or isinstance(version, TxnVersion):
+    """A `txn.version` as users give it; raises InvalidRequestError unless it is an integer from 0, or its scope is text."""
+    if version is None:
+        return None
+    if isinstance(version, TxnVersion):
+        if version.scope:
+            check_text(version.scope, "scope of a txn.version")
         return version
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
         raise InvalidRequestError(
