@@ -36,10 +36,8 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
-COMMIT_OBJECT_MAX_BYTES = 4 * MIB
-"""No commit record, inline rows included, is larger (DESIGN 5)."""
 MAX_INLINE_BYTES = 3 * MIB
-"""The most that inline rows may take of it; the rest is the record's own."""
+"""The most that inline rows may take of a commit object's 4 MiB (DESIGN 5); the rest is the record's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +77,16 @@ class ConfigKey:
             return f"{noun} of at least {self.minimum}"
         return f"{noun} from {self.minimum} to {self.maximum}"
 
+    @property
+    def default_text(self) -> str:
+        """The default, in words."""
+        return "none" if self.default is None else self.text(self.default) or "empty"
+
     def parse(self, value: object) -> Value:
         """`value`, as Python, TOML or text gives it, as this key's type. Raises `error`, naming key, value and range."""
         parsed = _PARSERS[self.kind](self, value)
         if parsed is None:
-            default = "none" if self.default is None else self.text(self.default) or "empty"
-            raise self.error(f"{self.name} = {_shown(value)}: expected {self.expected} (default {default})")
+            raise self.error(f"{self.name} = {_shown(value)}: expected {self.expected} (default {self.default_text})")
         return parsed
 
     def text(self, value: Value) -> str:
@@ -789,8 +791,7 @@ _PARSERS = {
 
 
 def _render_key(key: ConfigKey) -> list[str]:
-    default = "none" if key.default is None else key.text(key.default) or "empty"
-    lines = [*textwrap.wrap(key.doc, 112), f"Default: {default}; {key.expected}."]
+    lines = [*textwrap.wrap(key.doc, 112), f"Default: {key.default_text}; {key.expected}."]
     if key.kafka_default:
         lines += textwrap.wrap(f"Kafka's default: {key.kafka_default}.", 112)
     return [*(f"# {line}" for line in lines), f"#{key.name} = {_toml(key)}"]
