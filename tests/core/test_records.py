@@ -260,7 +260,6 @@ class TestCommitRecord:
     def test_a_control_batch_without_rows_takes_one_offset(self, kind: records.BatchKind) -> None:
         marker = msgspec.structs.replace(RECORD, kind=kind, records=0, base_sequence=-1)
         assert (marker.span, marker.end_offset, marker.last_offset, marker.last_sequence) == (1, 11, 10, -1)
-        assert marker.is_control
 
     def test_a_commit_with_rows_takes_none_for_itself(self) -> None:
         commit = msgspec.structs.replace(RECORD, kind="commit", base_sequence=-1)
