@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+import msgspec
+
 from txlog.core import names
 from txlog.core.names import SegmentName
 from txlog.core.records import CommitRecord, DataFile, IndexedFile, IndexEntry, SegmentIndex, TxnIndex
@@ -196,17 +198,7 @@ def _check_entry_rows(index: SegmentIndex, number: int, internal: bool, path: st
 
 
 def _indexed(file: DataFile, schema_id: int, *, offset_column: bool = False) -> IndexedFile:
-    return IndexedFile(
-        path=file.path,
-        rows=file.rows,
-        bytes=file.bytes,
-        digest=file.digest,
-        footer_digest=file.footer_digest,
-        row_groups=file.row_groups,
-        statistics=file.statistics,
-        schema_id=schema_id,
-        offset_column=offset_column,
-    )
+    return IndexedFile(**msgspec.structs.asdict(file), schema_id=schema_id, offset_column=offset_column)
 
 
 def _base_offset(entry: IndexEntry) -> int:
