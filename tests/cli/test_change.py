@@ -52,7 +52,7 @@ def test_a_schema_travels_from_one_topic_to_another(cli: Cli, tmp_path: Path) ->
 
 def test_create_again(cli: Cli) -> None:
     cli("topics", "create", "orders")
-    assert cli.fails("topics", "create", "orders").startswith("topic 'orders' exists already, with 1 partitions")
+    assert cli.fails("topics", "create", "orders").startswith("topic 'orders' exists already, with 1 partition;")
     assert cli("topics", "create", "orders", "--if-not-exists").out == (
         "Topic 'orders' exists already, with 1 partition; nothing was changed.\n"
     )

@@ -266,7 +266,7 @@ def test_delivery_timeout_ends_the_tries_and_says_that_nobody_knows(world, store
     future = producer.send("orders", orders(1), partition=0)
     error = future.exception(timeout=30)
     assert isinstance(error, OutcomeUnknownError)
-    assert "1 rows for orders-0" in str(error)
+    assert "1 row for orders-0" in str(error)
     assert "may have been written" in str(error)
     with pytest.raises(OutcomeUnknownError, match="orders-0"):
         producer.close()

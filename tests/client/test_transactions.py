@@ -403,7 +403,7 @@ def test_failed_send_makes_the_commit_raise_and_abort_mends_it(world, store):
     producer.init_transactions()
     producer.begin_transaction()
     good, bad = producer.send("orders", orders(1), partition=0), producer.send("orders", orders(2), partition=1)
-    with pytest.raises(TransactionAbortableError, match=r"'loader'.*1 rows for orders-1 could not be written"):
+    with pytest.raises(TransactionAbortableError, match=r"'loader'.*1 row for orders-1 could not be written"):
         producer.commit_transaction()
     assert good.result().base_offset == 0
     assert isinstance(bad.exception(), TransactionAbortableError)

@@ -22,6 +22,7 @@ from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart
+from txlog.core.words import count_text
 from txlog.errors import (
     AbortableError,
     FencedError,
@@ -386,14 +387,14 @@ class Sender:
         if self.coordinator is not None:
             if isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError):
                 final: Exception = TransactionAbortableError(
-                    f"{self._session.who}: {batch.rows} rows for {batch.tp} could not be written: {error}; abort the transaction and start a new one"
+                    f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written: {error}; abort the transaction and start a new one"
                 )
                 final.__cause__ = error
                 return final
             return error
         if batch.doubtful and not isinstance(error, OutcomeUnknownError):
             unknown = OutcomeUnknownError(
-                f"{self._session.who}: {batch.rows} rows for {batch.tp}: {error}. They may have been written: look before sending them again, "
+                f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp}: {error}. It may have been written all the same: look before sending it again, "
                 "or use a transactional.id"
             )
             unknown.__cause__ = error
@@ -402,7 +403,7 @@ class Sender:
 
     def _late(self, batch: Batch) -> TxlogTimeoutError:
         return TxlogTimeoutError(
-            f"{self._session.who}: {batch.rows} rows for {batch.tp} were not written within delivery.timeout.ms = {self._config.delivery_timeout_ms}"
+            f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} did not get in within delivery.timeout.ms = {self._config.delivery_timeout_ms}"
         )
 
     def _die(self, error: BaseException) -> None:

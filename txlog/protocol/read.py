@@ -17,6 +17,7 @@ from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, SegmentIndex, TxnIndex
 from txlog.core.segments import check_index, first_at_or_after_timestamp
 from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
+from txlog.core.words import count_text
 from txlog.errors import MissingObjectError, OffsetOutOfRangeError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load
@@ -232,7 +233,7 @@ def _read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
     data = yield Get(path)
     if data is None:
         raise MissingObjectError(
-            f"{path}: the index announces {index.aborted_txns} aborted transactions, and it is gone; look at it with `txlog dump-log`"
+            f"{path}: the index announces {count_text(index.aborted_txns, 'aborted transaction')}, and it is gone; look at it with `txlog dump-log`"
         )
     txn_index, _ = envelope.decode(data, TxnIndex, path)
     check_txn_index(txn_index, name, path, expected=index.aborted_txns)
