@@ -55,7 +55,18 @@ from txlog.errors import (
     UnsupportedStoreError,
 )
 
-_CLIENT = frozenset({"Admin", "Consumer", "Producer", "Store", "open"})
+_CLIENT = frozenset(
+    {
+        "Admin",
+        "Consumer",
+        "ConsumerGroupMetadata",
+        "OffsetAndMetadata",
+        "Producer",
+        "Store",
+        "TopicPartition",
+        "open",
+    }
+)
 
 __all__ = [
     "AbortableError",
@@ -64,6 +75,7 @@ __all__ = [
     "CommitFailedError",
     "ConcurrentTransactionsError",
     "Consumer",
+    "ConsumerGroupMetadata",
     "CoordinatorContentionError",
     "CorruptLogError",
     "CorruptRecordError",
@@ -82,6 +94,7 @@ __all__ = [
     "MissingObjectError",
     "NoOffsetForPartitionError",
     "NotAStoreError",
+    "OffsetAndMetadata",
     "OffsetMetadataTooLargeError",
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
@@ -94,6 +107,7 @@ __all__ = [
     "StorageError",
     "Store",
     "TopicExistsError",
+    "TopicPartition",
     "TransactionAbortableError",
     "TransactionAbortedError",
     "TransactionalIdNotFoundError",
