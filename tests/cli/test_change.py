@@ -56,6 +56,9 @@ def test_create_again(cli: Cli) -> None:
     assert cli("topics", "create", "orders", "--if-not-exists").out == (
         "Topic 'orders' exists already, with 1 partition; nothing was changed.\n"
     )
+    assert cli.fails("topics", "create", "orders", "--column", "id:int64", "--if-not-exists").startswith(
+        "topic 'orders' exists already, with another schema: it has no column 'id'"
+    )
 
 
 def test_alter(cli: Cli, store: Store) -> None:
