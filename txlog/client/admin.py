@@ -21,7 +21,7 @@ from txlog.client.topics import Topics
 from txlog.config import Layer
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition
-from txlog.core.records import AbortedTxn, OffsetValue, TransactionMetadata, TransactionRow
+from txlog.core.records import AbortedTxn, GroupValue, OffsetValue, TransactionMetadata, TransactionRow
 from txlog.core.transactions import PREPARED, is_timed_out, may_expire
 from txlog.errors import GroupIdNotFoundError, InvalidRequestError, TransactionalIdNotFoundError
 from txlog.protocol import groups as group_protocol
@@ -198,6 +198,8 @@ class OffsetReset:
     partition: int
     before: int | None
     after: int
+    asked: int | None = None
+    """What was asked for, where the log does not hold it: `after` is its nearer end."""
 
 
 class Admin:
@@ -457,7 +459,8 @@ class Admin:
         shift_by: int | None = None,
     ) -> tuple[OffsetReset, ...]:
         """What resetting a group's offsets would change: to "earliest", "latest", a time (ms) or an OffsetSpec, or by
-        `shift_by` offsets, always within the log. `partitions` None: those that the group has offsets for.
+        `shift_by` offsets, always within the log: what it does not hold is moved to its nearer end, and the answer says
+        so. `partitions` None: those that the group has offsets for.
 
         Raises GroupIdNotFoundError (no partitions named, and no such group), UnknownTopicOrPartitionError,
         InvalidRequestError.
@@ -474,7 +477,9 @@ class Admin:
         lookup.check_exist(self._session, wanted)
         if shift_by is None:
             assert spec is not None
-            after = lookup.resolve(self._session, wanted, _spec(spec), missing="latest", clamp=True)
+            target = _spec(spec)
+            asked = {tp: offset for tp, offset in target.offsets.items() if offset >= 0}
+            after = lookup.resolve(self._session, wanted, target, missing="latest", clamp=True)
         else:
             views = self._session.fresh_views(wanted, "looking up offsets")
             lacking = [str(tp) for tp in wanted if tp not in committed]
@@ -482,51 +487,71 @@ class Admin:
                 raise InvalidRequestError(
                     f"group {group!r} has no offset for {', '.join(lacking)}; shift_by needs one to start from"
                 )
-            after = {
-                tp: lookup.check_range(views[tp], committed[tp].offset + shift_by, "shift_by", clamp=True)
-                for tp in wanted
-            }
+            asked = {tp: committed[tp].offset + shift_by for tp in wanted}
+            after = {tp: lookup.check_range(views[tp], asked[tp], "shift_by", clamp=True) for tp in wanted}
         return tuple(
             OffsetReset(
                 topic=tp.topic,
                 partition=tp.partition,
                 before=value.offset if (value := committed.get(tp)) is not None else None,
                 after=after[tp],
+                asked=offset if (offset := asked.get(tp)) != after[tp] else None,
             )
             for tp in wanted
         )
 
-    def reset_offsets(self, group: str, offsets: Offsets | Sequence[OffsetReset]) -> None:
+    def reset_offsets(
+        self, group: str, offsets: Offsets | Sequence[OffsetReset], *, force: bool = False, dry_run: bool = False
+    ) -> tuple[str, ...]:
         """Commits offsets for a group that no consumer is a member of; what `plan_reset` returned, or any others.
 
-        Raises InvalidRequestError if the group has a member, ConcurrentTransactionsError over undecided offsets,
-        UnknownTopicOrPartitionError.
+        With `force` it has none afterwards: a member is removed in the same write, and its next commit fails. -> the
+        members that were removed. With `dry_run` nothing is written. Raises InvalidRequestError if the group has a
+        member, ConcurrentTransactionsError over undecided offsets, UnknownTopicOrPartitionError.
         """
-        check_group(group)
         values = (
             offset_values(offsets)
             if isinstance(offsets, Mapping)
             else {TopicPartition(r.topic, r.partition): OffsetValue(offset=r.after) for r in offsets}
         )
         lookup.check_exist(self._session, values)
-        self._check_no_member(group)
-        self._commit(group, dict(values), f"resetting the offsets of group {group!r}")
+        return self._reset(group, dict(values), "resetting the offsets", force=force, dry_run=dry_run)
 
-    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Removes a group's offsets for some partitions; the group must have no member. Raises as `reset_offsets`."""
-        self._check_no_member(check_group(group))
+    def delete_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], *, force: bool = False
+    ) -> tuple[str, ...]:
+        """Removes a group's offsets for some partitions. Otherwise as `reset_offsets`."""
         gone = dict.fromkeys((topic_partition(tp) for tp in partitions), None)
-        self._commit(group, gone, f"deleting offsets of group {group!r}")
+        return self._reset(group, gone, "deleting offsets", force=force)
 
-    def delete_group(self, group: str) -> None:
-        """Removes a group without member and without undecided offsets. Raises GroupIdNotFoundError, InvalidRequestError."""
-        self._group(group)
+    def remove_members(self, group: str) -> tuple[str, ...]:
+        """Ends the group's membership (Kafka's removeMembersFromConsumerGroup), as of a consumer that was killed.
+
+        The generation rises, so should a member live after all, its next commit raises CommitFailedError. -> the members
+        that were removed, none if there was none. Raises GroupIdNotFoundError.
+        """
+        self._require_group(group)
         self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
-            return (yield from group_protocol.delete_group(ctx, views, group)), None
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
+            return group_protocol.remove_members(ctx, views, group)
 
-        self._session.call(f"deleting group {group!r}", program)
+        return _ids(self._session.call(f"removing the member of group {group!r}", program))
+
+    def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> tuple[str, ...]:
+        """Removes a group without undecided offsets and, but with `force`, without a member, whose next commit fails then.
+
+        -> the members that were removed. With `dry_run` nothing is written. Raises GroupIdNotFoundError,
+        InvalidRequestError.
+        """
+        self._require_group(group)
+        if not dry_run:
+            self._runtime.ensure_writable()
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
+            return group_protocol.delete_group(ctx, views, group, force=force, dry_run=dry_run)
+
+        return _ids(self._session.call(f"deleting group {group!r}", program))
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -577,36 +602,39 @@ class Admin:
         tp = self._runtime.partition(topic, partition, 0)
         return self._session.fresh_views([tp], f"looking at {tp}")[tp]
 
-    def _group(self, group: str) -> GroupDescription:
+    def _require_group(self, group: str) -> None:
         check_group(group)
         if self._runtime.descriptor is None:
             raise GroupIdNotFoundError(
                 f"no consumer group {group!r}: {self._runtime.where} is empty, there is no store yet"
             )
 
+    def _group(self, group: str) -> GroupDescription:
+        self._require_group(group)
+
         def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupDescription]]:
             return group_protocol.describe_group(ctx, views, group)
 
         return self._session.call(f"describing group {group!r}", program)
 
-    def _check_no_member(self, group: str) -> None:
-        try:
-            member = self._group(group).member
-        except GroupIdNotFoundError:
-            return
-        if member is not None and member.member_id:
-            raise InvalidRequestError(
-                f"group {group!r} is in use by member {member.member_id!r} (generation {member.generation}); close that consumer first"
-            )
-
-    def _commit(self, group: str, values: Mapping[TopicPartition, OffsetValue | None], what: str) -> None:
+    def _reset(
+        self,
+        group: str,
+        values: Mapping[TopicPartition, OffsetValue | None],
+        what: str,
+        *,
+        force: bool,
+        dry_run: bool = False,
+    ) -> tuple[str, ...]:
+        check_group(group)
         self._runtime.require_store()
-        self._runtime.ensure_writable()
+        if not dry_run:
+            self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
-            return (yield from group_protocol.commit_offsets(ctx, views, group, values)), None
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
+            return group_protocol.reset_offsets(ctx, views, group, values, force=force, dry_run=dry_run)
 
-        self._session.call(what, program)
+        return _ids(self._session.call(f"{what} of group {group!r}", program))
 
     def _group_infos(self, described: Sequence[GroupDescription]) -> tuple[GroupInfo, ...]:
         existing = {found.name: found.partitions for found in Topics(self._runtime).names()}
@@ -648,6 +676,10 @@ def _group_info(group: GroupDescription, views: Mapping[TopicPartition, Partitio
         updated_at=member.updated_at if member is not None else -1,
         offsets=tuple(rows),
     )
+
+
+def _ids(member: GroupValue | None) -> tuple[str, ...]:
+    return () if member is None else (member.member_id,)
 
 
 def _producer(view: PartitionView, producer_id: int) -> ProducerDescription:

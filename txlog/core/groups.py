@@ -114,8 +114,12 @@ def _check_generation(
     value = row.entry.value if row is not None else None
     if value is not None and (value.generation, value.member_id) == (condition.generation, condition.member_id):
         return None
-    found = f"generation {value.generation} of member {value.member_id!r}" if value is not None else "no member"
+    found = (
+        f"generation {value.generation} of member {value.member_id!r}"
+        if value is not None and value.member_id
+        else "no member"
+    )
     return CommitFailedError(
         f"group {group!r}: member {condition.member_id!r} of generation {condition.generation} may not commit, the group has {found} now: "
-        "another consumer joined. Abort, subscribe again and go on from the committed offsets"
+        "another consumer joined, or this one was removed. Abort, subscribe again and go on from the committed offsets"
     )
