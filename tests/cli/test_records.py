@@ -109,7 +109,7 @@ def test_a_version_that_was_committed_is_skipped(cli: Cli, store: Store) -> None
     version = ("produce", "orders", "--transactional-id", "loader", "--txn-version")
     assert cli(*version, 3, stdin=ALL).status == 0
     assert cli(*version, 3, stdin=ALL).out == (
-        "Skipped: 'loader' has committed txn.version 3 or a higher one; nothing was written.\n"
+        "Skipped: 'loader' has committed txn.version 3 or a higher one; nothing of this run is visible.\n"
     )
     document = cli(*version, 2, "-o", "json", stdin=ALL).json
     assert (document["skipped"], document["records"], document["partitions"]) == (True, 0, [])

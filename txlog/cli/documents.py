@@ -158,5 +158,5 @@ class ProduceDocument(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     transactional_id: str | None
     skipped: bool
-    """This `txn.version` or a higher one had been committed before: nothing was written."""
+    """This `txn.version` or a higher one had been committed before: nothing of it is visible."""
     partitions: tuple[ProducedRows, ...]

@@ -62,7 +62,7 @@ def produce(
         typer.Option(
             "--txn-version",
             metavar="N",
-            help="Number of the transaction: if the id has committed this or a higher one, nothing is written.",
+            help="Number of the transaction: if the id has committed this or a higher one, the run is skipped.",
             show_default=False,
         ),
     ] = None,
@@ -190,7 +190,7 @@ class _Tally:
 def _show_produced(out: Output, document: ProduceDocument, txn_version: int | None) -> None:
     if document.skipped:
         out.line(
-            f"Skipped: {document.transactional_id!r} has committed txn.version {txn_version} or a higher one; nothing was written."
+            f"Skipped: {document.transactional_id!r} has committed txn.version {txn_version} or a higher one; nothing of this run is visible."
         )
         return
     if document.partitions:
