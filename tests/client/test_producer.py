@@ -420,7 +420,7 @@ def test_closed_producer_refuses(store):
 
 def test_compacted_topic_wants_a_key_in_every_row(store):
     store.create_topic("latest", ORDERS, config={"cleanup.policy": "compact", "key.columns": "name"})
-    missing = r"'latest' is compacted: row 1 has no key \(name is null\), 1 rows"
+    missing = r"'latest' is compacted: row 1 has no key \(name is null\), 1 row in all"
     with store.producer() as producer, pytest.raises(SchemaMismatchError, match=missing):
         producer.send("latest", [{"id": 1, "name": "a"}, {"id": 2}])
 

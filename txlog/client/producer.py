@@ -17,6 +17,7 @@ from typing import NoReturn, Self
 
 import pyarrow as pa
 
+from txlog.client import unclosed
 from txlog.client.batches import NO_OFFSET, NO_PARTITION, RecordMetadata, Send
 from txlog.client.coordinator import Coordinator, check_transactional_id, txn_version
 from txlog.client.groups import (
@@ -38,6 +39,7 @@ from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart, TopicMetadata
 from txlog.core.transactions import TxnVersion
+from txlog.core.words import count_text
 from txlog.errors import (
     AbortableError,
     FencedError,
@@ -65,7 +67,9 @@ class TransactionScope:
 class Producer:
     """Writes rows. Thread-safe but for the transaction calls, which belong to one thread; not usable after a fork.
 
-    `close` it, or use it as a context manager: entering initialises transactions, leaving aborts what is open.
+    `close` it, or use it as a context manager: entering initialises transactions, leaving aborts what is open. If a
+    program ends without, rows that wait outside of a transaction still go out, for at most 5 seconds; an open
+    transaction is left to time out. What is lost so, or failed unseen, is logged as an error, with a ResourceWarning.
     """
 
     def __init__(self, runtime: Runtime, call: Layer) -> None:
@@ -92,6 +96,7 @@ class Producer:
         self._version: TxnVersion | None = None
         self._offsets: list[GroupOffsets] = []
         self._closed = False
+        unclosed.watch(self)
 
     def __repr__(self) -> str:
         return f"<{self._who} of {self._runtime.where}, {self._state.state}>"
@@ -389,8 +394,47 @@ class Producer:
                 self._state.state = "CLOSED"
                 self._sender.stop()
             self._sender.join()
+            unclosed.unwatch(self)
         with self._lock:
             self._raise_first_error("close")
+
+    # -- the end of a program that does not close it (txlog.client.unclosed) ------------------------------------------
+
+    def _hurry_out(self) -> bool:
+        if self._closed or self.transactional_id is not None or os.getpid() != self._process:
+            return True
+        with self._lock:
+            self._sender.hurry()
+            return not self._sender.waiting
+
+    def _left_behind(self) -> str | None:
+        if self._closed or os.getpid() != self._process:
+            return None
+        with self._lock:
+            state, error = self._state.state, self._state.error or self._first_error
+            rows, attempted = self._sender.waiting_rows, self._sender.attempted
+            begun = attempted or bool(rows or self._sender.staged_parts or self._offsets)
+        who = f"{self._who} of {self._runtime.where}: the program ends without close()"
+        failed = f". It had failed: {error}" if error is not None else ""
+        if self.transactional_id is None:
+            late = (
+                f", and {count_text(rows, 'row')} did not get in within {unclosed.FLUSH_MS} ms: they may be lost"
+                if rows
+                else ""
+            )
+            return f"{who}{late}{failed}" if late or failed else None
+        if state == "COMMITTING":
+            return f"{who}, and nobody knows whether its commit was decided: `txlog transactions describe` tells"
+        if state == "FATAL_ERROR":
+            return f"{who}{failed}"
+        if not begun:
+            return None
+        unsent = f" ({count_text(rows, 'row')} of it had yet to be written)" if rows else ""
+        left = (
+            f". It is left to time out (transaction.timeout.ms = {self._config.transaction_timeout_ms}), and holds readers back until "
+            "it is ended; close() would have aborted it at once"
+        )
+        return f"{who}, and its transaction was not committed: nothing of it will be visible{unsent}{left if attempted else ''}{failed}"
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

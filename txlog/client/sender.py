@@ -112,7 +112,7 @@ class Sender:
     def start(self) -> None:
         """Starts the thread at the first rows."""
         if self._thread is None:
-            # A daemon: a program that ends without close() must not hang. Its rows are lost as if it had crashed.
+            # A daemon: a program that ends without close() must not hang. What becomes of its rows: txlog.client.unclosed.
             self._thread = threading.Thread(target=self._run, name="txlog-producer", daemon=True)
             self._thread.start()
 
@@ -120,6 +120,11 @@ class Sender:
     def waiting(self) -> Accumulator:
         """Rows that are not in yet; notify `condition` after a change."""
         return self._waiting
+
+    @property
+    def waiting_rows(self) -> int:
+        """How many rows are not in yet, for all this producer knows."""
+        return sum(batch.rows for batch in self._waiting)
 
     @property
     def idle(self) -> bool:
