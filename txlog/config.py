@@ -238,7 +238,6 @@ def check_topic_config(config: Layer) -> dict[str, str]:
 
     Raises InvalidConfigurationError as `TopicConfig.parse` does.
     """
-    TopicConfig.parse(config)
     return {name: KEYS[name].text(value) for name, value in _check_layer(config, "topic").items()}
 
 
@@ -253,7 +252,7 @@ def parse_document(document: Layer) -> dict[Scope, dict[str, Value]]:
         # A bare key before the first table is a table of its own to TOML: client.id is [client] with a key id.
         for key, _ in _flatten({name: table}):
             if key in KEYS:
-                homes = " or ".join(f"[{scope}]" for scope in SCOPES if scope in KEYS[key].scopes)
+                homes = " or ".join(f"[{scope}]" for scope in _scopes_of(key))
                 raise InvalidConfigurationError(
                     f"configuration key '{key}' stands outside of its table; put it below {homes}"
                 )
@@ -699,11 +698,14 @@ def _check_layer(layer: Layer, scope: Scope) -> dict[str, Value]:
     return checked
 
 
+def _scopes_of(name: str) -> list[Scope]:
+    return [scope for scope in SCOPES if scope in KEYS[name].scopes]
+
+
 def _unknown(name: str, scope: Scope) -> str:
     start = f"unknown {scope} configuration key '{name}'"
     if name in KEYS:
-        owners = " and ".join(owner for owner in SCOPES if owner in KEYS[name].scopes)
-        return f"{start}: it is a setting of the {owners}, not of the {scope}."
+        return f"{start}: it is a setting of the {' and '.join(_scopes_of(name))}, not of the {scope}."
     if name in _NO_SUCH_KEY:
         return f"{start}: txlog does not need it, {_NO_SUCH_KEY[name]}."
     return start + "." + (nearest(name, [key.name for key in keys_of(scope)]) or nearest(name, KEYS))
