@@ -59,20 +59,7 @@ def build_index(
         elif record.payload_bytes:
             file, first_row = inline_number, inline_row
             inline_row += record.records
-        entries.append(
-            IndexEntry(
-                base_offset=record.base_offset,
-                records=record.records,
-                kind=record.kind,
-                producer_id=record.producer_id,
-                producer_epoch=record.producer_epoch,
-                base_sequence=record.base_sequence,
-                transactional=record.transactional,
-                timestamp=record.timestamp,
-                file=file,
-                first_row=first_row,
-            )
-        )
+        entries.append(_entry(record, file, first_row))
     if inline_file is not None:
         # Rows of older schemas are written in the newest one of the segment: columns are only ever added.
         files.append(_indexed(inline_file, max(record.schema_id for record in inline), offset_column=True))
@@ -195,6 +182,21 @@ def _check_entry_rows(index: SegmentIndex, number: int, internal: bool, path: st
     # Rows as their writer left them: the files of a batch are the batch's alone, and it uses all of them.
     if index.generation == 0 and not index.files[entry.file].offset_column and (wanted or entry.first_row):
         raise CorruptRecordError(f"{path}: entry {number} uses {entry.file} and the next files only in part")
+
+
+def _entry(record: CommitRecord, file: int | None, first_row: int) -> IndexEntry:
+    return IndexEntry(
+        base_offset=record.base_offset,
+        records=record.records,
+        kind=record.kind,
+        producer_id=record.producer_id,
+        producer_epoch=record.producer_epoch,
+        base_sequence=record.base_sequence,
+        transactional=record.transactional,
+        timestamp=record.timestamp,
+        file=file,
+        first_row=first_row,
+    )
 
 
 def _indexed(file: DataFile, schema_id: int, *, offset_column: bool = False) -> IndexedFile:
