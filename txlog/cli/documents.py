@@ -34,7 +34,7 @@ class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Why a command failed."""
 
     error: str
-    """The class, of `txlog.errors`."""
+    """The class, of `txlog.errors`; or `Interrupted`, by a signal."""
     message: str
     status: int
     """The exit status."""

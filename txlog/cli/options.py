@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from txlog.cli.errors import reader_is_gone, report
+from txlog.cli.errors import reader_is_gone, report, report_interrupt
+from txlog.cli.interrupts import Interrupted
 from txlog.cli.output import Output, OutputFormat
 from txlog.errors import InvalidRequestError, NotAStoreError, TxlogError
 
@@ -199,6 +200,8 @@ def command(
                     function(session, **given)
             except TxlogError as error:
                 raise typer.Exit(report(error, settings.output)) from error
+            except Interrupted as error:
+                raise typer.Exit(report_interrupt(error, settings.output)) from error
             except BrokenPipeError as error:
                 raise typer.Exit(reader_is_gone()) from error
 
