@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from tests.client.world import ORDERS, orders, rows_of, tp
-from txlog.client.admin import AbortedRange, OffsetReset
+from txlog.client.admin import OffsetReset
+from txlog.core.records import AbortedTxn
 from txlog.errors import (
     CommitFailedError,
     ConcurrentTransactionsError,
@@ -186,7 +187,7 @@ def test_partition_is_described(world, store):
     assert [s.aborted_txns for s in described.segments] == [0, 1]
     assert all(s.bytes > 0 and s.files == 1 for s in described.segments)
     assert described.aborted == (
-        AbortedRange(producer_id=producer.producer_id, first_offset=3, last_offset=4, last_stable_offset=5),
+        AbortedTxn(producer_id=producer.producer_id, first_offset=3, last_offset=4, last_stable_offset=5),
     )
     assert (described.sealed_end, described.last_stable_offset, described.log_end_offset) == (5, 5, 6)
     assert (described.tail_batches, described.tail_records) == (1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -73,7 +74,7 @@ def dump_log(
         for each in chain.batches
         if each.last_offset >= start_offset and (end_offset is None or each.base_offset < end_offset)
     )
-    chain = msgspec.structs.replace(chain, batches=batches)
+    chain = replace(chain, batches=batches)
     session.out.show(chain, lambda out: _show_chain(out, chain))
 
 
@@ -137,7 +138,7 @@ def _show_chain(out: Output, chain: PartitionChain) -> None:
         out.table(
             ("base", "end", "generation", "batches", "rows", "aborted", "index"),
             [
-                (s.base_offset, s.end_offset, s.generation, s.batches, s.rows, s.aborted_transactions, s.index)
+                (s.base_offset, s.end_offset, s.generation, s.batches, s.records, s.aborted_txns, s.name)
                 for s in chain.segments
             ],
             empty="",
@@ -147,16 +148,16 @@ def _show_chain(out: Output, chain: PartitionChain) -> None:
         out.table(
             ("producer", "epoch", "since offset", "last append"),
             [
-                (t.producer_id, t.producer_epoch, t.first_offset, time_text(t.last_timestamp))
+                (t.producer_id, t.producer_epoch, t.txn_first_offset, time_text(t.last_timestamp))
                 for t in chain.open_transactions
             ],
             empty="",
         )
-    if chain.aborted_transactions:
+    if chain.aborted:
         out.heading("Aborted transactions")
         out.table(
             ("producer", "from", "to marker", "last stable after"),
-            [(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset) for t in chain.aborted_transactions],
+            [(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset) for t in chain.aborted],
             empty="",
         )
     out.heading("Batches")

@@ -13,6 +13,7 @@ from txlog.client import offsets as lookup
 from txlog.client.coordinator import check_transactional_id
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
 from txlog.client.offsets import OffsetSpec
+from txlog.client.partitions import PartitionDescription, ProducerDescription, SegmentDescription
 from txlog.client.patience import Patience
 from txlog.client.reading import check_isolation
 from txlog.client.runtime import Runtime
@@ -21,7 +22,7 @@ from txlog.client.topics import Topics
 from txlog.config import Layer
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition
-from txlog.core.records import AbortedTxn, GroupValue, OffsetValue, TransactionMetadata, TransactionRow
+from txlog.core.records import GroupValue, OffsetValue, TransactionMetadata, TransactionRow
 from txlog.core.transactions import PREPARED, is_timed_out, may_expire
 from txlog.errors import GroupIdNotFoundError, InvalidRequestError, TransactionalIdNotFoundError
 from txlog.protocol import groups as group_protocol
@@ -30,7 +31,7 @@ from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.groups import GroupDescription
 from txlog.protocol.load import get_fresh_view
-from txlog.protocol.read import ReadPlan, aborted_transactions, end_offset, plan_read
+from txlog.protocol.read import aborted_transactions, end_offset, plan_read
 from txlog.protocol.table import state_partition
 from txlog.protocol.transactions import ExpireResult
 
@@ -83,19 +84,6 @@ class HangingTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerDescription:
-    """What a partition knows of a producer."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_offset: int
-    last_timestamp: int
-    coordinator_epoch: int
-    txn_first_offset: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetInfo:
     """The ends of a partition, and the answer to a look-up."""
 
@@ -108,52 +96,6 @@ class OffsetInfo:
     """What was asked for; None if no row is as new as the time asked for."""
     timestamp: int | None
     """The append time of `offset`, if it was looked up by time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentDescription:
-    """A sealed segment or cleaned run."""
-
-    name: str
-    base_offset: int
-    end_offset: int
-    generation: int
-    batches: int
-    records: int
-    files: int
-    bytes: int
-    aborted_txns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortedRange:
-    """A transaction that was aborted after it had written rows; `[first_offset, last_offset]`, marker included."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDescription:
-    """A partition: its ends, segments, active tail, open and aborted transactions."""
-
-    topic: str
-    partition: int
-    log_start_offset: int
-    last_stable_offset: int
-    log_end_offset: int
-    sealed_end: int
-    boundary: int
-    segments: tuple[SegmentDescription, ...]
-    tail_batches: int
-    tail_records: int
-    tail_bytes: int
-    """Of the tail's commit records and the files that they name."""
-    last_timestamp: int
-    open_transactions: tuple[ProducerDescription, ...]
-    aborted: tuple[AbortedRange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +261,7 @@ class Admin:
     def describe_producers(self, topic: str, partition: int) -> tuple[ProducerDescription, ...]:
         """What a partition knows of its producers, by producer id. Raises UnknownTopicOrPartitionError."""
         view = self._view(topic, partition)
-        return tuple(_producer(view, pid) for pid in sorted(view.state.producers))
+        return tuple(ProducerDescription.of(view, pid) for pid in sorted(view.state.producers))
 
     def list_offsets(
         self,
@@ -365,62 +307,16 @@ class Admin:
 
         Raises UnknownTopicOrPartitionError.
         """
-        view = self._view(topic, partition)
-        tp = view.topic_partition
+        tp = self._runtime.partition(topic, partition, 0)
 
-        def program(
-            ctx: Context, views: Views
-        ) -> Program[tuple[Views, tuple[PartitionView, ReadPlan, tuple[AbortedTxn, ...]]]]:
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionDescription]]:
             views, seen = yield from get_fresh_view(ctx, views, tp)
-            seen, plan = yield from plan_read(
-                ctx, seen, seen.state.log_start_offset, None, isolation="read_uncommitted"
-            )
-            seen, aborted = yield from aborted_transactions(
-                ctx, seen, seen.state.log_start_offset, seen.state.next_offset, plan.indexes
-            )
-            return with_view(views, seen), (seen, plan, aborted)
+            start = seen.state.log_start_offset
+            seen, plan = yield from plan_read(ctx, seen, start, None, isolation="read_uncommitted")
+            seen, aborted = yield from aborted_transactions(ctx, seen, start, seen.state.next_offset, plan.indexes)
+            return with_view(views, seen), PartitionDescription.of(seen, plan.indexes, aborted)
 
-        view, plan, aborted = self._session.call(f"describing {tp}", program)
-        indexes = [(name, plan.indexes[name].index) for name in view.walk if name in plan.indexes]
-        tail = [stored.record for stored in view.tail]
-        return PartitionDescription(
-            topic=tp.topic,
-            partition=tp.partition,
-            log_start_offset=view.state.log_start_offset,
-            last_stable_offset=view.state.last_stable_offset,
-            log_end_offset=view.state.next_offset,
-            sealed_end=view.sealed_end,
-            boundary=view.boundary,
-            segments=tuple(
-                SegmentDescription(
-                    name=name.index,
-                    base_offset=index.base_offset,
-                    end_offset=index.end_offset,
-                    generation=index.generation,
-                    batches=len(index.entries),
-                    records=sum(entry.records for entry in index.entries),
-                    files=len(index.files),
-                    bytes=sum(file.bytes for file in index.files),
-                    aborted_txns=index.aborted_txns,
-                )
-                for name, index in indexes
-            ),
-            tail_batches=len(tail),
-            tail_records=sum(record.records for record in tail),
-            tail_bytes=sum(len(stored.data) for stored in view.tail)
-            + sum(file.bytes for record in tail for file in record.files),
-            last_timestamp=view.state.last_timestamp,
-            open_transactions=tuple(_producer(view, entry.producer_id) for entry in view.state.open_transactions),
-            aborted=tuple(
-                AbortedRange(
-                    producer_id=txn.producer_id,
-                    first_offset=txn.first_offset,
-                    last_offset=txn.last_offset,
-                    last_stable_offset=txn.last_stable_offset,
-                )
-                for txn in aborted
-            ),
-        )
+        return self._session.call(f"describing {tp}", program)
 
     def delete_records(self, topic: str, partition: int, before: int | None = None) -> int:
         """Moves a partition's log start to `before`, or behind its last row if None; -> the log start then.
@@ -682,19 +578,6 @@ def _ids(member: GroupValue | None) -> tuple[str, ...]:
     return () if member is None else (member.member_id,)
 
 
-def _producer(view: PartitionView, producer_id: int) -> ProducerDescription:
-    entry = view.state.producers[producer_id]
-    return ProducerDescription(
-        producer_id=entry.producer_id,
-        producer_epoch=entry.producer_epoch,
-        last_sequence=entry.last_sequence,
-        last_offset=entry.last_offset,
-        last_timestamp=entry.timestamp,
-        coordinator_epoch=entry.coordinator_epoch,
-        txn_first_offset=entry.txn_first_offset if entry.txn_first_offset >= 0 else None,
-    )
-
-
 def _advice(txn: TransactionMetadata | None, tp: TopicPartition, now_ms: int) -> str:
     if txn is None:
         return "no transactional.id has this producer; look at it with `txlog dump-log`"
@@ -725,7 +608,6 @@ def _spec(spec: str | int | OffsetSpec) -> OffsetSpec:
 
 
 __all__ = [
-    "AbortedRange",
     "Admin",
     "ExpireResult",
     "GroupInfo",

@@ -14,9 +14,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from txlog.client.partitions import PartitionDescription
 from txlog.client.runtime import Runtime
 from txlog.core import envelope, names
-from txlog.core.effects import Gather, Get, Program
+from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
@@ -39,13 +40,11 @@ from txlog.core.records import (
     TxnIndex,
 )
 from txlog.core.schema import describe
-from txlog.core.segments import check_index
-from txlog.core.txn_index import check_txn_index
 from txlog.core.words import bytes_text, count_text, duration_text, range_text, time_text
 from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOrPartitionError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load
-from txlog.protocol.read import ReadIndex, ReadIndexes, aborted_transactions
+from txlog.protocol.read import ReadIndexes, aborted_transactions, read_index
 from txlog.storage.arrow_schema import read_ipc
 from txlog.storage.object_store import ObjectStore
 
@@ -115,41 +114,10 @@ class ChainBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Files of its rows, relative to the topic's folder; `inline` for rows that ride in the record."""
 
 
-class ChainSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed segment or a current cleaned run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChain(PartitionDescription):
+    """A partition, and its chain of batches from the log start to the end."""
 
-    base_offset: int
-    end_offset: int
-    generation: int
-    index: str
-    batches: int
-    rows: int
-    aborted_transactions: int
-
-
-class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction without a marker in this partition."""
-
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-    last_timestamp: int
-
-
-class PartitionChain(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition's chain, from its log start to its end."""
-
-    topic: str
-    partition: int
-    log_start_offset: int
-    last_stable_offset: int
-    log_end_offset: int
-    sealed_end: int
-    """Below it the log lies in segments; from here on in `.batch` objects."""
-    boundary: int
-    segments: tuple[ChainSegment, ...]
-    open_transactions: tuple[OpenTransaction, ...]
-    aborted_transactions: tuple[AbortedTxn, ...]
     batches: tuple[ChainBatch, ...]
 
 
@@ -559,67 +527,14 @@ def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:
     raise MissingObjectError(f"{tp}: could not be read in {ctx.max_loads} tries")
 
 
-def _read_index(tp: TopicPartition, name: names.SegmentName) -> Program[ReadIndex]:
-    # As a read of the partition does it; but that refuses internal topics.
-    path = tp.folder + name.index
-    index, _ = envelope.decode((yield from _get(path)), SegmentIndex, path)
-    check_index(index, name, path)
-    if not index.aborted_txns:
-        return ReadIndex(index=index, aborted=())
-    path = tp.folder + name.txnindex
-    txn_index, _ = envelope.decode((yield from _get(path)), TxnIndex, path)
-    check_txn_index(txn_index, name, path, expected=index.aborted_txns)
-    return ReadIndex(index=index, aborted=txn_index.aborted)
-
-
-def _get(path: str) -> Program[bytes]:
-    data: bytes | None = yield Get(path)
-    if data is None:
-        raise MissingObjectError(f"{path}: the log names it, and it is gone; look at it with `txlog dump-log`")
-    return data
-
-
 def _chain(ctx: Context, view: PartitionView) -> Program[PartitionChain]:
     tp = view.topic_partition
-    read = yield Gather(tuple(_read_index(tp, name) for name in view.walk))
+    read = yield Gather(tuple(read_index(tp, name) for name in view.walk))
     indexes: ReadIndexes = dict(zip(view.walk, read, strict=True))
     view, aborted = yield from aborted_transactions(
         ctx, view, view.state.log_start_offset, view.state.next_offset, indexes
     )
-    state = view.state
-    segments = tuple(
-        ChainSegment(
-            base_offset=name.base_offset,
-            end_offset=name.end_offset,
-            generation=name.generation,
-            index=name.index,
-            batches=len(read.index.entries),
-            rows=sum(entry.records for entry in read.index.entries),
-            aborted_transactions=read.index.aborted_txns,
-        )
-        for name, read in indexes.items()
-    )
-    return PartitionChain(
-        topic=tp.topic,
-        partition=tp.partition,
-        log_start_offset=state.log_start_offset,
-        last_stable_offset=state.last_stable_offset,
-        log_end_offset=state.next_offset,
-        sealed_end=view.sealed_end,
-        boundary=view.boundary,
-        segments=segments,
-        open_transactions=tuple(
-            OpenTransaction(
-                producer_id=entry.producer_id,
-                producer_epoch=entry.producer_epoch,
-                first_offset=entry.txn_first_offset,
-                last_timestamp=entry.timestamp,
-            )
-            for entry in state.open_transactions
-        ),
-        aborted_transactions=aborted,
-        batches=tuple(_batches(view, indexes, aborted)),
-    )
+    return PartitionChain.of(view, indexes, aborted, batches=tuple(_batches(view, indexes, aborted)))
 
 
 def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[AbortedTxn]) -> Iterable[ChainBatch]:
