@@ -258,6 +258,11 @@ class TestCreate:
                 InvalidConfigurationError,
                 "'kye', which is no column. Did you mean 'key'",
             ),
+            (
+                {"fields": [col("price", "decimal(9,2)")], "config": {"key.columns": "price"}},
+                InvalidConfigurationError,
+                "'price', a decimal(9,2), which cannot be a key; use string, binary, int16",
+            ),
             ({"config": {"cleanup.policy": "compact"}}, InvalidConfigurationError, "so it needs key.columns"),
         ],
     )

@@ -21,7 +21,7 @@ from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutIfAbse
 from txlog.core.features import STORE_FEATURES, check_features
 from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
 from txlog.core.records import SchemaField, StoreConstants, StoreDescriptor, TopicMetadata
-from txlog.core.schema import KAFKA_FIELDS, assign_ids, check_fields, evolve, max_field_id
+from txlog.core.schema import KAFKA_FIELDS, KEY_TYPES, assign_ids, check_fields, evolve, max_field_id
 from txlog.core.words import count_text
 from txlog.errors import (
     CoordinatorContentionError,
@@ -370,12 +370,16 @@ def _check_config(topic: str, config: Mapping[str, object | None], schema: Seque
     """`config` as it is stored; None as a value means not set."""
     checked = check_topic_config(config)
     parsed = TopicConfig.parse(checked)
-    columns = [field.name for field in schema]
+    columns = {field.name: field.type for field in schema}
     for column in parsed.key_columns:
         if column not in columns:
             raise InvalidConfigurationError(
                 f"topic {topic!r}: key.columns names {column!r}, which is no column.{nearest(column, columns)} The columns are "
                 f"{', '.join(columns)}"
+            )
+        if columns[column] not in KEY_TYPES:
+            raise InvalidConfigurationError(
+                f"topic {topic!r}: key.columns names {column!r}, a {columns[column]}, which cannot be a key; use {', '.join(KEY_TYPES)}"
             )
     if "compact" in parsed.cleanup_policy and not parsed.key_columns:
         raise InvalidConfigurationError(

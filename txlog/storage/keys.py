@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from txlog.config import nearest
 from txlog.core.partitioning import Bytes, Offsets, murmur2_many, partitions_for
+from txlog.core.schema import KEY_TYPES
 from txlog.errors import SchemaMismatchError
 
 NO_KEY = -1
@@ -58,9 +59,7 @@ def _column(table: pa.Table, name: str) -> Any:
 
 def _check_type(arrow: pa.DataType, name: str) -> None:
     if arrow not in _BIG_ENDIAN and not pa.types.is_string(arrow) and not pa.types.is_binary(arrow):
-        raise SchemaMismatchError(
-            f"key column {name!r}: {arrow} cannot be a key; use string, binary, int16, int32, int64 or float64"
-        )
+        raise SchemaMismatchError(f"key column {name!r}: {arrow} cannot be a key; use {', '.join(KEY_TYPES)}")
 
 
 def _serialized(array: Any, name: str) -> _Serialized:
