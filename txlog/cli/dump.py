@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -14,7 +14,7 @@ from txlog.cli.options import Session, command
 from txlog.cli.output import NOTHING, Cell, Output, Row, encode_line, struct_table, tabulate
 from txlog.cli.rows import json_value
 from txlog.core import names
-from txlog.core.words import bytes_text, count_text, time_text
+from txlog.core.words import bytes_text, count_text, range_text, time_text
 from txlog.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -40,7 +40,13 @@ def dump_log(
         ),
     ],
     rows: Annotated[
-        bool, typer.Option("--rows", "--print-data-log", metavar="", help="Also the rows that ride inline in a batch.")
+        bool,
+        typer.Option(
+            "--rows",
+            "--print-data-log",
+            metavar="",
+            help="Also the rows: of each batch of a partition, or of a .batch.",
+        ),
     ] = False,
     start_offset: Annotated[
         int,
@@ -58,7 +64,7 @@ def dump_log(
     Checksums are verified; a damaged object is an error that names it.
     """
     # Here and not at the top: it loads the client.
-    from txlog.client.dump import dump_object, dump_partition, parse_partition
+    from txlog.client.dump import dump_object, dump_partition, parse_partition, read_rows
 
     runtime = session.store.runtime
     tp = parse_partition(runtime, path)
@@ -75,7 +81,31 @@ def dump_log(
         if each.last_offset >= start_offset and (end_offset is None or each.base_offset < end_offset)
     )
     chain = replace(chain, batches=batches)
-    session.out.show(chain, lambda out: _show_chain(out, chain))
+    if not rows:
+        session.out.show(chain, lambda out: _show_chain(out, chain))
+        return
+    first, end = (batches[0].base_offset, batches[-1].last_offset + 1) if batches else (0, 0)
+    with_rows = _with_rows(batches, read_rows(runtime, tp, first, end))
+    if session.out.is_json:
+        chain = replace(chain, batches=tuple(with_rows))
+
+    def text(out: Output) -> None:
+        _show_chain(out, chain)
+        for batch in with_rows:
+            _show_rows(out, batch)
+
+    session.out.show(chain, text)
+
+
+def _with_rows(batches: Sequence[ChainBatch], rows: Iterator[dict[str, Any]]) -> Iterator[ChainBatch]:
+    """The batches with their rows, as JSON has them."""
+    row = next(rows, None)
+    for batch in batches:
+        own = []
+        while row is not None and row["_offset"] <= batch.last_offset:
+            own.append(json_value(row))
+            row = next(rows, None)
+        yield msgspec.structs.replace(batch, rows=own)
 
 
 def _readable(found: DumpedObject) -> DumpedObject:
@@ -166,6 +196,15 @@ def _show_chain(out: Output, chain: PartitionChain) -> None:
         [_batch_row(each) for each in chain.batches],
         empty="No batches.",
     )
+
+
+def _show_rows(out: Output, batch: ChainBatch) -> None:
+    if not batch.rows:
+        return
+    fate = "" if batch.fate in ("plain", "control") else f", {batch.fate}"
+    out.heading(f"Rows of {range_text(batch.base_offset, batch.last_offset)}{fate}")
+    for row in batch.rows:
+        out.line(encode_line(row).rstrip("\n"))
 
 
 def _batch_row(batch: ChainBatch) -> Row:

@@ -8,12 +8,13 @@ PROTOCOL.md, "Layout" and "Objects".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from txlog.client import reading
 from txlog.client.partitions import PartitionDescription
 from txlog.client.runtime import Runtime
 from txlog.core import envelope, names
@@ -45,7 +46,7 @@ from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOr
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadIndexes, aborted_transactions, read_index
-from txlog.storage.arrow_schema import read_ipc
+from txlog.storage.arrow_schema import OFFSET_COLUMN, read_ipc
 from txlog.storage.object_store import ObjectStore
 
 ObjectKind: TypeAlias = Literal[
@@ -93,7 +94,7 @@ class DumpedObject(msgspec.Struct, frozen=True, kw_only=True):
     """Sentences; the first says what the object is."""
     value: Dumped
     rows: list[dict[str, Any]] | None = None
-    """The rows that ride inline in a batch, if they were asked for."""
+    """The rows of a batch, if they were asked for."""
 
 
 class ChainBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +113,8 @@ class ChainBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The `.batch` or `.index` that names it."""
     rows_in: tuple[str, ...]
     """Files of its rows, relative to the topic's folder; `inline` for rows that ride in the record."""
+    rows: list[dict[str, Any]] | None = None
+    """Its rows with their `_offset`, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +130,8 @@ class PartitionChain(PartitionDescription):
 def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObject:
     """The object at `path`, relative to the store's root or beginning with the store's own URL.
 
-    `rows` also decodes the rows that ride in a batch. Raises InvalidRequestError if the name is none of txlog's or
-    nothing lies there, CorruptRecordError naming a damaged object, UnsupportedStoreError for a newer format.
+    `rows` also reads the rows of a batch. Raises InvalidRequestError if the name is none of txlog's, nothing lies there,
+    or the object has no rows; CorruptRecordError naming a damaged object, UnsupportedStoreError for a newer format.
     """
     store = runtime.store
     path = relative_path(store, path)
@@ -137,6 +140,10 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
         raise InvalidRequestError(
             f"{path!r} is not the name of an object of a txlog store; name one relative to the store's root, as in "
             f"{'orders/0/' + names.batch_name(0)!r}, or a partition, as in 'orders/0', for its whole chain"
+        )
+    if rows and name.kind != "batch":
+        raise InvalidRequestError(
+            f"{path!r} is no partition, as in 'orders/0', and no .batch: only of those can rows be shown"
         )
     if name.kind == "rows":
         try:
@@ -152,7 +159,7 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
         raise _nothing_there(store, path)
     value, payload = envelope.decode(data, _STRUCTS[name.kind], path)
     words = _EXPLAIN[name.kind](name, value)
-    shown = _inline_rows(payload, path) if rows and payload else None
+    shown = _rows_of(runtime, name, value, payload) if rows else None
     return DumpedObject(path=path, kind=name.kind, bytes=len(data), explanation=words, value=value, rows=shown)
 
 
@@ -244,8 +251,13 @@ def _nothing_there(store: ObjectStore, path: str) -> InvalidRequestError:
     return InvalidRequestError(f"{store.url}: there is no {path!r}; its folder holds {shown}")
 
 
-def _inline_rows(payload: bytes, path: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = read_ipc(payload, path).to_pylist()
+def _rows_of(runtime: Runtime, name: _Name, record: CommitRecord, payload: bytes) -> list[dict[str, Any]]:
+    assert name.topic_partition is not None
+    _check_has_rows(name.topic_partition)
+    rows: list[dict[str, Any]] = read_ipc(payload, name.path).to_pylist() if payload else []
+    if record.files:
+        written = read_rows(runtime, name.topic_partition, record.base_offset, record.end_offset)
+        rows = [{column: value for column, value in row.items() if column != OFFSET_COLUMN} for row in written]
     return rows
 
 
@@ -500,6 +512,30 @@ def dump_partition(runtime: Runtime, tp: TopicPartition) -> PartitionChain:
     if not chain.log_end_offset:
         _check_exists(runtime, tp)
     return chain
+
+
+def read_rows(runtime: Runtime, tp: TopicPartition, start: int, end: int) -> Iterator[dict[str, Any]]:
+    """Rows as they are stored, of open and aborted transactions too, in order: each its `_offset`, then its columns.
+
+    Of `[start, end)`, as far as the log holds it. Raises InvalidRequestError for a topic of txlog's own,
+    CorruptLogError naming a damaged or missing object.
+    """
+    _check_has_rows(tp)
+    view = runtime.run(load(runtime.context(), tp))
+    start, end = max(start, view.state.log_start_offset), min(end, view.state.next_offset)
+    if start >= end:
+        return iter(())
+    planned = reading.plan(runtime, tp.topic, tp.partition, start, end, "read_uncommitted")
+    (task,) = reading.tasks(runtime, [planned], metadata_columns=(OFFSET_COLUMN,), isolation="read_uncommitted")
+    rows = (row for batch in reading.read_task(task, runtime.store) for row in batch.to_pylist())
+    return ({OFFSET_COLUMN: row.pop(OFFSET_COLUMN), **row} for row in rows)
+
+
+def _check_has_rows(tp: TopicPartition) -> None:
+    if tp.topic in names.INTERNAL_TOPICS:
+        raise InvalidRequestError(
+            f"{tp.topic} has no rows but entries; its .batch and .snapshot objects tell them, and a partition of it its batches"
+        )
 
 
 def _check_exists(runtime: Runtime, tp: TopicPartition) -> None:
