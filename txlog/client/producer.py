@@ -272,9 +272,7 @@ class Producer:
         try:
             # Skipped: this version was committed before; the commit will find that out and say so.
             coordinator.send_offsets(sent, self._version)
-        except FencedError as error:
-            self._fail(error)
-        except AbortableError as error:
+        except (FencedError, AbortableError) as error:
             self._fail(error)
 
     def commit_transaction(self, version: int | TxnVersion | None = None) -> EndResult:
@@ -308,9 +306,7 @@ class Producer:
             self._state.move("COMMITTING")
         try:
             result = coordinator.end(True, staged, wanted)
-        except FencedError as error:
-            self._fail(error)
-        except (AbortableError, InvalidRequestError) as error:
+        except (FencedError, AbortableError, InvalidRequestError) as error:
             self._fail(error)
         with self._lock:
             self._state.move("READY")
@@ -477,9 +473,7 @@ class Producer:
         try:
             if not coordinator.send_conditional(conditional, version):
                 self._sender.staged_parts = []
-        except FencedError as error:
-            self._fail(error)
-        except AbortableError as error:
+        except (FencedError, AbortableError) as error:
             self._fail(error)
         self._offsets = [sent for sent in self._offsets if sent.condition is None]
 
