@@ -2,7 +2,7 @@
 
 Without a transactional.id every send is an append of its own, exactly once. With one, sends belong to the transaction
 that `begin_transaction` opened: eager by default (rows enter the log as they are sent), or staged (at the decision to
-commit). See DESIGN 4, kafka-semantics A-D and 4.9.
+commit). See PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transactions, "Idempotence".
 """
 
 from __future__ import annotations
@@ -253,7 +253,8 @@ class Producer:
 
         With a consumer's `group_metadata()` its older instances are fenced; `expected` are the committed offsets that
         the job started from (None: none was). An eager transaction writes them now, as pending; a staged one at its
-        commit, so a staged job calls `init_transactions` before it fetches what it resumes from (PROTOCOL W42). An empty mapping does nothing.
+        commit, so a staged job calls `init_transactions` before it fetches what it resumes from (PROTOCOL.md, "Consumer
+        offsets"). An empty mapping does nothing.
 
         Raises CommitFailedError (a condition does not hold: abort), ConcurrentTransactionsError (another transaction's
         offsets stay undecided: call again or abort), ProducerFencedError, OffsetMetadataTooLargeError, IllegalStateError
@@ -279,7 +280,8 @@ class Producer:
         """Commits; returns when every row and offset is visible to read_committed.
 
         `version` numbers the transaction: one that is not above the id's last committed version is not committed, its
-        rows never show, and the result says `skipped`. An empty transaction without a version writes nothing.
+        rows never show, and the result says `skipped` (PROTOCOL.md, "Transaction versions"). An empty transaction without a
+        version writes nothing.
 
         Raises what a send failed with (then only `abort_transaction` helps), ProducerFencedError, InvalidTxnStateError
         (timed out), TxnVersionScopeError; TxlogTimeoutError if rows still wait (call it again, or abort);
@@ -464,7 +466,7 @@ class Producer:
         return self._sender.wait(lambda: self._sender.idle, deadline_ms)
 
     def _send_conditional(self, coordinator: Coordinator, version: TxnVersion | None) -> None:
-        """Offsets under a condition of a staged transaction: eager, just before PREPARE (DESIGN 4.5)."""
+        """Offsets under a condition of a staged transaction: eager, just before PREPARE (PROTOCOL.md, "Consumer offsets")."""
         conditional = [sent for sent in self._offsets if sent.condition is not None]
         if not conditional:
             return
