@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import signal
+import struct
 import subprocess
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -125,12 +128,18 @@ def say(process: subprocess.Popen[str], text: str) -> None:
     process.stdin.flush()
 
 
+def unread(process: subprocess.Popen[str]) -> int:
+    """How many bytes of its input a program has not taken yet."""
+    assert process.stdin is not None
+    return struct.unpack("i", fcntl.ioctl(process.stdin.fileno(), termios.FIONREAD, bytes(4)))[0]
+
+
 def test_what_produce_has_read_is_written(cli: Cli, store: Store) -> None:
     with program(cli, "produce", "orders") as process:
         say(process, '{"id": 1}\n{"id": 2}\n')
         assert until(lambda: ids(store)) == [1, 2], "a pipe that pauses holds nothing back"
         say(process, '{"id": 3}\n{"id": 4')
-        time.sleep(0.2)  # the program has read that, and waits for more to send it with
+        until(lambda: not unread(process))  # it waits for more now
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -12,8 +12,8 @@ from typing import BinaryIO
 import pytest
 
 from txlog.cli import lines as module
-from txlog.cli.interrupts import Interrupts
-from txlog.cli.lines import Lines
+from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.lines import Lines, write_lines
 from txlog.testing.clock import ManualClock
 
 LONG_MS = 60_000
@@ -117,3 +117,35 @@ def test_a_signal_between_two_chunks(pipe: tuple[BinaryIO, BinaryIO]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         assert list(chunks) == [[b"c"]], "it had been read"
     assert not lines.cut_off
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_out_when_they_are_written(pipe: tuple[BinaryIO, BinaryIO]) -> None:
+    reader, writer = pipe
+    with Interrupts() as interrupts, os.fdopen(os.dup(writer.fileno()), "w") as text:
+        text.write("before\n")
+        os.kill(os.getpid(), signal.SIGTERM)  # noted: a reader that takes what there is gets whole lines
+        write_lines(["a\n", "ä" * 8000 + "\n"], text, interrupts)
+        assert reader.read(1 << 16) == b"before\na\n" + b"\xc3\xa4" * 8000 + b"\n"
+    memory = io.StringIO()
+    write_lines(["a\n", "b\n"], memory, Interrupts())
+    assert memory.getvalue() == "a\nb\n"
+
+
+def test_a_signal_while_nothing_is_taken(pipe: tuple[BinaryIO, BinaryIO]) -> None:
+    _, writer = pipe
+    with Interrupts() as interrupts, os.fdopen(os.dup(writer.fileno()), "w") as text:
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.start()
+        with pytest.raises(Interrupted):
+            write_lines(["x" * 10_000_000], text, interrupts)
+        timer.join()
+
+
+def test_a_reader_that_left(pipe: tuple[BinaryIO, BinaryIO]) -> None:
+    reader, writer = pipe
+    reader.close()
+    with os.fdopen(os.dup(writer.fileno()), "w") as text, pytest.raises(BrokenPipeError):
+        write_lines(["x\n"], text, Interrupts())

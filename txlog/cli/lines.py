@@ -1,7 +1,8 @@
-"""Which lines has a stream, and when is it time to do something with those that have come?
+"""Which lines has a stream, and when is it time to do something with those that have come? And how are lines written?
 
 A chunk is full, or its first line has waited long enough for others: input by hand, or from a program that writes now and
-then, is not held back. A signal ends the lines as the end of the stream does, so that what was read is not lost.
+then, is not held back. A signal ends the lines as the end of the stream does, so that what was read is not lost. What is
+written is not torn by one, unless its reader takes nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO, BinaryIO, TextIO
 
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.clock import Clock
 
 _READ_BYTES = 1 << 16
+_WRITE_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
+"""What a pipe takes without waiting, if it takes anything."""
 
 
 class Lines:
@@ -86,7 +89,24 @@ class Lines:
         return os.read(descriptor, _READ_BYTES) if ready else None
 
 
-def _descriptor(stream: BinaryIO) -> int | None:
+def write_lines(lines: list[str], stream: TextIO, interrupts: Interrupts) -> None:
+    """Writes lines, which have their ends; they are out when it returns. Raises Interrupted while nothing is taken."""
+    descriptor = _descriptor(stream)
+    if descriptor is None:
+        stream.writelines(lines)
+        stream.flush()
+        return
+    stream.flush()
+    rest = memoryview("".join(lines).encode())
+    while rest:
+        _, ready, _ = select.select([], [descriptor], [], 0)
+        if not ready:
+            with interrupts.at_once():
+                select.select([], [descriptor], [])
+        rest = rest[os.write(descriptor, rest[:_WRITE_BYTES]) :]
+
+
+def _descriptor(stream: IO[bytes] | IO[str]) -> int | None:
     """What `select` can wait for; None for a stream in memory, and where it takes nothing but sockets."""
     if sys.platform == "win32":
         return None

@@ -11,7 +11,7 @@ import typer
 
 from txlog.cli.documents import ProduceDocument, ProducedRows
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.cli.lines import Lines
+from txlog.cli.lines import Lines, write_lines
 from txlog.cli.offsets import parse_partitions
 from txlog.cli.options import Session, command, one_of, parse_pairs
 from txlog.cli.output import Output
@@ -402,12 +402,9 @@ class _Printer:
         try:
             for start in range(0, batch.num_rows, _PRINT_ROWS):
                 part = batch.slice(start, _PRINT_ROWS)
-                # At once: a reader that takes nothing more would hold the signal back for ever.
-                with self._interrupts.at_once():
-                    # A line at a time: an unbuffered output would not notice that its reader left in the midst of one
-                    # large write.
-                    sys.stdout.writelines(f"{encode_row(row)}\n" for row in _columns(part, self._metadata).to_pylist())
-                    sys.stdout.flush()
+                self._interrupts.check()
+                rows = _columns(part, self._metadata).to_pylist()
+                write_lines([f"{encode_row(row)}\n" for row in rows], sys.stdout, self._interrupts)
                 printed = part
         except Interrupted as error:
             interrupt = error
