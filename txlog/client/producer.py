@@ -253,8 +253,8 @@ class Producer:
 
         With a consumer's `group_metadata()` its older instances are fenced; `expected` are the committed offsets that
         the job started from (None: none was). An eager transaction writes them now, as pending; a staged one at its
-        commit, so a staged job calls `init_transactions` before it fetches what it resumes from (PROTOCOL.md, "Consumer
-        offsets"). An empty mapping does nothing.
+        commit, so a staged job calls `init_transactions` before it fetches what it resumes from
+        (PROTOCOL.md, "Consumer offsets"). An empty mapping does nothing.
 
         Raises CommitFailedError (a condition does not hold: abort), ConcurrentTransactionsError (another transaction's
         offsets stay undecided: call again or abort), ProducerFencedError, OffsetMetadataTooLargeError, IllegalStateError
