@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from txlog.core.names import TopicPartition
 from txlog.testing.histories.anomaly import Anomaly, anomaly
 from txlog.testing.histories.ends import Highest
-from txlog.testing.histories.events import CommitOffsets, FetchOffsets, OffsetRange
+from txlog.testing.histories.events import CommitOffsets, FetchOffsets, OffsetRange, Poll, partition_of
 from txlog.testing.histories.facts import Call, Facts, Transaction
 
 Key: TypeAlias = tuple[str, TopicPartition]
@@ -27,14 +27,49 @@ class _Story:
     fetches: list[tuple[int, Call[FetchOffsets]]] = field(default_factory=list)
 
 
+def made_from(group: str, tp: TopicPartition, offset: int) -> str:
+    """The content of a row that `group` made of one input row."""
+    return f"made:{group}:{tp.topic}:{tp.partition}:{offset}"
+
+
 def check_groups(facts: Facts) -> Iterator[Anomaly]:
     """double-consume, group-regress, offset-divergence."""
+    yield from _check_made(facts)
     for key, story in sorted(_stories(facts).items()):
         yield from _check_double(key, story)
         if any(commit.what.reset for _, commit in story.plain):
             continue
         yield from _check_regress(key, story)
         yield from _check_divergence(key, story)
+
+
+def _check_made(facts: Facts) -> Iterator[Anomaly]:
+    """By the final reads: each visible input below the committed offset was made into one visible row, no other was."""
+    polls = [p for p in facts.polls if p.status == "ok" and p.what.final and p.what.isolation == "read_committed"]
+    made: dict[str, list[Call[Poll]]] = defaultdict(list)
+    for poll in polls:
+        for row in poll.what.rows:
+            if row.content.startswith("made:"):
+                made[row.content].append(poll)
+    groups = {content.split(":")[1] for content in made}
+    for fetch in facts.fetches:
+        if fetch.status != "ok" or not fetch.what.final or fetch.what.group not in groups:
+            continue
+        for each in fetch.what.ranges:
+            tp = TopicPartition(each.topic, each.partition)
+            for poll in polls:
+                if partition_of(poll.what) != tp:
+                    continue
+                for row in poll.what.rows:
+                    proofs = made[made_from(fetch.what.group, tp, row.offset)]
+                    if len(proofs) != (row.offset < each.end):
+                        yield anomaly(
+                            "double-consume" if len(proofs) > 1 else "offset-divergence",
+                            f"group {fetch.what.group!r} made {len(proofs)} rows of {tp} offset {row.offset}, and committed {each.end}",
+                            poll.events,
+                            fetch.events,
+                            *(proof.events for proof in proofs),
+                        )
 
 
 def _stories(facts: Facts) -> dict[Key, _Story]:
