@@ -348,6 +348,16 @@ REFUSED = [
 ]
 
 
+def torn(module):
+    """As aiohttp says that an answer ended too soon, or could not be read: with a status that no server sent."""
+    error = type("ClientPayloadError", (Exception,), {"__module__": "aiohttp.client_exceptions"})("not completed")
+    error.__cause__ = type("ContentLengthError", (Exception,), {"__module__": module, "code": 400})()
+    return error
+
+
+TRANSIENT += [torn("aiohttp.http_exceptions")]
+
+
 def label(error):
     return f"{type(error).__name__} {fsspec_store._http_status(error)}"
 

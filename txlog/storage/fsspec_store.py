@@ -393,6 +393,9 @@ def _is_unknown_request(error: BaseException) -> bool:
 def _http_status(error: BaseException) -> tuple[int | None, str | None]:
     """(status, code) of the answer that an error stands for, as botocore, Azure's SDK and gcsfs carry them."""
     for one in _causes(error):
+        # What aiohttp cannot read, or not to its end, it calls a 400: no server has said so, it may have done as it was told.
+        if type(one).__module__.partition(".")[0] == "aiohttp":
+            continue
         response = getattr(one, "response", None)
         if isinstance(response, Mapping):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
