@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from txlog.core import chain, envelope, names
+from txlog.core import envelope, names
+from txlog.core.chain import parse_listing
 from txlog.core.effects import Delete, InlineRows, List, NewId, Now, Program, PutIfAbsent, PutOutcome, WriteRows
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import (
@@ -41,7 +42,7 @@ def clean(tp: TopicPartition, *, merges: bool = False) -> Call:
     def call(client: Client) -> Program[Client]:
         began_ms = yield Now()
         gone = (yield from _merge(client.ctx, tp)) if merges else ()
-        listed = chain.parse_listing((yield List(tp.folder)), tp.folder)
+        listed = parse_listing((yield List(tp.folder)), tp.folder)
         end = max((segment.end_offset for segment in listed.segments), default=0)
         waited: Any = WaitUntil(began_ms - START_MS + client.ctx.constants.delete_grace_ms)
         yield waited
@@ -49,7 +50,7 @@ def clean(tp: TopicPartition, *, merges: bool = False) -> Call:
             return client.noted("done")
         if end > listed.boundary:
             yield from _create(tp.folder + names.boundary_name(end), Boundary(offset=end, created_at=began_ms))
-            seen = chain.parse_listing((yield List(tp.folder)), tp.folder)
+            seen = parse_listing((yield List(tp.folder)), tp.folder)
             if seen.boundary < end:
                 return client.noted("done")
         for base in listed.batches:
@@ -89,7 +90,7 @@ def _merge(ctx: Context, tp: TopicPartition) -> Program[tuple[str, ...]]:
     if aborted:
         yield from _create(tp.folder + run.txnindex, TxnIndex(aborted=aborted))
     yield from _create(tp.folder + run.index, msgspec.structs.replace(index, files=files))
-    listing = chain.parse_listing((yield List(tp.folder)), tp.folder)
+    listing = parse_listing((yield List(tp.folder)), tp.folder)
     if listing.clean is not None:
         return ()
     made = Clean(

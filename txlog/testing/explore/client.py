@@ -19,7 +19,7 @@ from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile, OffsetValue, StagedPart, TransactionMetadata, TransactionRow
 from txlog.core.transactions import Skipped, TxnVersion
-from txlog.errors import AbortableError, FencedError, OutcomeUnknownError, RetriableError, TxlogError
+from txlog.errors import AbortableError, CorruptRecordError, FencedError, OutcomeUnknownError, RetriableError, TxlogError
 from txlog.protocol import groups, transactions
 from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context, Views
@@ -70,6 +70,8 @@ class Client:
     prepare: TransactionRow | None = None
     started: int | None = None
     """The offset that the job started from."""
+    tries: int = 2
+    """How often a call is made that may be repeated: with few lost replies to go round, more try nothing new."""
     notes: tuple[Note, ...] = ()
     stopped: bool = False
 
@@ -98,17 +100,13 @@ class Client:
 
 Call: TypeAlias = Callable[[Client], Program[Client]]
 
-TRIES = 2
-"""How often a call is repeated that may be: with few lost replies to go round, more try nothing new."""
-
-
-def patiently(call: Callable[[], Program[T]], *, unknown: bool = True) -> Program[T]:
+def patiently(client: Client, call: Callable[[], Program[T]], *, unknown: bool = True) -> Program[T]:
     """Repeats the identical call while it may be repeated; its last error is raised."""
-    for attempt in range(TRIES):
+    for attempt in range(client.tries):
         try:
             return (yield from call())
         except (RetriableError, OutcomeUnknownError) as error:
-            if attempt == TRIES - 1 or (isinstance(error, OutcomeUnknownError) and not unknown):
+            if attempt == client.tries - 1 or (isinstance(error, OutcomeUnknownError) and not unknown):
                 raise
     raise AssertionError
 
@@ -122,7 +120,7 @@ def init(timeout_ms: int = 60_000) -> Call:
     def call(client: Client) -> Program[Client]:
         try:
             views, txn = yield from patiently(
-                lambda: transactions.init_producer(client.ctx, client.views, client.transactional_id, timeout_ms)
+                client, lambda: transactions.init_producer(client.ctx, client.views, client.transactional_id, timeout_ms)
             )
         except (RetriableError, OutcomeUnknownError) as error:
             return client.noted("unknown", text=str(error), stop=True)
@@ -162,7 +160,7 @@ def register(*tps: TopicPartition) -> Call:
         txn = client.txn
         try:
             views, registered = yield from patiently(
-                lambda: transactions.add_partitions(client.ctx, client.views, txn, tps)
+                client, lambda: transactions.add_partitions(client.ctx, client.views, txn, tps)
             )
         except TxlogError as error:
             return (yield from _failed(client, error))
@@ -186,7 +184,7 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False, first: bool = T
         sequence = dict(client.sequences).get(tp, 0)
         files: tuple[DataFile, ...] = ()
         if in_file:
-            files = ((yield from _write_file(client, tp, words)),)
+            files = ((yield from patiently(client, lambda: _write_file(client, tp, words))),)
         draft = BatchDraft(
             records=len(words),
             producer_id=client.pid,
@@ -203,11 +201,13 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False, first: bool = T
         try:
             # A drawn id that a partition may have forgotten decides nothing, so an unknown outcome is not repeated.
             views, result = yield from patiently(
-                lambda: append_batch(client.ctx, client.views, tp, draft, client.txn), unknown=client.txn is not None
+                client, lambda: append_batch(client.ctx, client.views, tp, draft, client.txn), unknown=client.txn is not None
             )
         except (AbortableError, FencedError) as error:
             return (yield from _failed(client.noted("refused", words=said, tp=tp), error))
-        except (RetriableError, OutcomeUnknownError) as error:
+        except RetriableError as error:  # nothing was decided, and nothing will be
+            return client.noted("refused", words=said, tp=tp, text=str(error), stop=True)
+        except OutcomeUnknownError as error:
             return client.noted("unknown", words=said, text=str(error), stop=True)
         view = yield from seal(client.ctx, views[tp])
         after = replace(
@@ -224,7 +224,7 @@ def stage(tp: TopicPartition, *words: str) -> Call:
     """Writes a file for the commit to name."""
 
     def call(client: Client) -> Program[Client]:
-        file = yield from _write_file(client, tp, words)
+        file = yield from patiently(client, lambda: _write_file(client, tp, words))
         part = StagedPart(topic=tp.topic, partition=tp.partition, files=(file,))
         said = tuple((tp, word) for word in words)
         return replace(client, staged=(*client.staged, part), words=(*client.words, *said))
@@ -241,7 +241,7 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
         said: dict[str, Any] = {"words": client.words, "offsets": client.sent, "producer_id": client.pid}
         unsure = False
         try:
-            for attempt in range(TRIES):
+            for attempt in range(client.tries):
                 try:
                     views, ended = yield from transactions.end_transaction(
                         client.ctx, client.views, txn, commit and not (then_abort and attempt), client.staged, version
@@ -249,7 +249,7 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
                     break
                 except (RetriableError, OutcomeUnknownError) as error:
                     unsure = unsure or isinstance(error, OutcomeUnknownError)
-                    if attempt == TRIES - 1:
+                    if attempt == client.tries - 1:
                         return client.noted("unknown", text=str(error), stop=True, **said)
         except (AbortableError, FencedError) as error:
             # What a repetition is told speaks of the repetition only.
@@ -288,7 +288,7 @@ def send_offsets(offset: int | None, *, expected: bool, group: str = "g", staged
         client = replace(client, sent=(*client.sent, (0, target)))
         try:
             views, registered = yield from patiently(
-                lambda: groups.send_offsets(client.ctx, client.views, txn, group, values, condition)
+                client, lambda: groups.send_offsets(client.ctx, client.views, txn, group, values, condition)
             )
         except TxlogError as error:
             return (yield from _failed(client, error))
@@ -304,7 +304,7 @@ def commit_offsets(offset: int, group: str = "g") -> Call:
     def call(client: Client) -> Program[Client]:
         values = {TopicPartition("orders", 0): OffsetValue(offset=offset)}
         try:
-            views = yield from patiently(lambda: groups.commit_offsets(client.ctx, client.views, group, values))
+            views = yield from patiently(client, lambda: groups.commit_offsets(client.ctx, client.views, group, values))
         except (RetriableError, OutcomeUnknownError, AbortableError) as error:
             return client.noted("unknown", text=str(error), stop=True)
         return replace(client, views=views).noted("done")
@@ -318,7 +318,7 @@ def fetch_offsets(group: str = "g") -> Call:
     def call(client: Client) -> Program[Client]:
         tp = TopicPartition("orders", 0)
         try:
-            views, found = yield from patiently(lambda: groups.fetch_offsets(client.ctx, client.views, group, [tp]))
+            views, found = yield from patiently(client, lambda: groups.fetch_offsets(client.ctx, client.views, group, [tp]))
         except (RetriableError, OutcomeUnknownError) as error:
             return client.noted("unknown", text=str(error), stop=True)
         value = found[tp]
@@ -352,7 +352,7 @@ def roll_forward() -> Call:
         prepare = client.prepare
         try:
             views, _ = yield from patiently(
-                lambda: transactions.roll_forward(client.ctx, client.views, prepare)
+                client, lambda: transactions.roll_forward(client.ctx, client.views, prepare)
             )
         except (RetriableError, OutcomeUnknownError) as error:
             return client.noted("unknown", text=str(error))
@@ -401,10 +401,13 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
 
     def call(client: Client) -> Program[Client]:
         held = client.views.get(tp)
-        view = (yield from load(client.ctx, tp)) if held is None else (yield from refresh(client.ctx, held))
         before = next((note.end for note in reversed(client.notes) if note.kind == "read" and note.tp == tp), 0)
-        view, plan = yield from plan_read(client.ctx, view, before, None, isolation)
-        rows = yield from rows_of(plan)
+        try:
+            view = (yield from load(client.ctx, tp)) if held is None else (yield from refresh(client.ctx, held))
+            view, plan = yield from plan_read(client.ctx, view, before, None, isolation)
+            rows = yield from rows_of(plan)
+        except CorruptRecordError as error:
+            return client.noted("corrupt", text=str(error), stop=True)
         after = replace(client, views={**client.views, tp: view})
         return after.noted("read", tp=tp, offset=before, end=plan.end, rows=rows, text=isolation)
 

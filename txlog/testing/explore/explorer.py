@@ -32,6 +32,7 @@ class Watch(Protocol):
     def state(self, store: int, clients: tuple[Any, ...]) -> str | None: ...
     def change(self, before: int, after: int, clients: tuple[Any, ...]) -> str | None: ...
     def alone(self, store: int, ticks: int) -> str | None: ...
+    def ended(self, clients: dict[str, Any]) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,7 @@ class Explorer:
         self.start_store = start
         self._checked_states: set[tuple[Any, ...]] = set()
         self._checked_changes: set[tuple[Any, ...]] = set()
+        self._notes: dict[int, int] = {}
         self._checked_alone: set[tuple[int, int]] = set()
 
     def run(
@@ -120,7 +122,7 @@ class Explorer:
         parents: dict[State, State | None] = {first: None}
         waiting: deque[State] = deque([first])
         following = waiting.popleft if self.order == "breadth" else waiting.pop
-        wrong = self._check(None, first)
+        wrong = self._check(first)
         if wrong is not None:
             found.violation = Violation(rule=wrong, trace=())
         while waiting and found.violation is None:
@@ -136,15 +138,17 @@ class Explorer:
                 if after in parents:
                     continue
                 parents[after] = state
-                if (wrong := self._check(state, after)) is not None:
+                if (wrong := self._check(after)) is not None:
                     found.violation = Violation(rule=wrong, trace=self._trace(parents, state, after))
                     break
                 waiting.append(after)
             if not moved:
                 found.finals += 1
-                for machine, spot in zip(self.machines, state[1], strict=True):
-                    notes = machine.client(spot).notes
-                    found.ended.add(f"{machine.name}: {notes[-1].kind if notes else 'nothing'}")
+                clients = dict(zip(self.names, self._clients(state), strict=True))
+                found.ended |= {f"{name}: {c.notes[-1].kind if c.notes else 'nothing'}" for name, c in clients.items()}
+                if (wrong := self.watch.ended(clients)) is not None:
+                    found.violation = Violation(rule=wrong, trace=self._trace(parents, parents[state], state))
+                    break
             if found.transitions & 0xFFF == 0 or not moved:
                 found.states, found.seconds = len(parents), time.monotonic() - began
                 if progress is not None:
@@ -154,7 +158,7 @@ class Explorer:
         else:
             found.complete = found.violation is None
         found.states, found.seconds = len(parents), time.monotonic() - began
-        found.stores = len(self.world.stores)
+        found.stores = len({store for store, _ in self._checked_alone})
         found.spots = sum(len(machine.spots) for machine in self.machines)
         return found
 
@@ -254,9 +258,16 @@ class Explorer:
     def _clients(self, state: State) -> tuple[Any, ...]:
         return tuple(machine.spots[spot].client for machine, spot in zip(self.machines, state[1], strict=True))
 
-    def _check(self, before: State | None, state: State) -> str | None:
+    def _told(self, client: Any) -> int:
+        """A number for what a client was told."""
+        found = self._notes.get(id(client))
+        if found is None:  # clients live as long as their spots
+            found = self._notes[id(client)] = self.world.key(("notes", client.notes))
+        return found
+
+    def _check(self, state: State) -> str | None:
         clients = self._clients(state)
-        key = (state[0], *(id(client) for client in clients))
+        key = (state[0], *map(self._told, clients))
         if key not in self._checked_states:
             self._checked_states.add(key)
             if (wrong := self.watch.state(state[0], clients)) is not None:
@@ -269,7 +280,7 @@ class Explorer:
 
     def _check_change(self, before: State, after: State) -> str | None:
         clients = self._clients(before)
-        key = (before[0], after[0], *(id(client) for client in clients))
+        key = (before[0], after[0], *map(self._told, clients))
         if key in self._checked_changes:
             return None
         self._checked_changes.add(key)
@@ -277,9 +288,9 @@ class Explorer:
 
     # -- how it came to that ------------------------------------------------------------------------------------------
 
-    def _trace(self, parents: dict[State, State | None], last: State, after: State) -> tuple[str, ...]:
+    def _trace(self, parents: dict[State, State | None], last: State | None, after: State) -> tuple[str, ...]:
         chain = [after]
-        at: State | None = last
+        at = last
         while at is not None:
             chain.append(at)
             at = parents[at]

@@ -12,6 +12,7 @@ import gc
 from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import lru_cache
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -23,14 +24,16 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from txlog.core.state import PartitionState, StoredRecord
 from txlog.protocol.context import Context
 
+_Handler: TypeAlias = Callable[[Any, tuple[int, ...]], Hashable]
 _ATOMS = frozenset({int, str, bytes, bool, float, type(None)})
+_NOT_HELD = frozenset({FrameType, CodeType})
 _SEQUENCES = (list, tuple)
 _ITERATORS = tuple(
     type(iterator)
@@ -62,60 +65,119 @@ def _fingerprint(program: Any, inside: tuple[int, ...]) -> Hashable:
     held = [
         each
         for each in gc.get_referents(program)
-        if each is not local and not isinstance(each, FrameType | CodeType) and not _is_own_function(each, program)
+        if each is not local and type(each) not in _NOT_HELD and not _is_own_function(each, program)
     ]
-    return (program.gi_code, frame.f_lasti, tuple(local), tuple(_canonical(each, inside) for each in held))
+    return (program.gi_code, frame.f_lasti, frozenset(local), tuple(_canonical(each, inside) for each in held))
 
 
 def _is_own_function(value: Any, program: Any) -> bool:
-    return isinstance(value, FunctionType) and value.__code__ is program.gi_code
+    return type(value) is FunctionType and value.__code__ is program.gi_code
 
 
 def _canonical(value: Any, inside: tuple[int, ...]) -> Hashable:
     kind = type(value)
     if kind in _ATOMS:
         return value  # type: ignore[no-any-return]
-    if isinstance(value, _CONSTANT):
-        return value if isinstance(value, Enum | type | CodeType) else (kind, id(value))
-    if id(value) in inside:
-        return ("again", inside.index(id(value)))
-    deeper = (*inside, id(value))
-    special = _SPECIAL.get(kind)
-    if special is not None:
-        return special(value)
-    if isinstance(value, msgspec.Struct):
-        return _struct(value)
-    if isinstance(value, _SEQUENCES):
-        return (kind, *(_canonical(each, deeper) for each in value))
-    if isinstance(value, Mapping | MappingProxyType):
-        return ("mapping", *((_canonical(key, deeper), _canonical(each, deeper)) for key, each in value.items()))
-    if isinstance(value, set | frozenset):
-        return ("set", frozenset(_canonical(each, deeper) for each in value))
-    if is_dataclass(value):
-        return (kind, *(_canonical(getattr(value, field.name), deeper) for field in fields(value)))
-    if isinstance(value, GeneratorType):
-        return _fingerprint(value, deeper)
-    if isinstance(value, FunctionType):
-        cells = [_canonical(cell, deeper) for cell in value.__closure__ or ()]
-        defaults = [_canonical(each, deeper) for each in (value.__defaults__, value.__kwdefaults__)]
-        return ("function", value.__code__, *cells, *defaults)
-    if isinstance(value, MethodType):
-        return ("method", value.__func__.__code__, _canonical(value.__self__, deeper))
-    if isinstance(value, CellType):
-        try:
-            return ("cell", _canonical(value.cell_contents, deeper))
-        except ValueError:
-            return ("cell",)
-    if isinstance(value, range):
-        return ("range", value.start, value.stop, value.step)
-    if isinstance(value, _ITERATORS):
-        return (kind, *(_canonical(each, deeper) for each in value.__reduce__()[1:]))
-    if isinstance(value, BaseException):
-        return (kind, str(value))
+    handler = _HANDLERS.get(kind)
+    if handler is None:
+        handler = _HANDLERS[kind] = _handler(kind, value)
+    if handler in _CONTAINERS:
+        if id(value) in inside:
+            return ("again", inside.index(id(value)))
+        inside = (*inside, id(value))
+    return handler(value, inside)
+
+
+def _handler(kind: type, value: Any) -> _Handler:
+    """How values of a type are made canonical; the first of its kind decides for all."""
+    for kinds, handler in _KINDS:
+        if issubclass(kind, kinds):
+            return handler
+    if is_dataclass(kind):
+        frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        return _frozen if frozen else _dataclass
     raise TypeError(f"a protocol program holds a {kind!r}, and the explorer cannot tell when two are the same: {value!r}")
 
 
-def _struct(value: msgspec.Struct) -> Hashable:
+def _constant(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return value if isinstance(value, Enum | type | CodeType) else (type(value), id(value))
+
+
+def _sequence(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return (type(value), *[_canonical(each, inside) for each in value])
+
+
+def _mapping(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("mapping", *[(_canonical(key, inside), _canonical(each, inside)) for key, each in value.items()])
+
+
+def _set(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("set", frozenset([_canonical(each, inside) for each in value]))
+
+
+def _dataclass(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return (type(value), *[_canonical(getattr(value, name), inside) for name in _field_names(type(value))])
+
+
+def _function(value: Any, inside: tuple[int, ...]) -> Hashable:
+    cells = [_canonical(cell, inside) for cell in value.__closure__ or ()]
+    return ("function", value.__code__, *cells, _canonical(value.__defaults__, inside), _canonical(value.__kwdefaults__, inside))
+
+
+def _method(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("method", value.__func__.__code__, _canonical(value.__self__, inside))
+
+
+def _cell(value: Any, inside: tuple[int, ...]) -> Hashable:
+    try:
+        return ("cell", _canonical(value.cell_contents, inside))
+    except ValueError:
+        return ("cell",)
+
+
+def _range(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("range", value.start, value.stop, value.step)
+
+
+def _iterator(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return (type(value), *[_canonical(each, inside) for each in value.__reduce__()[1:]])
+
+
+def _error(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return (type(value), str(value))
+
+
+@lru_cache(maxsize=None)
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
+
+
+# Views, states and clients are values, held by many frames; each is looked at once. What is remembered is kept alive, so
+# its id stays its own, and known by a number, so that comparing it costs nothing.
+_remembered: dict[int, tuple[Any, int]] = {}
+_numbers: dict[Hashable, int] = {}
+_MAX_REMEMBERED = 50_000
+
+
+def _frozen(value: Any, inside: tuple[int, ...]) -> Hashable:
+    found = _remembered.get(id(value))
+    if found is None:
+        special = _SPECIAL.get(type(value))
+        made = special(value) if special is not None else _dataclass(value, ())
+        if len(_remembered) > _MAX_REMEMBERED:
+            _remembered.clear()
+        found = _remembered[id(value)] = (value, _numbers.setdefault(made, len(_numbers)))
+    return ("frozen", found[1])
+
+
+def forget() -> None:
+    """Frees what was remembered; numbers given before stay unlike those given after."""
+    _remembered.clear()
+    _numbers.clear()
+    _numbers["forgotten"] = 0
+
+
+def _struct(value: Any, inside: tuple[int, ...] = ()) -> Hashable:
     try:
         hash(value)
     except TypeError:  # it holds a dictionary
@@ -139,3 +201,20 @@ def _state(value: PartitionState) -> Hashable:
 
 
 _SPECIAL: dict[type, Callable[[Any], Hashable]] = {StoredRecord: _stored, PartitionState: _state}
+
+_KINDS: tuple[tuple[type | tuple[type, ...], _Handler], ...] = (
+    (_CONSTANT, _constant),
+    (msgspec.Struct, _struct),
+    (_SEQUENCES, _sequence),
+    ((dict, Mapping, MappingProxyType), _mapping),
+    ((set, frozenset), _set),
+    (GeneratorType, _fingerprint),
+    (FunctionType, _function),
+    (MethodType, _method),
+    (CellType, _cell),
+    (range, _range),
+    (_ITERATORS, _iterator),
+    (BaseException, _error),
+)
+_CONTAINERS = frozenset({_sequence, _mapping, _set, _dataclass, _fingerprint, _function, _method, _cell, _iterator})
+_HANDLERS: dict[type, _Handler] = {}

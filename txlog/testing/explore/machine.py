@@ -3,7 +3,8 @@
 An actor is a script of calls; each takes a client (a value) and is a generator that returns the next one. A place in a
 script is a *spot*: a number for (call, value of the client, frames of the suspended generators). Answering is a look-up in
 a table; only what was never answered so before runs shipped code, from the beginning of its call or from a generator
-that still stands there. A Gather's programs are spots of their own, advanced in every order.
+that still stands there. A Gather's programs are spots of their own, advanced in every order; they may read what their
+parent holds, and share nothing else.
 """
 
 from __future__ import annotations
@@ -236,7 +237,9 @@ class Machine:
             results = [self.spots[child].result for child in children]
             error = next((result for result in results if isinstance(result, Throw)), None)
             value: Any = error if error is not None else tuple(results)
-            return self._enter(at.program, (*at.history, value), self._live.pop(base, None))
+            # Its generator made these programs, and they look into its locals: another one goes on.
+            self._live.pop(base, None)
+            return self._enter(at.program, (*at.history, value))
         pending = tuple(
             Pending((number, *each.path), each.ask)
             for number, child in enumerate(children)

@@ -36,7 +36,7 @@ from txlog.protocol.load import load
 from txlog.protocol.read import plan_read
 from txlog.testing.explore.client import Client, Note, rows_of
 from txlog.testing.explore.oracle import Truth, read_chain
-from txlog.testing.explore.world import GHOST, START_MS, World
+from txlog.testing.explore.world import GHOST, START_MS, WRITTEN_AGAIN, World
 
 T = TypeVar("T")
 
@@ -45,6 +45,9 @@ NAMES = {
     10: "markers", 11: "recovery", 12: "offsets", 13: "clean-up", 14: "stale writers", 15: "liveness", 16: "references",
 }  # fmt: skip
 """Invariants of PROTOCOL.md that are checked here; 17 is not shipped yet."""
+
+MAX_EFFECTS = 3_000
+"""What a program that runs alone may ask before it is said not to end."""
 
 _EXCLUSIVE_OUTCOMES = {"PREPARE_COMMIT": "commit", "PREPARE_ABORT": "abort"}
 _LEGAL = {
@@ -76,6 +79,8 @@ class Rules:
     """Prefixes of words of which at most one may ever be committed: two jobs that took one range."""
     times: tuple[int, ...] = (START_MS,)
     recovers: bool = True
+    judges: bool = True
+    expects: dict[str, set[str]] = field(default_factory=dict)
     _partitions: dict[tuple[TopicPartition, frozenset[int]], _Partition] = field(default_factory=dict)
     _stores: dict[int, str | None] = field(default_factory=dict)
     _changes: dict[tuple[frozenset[int], frozenset[int]], str | None] = field(default_factory=dict)
@@ -113,6 +118,15 @@ class Rules:
                 return wrong
             if (wrong := self._fenced(tp, new - old, after, clients)) is not None:
                 return wrong
+        return None
+
+    def ended(self, clients: dict[str, Client]) -> str | None:
+        """What is wrong with how it ended: nobody can take a step any more."""
+        for name, kinds in self.expects.items():
+            last = clients[name].notes[-1] if clients[name].notes else None
+            if last is None or last.kind not in kinds:
+                said = f"{last.kind} ({last.text})" if last is not None else "nothing"
+                return f"15 liveness: {name} was told {said} in the end, and {' or '.join(sorted(kinds))} was due"
         return None
 
     def alone(self, store: int, ticks: int) -> str | None:
@@ -189,7 +203,10 @@ class Rules:
         """One partition by itself: the oracle's truth, and whether shipped code sees it."""
         files = dict(self.world.objects[number] for number in objects)
         truth = read_chain(files, tp)
-        return _Partition(truth, truth.wrong or self._seen(tp, objects, truth) or _references(tp, files))
+        wrong = truth.wrong or _references(tp, files)
+        if wrong is None and self.judges:
+            wrong = self._seen(tp, objects, truth)
+        return _Partition(truth, wrong)
 
     def _seen(self, tp: TopicPartition, objects: frozenset[int], truth: Truth) -> str | None:
         store = self.world.store_id(objects)
@@ -222,6 +239,13 @@ class Rules:
                 wrong = not (rows.items() <= expected.items() and truth.committed.items() <= rows.items())
             if wrong:
                 return f"5 atomic: {tp}: {isolation} returns {rows}, committed are {expected}"
+        if any(marker.kind == "abort" for marker in truth.markers):
+            # Searches for aborted transactions end where the range does.
+            for end in range(1, truth.last_stable_offset):
+                rows = dict(run_alone(self.world, store, now_ms, _read_all(self.ctx, tp, "read_committed", end))[1])
+                expected = {at: word for at, word in truth.stable.items() if at < end}
+                if rows != expected:
+                    return f"5 atomic: {tp}: read_committed up to {end} returns {rows}, committed are {expected}"
         twice = [word for word in truth.words.values() if list(truth.words.values()).count(word) > 1]
         return f"3 once: {tp}: rows are there twice: {sorted(set(twice))}" if twice else None
 
@@ -399,6 +423,8 @@ def _registered(table: _Table, truths: dict[TopicPartition, Truth]) -> str | Non
 def _references(tp: TopicPartition, files: dict[str, bytes]) -> str | None:
     """16: no record that counts, and no index, names a file that is gone; a boundary stands where all below is sealed."""
     there = {path: data for path, data in files.items() if not path.startswith(GHOST)}
+    if again := next((path for path in there if path.endswith(WRITTEN_AGAIN)), None):
+        return f"16 references: {again.removesuffix(WRITTEN_AGAIN)} was written twice: a name of rows is for one writer"
     boundary, ends = 0, {0}
     named: dict[str, list[str]] = {}
     for path, data in there.items():
@@ -430,9 +456,11 @@ def _is_of_older(record: CommitRecord, note: Note) -> str | None:
     return None
 
 
-def _read_all(ctx: Context, tp: TopicPartition, isolation: Any) -> Program[tuple[tuple[int, str], ...]]:
+def _read_all(
+    ctx: Context, tp: TopicPartition, isolation: Any, end: int | None = None
+) -> Program[tuple[tuple[int, str], ...]]:
     view = yield from load(ctx, tp)
-    _, plan = yield from plan_read(ctx, view, view.state.log_start_offset, None, isolation)
+    _, plan = yield from plan_read(ctx, view, view.state.log_start_offset, end, isolation)
     return (yield from rows_of(plan))
 
 
@@ -468,7 +496,7 @@ class _Runner:
     def run(self, program: Program[T]) -> T:
         answer: Any = None
         send: Callable[[Any], Any] = program.send
-        while True:
+        for _ in range(MAX_EFFECTS):
             try:
                 effect = send(answer)
             except StopIteration as stop:
@@ -491,3 +519,4 @@ class _Runner:
                     raise Died
                 reply = self.world.answer(self.store, effect, self.world.request_id(effect))  # type: ignore[arg-type]
                 answer, self.store = reply.value, reply.store
+        raise AssertionError(f"a lone program does not end: {MAX_EFFECTS} effects, the last {effect}"[:200])

@@ -22,6 +22,8 @@ Request: TypeAlias = Get | List | PutIfAbsent | Delete | WriteRows
 
 GHOST = "~"
 """Before the path of an object that was deleted."""
+WRITTEN_AGAIN = "~again"
+"""After the path of a file that was written though its name had been used: what no store could undo."""
 START_MS = 1_700_000_000_000
 """The time when a scenario begins, by both clocks: clocks that differ are not of interest here."""
 
@@ -147,7 +149,9 @@ class World:
                     for n, word in enumerate(json.loads(inline.payload))
                 ]
                 file, data = rows_file(file_path, words)
-                return file, self.put(store, f"{topic}/{file_path}", data)
+                path = f"{topic}/{file_path}"
+                again = WRITTEN_AGAIN if path in self.files(store) else ""
+                return file, self.put(store, path + again, data)
 
     def _list(self, store: int, prefix: str, start_after: str) -> tuple[str, ...]:
         found = set()
