@@ -14,6 +14,7 @@ from rich.table import Table
 
 from txlog.testing.explore.explorer import Exploration
 from txlog.testing.explore.mutants import MUTANTS
+from txlog.testing.explore.rules import NAMES
 from txlog.testing.explore.runner import MAX_MUTANT_SECONDS, MutantResult, ScenarioResult, explore, hunt
 from txlog.testing.explore.scenarios import SCENARIOS, Size
 
@@ -33,15 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with console.status("exploring") as status:
 
         def progress(name: str, found: Exploration) -> None:
-            status.update(f"{escape(name)}: {found.states:,} states, {found.transitions:,} transitions, {found.seconds:.0f} s")
+            status.update(
+                f"{escape(name)}: {found.states:,} states, {found.transitions:,} transitions, {found.seconds:.0f} s"
+            )
 
         if not chosen.mutants:
-            for name in names:
-                scenarios.append(explore(SCENARIOS[name], size, max_seconds=chosen.seconds, progress=progress))
+            scenarios = [
+                explore(SCENARIOS[name], size, max_seconds=chosen.seconds, progress=progress) for name in names
+            ]
         if chosen.mutants or not chosen.scenario:
-            for mutant in MUTANTS:
-                if not chosen.scenario or mutant.scenario in names:
-                    mutants.append(hunt(mutant, max_seconds=min(chosen.seconds, MAX_MUTANT_SECONDS), progress=progress))
+            planted = [mutant for mutant in MUTANTS if not chosen.scenario or mutant.scenario in names]
+            limit = min(chosen.seconds, MAX_MUTANT_SECONDS)
+            mutants = [hunt(mutant, max_seconds=limit, progress=progress) for mutant in planted]
     if chosen.output == "json":
         sys.stdout.write(msgspec.json.encode({"scenarios": scenarios, "mutants": mutants}).decode() + "\n")
     else:
@@ -56,23 +60,29 @@ def show(
 ) -> None:
     """Prints both tables, and the trace of every violation."""
     if scenarios:
-        table = _table("Scenarios", "scenario", "what happens", *">states >transitions >stores >seconds".split(), "for", "result")
+        table = _table(
+            "Scenarios", "scenario", "what happens", ">states", ">transitions", ">stores", ">seconds", "for", "result"
+        )
         for each in scenarios:
             result = "all hold" if each.complete else each.violation or "not finished"
             table.add_row(
                 each.name, each.what, f"{each.states:,}", f"{each.transitions:,}", f"{each.stores:,}", f"{each.seconds:,.1f}",
-                ", ".join(map(str, each.invariants)), escape(result), style=None if each.complete else "bold red",
+                ", ".join(NAMES[number] for number in each.invariants), escape(result), style=None if each.complete else "bold red",
             )  # fmt: skip
         states, transitions = sum(each.states for each in scenarios), sum(each.transitions for each in scenarios)
         table.add_section()
-        table.add_row("", "", f"{states:,}", f"{transitions:,}", "", f"{sum(each.seconds for each in scenarios):,.1f}", "", "")
+        table.add_row(
+            "", "", f"{states:,}", f"{transitions:,}", "", f"{sum(each.seconds for each in scenarios):,.1f}", "", ""
+        )
         console.print(table)
     for each in scenarios:
         if each.violation is not None:
             console.print(f"\n[bold]{escape(each.name)}[/]: {escape(each.violation)}")
             _print_trace(each.trace, console)
     if mutants:
-        table = _table("Mutants", "rule that was broken", "DESIGN", "scenario", ">states", ">steps", ">seconds", "caught by")
+        table = _table(
+            "Mutants", "rule that was broken", "DESIGN", "scenario", ">states", ">steps", ">seconds", "caught by"
+        )
         for mutant in mutants:
             table.add_row(
                 mutant.name, mutant.section, mutant.scenario, f"{mutant.states:,}", str(mutant.steps), f"{mutant.seconds:,.1f}",
@@ -95,7 +105,9 @@ def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left")
     for column in columns:
         right = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if right else "left", no_wrap=right or column == columns[0])
+        table.add_column(
+            column.removeprefix(">"), justify="right" if right else "left", no_wrap=right or column == columns[0]
+        )
     return table
 
 
@@ -104,7 +116,9 @@ def _arguments(arguments: Sequence[str] | None) -> Any:
     parser.add_argument("--scenario", action="append", metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--quick", action="store_true", help="small sizes: everything within two minutes")
     parser.add_argument("--mutants", action="store_true", help="only the mutants")
-    parser.add_argument("--seconds", type=float, default=3_600.0, help="at most so long for one scenario; then it is not finished")
+    parser.add_argument(
+        "--seconds", type=float, default=3_600.0, help="at most so long for one scenario; then it is not finished"
+    )
     parser.add_argument("--traces", action="store_true", help="print how each mutant was caught")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     return parser.parse_args(arguments)

@@ -86,7 +86,11 @@ def _merge(ctx: Context, tp: TopicPartition) -> Program[tuple[str, ...]]:
     files: tuple[IndexedFile, ...] = ()
     if file_rows:
         file: DataFile = yield WriteRows(tp.topic, path, tuple(_inline(offset, word) for offset, word in file_rows))
-        files = (IndexedFile(**{name: getattr(file, name) for name in file.__struct_fields__}, schema_id=0, offset_column=True),)
+        files = (
+            IndexedFile(
+                **{name: getattr(file, name) for name in file.__struct_fields__}, schema_id=0, offset_column=True
+            ),
+        )
     if aborted:
         yield from _create(tp.folder + run.txnindex, TxnIndex(aborted=aborted))
     yield from _create(tp.folder + run.index, msgspec.structs.replace(index, files=files))

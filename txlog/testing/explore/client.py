@@ -17,9 +17,16 @@ from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Program, W
 from txlog.core.fetch_plan import InlinePiece, RowRange
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
-from txlog.core.records import DataFile, OffsetValue, StagedPart, TransactionMetadata, TransactionRow
+from txlog.core.records import NO_SEQUENCE, DataFile, OffsetValue, StagedPart, TransactionMetadata, TransactionRow
 from txlog.core.transactions import Skipped, TxnVersion
-from txlog.errors import AbortableError, CorruptRecordError, FencedError, OutcomeUnknownError, RetriableError, TxlogError
+from txlog.errors import (
+    AbortableError,
+    CorruptRecordError,
+    FencedError,
+    OutcomeUnknownError,
+    RetriableError,
+    TxlogError,
+)
 from txlog.protocol import groups, transactions
 from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context, Views
@@ -100,6 +107,7 @@ class Client:
 
 Call: TypeAlias = Callable[[Client], Program[Client]]
 
+
 def patiently(client: Client, call: Callable[[], Program[T]], *, unknown: bool = True) -> Program[T]:
     """Repeats the identical call while it may be repeated; its last error is raised."""
     for attempt in range(client.tries):
@@ -120,7 +128,8 @@ def init(timeout_ms: int = 60_000) -> Call:
     def call(client: Client) -> Program[Client]:
         try:
             views, txn = yield from patiently(
-                client, lambda: transactions.init_producer(client.ctx, client.views, client.transactional_id, timeout_ms)
+                client,
+                lambda: transactions.init_producer(client.ctx, client.views, client.transactional_id, timeout_ms),
             )
         except (RetriableError, OutcomeUnknownError) as error:
             return client.noted("unknown", text=str(error), stop=True)
@@ -189,7 +198,7 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False, first: bool = T
             records=len(words),
             producer_id=client.pid,
             producer_epoch=client.epoch,
-            base_sequence=sequence,
+            base_sequence=sequence if client.pid >= 0 else NO_SEQUENCE,
             transactional=client.txn is not None,
             files=files,
             payload=b"" if in_file else json.dumps(words).encode(),
@@ -201,7 +210,9 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False, first: bool = T
         try:
             # A drawn id that a partition may have forgotten decides nothing, so an unknown outcome is not repeated.
             views, result = yield from patiently(
-                client, lambda: append_batch(client.ctx, client.views, tp, draft, client.txn), unknown=client.txn is not None
+                client,
+                lambda: append_batch(client.ctx, client.views, tp, draft, client.txn),
+                unknown=client.txn is not None,
             )
         except (AbortableError, FencedError) as error:
             return (yield from _failed(client.noted("refused", words=said, tp=tp), error))
@@ -318,7 +329,9 @@ def fetch_offsets(group: str = "g") -> Call:
     def call(client: Client) -> Program[Client]:
         tp = TopicPartition("orders", 0)
         try:
-            views, found = yield from patiently(client, lambda: groups.fetch_offsets(client.ctx, client.views, group, [tp]))
+            views, found = yield from patiently(
+                client, lambda: groups.fetch_offsets(client.ctx, client.views, group, [tp])
+            )
         except (RetriableError, OutcomeUnknownError) as error:
             return client.noted("unknown", text=str(error), stop=True)
         value = found[tp]

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, Protocol, TypeAlias
 
 from txlog.core.effects import Delete, List, Monotonic, Now, PutIfAbsent, PutOutcome
@@ -186,7 +187,9 @@ class Explorer:
                     after = self._settle(
                         (store, (*spots[:number], there, *spots[number + 1 :]), flying, ticks, lost, failures)
                     )
-                    return after, _Step(self.names[number], f"{_say(ask)} {what or _say_answer(value)}") if describe else None
+                    return after, _Step(
+                        self.names[number], f"{_say(ask)} {what or _say_answer(value)}"
+                    ) if describe else None
 
                 if isinstance(ask, Now | Monotonic):
                     yield go(self.times[ticks], self.times[ticks], store, "")
@@ -206,7 +209,9 @@ class Explorer:
                     yield go(_UNKNOWN, "unknown", store, "is lost, and so is the reply", lost=lost - 1)
                     if self.budget.late:
                         late = tuple(sorted((*flying, world.object_id(ask.path, ask.data))))
-                        yield go(_UNKNOWN, "unknown", store, "is on its way, and has no reply", flying=late, lost=lost - 1)
+                        yield go(
+                            _UNKNOWN, "unknown", store, "is on its way, and has no reply", flying=late, lost=lost - 1
+                        )
         for position, number in enumerate(flying):
             path, data = world.objects[number]
             rest = (*flying[:position], *flying[position + 1 :])
@@ -296,7 +301,7 @@ class Explorer:
             at = parents[at]
         chain.reverse()
         lines = []
-        for one, two in zip(chain, chain[1:], strict=False):
+        for one, two in pairwise(chain):
             step = next((step for reached, step in self._steps(one, describe=True) if reached == two), None)
             assert step is not None
             lines.append(f"{step.who}: {step.what}")

@@ -12,7 +12,7 @@ import gc
 from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -24,7 +24,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -35,12 +35,9 @@ _Handler: TypeAlias = Callable[[Any, tuple[int, ...]], Hashable]
 _ATOMS = frozenset({int, str, bytes, bool, float, type(None)})
 _NOT_HELD = frozenset({FrameType, CodeType})
 _SEQUENCES = (list, tuple)
-_ITERATORS = tuple(
-    type(iterator)
-    for iterator in (
-        iter([]), iter(()), iter(range(0)), iter(range(2**70)), iter({}), iter({}.values()), iter({}.items()), iter(set()),
-        enumerate(()), zip(), map(len, ()), filter(None, ()), reversed([]), reversed(()),
-    )
+_ITERATORS: tuple[type, ...] = (
+    type(iter([])), type(iter(())), type(iter(range(0))), type(iter(range(2**70))), type(iter({})), type(iter({}.values())),
+    type(iter({}.items())), type(iter(set())), type(reversed([])), reversed, enumerate, zip, map, filter,
 )  # fmt: skip
 _CONSTANT = (CodeType, ModuleType, BuiltinFunctionType, type, Enum, Context)
 """What does not change while a scenario runs is its own identity."""
@@ -96,7 +93,9 @@ def _handler(kind: type, value: Any) -> _Handler:
     if is_dataclass(kind):
         frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
         return _frozen if frozen else _dataclass
-    raise TypeError(f"a protocol program holds a {kind!r}, and the explorer cannot tell when two are the same: {value!r}")
+    raise TypeError(
+        f"a protocol program holds a {kind!r}, and the explorer cannot tell when two are the same: {value!r}"
+    )
 
 
 def _constant(value: Any, inside: tuple[int, ...]) -> Hashable:
@@ -116,12 +115,21 @@ def _set(value: Any, inside: tuple[int, ...]) -> Hashable:
 
 
 def _dataclass(value: Any, inside: tuple[int, ...]) -> Hashable:
-    return (type(value), *[_canonical(getattr(value, name), inside) for name in _field_names(type(value))])
+    return (
+        type(value),
+        *[_canonical(getattr(value, name), inside) for name in _field_names(cast(Hashable, type(value)))],
+    )
 
 
 def _function(value: Any, inside: tuple[int, ...]) -> Hashable:
     cells = [_canonical(cell, inside) for cell in value.__closure__ or ()]
-    return ("function", value.__code__, *cells, _canonical(value.__defaults__, inside), _canonical(value.__kwdefaults__, inside))
+    return (
+        "function",
+        value.__code__,
+        *cells,
+        _canonical(value.__defaults__, inside),
+        _canonical(value.__kwdefaults__, inside),
+    )
 
 
 def _method(value: Any, inside: tuple[int, ...]) -> Hashable:
@@ -147,9 +155,9 @@ def _error(value: Any, inside: tuple[int, ...]) -> Hashable:
     return (type(value), str(value))
 
 
-@lru_cache(maxsize=None)
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind))
+@cache
+def _field_names(kind: Hashable) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(cast(Any, kind)))
 
 
 # Views, states and clients are values, held by many frames; each is looked at once. What is remembered is kept alive, so
@@ -177,7 +185,7 @@ def forget() -> None:
     _numbers["forgotten"] = 0
 
 
-def _struct(value: Any, inside: tuple[int, ...] = ()) -> Hashable:
+def _struct(value: msgspec.Struct, inside: tuple[int, ...] = ()) -> Hashable:
     try:
         hash(value)
     except TypeError:  # it holds a dictionary

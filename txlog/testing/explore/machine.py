@@ -265,4 +265,3 @@ class Machine:
 
 def _answer(running: Generator[Any, Any, Any], value: Any) -> Any:
     return running.throw(value.error) if isinstance(value, Throw) else running.send(value)
-

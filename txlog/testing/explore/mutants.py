@@ -17,14 +17,15 @@ import msgspec
 from txlog.core import append_rules, chain, segments, state, transactions
 from txlog.core.append_rules import Duplicate, Proceed, Refuse
 from txlog.core.effects import NewId, PutIfAbsent, PutOutcome
-from txlog.core.groups import OffsetsCondition, check_commit, offset_entries
+from txlog.core.groups import OffsetsCondition, check_commit
 from txlog.core.names import TopicPartition, batch_name
-from txlog.core.records import NO_OFFSET, OffsetValue, TransactionState
+from txlog.core.records import NO_OFFSET, TransactionEntry, TransactionState
 from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judge_end, judge_init
 from txlog.core.txn_index import collect_aborted_txns
 from txlog.errors import CommitFailedError, StorageError
 from txlog.protocol import groups, load, put, seal, slot, table
 from txlog.protocol import transactions as coordinator
+from txlog.protocol.context import with_view
 from txlog.testing.explore import client as calls
 
 HERE = "txlog.protocol."
@@ -97,9 +98,7 @@ def _prepare_bumping(by: int) -> Any:
     original = transactions._prepare
 
     def prepare(current: Any, *args: Any, **kwargs: Any) -> Any:
-        return msgspec.structs.replace(
-            original(current, *args, **kwargs), producer_epoch=current.producer_epoch + by
-        )
+        return msgspec.structs.replace(original(current, *args, **kwargs), producer_epoch=current.producer_epoch + by)
 
     return prepare
 
@@ -154,7 +153,11 @@ def _abort_of_nothing_decides_nothing(current: Any, txn: Any, outcome: Any, **kw
 
 
 def _end_by_anybody(current: Any, txn: Any, outcome: Any, **kwargs: Any) -> Any:
-    if current is not None and current.state in transactions.IDLE | {"ONGOING"} and current.producer_epoch > txn.producer_epoch:
+    if (
+        current is not None
+        and current.state in transactions.IDLE | {"ONGOING"}
+        and current.producer_epoch > txn.producer_epoch
+    ):
         txn = current
     return judge_end(current, txn, outcome, **kwargs)
 
@@ -169,7 +172,9 @@ def _end_by_the_version_of_init(current: Any, txn: Any, outcome: Any, **kwargs: 
     return judge_end(current, txn, outcome, version=version, **kwargs)
 
 
-def _init_remembering_the_version_before(ctx: Any, views: Any, transactional_id: str, timeout_ms: int, **kw: Any) -> Any:
+def _init_remembering_the_version_before(
+    ctx: Any, views: Any, transactional_id: str, timeout_ms: int, **kw: Any
+) -> Any:
     views, view = yield from load.get_fresh_view(ctx, views, table.state_partition(ctx, transactional_id))
     row = view.state.transactions.get(transactional_id)
     before = row.value.txn_version if row is not None else -1
@@ -235,12 +240,14 @@ def _transit_without_ids(ctx: Any, views: Any, transactional_id: str, judge: Any
         judgement = same_id(folded, row.value if row is not None else None, now_ms, "")
         if not isinstance(judgement, Transit):
             return slot.Stop(judgement)
-        entry = table.TransactionEntry(key=transactional_id, value=judgement.to)
+        entry = TransactionEntry(key=transactional_id, value=judgement.to)
         return table._table_record(ctx, folded, entry, now_ms, "0" * 32)
 
     view, outcome = yield from slot.append_slot(ctx, view, decide, write_id="0" * 32)
-    result = outcome.value if isinstance(outcome, slot.Stop) else table.Written(view.state.transactions[transactional_id])
-    return load.with_view(views, view), result
+    result = (
+        outcome.value if isinstance(outcome, slot.Stop) else table.Written(view.state.transactions[transactional_id])
+    )
+    return with_view(views, view), result
 
 
 def _register_in_memory(ctx: Any, views: Any, txn: Any, partitions: Any, version: Any = None) -> Any:
@@ -278,8 +285,8 @@ def _staged_condition(offset: int | None, *, expected: bool, group: str = "g", s
     def call(client: calls.Client) -> Any:
         tp = TopicPartition("orders", 0)
         _, found = yield from groups.fetch_offsets(client.ctx, client.views, group, [tp])
-        now = found[tp].offset if found[tp] is not None else None
-        if now != client.started:
+        held = found[tp]
+        if (held.offset if held is not None else None) != client.started:
             return (yield from calls._failed(client, CommitFailedError("another job took this range")))
         return (yield from _ORIGINAL_SEND_OFFSETS(offset, expected=False, group=group, staged=True)(client))
 
@@ -339,7 +346,9 @@ def _search_until_this_marker(txns: Any, *, fetch_offset: int, upper_bound_offse
         if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
             found.append(txn)
         if txn.last_offset >= upper_bound_offset:
-            return replace(collect_aborted_txns((), fetch_offset=0, upper_bound_offset=1), aborted=tuple(found), is_complete=True)
+            return replace(
+                collect_aborted_txns((), fetch_offset=0, upper_bound_offset=1), aborted=tuple(found), is_complete=True
+            )
     return replace(collect_aborted_txns((), fetch_offset=0, upper_bound_offset=1), aborted=tuple(found))
 
 
@@ -409,7 +418,7 @@ def _complete_first(ctx: Any, views: Any, prepare: Any) -> Any:
     def complete(_: Any, current: Any, now_ms: int, write_id: str) -> Any:
         return judge_complete(current, txn, now_ms=now_ms, write_id=write_id)
 
-    views, _ = yield from coordinator.transit(ctx, views, txn.transactional_id, complete)
+    views, _ = yield from table.transit(ctx, views, txn.transactional_id, complete)
     return (yield from _ORIGINAL_ROLL(ctx, views, prepare))
 
 

@@ -87,7 +87,9 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
                 truth.table.append((record.base_offset + n, entry.key, entry.value))
         if record.kind == "data":
             for _, entry in rows:
-                held = [e.value for other, e in _others(pending, pid, entry) if e.value is not None and e.value.conditional]
+                held = [
+                    e.value for other, e in _others(pending, pid, entry) if e.value is not None and e.value.conditional
+                ]
                 conditional = entry.value is not None and entry.value.conditional
                 if held and (conditional or not record.transactional):
                     truth.wrong = f"12 offsets: {tp}: the commit at {record.base_offset} overtakes conditional offsets of an undecided transaction"
@@ -108,9 +110,7 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
             truth.markers.append(record)
             epoch = epochs.pop(pid, record.producer_epoch - 1)
             if epoch != record.producer_epoch - 1:
-                truth.wrong = (
-                    f"10 markers: {tp}: the {record.kind.upper()} at {record.base_offset} of epoch {record.producer_epoch} ends a transaction of epoch {epoch}"
-                )
+                truth.wrong = f"10 markers: {tp}: the {record.kind.upper()} at {record.base_offset} of epoch {record.producer_epoch} ends a transaction of epoch {epoch}"
             truth.open.pop(pid, None)
             mine, offsets = waiting.pop(pid, {}), pending.pop(pid, [])
             if record.kind == "commit":
@@ -125,7 +125,11 @@ def _others(
 ) -> list[tuple[int, OffsetEntry]]:
     """Undecided offsets of other producers for the same key."""
     return [
-        (other, entry) for other, rows in pending.items() if other != pid for _, entry in rows if entry.key == wanted.key
+        (other, entry)
+        for other, rows in pending.items()
+        if other != pid
+        for _, entry in rows
+        if entry.key == wanted.key
     ]
 
 

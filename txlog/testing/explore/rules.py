@@ -7,26 +7,21 @@ and must see what the oracle sees.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from txlog.core import names
+from txlog.core import envelope, names
 from txlog.core.append_rules import BatchDraft
-from txlog.core.effects import (
-    Gather,
-    Monotonic,
-    NewId,
-    NewProducerId,
-    Now,
-    Program,
-    PutIfAbsent,
-    Sleep,
+from txlog.core.effects import NewProducerId, Program
+from txlog.core.names import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    NumberedName,
+    SegmentObject,
+    TopicPartition,
 )
-from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, NumberedName, SegmentObject, TopicPartition
-from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, Boundary, CommitRecord, SegmentIndex, TransactionMetadata
-from txlog.core import envelope
+from txlog.core.records import Boundary, CommitRecord, SegmentIndex, TransactionMetadata
 from txlog.core.state import PartitionState, replay, to_snapshot
 from txlog.errors import TxlogError
 from txlog.protocol import transactions
@@ -34,11 +29,10 @@ from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context
 from txlog.protocol.load import load
 from txlog.protocol.read import plan_read
+from txlog.testing.explore.alone import run_alone
 from txlog.testing.explore.client import Client, Note, rows_of
 from txlog.testing.explore.oracle import Truth, read_chain
 from txlog.testing.explore.world import GHOST, START_MS, WRITTEN_AGAIN, World
-
-T = TypeVar("T")
 
 NAMES = {
     1: "chain", 2: "acknowledged", 3: "once", 4: "decision", 5: "atomic", 6: "stable", 7: "lso", 8: "fencing", 9: "registered",
@@ -46,11 +40,8 @@ NAMES = {
 }  # fmt: skip
 """Invariants of PROTOCOL.md that are checked here; 17 is not shipped yet."""
 
-MAX_EFFECTS = 3_000
-"""What a program that runs alone may ask before it is said not to end."""
-
 _EXCLUSIVE_OUTCOMES = {"PREPARE_COMMIT": "commit", "PREPARE_ABORT": "abort"}
-_LEGAL = {
+_LEGAL: dict[str, set[str | None]] = {
     "EMPTY": {"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", None},
     "ONGOING": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"},
     "PREPARE_COMMIT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"},
@@ -284,7 +275,9 @@ class Rules:
                 return f"5 atomic: {tp}: the client was told {note.kind!r}, and {word!r} is {'not ' if committed else ''}committed"
         for partition, offset in note.offsets:
             told = (note.producer_id, ("g", "orders", partition), offset)
-            commits = [self._truth(store, tp).offset_commits for tp in self._all(store) if tp.topic == CONSUMER_OFFSETS_TOPIC]
+            commits = [
+                self._truth(store, tp).offset_commits for tp in self._all(store) if tp.topic == CONSUMER_OFFSETS_TOPIC
+            ]
             if any(told in each for each in commits) is not committed:
                 return f"12 offsets: the client was told {note.kind!r}, and its offset {offset} is {'not ' if committed else ''}committed"
         return None
@@ -296,7 +289,9 @@ class Rules:
         if after.wrong is not None:
             return after.wrong
         if after.truth.last_stable_offset < before.truth.last_stable_offset:
-            return f"7 lso: {tp}: it went back from {before.truth.last_stable_offset} to {after.truth.last_stable_offset}"
+            return (
+                f"7 lso: {tp}: it went back from {before.truth.last_stable_offset} to {after.truth.last_stable_offset}"
+            )
         lso = before.truth.last_stable_offset
         if {at: word for at, word in after.truth.committed.items() if at < lso} != before.truth.stable:
             return f"6 stable: {tp}: what read_committed returned below {lso} has changed"
@@ -316,7 +311,9 @@ class Rules:
         truth = self._truth(after, tp)
         for number in added if ready else ():
             path = self.world.objects[number][0]
-            mine = [each.record for each in truth.stored if path == tp.folder + names.batch_name(each.record.base_offset)]
+            mine = [
+                each.record for each in truth.stored if path == tp.folder + names.batch_name(each.record.base_offset)
+            ]
             for record in mine:
                 for note in ready:
                     if (what := _is_of_older(record, note)) is not None:
@@ -351,9 +348,9 @@ def _decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None
                 return f"{where}: the transaction of epoch {txn.last_epoch} has two outcomes"
             if txn.producer_epoch != txn.last_epoch + 1:
                 return f"{where}: PREPARE carries epoch {txn.producer_epoch}, the transaction's was {txn.last_epoch}"
-        if txn.state.startswith("COMPLETE") and before is not None:
-            if txn.producer_epoch != before.producer_epoch or txn.state[9:] != before.state[8:]:
-                return f"{where}: {txn.state} with epoch {txn.producer_epoch} after {before.state} with {before.producer_epoch}"
+        prepare = before if txn.state.startswith("COMPLETE") else None
+        if prepare is not None and (txn.producer_epoch, txn.state[9:]) != (prepare.producer_epoch, prepare.state[8:]):
+            return f"{where}: {txn.state} with epoch {txn.producer_epoch} after {prepare.state} with {prepare.producer_epoch}"
         if before is not None and txn.state != "PREPARE_COMMIT" and txn.txn_version != before.txn_version:
             return f"{where}: {txn.state} changed the version from {before.txn_version} to {txn.txn_version}"
         if before is not None and txn.txn_version < before.txn_version:
@@ -366,7 +363,9 @@ def _decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None
 def _markers(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
     """10: a marker belongs to a decision, in a partition that it names, and is there once."""
     decided = {
-        (txn.producer_id, txn.producer_epoch): txn for _, _, txn in table if txn is not None and txn.state in _EXCLUSIVE_OUTCOMES
+        (txn.producer_id, txn.producer_epoch): txn
+        for _, _, txn in table
+        if txn is not None and txn.state in _EXCLUSIVE_OUTCOMES
     }
     for tp, truth in truths.items():
         seen: set[tuple[int, int]] = set()
@@ -396,10 +395,13 @@ def _atomic(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
         for tp in {*prepare.partitions, *(part.topic_partition for part in prepare.staged)}:
             there = truths[tp].markers if tp in truths else []
             if not any(
-                (m.producer_id, m.producer_epoch, m.kind) == (txn.producer_id, txn.producer_epoch, _EXCLUSIVE_OUTCOMES[prepare.state])
+                (m.producer_id, m.producer_epoch, m.kind)
+                == (txn.producer_id, txn.producer_epoch, _EXCLUSIVE_OUTCOMES[prepare.state])
                 for m in there
             ):
-                return f"5 atomic: {key!r}: {txn.state} at {offset}, and {tp} has no marker of epoch {txn.producer_epoch}"
+                return (
+                    f"5 atomic: {key!r}: {txn.state} at {offset}, and {tp} has no marker of epoch {txn.producer_epoch}"
+                )
     return None
 
 
@@ -414,9 +416,9 @@ def _registered(table: _Table, truths: dict[TopicPartition, Truth]) -> str | Non
     for tp, truth in truths.items():
         for each in truth.stored:
             record = each.record
-            if record.kind == "data" and record.transactional:
-                if (record.producer_id, record.producer_epoch, tp) not in registered:
-                    return f"9 registered: {tp}: the batch at {record.base_offset} of producer {record.producer_id}, epoch {record.producer_epoch}, was not registered"
+            eager = record.kind == "data" and record.transactional
+            if eager and (record.producer_id, record.producer_epoch, tp) not in registered:
+                return f"9 registered: {tp}: the batch at {record.base_offset} of producer {record.producer_id}, epoch {record.producer_epoch}, was not registered"
     return None
 
 
@@ -446,13 +448,19 @@ def _references(tp: TopicPartition, files: dict[str, bytes]) -> str | None:
 
 
 def _is_of_older(record: CommitRecord, note: Note) -> str | None:
-    if record.kind == "data" and (record.producer_id == note.producer_id) and record.producer_epoch < note.producer_epoch:
+    if (
+        record.kind == "data"
+        and (record.producer_id == note.producer_id)
+        and record.producer_epoch < note.producer_epoch
+    ):
         return f"a batch of epoch {record.producer_epoch}"
     for entry in record.entries:
         txn = getattr(entry, "value", None)
-        if isinstance(txn, TransactionMetadata) and txn.producer_id == note.producer_id:
-            if txn.producer_epoch < note.producer_epoch or (txn.state == "PREPARE_COMMIT" and txn.last_epoch < note.producer_epoch):
-                return f"{txn.state} of epoch {txn.producer_epoch}"
+        if not isinstance(txn, TransactionMetadata) or txn.producer_id != note.producer_id:
+            continue
+        old_commit = txn.state == "PREPARE_COMMIT" and txn.last_epoch < note.producer_epoch
+        if txn.producer_epoch < note.producer_epoch or old_commit:
+            return f"{txn.state} of epoch {txn.producer_epoch}"
     return None
 
 
@@ -462,61 +470,3 @@ def _read_all(
     view = yield from load(ctx, tp)
     _, plan = yield from plan_read(ctx, view, view.state.log_start_offset, end, isolation)
     return (yield from rows_of(plan))
-
-
-# -- running a program by itself --------------------------------------------------------------------------------------
-
-
-class Died(Exception):
-    """A program was stopped where it was asked to be."""
-
-
-def run_alone(world: World, store: int, now_ms: int, program: Program[Any], name: str = "alone") -> tuple[int, Any]:
-    """Runs a program with nobody else about. -> the store afterwards, and its result."""
-    runner = _Runner(world, store, now_ms, name, None)
-    result = runner.run(program)
-    return runner.store, result
-
-
-def run_until(world: World, store: int, now_ms: int, program: Program[Any], before: str, name: str) -> int:
-    """Runs a program and kills it before its first conditional write to a path with `before` in it. -> the store."""
-    runner = _Runner(world, store, now_ms, name, before)
-    try:
-        runner.run(program)
-    except Died:
-        return runner.store
-    raise AssertionError(f"nothing was written to {before!r}")
-
-
-class _Runner:
-    def __init__(self, world: World, store: int, now_ms: int, name: str, before: str | None) -> None:
-        self.world, self.store, self.now_ms, self.name, self.before = world, store, now_ms, name, before
-        self.drawn = 0
-
-    def run(self, program: Program[T]) -> T:
-        answer: Any = None
-        send: Callable[[Any], Any] = program.send
-        for _ in range(MAX_EFFECTS):
-            try:
-                effect = send(answer)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            send, answer = program.send, None
-            if isinstance(effect, Gather):
-                try:
-                    answer = tuple([self.run(child) for child in effect.programs])
-                except TxlogError as error:
-                    send, answer = program.throw, error
-            elif isinstance(effect, NewId | NewProducerId):
-                self.drawn += 1
-                unique = hashlib.blake2b(f"{self.name}/{self.drawn}".encode(), digest_size=16).hexdigest()
-                is_id = isinstance(effect, NewId)
-                answer = unique if is_id else FIRST_DRAWN_PRODUCER_ID + int(unique[:12], 16)
-            elif isinstance(effect, Now | Monotonic):
-                answer = self.now_ms
-            elif not isinstance(effect, Sleep):
-                if self.before is not None and isinstance(effect, PutIfAbsent) and self.before in effect.path:
-                    raise Died
-                reply = self.world.answer(self.store, effect, self.world.request_id(effect))  # type: ignore[arg-type]
-                answer, self.store = reply.value, reply.store
-        raise AssertionError(f"a lone program does not end: {MAX_EFFECTS} effects, the last {effect}"[:200])

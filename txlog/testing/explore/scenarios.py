@@ -16,12 +16,13 @@ from txlog.core.records import StoreConstants, TransactionRow
 from txlog.core.transactions import TxnVersion
 from txlog.protocol.context import Context
 from txlog.testing.explore import client as calls
+from txlog.testing.explore.alone import run_alone, run_until
 from txlog.testing.explore.cleaner import clean, deletes
 from txlog.testing.explore.client import Call, Client
 from txlog.testing.explore.explorer import Budget, Explorer
 from txlog.testing.explore.machine import Machine
 from txlog.testing.explore.oracle import read_chain
-from txlog.testing.explore.rules import Rules, run_alone, run_until
+from txlog.testing.explore.rules import Rules
 from txlog.testing.explore.world import GHOST, START_MS, World
 
 Size: TypeAlias = Literal["quick", "full"]
@@ -98,7 +99,9 @@ class Scene:
     def prepared(self) -> TransactionRow:
         """The PREPARE_* that the table ends in."""
         files = dict(self.world.objects[number] for number in self.world.folder(self.store, TABLE.folder))
-        offset, _, txn = next(row for row in reversed(read_chain(files, TABLE).table) if row[2] and row[2].state.startswith("PREPARE"))
+        offset, _, txn = next(
+            row for row in reversed(read_chain(files, TABLE).table) if row[2] and row[2].state.startswith("PREPARE")
+        )
         assert txn is not None
         return TransactionRow(offset=offset, value=txn)
 
@@ -145,7 +148,9 @@ def _fencing(size: Size) -> Scene:
     scene = Scene(transactional_ids=("x",), budget=Budget(lost=1))
     old = scene.before("old", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.actor("old", old, calls.send(A, "b"), calls.commit())
-    scene.actor("new", scene.client("x"), calls.init(), calls.send(A, "c"), *([calls.commit()] if size == "full" else []))
+    scene.actor(
+        "new", scene.client("x"), calls.init(), calls.send(A, "c"), *([calls.commit()] if size == "full" else [])
+    )
     return scene
 
 
@@ -192,7 +197,9 @@ def _staged(size: Size) -> Scene:
 def _mixed(size: Size) -> Scene:
     """Staged and eager in one transaction; what follows it is aborted."""
     scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1))
-    owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "a"), calls.stage(B, "b"), calls.stage(A, "c"))
+    owner = scene.before(
+        "owner", scene.client("x"), calls.init(), calls.send(A, "a"), calls.stage(B, "b"), calls.stage(A, "c")
+    )
     scene.actor("owner", owner, calls.commit(), calls.send(A, "d"), calls.abort())
     scene.actor("sweep", scene.client(), calls.sweep(), *([calls.sweep()] if size == "full" else []))
     return scene
@@ -209,9 +216,13 @@ def _inits(size: Size) -> Scene:
 
 
 def _first_init(size: Size) -> Scene:
-    scene = Scene(ctx=context(max_settles=2), transactional_ids=("x", "y"), budget=Budget(lost=2 if size == "full" else 1))
+    scene = Scene(
+        ctx=context(max_settles=2), transactional_ids=("x", "y"), budget=Budget(lost=2 if size == "full" else 1)
+    )
     scene.actor("one", scene.client("x"), calls.init(), calls.send(A, "a"), calls.commit())
-    scene.actor("two", scene.client("x"), calls.init(), *([calls.send(A, "b"), calls.commit()] if size == "full" else []))
+    scene.actor(
+        "two", scene.client("x"), calls.init(), *([calls.send(A, "b"), calls.commit()] if size == "full" else [])
+    )
     return scene
 
 
@@ -247,7 +258,9 @@ def _offsets(size: Size) -> Scene:
     full = size == "full"
     scene = Scene(transactional_ids=("x", "y"), partitions=(A, B), exclusive=("range",), budget=Budget(lost=0))
     for name in ("x", "y"):
-        ready = scene.before(name, scene.client(name), calls.init(), calls.fetch_offsets(), calls.stage(B, f"range by {name}"))
+        ready = scene.before(
+            name, scene.client(name), calls.init(), calls.fetch_offsets(), calls.stage(B, f"range by {name}")
+        )
         scene.actor(name, ready, calls.send_offsets(None, expected=True), calls.commit())
     if full:
         scene.actor("plain", scene.client(), calls.commit_offsets(7))
@@ -258,7 +271,9 @@ def _pending(size: Size) -> Scene:
     """An eager transaction with offsets dies; a plain commit and a fetch meet what it left."""
     full = size == "full"
     scene = Scene(transactional_ids=("x",), budget=Budget(ticks=(TIMEOUT_MS + 1,) if full else ()))
-    owner = scene.before("x", scene.client("x"), calls.init(), calls.fetch_offsets(), calls.send_offsets(3, expected=True))
+    owner = scene.before(
+        "x", scene.client("x"), calls.init(), calls.fetch_offsets(), calls.send_offsets(3, expected=True)
+    )
     scene.actor("x", owner, calls.commit())
     scene.actor("plain", scene.client(), calls.commit_offsets(7), calls.fetch_offsets())
     return scene
@@ -323,7 +338,9 @@ def _stale(size: Size) -> Scene:
 def _stale_txn(size: Size) -> Scene:
     """The sleeper is a transaction's owner, or whoever rolls it forward."""
     full = size == "full"
-    scene = Scene(ctx=context(batches=1), deletable=deletes(A), transactional_ids=("x",), budget=Budget(ticks=(GRACE_MS,)))
+    scene = Scene(
+        ctx=context(batches=1), deletable=deletes(A), transactional_ids=("x",), budget=Budget(ticks=(GRACE_MS,))
+    )
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.dies("x!", owner, calls.abort(), "orders/")
     slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
@@ -387,7 +404,9 @@ def _slow_marker(size: Size) -> Scene:
 def _forgotten(size: Size) -> Scene:
     """A drawn producer's batch of unknown outcome is sealed, deleted and forgotten before it is asked for."""
     scene = Scene(
-        ctx=context(batches=1, constants=FORGETFUL), deletable=deletes(A), budget=Budget(lost=1, ticks=(HOUR_MS, GRACE_MS))
+        ctx=context(batches=1, constants=FORGETFUL),
+        deletable=deletes(A),
+        budget=Budget(lost=1, ticks=(HOUR_MS, GRACE_MS)),
     )
     sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
     scene.actor("sleeper", sleeper, calls.send(A, "s"))
@@ -400,7 +419,12 @@ def _forgotten(size: Size) -> Scene:
 
 def _replay(size: Size) -> Scene:
     """A stream is started again from an old checkpoint, long after its last commit."""
-    scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), exclusive=("batch 5",), budget=Budget(ticks=(HOUR_MS,)))
+    scene = Scene(
+        ctx=context(constants=FORGETFUL),
+        transactional_ids=("x",),
+        exclusive=("batch 5",),
+        budget=Budget(ticks=(HOUR_MS,)),
+    )
     version = TxnVersion(version=5, scope="q")
     scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "batch 5 first"), calls.commit(version))
     scene.actor("again", scene.client("x"), calls.init(), calls.stage(A, "batch 5 again"), calls.commit(version))
@@ -411,7 +435,9 @@ def _replay(size: Size) -> Scene:
 def _swapped(size: Size) -> Scene:
     """Somebody put another record in the place of one: whoever reads on must find the chain broken."""
     scene = Scene(judges=False)
-    plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "a"), calls.send(A, "b"), calls.send(A, "c"))
+    plain = scene.before(
+        "p", scene.client(), calls.idempotent(), calls.send(A, "a"), calls.send(A, "b"), calls.send(A, "c")
+    )
     other = Scene()
     other.before("p", other.client(), calls.idempotent(), calls.send(A, "a"), calls.send(A, "?"))
     path = A.folder + batch_name(1)

@@ -156,7 +156,7 @@ class World:
     def _list(self, store: int, prefix: str, start_after: str) -> tuple[str, ...]:
         found = set()
         for path in self.files(store):
-            if path.startswith(prefix):
+            if path.startswith(prefix) and not path.startswith(GHOST):
                 name, slash, _ = path[len(prefix) :].partition("/")
                 if name + slash > start_after and not name.endswith(".parquet") and name + slash != "rows/":
                     found.add(name + slash)
