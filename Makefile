@@ -8,11 +8,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test demo bench-core conf wheel clean distclean
+.PHONY: help setup check format test simulate demo bench-core conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is handed on by test, demo and bench-core; PYTHON=... chooses the interpreter of setup.'
+	@echo '  ARGS="..." is handed on by test, simulate, demo and bench-core; PYTHON=... chooses the interpreter of setup.'
 
 setup: $(STAMP) ## Make .venv with all that the other targets need
 
@@ -31,6 +31,9 @@ format: $(STAMP) ## Mend what ruff can mend
 
 test: $(STAMP) ## Run all tests
 	$(BIN)/python -m pytest $(ARGS)
+
+simulate: $(STAMP) ## Explore every scenario of the protocol whole, and plant every mutant
+	$(BIN)/python -m txlog.testing.explore $(ARGS)
 
 demo: $(STAMP) ## Run the main job on 336,776 real flights
 	$(BIN)/txlog demo $(ARGS)
