@@ -568,7 +568,7 @@ def _read_index(tp: TopicPartition, name: names.SegmentName) -> Program[ReadInde
         return ReadIndex(index=index, aborted=())
     path = tp.folder + name.txnindex
     txn_index, _ = envelope.decode((yield from _get(path)), TxnIndex, path)
-    check_txn_index(txn_index, name, path, expected=index.aborted_txns)
+    check_txn_index(txn_index, name, path, expected=index.aborted_txns, entries=index.entries)
     return ReadIndex(index=index, aborted=txn_index.aborted)
 
 
