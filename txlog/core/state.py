@@ -108,8 +108,11 @@ def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRe
         check_rows(record, path)
     except CorruptLogError as error:
         raise CorruptRecordError(str(error)) from None
-    for file in record.files:
-        names.check_data_path(tp.topic, tp.partition, file.path)
+    try:
+        for file in record.files:
+            names.check_data_path(tp.topic, tp.partition, file.path)
+    except CorruptRecordError as error:
+        raise CorruptRecordError(f"{path}: {error}") from None
     return StoredRecord(record=record, digest=envelope.digest(data), data=data)
 
 
@@ -138,6 +141,8 @@ class _Fold:
         self.segment_record_bytes = state.segment_record_bytes
         self.last_timestamp = state.last_timestamp
         self.last_digest = state.last_digest
+        self.last_base: int | None = None
+        """Of the last record that this fold took."""
         self.deleted_version = state.deleted_version
 
     def state(self) -> PartitionState:
@@ -179,15 +184,22 @@ class _Fold:
         self.next_offset = record.end_offset
         self.last_timestamp = record.timestamp
         self.last_digest = stored.digest
+        self.last_base = record.base_offset
 
     def _check_link(self, record: CommitRecord) -> None:
         path = self.base.topic_partition.folder + names.batch_name(record.base_offset)
         if record.base_offset != self.next_offset:
             raise CorruptRecordError(f"{path}: expected a batch at offset {self.next_offset}; the chain has a hole")
         if record.previous != self.last_digest:
+            folder = self.base.topic_partition.folder
+            before = (
+                f"what ends at offset {record.base_offset}"
+                if self.last_base is None
+                else folder + names.batch_name(self.last_base)
+            )
             raise CorruptRecordError(
-                f"{path}: it follows a record with digest {record.previous[:12] or 'none'}…, the one before it has {self.last_digest[:12] or 'none'}…; "
-                "one of the two was replaced"
+                f"{path}: it follows a record with digest {record.previous[:12] or 'none'}…, the one before it ({before}) has "
+                f"{self.last_digest[:12] or 'none'}…; one of the two was replaced"
             )
         if record.segment_base not in (record.base_offset, self.segment[0]):
             raise CorruptRecordError(
