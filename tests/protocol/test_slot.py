@@ -32,6 +32,7 @@ from txlog.errors import (
     CorruptRecordError,
     InvalidProducerEpochError,
     InvalidRequestError,
+    InvalidTxnStateError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -619,11 +620,12 @@ def test_staged_parts_are_checked_before_the_decision(cluster: Cluster) -> None:
         part(rows=0, row_groups=()),
         part(rows=-3),
         StagedPart(topic="..", partition=0, files=good.files),
-        StagedPart(topic="orders", partition=0),
     ]
     for each in bad:
         with pytest.raises(InvalidRequestError):
             process.do(process.commit(staged=[each]))
+    with pytest.raises(InvalidTxnStateError, match="never begun"):  # a part of nothing is no part
+        process.do(process.commit(staged=[StagedPart(topic="orders", partition=0)]))
     with pytest.raises(RecordTooLargeError, match="orders-0"):
         process.do(process.commit(staged=[huge]))
     assert len(cluster.records(state_partition(process.ctx, "x"))) == 1  # nothing but the init
