@@ -17,6 +17,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from txlog.clock import Clock, SystemClock
 from txlog.testing.chaos import plan
@@ -25,7 +26,7 @@ from txlog.testing.chaos.processes import Process, Worker
 
 TICK_MS = 20
 CALM_MS = 2000
-FINISH_MS = 30_000
+FINISH_MS = 60_000
 """How long a process may take to finish what it is at."""
 OVERDUE_MS = 13_000
 """A stop beyond a transaction's time-out and the interval in which writers look for dead ones."""
@@ -120,8 +121,7 @@ class Storm:
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def _fault(self) -> None:
-        # Those that take long to start are struck seldom, or they would never get to work.
-        able = [slot for slot in self.slots if slot.live and (slot.role != "spark" or self._random.random() < 0.2)]
+        able = [slot for slot in self.slots if slot.live and (slot.role != "spark" or self._is_at_work(slot.live[-1]))]
         if not able:
             return
         slot = self._random.choice(able)
@@ -136,6 +136,11 @@ class Storm:
                 self._stop(process)
             self.tally.twins += 1
             self._start(slot)
+
+    def _is_at_work(self, process: Process) -> bool:
+        """Whether one that takes long to start has tried to commit something: else it would be killed before, always."""
+        history = Path(self.place.histories) / f"{process.assignment.source}.jsonl"
+        return history.exists() and b'"op":"end"' in history.read_bytes() and self._random.random() < 0.3
 
     def _kill(self, slot: Slot, process: Process) -> None:
         self.tally.kills += 1
