@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import hashlib
 import inspect
 import itertools
 import logging
@@ -128,8 +129,9 @@ def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> F
     filesystem_class = _plain(filesystem_class)
     check_class(filesystem_class)
     address = f"{scheme}://{url.split('://', 1)[1].rstrip('/')}"
+    place = f"{address} {hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()}"
     make = functools.partial(filesystem_class, **settings)
-    return FsspecObjectStore(address, root, make, secrets=_secrets(options))
+    return FsspecObjectStore(address, root, make, secrets=_secrets(options), place=place)
 
 
 def check_class(filesystem_class: type) -> None:
@@ -160,10 +162,13 @@ class FsspecObjectStore:
         make: Callable[[], Any],
         *,
         secrets: Iterable[str] = (),
+        place: str | None = None,
         clock: Clock | None = None,
         ids: IdGenerator | None = None,
     ) -> None:
         self.url = url
+        self.place = place or url
+        """What tells this store from another one of the same URL, at another endpoint."""
         self._root = root
         self._make = make
         self._secrets = tuple(secrets)
