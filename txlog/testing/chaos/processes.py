@@ -141,9 +141,10 @@ class Program:
         self._process.wait()
 
 
-def prepare() -> None:
-    """Says what the fork server imports before the first process is started."""
-    _CONTEXT.set_forkserver_preload(PRELOADED)
+def prepare(url: str) -> None:
+    """Says what the fork server imports before the first process is started, for a store at `url`."""
+    drivers = {"s3": ["s3fs"], "gs": ["gcsfs"], "abfs": ["adlfs"], "abfss": ["adlfs"]}
+    _CONTEXT.set_forkserver_preload([*PRELOADED, *drivers.get(url.partition("://")[0], ())])
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def chaos(settings: Settings, show: Show) -> Proof:
     if settings.spark and has_spark():
         slots.append(Slot("spark", "spark", start=spark_starter()))
         jobs = (*jobs, "spark")
-    prepare()
+    prepare(place.url)
     clock = SystemClock()
     begin_ms = clock.monotonic_ms()
     with orderly_end(), Storm(place, settings.seed, slots) as storm, show.live(storm, place, settings):
