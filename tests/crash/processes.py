@@ -28,7 +28,7 @@ LIMIT_S = 120
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # pandas, if it is there: pyarrow imports it with the first rows that it converts, which takes longer than all the rest.
-_CONTEXT.set_forkserver_preload(["tests.crash.operations", "txlog.storage.segment_file", "pandas"])
+_CONTEXT.set_forkserver_preload(["tests.crash.operations", "txlog.storage.segment_file", "pandas", "s3fs"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,10 @@
 """How do tests, benchmarks and runs of many processes get an object store? A server in a process of its own, on a free port.
 
     with start("s3") as server:
-        store = txlog.open(server.store("runs/1"), storage_options=server.storage_options)
+        store = txlog.open(server.store_url("runs/1"), storage_options=server.storage_options)
 
 `server.store_url` and `server.storage_options` (plain values, to be passed on as JSON) are all that another process needs.
-`start` takes "s3", "gcs" or "azure"; what it starts keeps its objects in memory and ends with the block, or with the process
+`start` takes "s3", "gcs", "azure" or "moto"; what it starts keeps its objects in memory and ends with the block, or with the process
 that started it, however that one ends.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers import s3
+from tests.servers import azure, s3
 from tests.servers.objects import BUCKET
 
 ROOT = Path(__file__).parents[2]
@@ -80,5 +80,21 @@ def _s3_options(url: str) -> Mapping[str, object]:
     }
 
 
-_SCHEMES = {"s3": "s3"}
-_OPTIONS: dict[str, Callable[[str], Mapping[str, object]]] = {"s3": _s3_options}
+def _gcs_options(url: str) -> Mapping[str, object]:
+    return {"token": "anon", "endpoint_url": url}
+
+
+def _azure_options(url: str) -> Mapping[str, object]:
+    return {
+        "connection_string": f"DefaultEndpointsProtocol=http;AccountName={azure.ACCOUNT};AccountKey={azure.ACCOUNT_KEY};"
+        f"BlobEndpoint={url}/{azure.ACCOUNT};"
+    }
+
+
+_SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "abfs", "moto": "s3"}
+_OPTIONS: dict[str, Callable[[str], Mapping[str, object]]] = {
+    "s3": _s3_options,
+    "gcs": _gcs_options,
+    "azure": _azure_options,
+    "moto": _s3_options,
+}
