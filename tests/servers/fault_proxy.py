@@ -33,8 +33,8 @@ from tests.servers.http import (
     response_bytes,
 )
 
-LATE_S = 0.5
-"""After which a request is applied that its sender has given up."""
+LATE_S = 0.3
+"""In bad weather, after which a request is applied that its sender has given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Fault:
     reset   the connection is reset, before the server saw the request or after it acted
     cut     the server acts, the connection is reset in the middle of its answer
     stall   nothing more is heard, before or after the server acted; the connection stays open
-    late    the connection is reset at once, and the request reaches the server LATE_S later
+    late    the connection is reset at once, and the request reaches the server later: at `land`, in bad weather after LATE_S
     """
 
     action: Literal["answer", "reset", "cut", "stall", "late"]
@@ -68,7 +68,8 @@ class FaultProxy:
         self._weather: tuple[random.Random, float, Sequence[Fault]] | None = None
         self._requests: list[str] = []
         self._struck = 0
-        self._background: set[asyncio.Task[None]] = set()
+        self._late: set[asyncio.Task[None]] = set()
+        self._landing = asyncio.Event()
         self._server = ServerThread(self._connect)
 
     def __enter__(self) -> FaultProxy:
@@ -109,6 +110,10 @@ class FaultProxy:
         self.strike()
         with self._lock:
             self._weather = (random.Random(seed), share, faults)
+
+    def land(self) -> None:
+        """All requests that are late reach the server now."""
+        asyncio.run_coroutine_threadsafe(self._land(), self._server.loop).result()
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -160,8 +165,8 @@ class FaultProxy:
         """Whether the connection lives on."""
         if fault.action == "late":
             task = asyncio.create_task(self._apply_late(request))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
             reset(writer)
             return False
         response = await upstream.ask(request) if fault.moment == "after" or fault.action == "cut" else None
@@ -184,8 +189,16 @@ class FaultProxy:
         reset(writer)
         return False
 
+    async def _land(self) -> None:
+        self._landing.set()
+        await asyncio.gather(*self._late)
+        self._landing.clear()
+
     async def _apply_late(self, request: Request) -> None:
-        await asyncio.sleep(LATE_S)
+        if self._weather is None:
+            await self._landing.wait()
+        else:
+            await asyncio.sleep(LATE_S)
         upstream = _Upstream(*self._upstream)
         try:
             await upstream.ask(request)

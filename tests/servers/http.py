@@ -116,7 +116,7 @@ class ServerThread:
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._stopping: asyncio.Event | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="test-server", daemon=True)
@@ -136,23 +136,37 @@ class ServerThread:
     def stop(self) -> None:
         """Ends all connections."""
         if self._stopping is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
+            self.loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self._serve())
+            self.loop.run_until_complete(self._serve())
         finally:
-            self._loop.close()
+            self.loop.close()
             self._ready.set()
 
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
-        server, serving = await _listen(self._connect, 0)
+        server = await asyncio.start_server(self._serve_one, "127.0.0.1", 0, limit=MAX_HEAD_BYTES, backlog=512)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stopping.wait()
-        await _close(server, serving)
+        server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        # Once more round the loop, for the transports that were aborted to be closed.
+        await asyncio.sleep(0)
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._connect(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
 
 
 @contextlib.contextmanager
@@ -173,34 +187,6 @@ def main(handle: Handler) -> None:
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
-
-
-async def _listen(connect: Connect, port: int) -> tuple[asyncio.Server, set[asyncio.Task[None]]]:
-    serving: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        serving.add(task)
-        try:
-            await connect(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            serving.discard(task)
-            writer.transport.abort()
-
-    return await asyncio.start_server(serve, "127.0.0.1", port, limit=MAX_HEAD_BYTES, backlog=512), serving
-
-
-async def _close(server: asyncio.Server, serving: set[asyncio.Task[None]]) -> None:
-    server.close()
-    for task in tuple(serving):
-        task.cancel()
-    if serving:
-        await asyncio.wait(tuple(serving), timeout=5)
-    # Once more round the loop, for the transports that were aborted to be closed.
-    await asyncio.sleep(0)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:

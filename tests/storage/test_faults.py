@@ -18,10 +18,9 @@ import pytest
 from google.oauth2.credentials import Credentials
 
 from tests.servers import azure, gcs, s3
-from tests.servers.fault_proxy import LATE_S, Fault, FaultProxy
+from tests.servers.fault_proxy import Fault, FaultProxy
 from tests.servers.http import Request, Response
 from tests.servers.start import Server, start
-from txlog.clock import SystemClock
 from txlog.errors import StorageError, UnsupportedStoreError
 from txlog.storage.fsspec_store import ATTEMPTS, FsspecObjectStore
 from txlog.storage.object_store import PutOutcome
@@ -166,7 +165,7 @@ def test_put_if_absent_that_lands_late(place, name):
     place.proxy.strike(Fault(action="late", times=2))
     assert place.store.put_if_absent(name, b"mine") is UNKNOWN
     assert place.direct.get(name) is None
-    SystemClock().sleep_ms(int(LATE_S * 1000) + 200)
+    place.proxy.land()
     assert place.direct.get(name) == b"mine"
 
 
@@ -174,7 +173,7 @@ def test_put_if_absent_that_lands_late_and_loses(place, name):
     place.proxy.strike(Fault(action="late", times=2))
     assert place.store.put_if_absent(name, b"mine") is UNKNOWN
     assert place.direct.put_if_absent(name, b"other") is WRITTEN
-    SystemClock().sleep_ms(int(LATE_S * 1000) + 200)
+    place.proxy.land()
     assert place.direct.get(name) == b"other"
 
 
@@ -200,6 +199,7 @@ def test_bad_weather_for_conditional_writes(place, name):
     outcomes = [place.store.put_if_absent(f"{name}/{number}", b"%d" % number) for number in range(60)]
     struck = place.proxy.struck
     place.proxy.strike()
+    place.proxy.land()
     assert struck > 10
     assert {WRITTEN, UNKNOWN} <= set(outcomes)
     for number, outcome in enumerate(outcomes):

@@ -60,6 +60,13 @@ class TestMoto(ServerContract):
         self.server = moto
 
 
+class TestLocalFolder(ProcessContract):
+    """The other half of its contract is in test_local.py."""
+
+    def make_store(self, tmp_path: Path) -> ObjectStore:
+        return open_object_store(str(tmp_path))
+
+
 if GIVEN := os.environ.get("TXLOG_TEST_STORE"):
 
     class TestGiven(ServerContract):

@@ -19,9 +19,12 @@ from tests.servers.fault_proxy import Fault, FaultProxy
 from tests.servers.http import Response
 from tests.servers.start import Server, start
 from txlog.clock import SystemClock, SystemIds
+from txlog.core.envelope import MAX_OBJECT_BYTES
 from txlog.core.names import TopicPartition
 from txlog.errors import NotAStoreError, OutcomeUnknownError, UnsupportedStoreError
+from txlog.storage import fsspec_store
 from txlog.storage import open as opening
+from txlog.storage.object_store import PutOutcome
 from txlog.storage.open import open_object_store, probe
 from txlog.testing.process_contract import PRELOAD
 
@@ -180,3 +183,24 @@ def write(url: str, options: dict[str, object], number: int) -> list[int]:
                 producer.commit_transaction()
             committed += ids
     return committed
+
+
+# -- large objects ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # aiohttp, of what drivers hand to it
+def test_large_objects(server, monkeypatch):
+    """A file by way of the disk, in parts where the driver makes parts; what is created goes in one request, however large."""
+    monkeypatch.setattr(fsspec_store, "SPOOL_BYTES", 2**20)
+    body = bytes(range(256)) * (6 * 2**12)
+    with FaultProxy(server.url) as proxy:
+        store = open_object_store(server.at(proxy.url).store_url("large"), server.at(proxy.url).storage_options)
+        assert store.write_file("file", (body[n : n + 2**16] for n in range(0, len(body), 2**16))) == len(body)
+        assert store.get("file") == body
+        assert store.get_range("file", 5 * 2**20, 5 * 2**20 + 10) == body[:10]
+        largest = bytes(MAX_OBJECT_BYTES)
+        proxy.strike()
+        assert store.put_if_absent("largest", largest) is PutOutcome.WRITTEN
+        assert store.put_if_absent("largest", b"") is PutOutcome.CONFLICT
+        assert len(proxy.requests) == 2
+        assert store.size("largest") == MAX_OBJECT_BYTES
