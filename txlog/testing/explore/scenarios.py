@@ -210,19 +210,17 @@ def _inits(size: Size) -> Scene:
     scene = Scene(transactional_ids=("x",), budget=Budget(lost=1))
     old = scene.before("old", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.actor("one", scene.client("x"), calls.init())
-    scene.actor("two", scene.client("x"), calls.init(), *([calls.send(A, "b"), calls.commit()] if full else []))
-    scene.actor("old", old, calls.commit())
+    scene.actor("two", scene.client("x"), calls.init())
+    if full:
+        scene.actor("old", old, calls.commit())
     return scene
 
 
 def _first_init(size: Size) -> Scene:
-    scene = Scene(
-        ctx=context(max_settles=2), transactional_ids=("x", "y"), budget=Budget(lost=2 if size == "full" else 1)
-    )
+    more = (calls.send(A, "b"), calls.commit()) if size == "full" else ()
+    scene = Scene(ctx=context(max_settles=2), transactional_ids=("x", "y"), budget=Budget(lost=1))
     scene.actor("one", scene.client("x"), calls.init(), calls.send(A, "a"), calls.commit())
-    scene.actor(
-        "two", scene.client("x"), calls.init(), *([calls.send(A, "b"), calls.commit()] if size == "full" else [])
-    )
+    scene.actor("two", scene.client("x"), calls.init(), *more)
     return scene
 
 
@@ -247,7 +245,7 @@ def _pause(size: Size) -> Scene:
 
 
 def _operator(size: Size) -> Scene:
-    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1))
+    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1 if size == "full" else 0))
     owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.actor("owner", owner, calls.send(B, "b"), calls.commit())
     scene.actor("operator", scene.client(), calls.operator_abort("x"))
@@ -255,15 +253,19 @@ def _operator(size: Size) -> Scene:
 
 
 def _offsets(size: Size) -> Scene:
-    full = size == "full"
-    scene = Scene(transactional_ids=("x", "y"), partitions=(A, B), exclusive=("range",), budget=Budget(lost=0))
-    for name in ("x", "y"):
-        ready = scene.before(
+    scene = Scene(transactional_ids=("x", "y"), partitions=(A, B), exclusive=("range",))
+    ready = {
+        name: scene.before(
             name, scene.client(name), calls.init(), calls.fetch_offsets(), calls.stage(B, f"range by {name}")
         )
-        scene.actor(name, ready, calls.send_offsets(None, expected=True), calls.commit())
-    if full:
-        scene.actor("plain", scene.client(), calls.commit_offsets(7))
+        for name in ("x", "y")
+    }
+    send = calls.send_offsets(None, expected=True)
+    if size == "full":
+        scene.actor("x", ready["x"], send, calls.commit())
+    else:
+        scene.actor("x", scene.before("x1", ready["x"], send), calls.commit())
+    scene.actor("y", ready["y"], send, calls.commit())
     return scene
 
 
@@ -385,7 +387,8 @@ def _expiry(size: Size) -> Scene:
     scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(HOUR_MS, HOUR_MS)))
     owner = scene.before("x", scene.client("x"), calls.init(), calls.register(A), calls.opened(A))
     scene.actor("sleeper", owner, calls.send(A, "a"), *([calls.commit()] if full else []))
-    scene.actor("maintenance", scene.client(), calls.sweep(), calls.expire_producers(A), calls.sweep())
+    forget = [calls.sweep(), calls.expire_producers(A), *([calls.sweep()] if full else [])]
+    scene.actor("maintenance", scene.client(), *forget)
     return scene
 
 
