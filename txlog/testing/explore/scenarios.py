@@ -382,6 +382,44 @@ def _two_aborts(size: Size) -> Scene:
     return scene
 
 
+def _retention(size: Size) -> Scene:
+    """The log start moves into an open transaction."""
+    full = size == "full"
+    scene = Scene(ctx=context(batches=2), transactional_ids=("x",), budget=Budget(lost=1 if full else 0))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
+    scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
+    scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
+    scene.actor("retention", scene.client(), calls.log_start(A, 2))
+    if full:
+        scene.actor("reader", scene.client(), calls.read(A), calls.read(A))
+    return scene
+
+
+def _deletion(size: Size) -> Scene:
+    """A topic is deleted while a staged commit and an append are on their way."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), partitions=(), budget=Budget(lost=1))
+    staged = scene.before(
+        "x", scene.client("x"), calls.init(), calls.stage(A, "a"), *([calls.send(A, "b")] if full else [])
+    )
+    plain = scene.before("p", scene.client(), calls.idempotent(), calls.opened(A))
+    scene.actor("owner", staged, calls.commit())
+    scene.actor("plain", plain, calls.send(A, "p"))
+    scene.actor("deletion", scene.client(), calls.log_start(A, None, deleted_version=1))
+    return scene
+
+
+def _generations(size: Size) -> Scene:
+    """A second consumer joins a group while the first commits its offsets."""
+    scene = Scene(budget=Budget(lost=1))
+    one = scene.before("one", scene.client(), calls.join_group("one"))
+    scene.actor("one", one, calls.commit_offsets(1))
+    scene.actor("two", scene.client(), calls.join_group("two"), calls.commit_offsets(2))
+    if size == "full":
+        scene.actor("three", scene.client(), calls.join_group("three"))
+    return scene
+
+
 def _expiry(size: Size) -> Scene:
     full = size == "full"
     scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(HOUR_MS, HOUR_MS)))
@@ -502,6 +540,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="operator", what="an operator's abort races with a registration and a commit", rules=(4, 5, 9), build=_operator),
         Scenario(name="offsets", what="two jobs took the same range; both try to commit it", rules=(12,), build=_offsets),
         Scenario(name="pending", what="a plain commit and a fetch meet offsets of an undecided transaction", rules=(12,), build=_pending),
+        Scenario(name="generations", what="a consumer joins a group while another commits", rules=(12,), build=_generations),
         Scenario(name="order", what="two transactions send offsets of one group, and end in any order", rules=(12,), build=_order),
         Scenario(name="internal", what="internal topics are sealed while offsets are pending", rules=(12, 13), build=_internal),
         Scenario(name="seal", what="sealing races with appends that roll", rules=(1, 13, 16), build=_seal),
@@ -510,6 +549,8 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="stale", what="a writer slept; its slot was sealed, bounded and deleted", rules=(2, 14), build=_stale),
         Scenario(name="stale txn", what="a coordinator and an owner slept, and the slots are gone", rules=(10, 14), build=_stale_txn),
         Scenario(name="reader", what="a reader walks while segments are merged, bounded and deleted", rules=(6, 13), build=_reader),
+        Scenario(name="retention", what="the log start moves into an open transaction", rules=(2, 5, 7), build=_retention),
+        Scenario(name="deletion", what="a topic is deleted under a staged commit and an append", rules=(2, 5), build=_deletion),
         Scenario(name="expiry", what="an id and its producer state expire while the producer sleeps", rules=(8, 9, 11), build=_expiry),
         Scenario(name="slow marker", what="whoever rolls forward sleeps until the partition forgot the producer", rules=(5, 10), build=_slow_marker),
         Scenario(name="forgotten", what="a drawn producer's batch is sealed, deleted and forgotten before its outcome is known", rules=(3, 14), build=_forgotten),
