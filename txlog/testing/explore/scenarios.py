@@ -306,11 +306,11 @@ def _internal(size: Size) -> Scene:
 
 def _seal(size: Size) -> Scene:
     full = size == "full"
-    scene = Scene(ctx=context(batches=2), budget=Budget(lost=1), transactional_ids=("x",) if full else ())
+    scene = Scene(ctx=context(batches=2), budget=Budget(lost=2 if full else 1))
     one = scene.before("one", scene.client(), calls.idempotent(), calls.send(A, "a"), calls.opened(A))
     two = scene.before("two", scene.client(), calls.idempotent())
     scene.actor("one", one, calls.send(A, "b"), calls.send(A, "c"))
-    scene.actor("two", two, calls.send(A, "d"))
+    scene.actor("two", two, calls.send(A, "d"), *([calls.send(A, "e")] if full else []))
     scene.actor("sealer", scene.client(), calls.seal_all(A))
     return scene
 
