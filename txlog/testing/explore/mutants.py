@@ -16,13 +16,13 @@ import msgspec
 
 from txlog.core import append_rules, chain, segments, state, transactions
 from txlog.core.append_rules import Duplicate, Proceed, Refuse
-from txlog.core.effects import NewId, PutIfAbsent, PutOutcome
+from txlog.core.effects import Monotonic, NewId, PutIfAbsent, PutOutcome
 from txlog.core.groups import check_commit
 from txlog.core.names import TopicPartition, batch_name
 from txlog.core.records import NO_OFFSET, TransactionEntry, TransactionState
 from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judge_end, judge_init
 from txlog.core.txn_index import collect_aborted_txns
-from txlog.errors import CommitFailedError, StorageError
+from txlog.errors import CommitFailedError, MissingObjectError, StorageError
 from txlog.protocol import groups, load, put, seal, slot, table
 from txlog.protocol import transactions as coordinator
 from txlog.protocol.context import with_view
@@ -412,6 +412,25 @@ def _without_boundaries(listed: Any, folder: str = "") -> Any:
     return _ORIGINAL_LISTING([name for name in listed if not name.endswith(".boundary")], folder)
 
 
+def _without_clean(listed: Any, folder: str = "") -> Any:
+    return replace(_ORIGINAL_LISTING(listed, folder), clean=None)
+
+
+def _refresh_by_name(ctx: Any, view: Any, max_age_ms: int | None = None) -> Any:
+    """What is found by name counts, however long the request took."""
+    now_ms = yield Monotonic()
+    if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
+        return (yield from load.load(ctx, view.topic_partition))
+    while (stored := (yield from load.read_slot(view.topic_partition, view.state.next_offset))) is not None:
+        view = view.extended(stored)
+    return view
+
+
+def _stubborn(ctx: Any, tp: Any) -> Any:
+    raise MissingObjectError(f"{tp}: an index is gone, and nobody lists again")
+    yield
+
+
 def _complete_first(ctx: Any, views: Any, prepare: Any) -> Any:
     txn = prepare.value
 
@@ -474,6 +493,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("acknowledged without the boundary check", "stale", "2.4", {HERE + "slot._not_overtaken": _program_of(True)}),
         ("a view never grows old", "stale", "2.4", {HERE + "context.Context.max_view_age_ms": property(lambda _: 10**15)}),
         ("boundaries are ignored", "stale", "2.4", {CORE + "chain.parse_listing": _without_boundaries}),
+        ("what is found by name counts, however old the view", "deleted tail", "4.4", {HERE + "slot.refresh": _refresh_by_name}),
         ("the slot is read instead of the state", "stale", "2", {HERE + "slot._create_slot": _slot_alone_decides}),
         ("a drawn producer in doubt is decided by a fold that lacks it", "forgotten", "2", {HERE + "slot._is_known": lambda *_: True}),
         # Fencing, registration, expiry
@@ -526,6 +546,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("the active segment is sealed too", "seal", "2.2", {HERE + "seal.finished_segments": _all_segments}),
         ("two sealers share a file name", "seal", "2.2", {HERE + "seal._seal_one": _seal_with_one_name}),
         ("a segment is declared sealed without its snapshot", "reader", "2.2", {HERE + "seal.put_pure": _no_snapshots}),
+        ("cleaned runs are not current", "reader", "2.3", {CORE + "chain.parse_listing": _without_clean}),
+        ("nobody lists again when an index is gone", "reader", "6", {HERE + "read.load": _stubborn}),
         ("a snapshot lacks producers", "seal", "2.2", {HERE + "seal.to_snapshot": _without_producers}),
         ("a snapshot lacks pending offsets", "internal", "2.2", {HERE + "seal.to_snapshot": _without_pending}),
     )

@@ -337,6 +337,20 @@ def _stale(size: Size) -> Scene:
     return scene
 
 
+def _deleted_tail(size: Size) -> Scene:
+    """Who asks for the next slot by name finds none, for it was deleted: that is not the end of the log."""
+    scene = Scene(ctx=context(batches=1), deletable=deletes(A), budget=Budget(ticks=(GRACE_MS,)))
+    sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
+    later = scene.before("z", sleeper, calls.send(A, "z"))
+    other = scene.before("o", scene.client(), calls.idempotent(), calls.send(A, "o"), calls.send(A, "p"))
+    scene.actor("sleeper", replace(later, views=sleeper.views), calls.send(A, "s"))
+    scene.actor("cleaner", scene.client(), clean(A))
+    if size == "full":
+        scene.actor("other", other, calls.send(A, "q"))
+    scene.expects = {"sleeper": {"appended"}}
+    return scene
+
+
 def _stale_txn(size: Size) -> Scene:
     """The sleeper is a transaction's owner, or whoever rolls it forward."""
     full = size == "full"
@@ -547,6 +561,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="seal txn", what="segments end within transactions, and a reader walks over them", rules=(6, 7, 13), build=_seal_txn),
         Scenario(name="two aborts", what="two open transactions are aborted in segments of their own", rules=(5, 6), build=_two_aborts),
         Scenario(name="stale", what="a writer slept; its slot was sealed, bounded and deleted", rules=(2, 14), build=_stale),
+        Scenario(name="deleted tail", what="a slot that was deleted is asked for by name", rules=(13, 14), build=_deleted_tail),
         Scenario(name="stale txn", what="a coordinator and an owner slept, and the slots are gone", rules=(10, 14), build=_stale_txn),
         Scenario(name="reader", what="a reader walks while segments are merged, bounded and deleted", rules=(6, 13), build=_reader),
         Scenario(name="retention", what="the log start moves into an open transaction", rules=(2, 5, 7), build=_retention),
