@@ -393,8 +393,8 @@ def test_a_replay_leads_to_the_same_frames(name: str, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Machine, "_spot", remembering)
     monkeypatch.setattr(Machine, "_advance", checking)
-    SCENARIOS[name].build("quick").explorer().run(max_states=300)
-    assert checked > 100
+    SCENARIOS[name].build("quick").explorer().run(max_states=120)
+    assert checked > 40
 
 
 def test_sleeping_takes_no_time() -> None:

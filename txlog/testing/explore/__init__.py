@@ -16,6 +16,7 @@ What is abstracted, and why nothing is lost by it:
   while it backs off would be wrong. While a tick may still come, each look at a clock is a step of its own.
 * Ids are made from who drew them, and in which call: as unique as random ones, and equal in equal states.
 * What no other process can influence or see takes no turn: reading an object that exists and that nobody deletes, a
-  conditional PUT onto one, writing a file whose name nobody knows yet. These commute with every step of the others.
+  conditional PUT onto one, writing a file whose name nobody knows yet. These commute with every step of the others. (The
+  lost reply to a write that had lost anyway is left out: UNKNOWN and CONFLICT are settled by the same look at the slot.)
 * Rows are words (JSON), not Arrow and Parquet; listings leave out the names of files of rows, which no rule looks at.
 """

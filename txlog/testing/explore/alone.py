@@ -53,10 +53,9 @@ class _Runner:
                 return stop.value  # type: ignore[no-any-return]
             send, answer = program.send, None
             if isinstance(effect, Gather):
-                try:
-                    answer = tuple([self.run(child) for child in effect.programs])
-                except TxlogError as error:
-                    send, answer = program.throw, error
+                results = [self._result(child) for child in effect.programs]
+                error = next((each for each in results if isinstance(each, TxlogError)), None)
+                send, answer = (program.send, tuple(results)) if error is None else (program.throw, error)
             elif isinstance(effect, NewId | NewProducerId):
                 self.drawn += 1
                 unique = hashlib.blake2b(f"{self.name}/{self.drawn}".encode(), digest_size=16).hexdigest()
@@ -70,3 +69,10 @@ class _Runner:
                 reply = self.world.answer(self.store, effect, self.world.request_id(effect))
                 answer, self.store = reply.value, reply.store
         raise AssertionError(f"a lone program does not end: {MAX_EFFECTS} effects, the last {effect}"[:200])
+
+    def _result(self, program: Program[Any]) -> Any:
+        """Of one of several: all are run to their end before the first error is raised."""
+        try:
+            return self.run(program)
+        except TxlogError as error:
+            return error

@@ -40,9 +40,10 @@ def clean(tp: TopicPartition, *, merges: bool = False) -> Call:
     """One clean-up of a partition, from the first look to the last deletion."""
 
     def call(client: Client) -> Program[Client]:
-        began_ms = yield Now()
         gone = (yield from _merge(client.ctx, tp)) if merges else ()
         listed = parse_listing((yield List(tp.folder)), tp.folder)
+        # Read after the LIST: what that showed was sealed, or superseded, no later than now.
+        began_ms = yield Now()
         end = max((segment.end_offset for segment in listed.segments), default=0)
         waited: Any = WaitUntil(began_ms - START_MS + client.ctx.constants.delete_grace_ms)
         yield waited

@@ -21,14 +21,17 @@ from txlog.core.records import NO_SEQUENCE, DataFile, OffsetValue, StagedPart, T
 from txlog.core.transactions import Skipped, TxnVersion
 from txlog.errors import (
     AbortableError,
+    CommitFailedError,
     CorruptRecordError,
     FencedError,
+    OffsetOutOfRangeError,
     OutcomeUnknownError,
     RetriableError,
     TxlogError,
+    UnknownTopicOrPartitionError,
 )
 from txlog.protocol import groups, transactions
-from txlog.protocol.append import append_batch
+from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, Views
 from txlog.protocol.load import get_fresh_view, load, refresh
 from txlog.protocol.read import IsolationLevel, ReadPlan, plan_read
@@ -75,6 +78,8 @@ class Client:
     sent: tuple[tuple[int, int | None], ...] = ()
     """Offsets that ride in it."""
     prepare: TransactionRow | None = None
+    member: OffsetsCondition | None = None
+    """Of the group that it joined."""
     started: int | None = None
     """The offset that the job started from."""
     tries: int = 2
@@ -214,7 +219,7 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False, first: bool = T
                 lambda: append_batch(client.ctx, client.views, tp, draft, client.txn),
                 unknown=client.txn is not None,
             )
-        except (AbortableError, FencedError) as error:
+        except (AbortableError, FencedError, UnknownTopicOrPartitionError) as error:
             return (yield from _failed(client.noted("refused", words=said, tp=tp), error))
         except RetriableError as error:  # nothing was decided, and nothing will be
             return client.noted("refused", words=said, tp=tp, text=str(error), stop=True)
@@ -309,13 +314,35 @@ def send_offsets(offset: int | None, *, expected: bool, group: str = "g", staged
     return call
 
 
-def commit_offsets(offset: int, group: str = "g") -> Call:
-    """A plain commit of offsets."""
+def join_group(member: str, group: str = "g") -> Call:
+    """A consumer joins its group."""
 
     def call(client: Client) -> Program[Client]:
-        values = {TopicPartition("orders", 0): OffsetValue(offset=offset)}
         try:
-            views = yield from patiently(client, lambda: groups.commit_offsets(client.ctx, client.views, group, values))
+            views, value = yield from patiently(
+                client, lambda: groups.join_group(client.ctx, client.views, group, member, member, ("orders",))
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        condition = OffsetsCondition(generation=value.generation, member_id=member)
+        return replace(client, views=views, member=condition).noted("done")
+
+    return call
+
+
+def commit_offsets(offset: int, group: str = "g") -> Call:
+    """A plain commit of offsets; a member's says in its metadata which generation it belongs to."""
+
+    def call(client: Client) -> Program[Client]:
+        member = client.member
+        said = f"generation {member.generation}" if member is not None else ""
+        values = {TopicPartition("orders", 0): OffsetValue(offset=offset, metadata=said)}
+        try:
+            views = yield from patiently(
+                client, lambda: groups.commit_offsets(client.ctx, client.views, group, values, member)
+            )
+        except CommitFailedError:
+            return client.noted("failed", stop=True)
         except (RetriableError, OutcomeUnknownError, AbortableError) as error:
             return client.noted("unknown", text=str(error), stop=True)
         return replace(client, views=views).noted("done")
@@ -397,6 +424,21 @@ def expire_producers(tp: TopicPartition) -> Call:
     return call
 
 
+def log_start(tp: TopicPartition, offset: int | None, *, deleted_version: int = 0) -> Call:
+    """Retention moves the log start; with a version: the topic was deleted."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, _ = yield from patiently(
+                client, lambda: append_log_start(client.ctx, client.views, tp, offset, deleted_version)
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
 def seal_all(*tps: TopicPartition) -> Call:
     """Seals what is finished."""
 
@@ -419,6 +461,8 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
             view = (yield from load(client.ctx, tp)) if held is None else (yield from refresh(client.ctx, held))
             view, plan = yield from plan_read(client.ctx, view, before, None, isolation)
             rows = yield from rows_of(plan)
+        except OffsetOutOfRangeError:  # retention was faster: from the log start on
+            return replace(client, views={}).noted("done")
         except CorruptRecordError as error:
             return client.noted("corrupt", text=str(error), stop=True)
         after = replace(client, views={**client.views, tp: view})
@@ -462,7 +506,7 @@ def _failed(client: Client, error: TxlogError) -> Program[Client]:
     """A call of a transaction failed: abort it if that is what the error asks for, else stop."""
     if client.txn is None or isinstance(error, FencedError):
         return client.noted("failed", words=client.words, offsets=client.sent, text=type(error).__name__, stop=True)
-    if isinstance(error, AbortableError):
+    if isinstance(error, AbortableError | UnknownTopicOrPartitionError):
         ended = yield from abort()(client)
         return replace(ended, stopped=True)
     return client.noted("unknown", words=client.words, offsets=client.sent, text=str(error), stop=True)

@@ -68,6 +68,7 @@ class Exploration:
     spots: int = 0
     finals: int = 0
     seconds: float = 0.0
+    """Of this process's own time: what else the machine does is not counted."""
     complete: bool = False
     violation: Violation | None = None
     ended: set[str] = field(default_factory=set)
@@ -116,7 +117,7 @@ class Explorer:
         progress: Callable[[Exploration], None] | None = None,
     ) -> Exploration:
         """Explores until all is seen, a rule is broken, or the limit is reached (then it is not complete)."""
-        began = time.monotonic()
+        began = time.process_time()
         found = Exploration()
         spots = tuple(machine.start for machine in self.machines)
         first = self._settle((self.start_store, spots, (), 0, self.budget.lost, self.budget.failures))
@@ -151,14 +152,14 @@ class Explorer:
                     found.violation = Violation(rule=wrong, trace=self._trace(parents, parents[state], state))
                     break
             if found.transitions & 0xFFF == 0 or not moved:
-                found.states, found.seconds = len(parents), time.monotonic() - began
+                found.states, found.seconds = len(parents), time.process_time() - began
                 if progress is not None:
                     progress(found)
                 if found.states > max_states or found.seconds > max_seconds:
                     break
         else:
             found.complete = found.violation is None
-        found.states, found.seconds = len(parents), time.monotonic() - began
+        found.states, found.seconds = len(parents), time.process_time() - began
         found.stores = len({store for store, _ in self._checked_alone})
         found.spots = sum(len(machine.spots) for machine in self.machines)
         return found

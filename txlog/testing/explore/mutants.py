@@ -16,13 +16,13 @@ import msgspec
 
 from txlog.core import append_rules, chain, segments, state, transactions
 from txlog.core.append_rules import Duplicate, Proceed, Refuse
-from txlog.core.effects import NewId, PutIfAbsent, PutOutcome
-from txlog.core.groups import OffsetsCondition, check_commit
+from txlog.core.effects import Monotonic, NewId, PutIfAbsent, PutOutcome
+from txlog.core.groups import check_commit
 from txlog.core.names import TopicPartition, batch_name
 from txlog.core.records import NO_OFFSET, TransactionEntry, TransactionState
 from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judge_end, judge_init
 from txlog.core.txn_index import collect_aborted_txns
-from txlog.errors import CommitFailedError, StorageError
+from txlog.errors import CommitFailedError, MissingObjectError, StorageError
 from txlog.protocol import groups, load, put, seal, slot, table
 from txlog.protocol import transactions as coordinator
 from txlog.protocol.context import with_view
@@ -412,6 +412,25 @@ def _without_boundaries(listed: Any, folder: str = "") -> Any:
     return _ORIGINAL_LISTING([name for name in listed if not name.endswith(".boundary")], folder)
 
 
+def _without_clean(listed: Any, folder: str = "") -> Any:
+    return replace(_ORIGINAL_LISTING(listed, folder), clean=None)
+
+
+def _refresh_by_name(ctx: Any, view: Any, max_age_ms: int | None = None) -> Any:
+    """What is found by name counts, however long the request took."""
+    now_ms = yield Monotonic()
+    if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
+        return (yield from load.load(ctx, view.topic_partition))
+    while (stored := (yield from load.read_slot(view.topic_partition, view.state.next_offset))) is not None:
+        view = view.extended(stored)
+    return view
+
+
+def _stubborn(ctx: Any, tp: Any) -> Any:
+    raise MissingObjectError(f"{tp}: an index is gone, and nobody lists again")
+    yield
+
+
 def _complete_first(ctx: Any, views: Any, prepare: Any) -> Any:
     txn = prepare.value
 
@@ -425,10 +444,34 @@ def _complete_first(ctx: Any, views: Any, prepare: Any) -> Any:
 _ORIGINAL_ROLL = coordinator.roll_forward
 
 
-def _condition_unchecked(folded: Any, entries: Any, *, condition: Any = None, **kwargs: Any) -> Any:
-    if condition is not None:
-        condition = OffsetsCondition(generation=condition.generation, member_id=condition.member_id)
-    return check_commit(folded, entries, condition=condition, **kwargs)
+def _condition_unchecked(folded: Any, entries: Any, **kwargs: Any) -> Any:
+    wrong = check_commit(folded, entries, **kwargs)
+    return None if isinstance(wrong, CommitFailedError) else wrong
+
+
+def _rows_for_the_dead(folded: Any, draft: Any, **kwargs: Any) -> Any:
+    return _ORIGINAL_MARKER(replace(folded, deleted_version=0), draft, **kwargs)
+
+
+_ORIGINAL_MARKER = append_rules.next_marker
+
+
+def _check_of_the_living(folded: Any, draft: Any) -> Any:
+    return append_rules.check_batch(replace(folded, deleted_version=0), draft)
+
+
+def _lso_below_the_start(producers: Any, next_offset: int, log_start_offset: int, but: int | None = None) -> int:
+    return _ORIGINAL_LSO(producers, next_offset, 0, but)
+
+
+_ORIGINAL_LSO = state.lso_of
+
+
+def _closed_by_retention(self: Any, stored: Any) -> None:
+    _ORIGINAL_APPLY(self, stored)
+    for pid, entry in self.producers.items():
+        if 0 <= entry.txn_first_offset < self.log_start_offset:
+            self.producers[pid] = msgspec.structs.replace(entry, txn_first_offset=-1)
 
 
 def _may_expire_with_versions(txn: Any, now_ms: int, expiration_ms: int) -> bool:
@@ -450,6 +493,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("acknowledged without the boundary check", "stale", "2.4", {HERE + "slot._not_overtaken": _program_of(True)}),
         ("a view never grows old", "stale", "2.4", {HERE + "context.Context.max_view_age_ms": property(lambda _: 10**15)}),
         ("boundaries are ignored", "stale", "2.4", {CORE + "chain.parse_listing": _without_boundaries}),
+        ("what is found by name counts, however old the view", "deleted tail", "4.4", {HERE + "slot.refresh": _refresh_by_name}),
         ("the slot is read instead of the state", "stale", "2", {HERE + "slot._create_slot": _slot_alone_decides}),
         ("a drawn producer in doubt is decided by a fold that lacks it", "forgotten", "2", {HERE + "slot._is_known": lambda *_: True}),
         # Fencing, registration, expiry
@@ -486,6 +530,12 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a plain commit overtakes conditional offsets", "pending", "4.5", {CORE + "groups.check_commit": _plain_commits_are_free}),
         ("offsets follow the order of commits", "order", "4.5", {CORE + "state._Fold._commit_offset": _the_last_commit_wins}),
         ("offsets do not wait for their transaction", "pending", "4.5", {CORE + "state._Fold._apply_entries": _offsets_at_once}),
+        ("generations are not compared", "generations", "4.5", {CORE + "groups._check_generation": _nothing}),
+        # Retention and deletion
+        ("the LSO lies below the log start", "retention", "4.4", {CORE + "state.lso_of": _lso_below_the_start}),
+        ("retention closes a transaction", "retention", "4.4", {CORE + "state._Fold.apply": _closed_by_retention}),
+        ("rows of a deleted topic are committed", "deletion", "2.6", {HERE + "transactions.next_marker": _rows_for_the_dead}),
+        ("a deleted topic still takes batches", "deletion", "2.6", {HERE + "append.check_batch": _check_of_the_living}),
         # Sealed and read
         ("the LSO passes an open transaction", "seal txn", "4.4", {CORE + "state.lso_of": _blind_to_open}),
         ("a marker's LSO passes an open transaction", "two aborts", "4.4", {CORE + "append_rules.lso_of": _blind_to_open}),
@@ -496,6 +546,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("the active segment is sealed too", "seal", "2.2", {HERE + "seal.finished_segments": _all_segments}),
         ("two sealers share a file name", "seal", "2.2", {HERE + "seal._seal_one": _seal_with_one_name}),
         ("a segment is declared sealed without its snapshot", "reader", "2.2", {HERE + "seal.put_pure": _no_snapshots}),
+        ("cleaned runs are not current", "reader", "2.3", {CORE + "chain.parse_listing": _without_clean}),
+        ("nobody lists again when an index is gone", "reader", "6", {HERE + "read.load": _stubborn}),
         ("a snapshot lacks producers", "seal", "2.2", {HERE + "seal.to_snapshot": _without_producers}),
         ("a snapshot lacks pending offsets", "internal", "2.2", {HERE + "seal.to_snapshot": _without_pending}),
     )

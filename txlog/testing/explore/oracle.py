@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from txlog.core import names
 from txlog.core.names import TopicPartition
-from txlog.core.records import CommitRecord, OffsetEntry, TransactionEntry, TransactionMetadata
+from txlog.core.records import CommitRecord, GroupEntry, OffsetEntry, TransactionEntry, TransactionMetadata
 from txlog.core.state import StoredRecord
 from txlog.testing.explore.world import GHOST, decoded_once
 
@@ -35,6 +35,8 @@ class Truth:
     """Committed offsets of groups."""
     offset_commits: set[tuple[int, tuple[str, str, int], int | None]] = field(default_factory=set)
     """Every (producer id, key, value) that was ever committed."""
+    log_start_offset: int = 0
+    deleted_version: int = 0
     table: list[tuple[int, str, TransactionMetadata | None]] = field(default_factory=list)
     """Records of transactional ids, in order."""
     wrong: str | None = None
@@ -42,7 +44,11 @@ class Truth:
     @property
     def stable(self) -> dict[int, str]:
         """What read_committed returns."""
-        return {offset: word for offset, word in self.committed.items() if offset < self.last_stable_offset}
+        return self.kept({offset: word for offset, word in self.committed.items() if offset < self.last_stable_offset})
+
+    def kept(self, rows: dict[int, str]) -> dict[int, str]:
+        """`rows` without what retention or a deletion removed."""
+        return {offset: word for offset, word in rows.items() if offset >= self.log_start_offset}
 
 
 def read_chain(files: Mapping[str, bytes], tp: TopicPartition) -> Truth:
@@ -58,7 +64,7 @@ def read_chain(files: Mapping[str, bytes], tp: TopicPartition) -> Truth:
         at = stored[-1].record.end_offset
     truth = Truth(stored=tuple(stored), log_end_offset=at)
     _follow(truth, files, tp)
-    truth.last_stable_offset = min(truth.open.values(), default=at)
+    truth.last_stable_offset = max(min(truth.open.values(), default=at), truth.log_start_offset)
     return truth
 
 
@@ -68,6 +74,7 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
     positions: dict[tuple[str, str, int], int] = {}
     seen: set[tuple[int, int, int]] = set()
     epochs: dict[int, int] = {}
+    generations: dict[str, int] = {}
 
     def commit_offsets(pid: int, rows: Iterable[tuple[int, OffsetEntry]]) -> None:
         for position, entry in rows:
@@ -85,6 +92,23 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
         for n, entry in enumerate(record.entries):
             if isinstance(entry, TransactionEntry):
                 truth.table.append((record.base_offset + n, entry.key, entry.value))
+        generations.update(
+            {
+                entry.group: entry.value.generation
+                for entry in record.entries
+                if isinstance(entry, GroupEntry) and entry.value
+            }
+        )
+        for _, entry in rows:
+            # Members say in the metadata which generation they belong to.
+            said = entry.value.metadata.removeprefix("generation ") if entry.value is not None else ""
+            if said and int(said) < generations.get(entry.group, 0):
+                truth.wrong = f"12 offsets: {tp}: a member of generation {said} committed at {record.base_offset}, and {generations[entry.group]} had joined"
+        if words and record.schema_id < truth.deleted_version:
+            truth.wrong = f"2 acknowledged: {tp}: rows of a deleted topic at {record.base_offset}"
+        if record.kind == "log_start":
+            truth.log_start_offset = max(truth.log_start_offset, min(record.log_start_offset, record.end_offset))
+            truth.deleted_version = max(truth.deleted_version, record.deleted_version)
         if record.kind == "data":
             for _, entry in rows:
                 held = [

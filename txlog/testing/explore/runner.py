@@ -9,8 +9,9 @@ from unittest.mock import patch
 
 import msgspec
 
+from txlog.errors import TxlogError
 from txlog.testing.explore import frames
-from txlog.testing.explore.explorer import Exploration
+from txlog.testing.explore.explorer import Exploration, Violation
 from txlog.testing.explore.mutants import Mutant
 from txlog.testing.explore.rules import Rules
 from txlog.testing.explore.scenarios import SCENARIOS, Scenario, Size
@@ -41,6 +42,8 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     invariants: tuple[int, ...]
     """Those that it is there for; every scenario checks all."""
+    endings: tuple[str, ...]
+    """How each actor was seen to end: what it was told last."""
     complete: bool
     violation: str | None = None
     trace: tuple[str, ...] = ()
@@ -87,6 +90,7 @@ def explore(
         recoveries=watch.recoveries,
         seconds=round(found.seconds, 2),
         invariants=scenario.rules,
+        endings=tuple(sorted(found.ended)),
         complete=found.complete,
         violation=found.violation.rule if found.violation is not None else None,
         trace=found.violation.trace if found.violation is not None else (),
@@ -96,8 +100,13 @@ def explore(
 def hunt(mutant: Mutant, *, max_seconds: float = MAX_MUTANT_SECONDS, progress: Progress | None = None) -> MutantResult:
     """Explores the mutant's scenario (its small size) with the rule broken, in depth, until somebody notices."""
     with _prepared(), mutant.planted():
-        explorer = SCENARIOS[mutant.scenario].build("quick").explorer(order="depth")
-        found = explorer.run(max_seconds=max_seconds, progress=_named(mutant.name, progress))
+        try:
+            explorer = SCENARIOS[mutant.scenario].build("quick").explorer(order="depth")
+        except (TxlogError, AssertionError) as error:
+            # So broken that the scenario cannot even begin.
+            found = Exploration(violation=Violation(rule=f"15 liveness: {type(error).__name__}: {error}", trace=()))
+        else:
+            found = explorer.run(max_seconds=max_seconds, progress=_named(mutant.name, progress))
     violation = found.violation
     return MutantResult(
         name=mutant.name,

@@ -210,19 +210,17 @@ def _inits(size: Size) -> Scene:
     scene = Scene(transactional_ids=("x",), budget=Budget(lost=1))
     old = scene.before("old", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.actor("one", scene.client("x"), calls.init())
-    scene.actor("two", scene.client("x"), calls.init(), *([calls.send(A, "b"), calls.commit()] if full else []))
-    scene.actor("old", old, calls.commit())
+    scene.actor("two", scene.client("x"), calls.init())
+    if full:
+        scene.actor("old", old, calls.commit())
     return scene
 
 
 def _first_init(size: Size) -> Scene:
-    scene = Scene(
-        ctx=context(max_settles=2), transactional_ids=("x", "y"), budget=Budget(lost=2 if size == "full" else 1)
-    )
+    more = (calls.send(A, "b"), calls.commit()) if size == "full" else ()
+    scene = Scene(ctx=context(max_settles=2), transactional_ids=("x", "y"), budget=Budget(lost=1))
     scene.actor("one", scene.client("x"), calls.init(), calls.send(A, "a"), calls.commit())
-    scene.actor(
-        "two", scene.client("x"), calls.init(), *([calls.send(A, "b"), calls.commit()] if size == "full" else [])
-    )
+    scene.actor("two", scene.client("x"), calls.init(), *more)
     return scene
 
 
@@ -247,7 +245,7 @@ def _pause(size: Size) -> Scene:
 
 
 def _operator(size: Size) -> Scene:
-    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1))
+    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1 if size == "full" else 0))
     owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.actor("owner", owner, calls.send(B, "b"), calls.commit())
     scene.actor("operator", scene.client(), calls.operator_abort("x"))
@@ -255,15 +253,19 @@ def _operator(size: Size) -> Scene:
 
 
 def _offsets(size: Size) -> Scene:
-    full = size == "full"
-    scene = Scene(transactional_ids=("x", "y"), partitions=(A, B), exclusive=("range",), budget=Budget(lost=0))
-    for name in ("x", "y"):
-        ready = scene.before(
+    scene = Scene(transactional_ids=("x", "y"), partitions=(A, B), exclusive=("range",))
+    ready = {
+        name: scene.before(
             name, scene.client(name), calls.init(), calls.fetch_offsets(), calls.stage(B, f"range by {name}")
         )
-        scene.actor(name, ready, calls.send_offsets(None, expected=True), calls.commit())
-    if full:
-        scene.actor("plain", scene.client(), calls.commit_offsets(7))
+        for name in ("x", "y")
+    }
+    send = calls.send_offsets(None, expected=True)
+    if size == "full":
+        scene.actor("x", ready["x"], send, calls.commit())
+    else:
+        scene.actor("x", scene.before("x1", ready["x"], send), calls.commit())
+    scene.actor("y", ready["y"], send, calls.commit())
     return scene
 
 
@@ -304,11 +306,11 @@ def _internal(size: Size) -> Scene:
 
 def _seal(size: Size) -> Scene:
     full = size == "full"
-    scene = Scene(ctx=context(batches=2), budget=Budget(lost=1), transactional_ids=("x",) if full else ())
+    scene = Scene(ctx=context(batches=2), budget=Budget(lost=2 if full else 1))
     one = scene.before("one", scene.client(), calls.idempotent(), calls.send(A, "a"), calls.opened(A))
     two = scene.before("two", scene.client(), calls.idempotent())
     scene.actor("one", one, calls.send(A, "b"), calls.send(A, "c"))
-    scene.actor("two", two, calls.send(A, "d"))
+    scene.actor("two", two, calls.send(A, "d"), *([calls.send(A, "e")] if full else []))
     scene.actor("sealer", scene.client(), calls.seal_all(A))
     return scene
 
@@ -332,6 +334,20 @@ def _stale(size: Size) -> Scene:
     scene.actor("cleaner", scene.client(), clean(A))
     if size == "full":
         scene.actor("other", other, calls.send(A, "q"))
+    return scene
+
+
+def _deleted_tail(size: Size) -> Scene:
+    """Who asks for the next slot by name finds none, for it was deleted: that is not the end of the log."""
+    scene = Scene(ctx=context(batches=1), deletable=deletes(A), budget=Budget(ticks=(GRACE_MS,)))
+    sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
+    later = scene.before("z", sleeper, calls.send(A, "z"))
+    other = scene.before("o", scene.client(), calls.idempotent(), calls.send(A, "o"), calls.send(A, "p"))
+    scene.actor("sleeper", replace(later, views=sleeper.views), calls.send(A, "s"))
+    scene.actor("cleaner", scene.client(), clean(A))
+    if size == "full":
+        scene.actor("other", other, calls.send(A, "q"))
+    scene.expects = {"sleeper": {"appended"}}
     return scene
 
 
@@ -380,12 +396,51 @@ def _two_aborts(size: Size) -> Scene:
     return scene
 
 
+def _retention(size: Size) -> Scene:
+    """The log start moves into an open transaction."""
+    full = size == "full"
+    scene = Scene(ctx=context(batches=2), transactional_ids=("x",), budget=Budget(lost=1 if full else 0))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
+    scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
+    scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
+    scene.actor("retention", scene.client(), calls.log_start(A, 2))
+    if full:
+        scene.actor("reader", scene.client(), calls.read(A), calls.read(A))
+    return scene
+
+
+def _deletion(size: Size) -> Scene:
+    """A topic is deleted while a staged commit and an append are on their way."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), partitions=(), budget=Budget(lost=1))
+    staged = scene.before(
+        "x", scene.client("x"), calls.init(), calls.stage(A, "a"), *([calls.send(A, "b")] if full else [])
+    )
+    plain = scene.before("p", scene.client(), calls.idempotent(), calls.opened(A))
+    scene.actor("owner", staged, calls.commit())
+    scene.actor("plain", plain, calls.send(A, "p"))
+    scene.actor("deletion", scene.client(), calls.log_start(A, None, deleted_version=1))
+    return scene
+
+
+def _generations(size: Size) -> Scene:
+    """A second consumer joins a group while the first commits its offsets."""
+    scene = Scene(budget=Budget(lost=1))
+    one = scene.before("one", scene.client(), calls.join_group("one"))
+    scene.actor("one", one, calls.commit_offsets(1))
+    scene.actor("two", scene.client(), calls.join_group("two"), calls.commit_offsets(2))
+    if size == "full":
+        scene.actor("three", scene.client(), calls.join_group("three"))
+    return scene
+
+
 def _expiry(size: Size) -> Scene:
     full = size == "full"
     scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(HOUR_MS, HOUR_MS)))
     owner = scene.before("x", scene.client("x"), calls.init(), calls.register(A), calls.opened(A))
     scene.actor("sleeper", owner, calls.send(A, "a"), *([calls.commit()] if full else []))
-    scene.actor("maintenance", scene.client(), calls.sweep(), calls.expire_producers(A), calls.sweep())
+    forget = [calls.sweep(), calls.expire_producers(A), *([calls.sweep()] if full else [])]
+    scene.actor("maintenance", scene.client(), *forget)
     return scene
 
 
@@ -499,14 +554,18 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="operator", what="an operator's abort races with a registration and a commit", rules=(4, 5, 9), build=_operator),
         Scenario(name="offsets", what="two jobs took the same range; both try to commit it", rules=(12,), build=_offsets),
         Scenario(name="pending", what="a plain commit and a fetch meet offsets of an undecided transaction", rules=(12,), build=_pending),
+        Scenario(name="generations", what="a consumer joins a group while another commits", rules=(12,), build=_generations),
         Scenario(name="order", what="two transactions send offsets of one group, and end in any order", rules=(12,), build=_order),
         Scenario(name="internal", what="internal topics are sealed while offsets are pending", rules=(12, 13), build=_internal),
         Scenario(name="seal", what="sealing races with appends that roll", rules=(1, 13, 16), build=_seal),
         Scenario(name="seal txn", what="segments end within transactions, and a reader walks over them", rules=(6, 7, 13), build=_seal_txn),
         Scenario(name="two aborts", what="two open transactions are aborted in segments of their own", rules=(5, 6), build=_two_aborts),
         Scenario(name="stale", what="a writer slept; its slot was sealed, bounded and deleted", rules=(2, 14), build=_stale),
+        Scenario(name="deleted tail", what="a slot that was deleted is asked for by name", rules=(13, 14), build=_deleted_tail),
         Scenario(name="stale txn", what="a coordinator and an owner slept, and the slots are gone", rules=(10, 14), build=_stale_txn),
         Scenario(name="reader", what="a reader walks while segments are merged, bounded and deleted", rules=(6, 13), build=_reader),
+        Scenario(name="retention", what="the log start moves into an open transaction", rules=(2, 5, 7), build=_retention),
+        Scenario(name="deletion", what="a topic is deleted under a staged commit and an append", rules=(2, 5), build=_deletion),
         Scenario(name="expiry", what="an id and its producer state expire while the producer sleeps", rules=(8, 9, 11), build=_expiry),
         Scenario(name="slow marker", what="whoever rolls forward sleeps until the partition forgot the producer", rules=(5, 10), build=_slow_marker),
         Scenario(name="forgotten", what="a drawn producer's batch is sealed, deleted and forgotten before its outcome is known", rules=(3, 14), build=_forgotten),
