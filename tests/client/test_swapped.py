@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client.world import ORDERS, World, orders, rows_of
+from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.core import envelope, names
 from txlog.core.records import CommitRecord
 from txlog.errors import CorruptRecordError, MissingObjectError
@@ -106,3 +106,41 @@ def test_a_replaced_record_is_named_with_the_one_after_it(world: World) -> None:
         CorruptRecordError, match=f"^east/0/{names.batch_name(1)}: .*{first}.* one of the two was replaced"
     ):
         read(world, "east")
+
+
+def test_a_record_that_no_other_leads_to_is_not_passed_over(world: World) -> None:
+    """A first record of two rows in the place of one of one row: the second record lies inside it then."""
+    store = world.open()
+    store.create_topic("east", ORDERS, partitions=2)
+    with store.producer() as producer:
+        for number in range(2):
+            producer.send("east", orders(number), partition=0).result()
+        producer.send("east", orders(7, 8), partition=1).result()
+    swap(world, "east/0/" + names.batch_name(0), "east/1/" + names.batch_name(0))
+    with pytest.raises(CorruptRecordError, match=f"east/0/{names.batch_name(1)}: .* inside the batch"):
+        world.open().admin().describe_partition("east", 0)
+
+
+@pytest.mark.parametrize("into", ["__consumer_offsets", "__transaction_state", "east"])
+def test_a_record_of_another_kind_of_topic_is_refused(world: World, into: str) -> None:
+    store = world.open(**{"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1})
+    store.create_topic("east", ORDERS)
+    with store.producer("loader") as producer, producer.transaction():
+        producer.send("east", orders(1))
+        producer.send_offsets_to_transaction({tp("east", 0): 1}, "g")
+    folders = ("__consumer_offsets/0/", "__transaction_state/0/", "east/0/")
+    for folder in folders:
+        if folder.startswith(into):
+            continue
+        data = world.memory.get(folder + names.batch_name(0))
+        assert data is not None
+        world.memory.put(f"{into}/0/" + names.batch_name(0), data)
+        admin = world.open().admin()
+        look = {
+            "east": lambda admin=admin: admin.describe_partition("east", 0),
+            "__consumer_offsets": admin.list_groups,
+            "__transaction_state": admin.list_transactions,
+        }[into]
+        message = f"^{into}/0/{names.batch_name(0)}: .* does not belong into {into}"
+        with pytest.raises(CorruptRecordError, match=message):
+            look()

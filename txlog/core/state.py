@@ -18,8 +18,10 @@ from txlog.core.records import (
     NO_SEQUENCE,
     BatchMetadata,
     CommitRecord,
+    Entry,
     GroupEntry,
     GroupRow,
+    OffsetEntry,
     OffsetRow,
     PendingOffsets,
     ProducerStateEntry,
@@ -32,6 +34,12 @@ from txlog.errors import CorruptLogError, CorruptRecordError
 
 BATCHES_TO_RETAIN = 5
 """Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: a duplicate of any of them is recognised."""
+
+_ENTRIES: Mapping[str, tuple[type[Entry], ...]] = {
+    names.TRANSACTION_STATE_TOPIC: (TransactionEntry,),
+    names.CONSUMER_OFFSETS_TOPIC: (OffsetEntry, GroupEntry),
+}
+"""What the rows of internal topics may be."""
 
 OffsetKey: TypeAlias = tuple[str, str, int]
 """(group, topic, partition)."""
@@ -104,6 +112,7 @@ def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRe
     record, _ = envelope.decode(data, CommitRecord, path)
     if record.base_offset != base_offset:
         raise CorruptRecordError(f"{path}: it says base_offset {record.base_offset}; an object was swapped or copied")
+    _check_place(record, tp, path)
     try:
         check_rows(record, path)
     except CorruptLogError as error:
@@ -114,6 +123,20 @@ def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRe
     except CorruptRecordError as error:
         raise CorruptRecordError(f"{path}: {error}") from None
     return StoredRecord(record=record, digest=envelope.digest(data), data=data)
+
+
+def _check_place(record: CommitRecord, tp: TopicPartition, path: str) -> None:
+    """Entries of its own kind in an internal topic, and none in a user's."""
+    kinds = _ENTRIES.get(tp.topic, ())
+    strange = next((entry for entry in record.entries if not isinstance(entry, kinds)), None)
+    if strange is not None:
+        raise CorruptRecordError(
+            f"{path}: an entry of type {strange.__struct_config__.tag!r} does not belong into {tp.topic}; an object was swapped or copied"
+        )
+    if kinds and (record.files or record.payload_bytes):
+        raise CorruptRecordError(
+            f"{path}: a batch of rows does not belong into {tp.topic}, whose records have entries; an object was swapped or copied"
+        )
 
 
 def replay(state: PartitionState, records: Iterable[StoredRecord]) -> PartitionState:
