@@ -23,7 +23,7 @@ from txlog.testing.chaos.supervisor import LAST_INSTANCE, chaos, make_place
 from txlog.testing.chaos.workers import Worker
 from txlog.testing.histories.events import Begin, End, Send
 
-STORM_S = 40
+STORM_S = 30
 
 
 def settings(folder: Path, seconds: float = STORM_S, seed: int = 1) -> Settings:
