@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -19,11 +20,12 @@ from txlog.testing.chaos.plan import AUDIT, JOBS, ORDERS, Assignment, Place
 from txlog.testing.chaos.proof import Proof, prove, recover
 from txlog.testing.chaos.settings import Settings, parse_options
 from txlog.testing.chaos.show import Show
+from txlog.testing.chaos.storm import Storm
 from txlog.testing.chaos.supervisor import LAST_INSTANCE, chaos, make_place
 from txlog.testing.chaos.workers import Worker
 from txlog.testing.histories.events import Begin, End, Send
 
-STORM_S = 40
+STORM_S = 30
 
 
 def settings(folder: Path, seconds: float = STORM_S, seed: int = 1) -> Settings:
@@ -59,7 +61,7 @@ def test_a_storm(tmp_path: Path) -> None:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     made = make_place(settings(tmp_path))
-    (tmp_path / "histories" / "witness.json").write_text('{"stall_ms": 0, "where": "", "pause_ms": 0}')
+    (tmp_path / "histories" / "witness.json").write_text('{"stall_ms": 0, "where": "", "pause_ms": 0, "now_ms": 0}')
     return made
 
 
@@ -219,6 +221,18 @@ def test_where_a_storm_may_be(tmp_path: Path) -> None:
     (tmp_path / "store" / "something" / "else").write_text("")
     with pytest.raises(InvalidRequestError, match="is not empty, and a storm writes to nobody's store"):
         make_place(settings(tmp_path))
+
+
+def test_what_a_terminal_shows(place: Place, tmp_path: Path) -> None:
+    screen = io.StringIO()
+    show = Show(Console(file=screen, force_terminal=True, width=140))
+    with Storm(place, 1, []) as storm, show.live(storm, place, settings(tmp_path)):
+        storm.tally.kills = 17
+        show.tick()
+        show.phase("recovering")
+    assert "30 seconds of chaos, seed 1" in screen.getvalue()
+    assert "17 killed" in screen.getvalue()
+    assert "recovering" in screen.getvalue()
 
 
 def test_storage_options() -> None:
