@@ -17,7 +17,7 @@ from txlog.client.runtime import Runtime
 from txlog.clock import Clock
 from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
-from txlog.errors import OutcomeUnknownError, RetriableError
+from txlog.errors import TxlogError
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import load, refresh
 from txlog.protocol.transactions import EndResult, resolve
@@ -30,7 +30,7 @@ LONG_TAIL_AGE_MS = 5000
 again after this time: by then that segment is sealed, and its rows are in a file."""
 
 OVERDUE_LOOK_MS = 10_000
-"""Kafka's `transaction.abort.timed.out.transaction.cleanup.interval.ms`: how long a dead transaction may go unnoticed."""
+"""Kafka's `transaction.abort.timed.out.transaction.cleanup.interval.ms`: how often writers look for dead transactions."""
 
 T = TypeVar("T")
 Call = Callable[[Context, Views], Program[tuple[Views, T]]]
@@ -110,23 +110,26 @@ class Session:
 
     def end_overdue(self, partitions: Iterable[TopicPartition], own_producer_id: int) -> None:
         """Ends dead transactions of others that a writer meets in `partitions`: past their time-out, or prepared
-        (PROTOCOL.md, "The coordinator"; DESIGN 4.1). Only those quiet for OVERDUE_LOOK_MS are looked up, and no oftener than
-        that, so an append in good weather costs nothing. A failure is left to the next writer: one's own rows are in.
+        (PROTOCOL.md, "The coordinator"; DESIGN 4.1). Only those quiet for OVERDUE_LOOK_MS are looked up, and no oftener
+        than that, so a write in good weather costs nothing. A failure is left to the next writer: one's own rows are in.
         """
-        now_ms = self.runtime.clock.now_ms()
+        now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         met = {
             entry.producer_id
             for tp in partitions
-            if (view := self._views.get(tp)) is not None
+            if (view := self._views.get(tp)) is not None and view.state.last_stable_offset < view.state.next_offset
             for entry in view.state.open_transactions
             if entry.producer_id != own_producer_id and now_ms - entry.timestamp >= OVERDUE_LOOK_MS
         }
         for producer_id in sorted(met):
-            if now_ms - self._looked_at_ms.get(producer_id, -OVERDUE_LOOK_MS) < OVERDUE_LOOK_MS:
-                continue
-            self._looked_at_ms[producer_id] = now_ms
+            with self._lock:
+                looked_at_ms = self._looked_at_ms.get(producer_id)
+                if looked_at_ms is not None and monotonic_ms - looked_at_ms < OVERDUE_LOOK_MS:
+                    continue
+                self._looked_at_ms[producer_id] = monotonic_ms
             before = self._views
-            with contextlib.suppress(RetriableError, OutcomeUnknownError):
+            # Any error of the store's: what was asked of this call is done, and must not look as if it had failed.
+            with contextlib.suppress(TxlogError):
                 self.keep(before, self.runtime.run(resolve(self.context(), before, producer_id)))
 
     def forget(self, partitions: list[TopicPartition]) -> None:
