@@ -81,7 +81,7 @@ def show(
         states, transitions = sum(each.states for each in scenarios), sum(each.transitions for each in scenarios)
         table.add_section()
         table.add_row(
-            "", "", f"{states:,}", f"{transitions:,}", "", f"{sum(each.seconds for each in scenarios):,.1f}", "", ""
+            "", "", "", f"{states:,}", f"{transitions:,}", "", f"{sum(each.seconds for each in scenarios):,.1f}", "", ""
         )
         console.print(table)
     for each in scenarios:
