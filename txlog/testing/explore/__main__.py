@@ -61,18 +61,27 @@ def show(
     """Prints both tables, and the trace of every violation."""
     if scenarios:
         table = _table(
-            "Scenarios", "scenario", "what happens", ">states", ">transitions", ">stores", ">seconds", "for", "result"
+            "Scenarios",
+            "scenario",
+            "what happens",
+            "faults",
+            ">states",
+            ">transitions",
+            ">stores",
+            ">seconds",
+            "for",
+            "result",
         )
         for each in scenarios:
             result = "all hold" if each.complete else each.violation or "not finished"
             table.add_row(
-                each.name, each.what, f"{each.states:,}", f"{each.transitions:,}", f"{each.stores:,}", f"{each.seconds:,.1f}",
+                each.name, each.what, _faults(each), f"{each.states:,}", f"{each.transitions:,}", f"{each.stores:,}", f"{each.seconds:,.1f}",
                 ", ".join(NAMES[number] for number in each.invariants), escape(result), style=None if each.complete else "bold red",
             )  # fmt: skip
         states, transitions = sum(each.states for each in scenarios), sum(each.transitions for each in scenarios)
         table.add_section()
         table.add_row(
-            "", "", f"{states:,}", f"{transitions:,}", "", f"{sum(each.seconds for each in scenarios):,.1f}", "", ""
+            "", "", "", f"{states:,}", f"{transitions:,}", "", f"{sum(each.seconds for each in scenarios):,.1f}", "", ""
         )
         console.print(table)
     for each in scenarios:
@@ -94,6 +103,12 @@ def show(
     for mutant in mutants if traces else ():
         console.print(f"\n[bold]{escape(mutant.name)}[/]: {escape(mutant.rule)}")
         _print_trace(mutant.trace, console)
+
+
+def _faults(result: ScenarioResult) -> str:
+    """What may go wrong beside a crash, which every actor may suffer anywhere."""
+    kinds = ((result.lost_replies, "lost"), (result.failures, "failed"), (result.ticks, "tick"))
+    return ", ".join(f"{number} {kind}" for number, kind in kinds if number)
 
 
 def _print_trace(trace: Sequence[str], console: Console) -> None:

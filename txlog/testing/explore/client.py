@@ -198,7 +198,10 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False, first: bool = T
         sequence = dict(client.sequences).get(tp, 0)
         files: tuple[DataFile, ...] = ()
         if in_file:
-            files = ((yield from patiently(client, lambda: _write_file(client, tp, words))),)
+            try:
+                files = ((yield from patiently(client, lambda: _write_file(client, tp, words))),)
+            except RetriableError as error:
+                return client.noted("unknown", words=client.words, text=str(error), stop=True)
         draft = BatchDraft(
             records=len(words),
             producer_id=client.pid,

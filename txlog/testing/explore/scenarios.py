@@ -461,14 +461,11 @@ def _forgotten(size: Size) -> Scene:
     scene = Scene(
         ctx=context(batches=1, constants=FORGETFUL),
         deletable=deletes(A),
-        budget=Budget(lost=1, ticks=(HOUR_MS, GRACE_MS)),
+        budget=Budget(lost=2 if size == "full" else 1, ticks=(HOUR_MS, GRACE_MS)),
     )
     sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
     scene.actor("sleeper", sleeper, calls.send(A, "s"))
     scene.actor("maintenance", scene.client(), calls.expire_producers(A), clean(A))
-    if size == "full":
-        other = scene.before("o", scene.client(), calls.idempotent())
-        scene.actor("other", other, calls.send(A, "o"))
     return scene
 
 
