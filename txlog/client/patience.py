@@ -58,7 +58,9 @@ class Patience:
         """
         clock = driver.clock
         deadline_ms = clock.monotonic_ms() + self.timeout_ms
-        limit = Limit(deadline_ms, lambda error: self.late(what, error), self.retries, ctx.backoff_ms)
+        met: Exception | None = None
+        # An abandoned try that met nothing itself was begun because of what the one before it met.
+        limit = Limit(deadline_ms, lambda error: self.late(what, error or met), self.retries, ctx.backoff_ms)
         attempt = 0
         while True:
             try:
@@ -66,6 +68,7 @@ class Patience:
             except TxlogTimeoutError:
                 raise
             except (RetriableError, OutcomeUnknownError) as error:
+                met = error
                 left_ms = deadline_ms - clock.monotonic_ms()
                 if not wait and isinstance(error, UnstableOffsetCommitError | ConcurrentTransactionsError):
                     raise
@@ -107,6 +110,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:
     """
     answer: Any = None
     failure: Exception | None = None
+    met: Exception | None = None
     while True:
         try:
             effect: Effect = program.send(answer) if failure is None else program.throw(failure)
@@ -117,7 +121,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:
         left_ms = limit.deadline_ms - clock.monotonic_ms()
         if left_ms < 0:
             program.close()
-            raise limit.late(None)
+            raise limit.late(met)
         match effect:
             case Gather(programs):
                 effect = Gather(tuple(limited(each, clock, limit) for each in programs))
@@ -130,7 +134,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:
                 answer, failure = (yield effect), None
                 break
             except StorageError as error:
-                failure = error
+                failure = met = error
                 left_ms = limit.deadline_ms - clock.monotonic_ms()
                 if number < tries and left_ms > 0:
                     yield Sleep(min(limit.backoff_ms(number), left_ms))

@@ -153,6 +153,7 @@ def _create_slot(
     tp, slot = view.topic_partition, stored.record.base_offset
     path = tp.folder + names.batch_name(slot)
     sent = False
+    met = ""
     for attempt in range(ctx.max_settles):
         try:
             outcome = yield PutIfAbsent(path, stored.data)
@@ -163,13 +164,14 @@ def _create_slot(
                 return None
             if holder is not None:
                 return holder
-        except StorageError:
+        except StorageError as error:
             # Surely not applied, if it was the first try; after that a failed request settles nothing.
             if not sent:
                 raise
+            met = f" (the last request: {error})"
         yield Sleep(ctx.backoff_ms(attempt))
     raise OutcomeUnknownError(
-        f"{path}: the store did not say in {ctx.max_settles} tries whether the record (write_id {write_id}) was created, and it may still land. "
+        f"{path}: the store did not say in {ctx.max_settles} tries whether the record (write_id {write_id}) was created{met}, and it may still land. "
         "Repeat the same call; do not delete the files that it names"
     )
 
