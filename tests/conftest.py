@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 
 from hypothesis import HealthCheck, settings
+
+from txlog.client import unclosed
 
 # The same examples on every machine, and no time limit on one: a slow runner is not a bug.
 settings.register_profile(
@@ -17,3 +20,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # Settings of the developer's shell must not decide what a test sees.
 for name in ("TXLOG_CONFIG", "TXLOG_STORE"):
     os.environ.pop(name, None)
+
+# Tests leave producers behind as a crash would; what is said of them at the end of a program is tested in programs.
+atexit.unregister(unclosed.end_all)

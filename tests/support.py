@@ -1,7 +1,7 @@
 """How do tests run a protocol program without a driver? Over a dict, one effect at a time, with hooks for the unexpected.
 
-`run` is for one program; `World` keeps time, ids and the requests made, and lets a test answer an effect itself: to lose
-a reply, to let somebody else go first, to fail.
+`drive` is the loop; `World` keeps time, ids and the requests made, and lets a test answer an effect itself: to lose a
+reply, to let somebody else go first, to fail.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ ASK_STORE = object()
 class World:
     """A store as a dict, a clock that moves when somebody sleeps, ids that count up."""
 
-    def __init__(self, store: Store | None = None, now_ms: int = 1_600_000_000_000) -> None:
-        self.store: Store = {} if store is None else store
-        self.now_ms = now_ms
+    def __init__(self) -> None:
+        self.store: Store = {}
+        self.now_ms = 1_600_000_000_000
         self.monotonic_ms = 0
         self.requests: list[Effect] = []
         """Every effect that asks the store, in order."""
@@ -45,18 +45,7 @@ class World:
         self._ids = 0
 
     def run(self, program: Program[T]) -> T:
-        answer: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                effect = program.send(answer) if error is None else program.throw(error)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            answer, error = None, None
-            try:
-                answer = self.answer(effect)
-            except Exception as raised:
-                error = raised
+        return drive(program, self.answer)
 
     def answer(self, effect: Effect) -> Any:
         if isinstance(effect, Get | List | PutIfAbsent | Delete):
@@ -106,9 +95,20 @@ class World:
         return tuple(results)
 
 
-def run(program: Program[T], store: Store | None = None) -> T:
-    """Runs one program over `store` (changed in place)."""
-    return World(store).run(program)
+def drive(program: Program[T], answer: Callable[[Effect], Any]) -> T:
+    """Runs a program to its end; what `answer` raises is thrown into it."""
+    value: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            effect = program.send(value) if error is None else program.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        value, error = None, None
+        try:
+            value = answer(effect)
+        except Exception as raised:
+            error = raised
 
 
 def list_names(store: Store, prefix: str = "", start_after: str = "") -> tuple[str, ...]:

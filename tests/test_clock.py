@@ -6,7 +6,9 @@ import time
 
 import pytest
 
+from txlog import clock
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
+from txlog.core import records
 from txlog.testing.clock import ManualClock, SeededIds
 
 
@@ -26,6 +28,11 @@ def test_the_machine_s_sleep_counts_as_age(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(time, "clock_gettime_ns", clock_gettime_ns)
     assert SystemClock().monotonic_ms() == 90_000_000
+
+
+def test_the_core_knows_a_drawn_producer_id_by_the_same_bound() -> None:
+    """The core may not import the module that asks the machine for the time, so the number stands twice."""
+    assert clock.FIRST_DRAWN_PRODUCER_ID == records.FIRST_DRAWN_PRODUCER_ID
 
 
 @pytest.mark.parametrize("ids", [SystemIds(), SeededIds(1)], ids=lambda ids: type(ids).__name__)

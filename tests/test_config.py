@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import tomllib
 
@@ -23,7 +24,12 @@ from txlog.config import (
     render_toml,
     restrict,
 )
+from txlog.core.append_rules import RollPolicy
+from txlog.core.envelope import MAX_COMMIT_BYTES
+from txlog.core.records import StoreConstants
 from txlog.errors import InvalidConfigurationError, InvalidRequestError, InvalidTxnTimeoutError
+from txlog.protocol.context import Context
+from txlog.protocol.transactions import init_producer
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -105,6 +111,29 @@ def test_a_config_has_exactly_the_fields_of_its_scope(cls: type[config._Config])
 @pytest.mark.parametrize("name", ["isolation.level", "retention.ms", "max.message.bytes", "batch.size", "linger.ms"])
 def test_a_default_other_than_kafkas_says_why(name: str) -> None:
     assert KEYS[name].kafka_default
+
+
+def test_defaults_that_lower_and_higher_layers_state_too_are_the_table_s() -> None:
+    topic, store, client = TopicConfig.parse(), StoreConfig.parse(), ClientConfig.parse()
+    assert RollPolicy() == RollPolicy(batches=topic.segment_batches, bytes=topic.segment_bytes, ms=topic.segment_ms)
+    assert StoreConstants() == StoreConstants(
+        delete_grace_ms=store.delete_grace_ms,
+        producer_id_expiration_ms=store.producer_id_expiration_ms,
+        transactional_id_expiration_ms=store.transactional_id_expiration_ms,
+        transaction_state_partitions=store.transaction_state_log_num_partitions,
+        consumer_offsets_partitions=store.offsets_topic_num_partitions,
+    )
+    context = Context()
+    assert (context.retry_backoff_ms, context.retry_backoff_max_ms) == (
+        client.retry_backoff_ms,
+        client.retry_backoff_max_ms,
+    )
+    max_timeout_ms = inspect.signature(init_producer).parameters["max_timeout_ms"].default
+    assert max_timeout_ms == ProducerConfig.parse().transaction_max_timeout_ms
+
+
+def test_inline_rows_leave_room_for_their_record() -> None:
+    assert config.MAX_INLINE_BYTES + 2**20 <= MAX_COMMIT_BYTES
 
 
 # -- values -----------------------------------------------------------------------------------------------------------

@@ -34,6 +34,13 @@ def test_dir_lists_what_is_public() -> None:
     assert {"open", "Producer", "Consumer", "Admin", "Store", "__version__", "TxlogError"} <= set(dir(txlog))
 
 
+def test_what_calls_take_and_give_is_there() -> None:
+    assert txlog.TopicPartition("orders", 1) == ("orders", 1)
+    assert txlog.OffsetAndMetadata(offset=7, metadata="by hand").offset == 7
+    assert txlog.ConsumerGroupMetadata(group_id="g").group_id == "g"
+    assert all(getattr(txlog, name) is not None for name in txlog.__all__)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'txlog' has no attribute 'opne'"):
         _ = txlog.opne

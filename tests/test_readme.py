@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import txlog
 from txlog.config import KEYS
 
 ROOT = Path(__file__).parent.parent
@@ -54,12 +55,12 @@ class Desk:
         """What the program prints; those before it, but for Spark's, have been run first."""
         for at in range(number + 1):
             if at not in self.done and (at == number or not PROGRAMS[at].needs_spark):
-                self.done[at] = self._start(PROGRAMS[at])
+                self.done[at] = self.start(PROGRAMS[at])
         done = self.done[number]
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def _start(self, program: Program) -> subprocess.CompletedProcess[str]:
+    def start(self, program: Program) -> subprocess.CompletedProcess[str]:
         # Programs of a virtual environment are found as its user's shell finds them.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         command = [sys.executable, "-c"] if program.language == "python" else ["bash", "-euc"]
@@ -94,6 +95,20 @@ def test_a_program_runs_as_printed(desk: Desk, number: int) -> None:
     printed = desk.run(number)
     if PROGRAMS[number].language == "python":
         assert printed.strip() == PROGRAMS[number].printed.strip()
+
+
+def test_a_program_may_be_run_again(tmp_path: Path) -> None:
+    """Killed anywhere, or just twice: the second run ends well, prints nothing, and no row is there twice."""
+    desk = Desk(tmp_path, {})
+    first, second = PROGRAMS[:2]
+    for program, printed in ((first, first.printed), (first, ""), (second, second.printed), (second, ""), (first, "")):
+        done = desk.start(program)
+        assert (done.returncode, done.stderr, done.stdout.strip()) == (0, "", printed.strip())
+    with txlog.open(tmp_path / "my-log") as store:
+        for topic, expected in (("orders", [1, 2, 3]), ("large", [1, 3])):
+            with store.consumer(topic, auto_offset_reset="earliest") as consumer:
+                found = [row["order_id"] for batch in consumer.iterate() for row in batch.to_pylist()]
+            assert found == expected
 
 
 def test_the_commands_show_what_the_programs_wrote(desk: Desk) -> None:

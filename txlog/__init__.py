@@ -19,7 +19,6 @@ from txlog.errors import (
     CorruptLogError,
     CorruptRecordError,
     FencedError,
-    FencedInstanceIdError,
     GroupIdNotFoundError,
     IllegalStateError,
     InvalidConfigurationError,
@@ -55,7 +54,18 @@ from txlog.errors import (
     UnsupportedStoreError,
 )
 
-_CLIENT = frozenset({"Admin", "Consumer", "Producer", "Store", "open"})
+_CLIENT = frozenset(
+    {
+        "Admin",
+        "Consumer",
+        "ConsumerGroupMetadata",
+        "OffsetAndMetadata",
+        "Producer",
+        "Store",
+        "TopicPartition",
+        "open",
+    }
+)
 
 __all__ = [
     "AbortableError",
@@ -64,11 +74,11 @@ __all__ = [
     "CommitFailedError",
     "ConcurrentTransactionsError",
     "Consumer",
+    "ConsumerGroupMetadata",
     "CoordinatorContentionError",
     "CorruptLogError",
     "CorruptRecordError",
     "FencedError",
-    "FencedInstanceIdError",
     "GroupIdNotFoundError",
     "IllegalStateError",
     "InvalidConfigurationError",
@@ -82,6 +92,7 @@ __all__ = [
     "MissingObjectError",
     "NoOffsetForPartitionError",
     "NotAStoreError",
+    "OffsetAndMetadata",
     "OffsetMetadataTooLargeError",
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
@@ -94,6 +105,7 @@ __all__ = [
     "StorageError",
     "Store",
     "TopicExistsError",
+    "TopicPartition",
     "TransactionAbortableError",
     "TransactionAbortedError",
     "TransactionalIdNotFoundError",

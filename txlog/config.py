@@ -36,10 +36,8 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
-COMMIT_OBJECT_MAX_BYTES = 4 * MIB
-"""No commit record, inline rows included, is larger (DESIGN 5)."""
 MAX_INLINE_BYTES = 3 * MIB
-"""The most that inline rows may take of it; the rest is the record's own."""
+"""The most that inline rows may take of a commit object's 4 MiB (DESIGN 5); the rest is the record's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +77,16 @@ class ConfigKey:
             return f"{noun} of at least {self.minimum}"
         return f"{noun} from {self.minimum} to {self.maximum}"
 
+    @property
+    def default_text(self) -> str:
+        """The default, in words."""
+        return "none" if self.default is None else self.text(self.default) or "empty"
+
     def parse(self, value: object) -> Value:
         """`value`, as Python, TOML or text gives it, as this key's type. Raises `error`, naming key, value and range."""
         parsed = _PARSERS[self.kind](self, value)
         if parsed is None:
-            default = "none" if self.default is None else self.text(self.default) or "empty"
-            raise self.error(f"{self.name} = {_shown(value)}: expected {self.expected} (default {default})")
+            raise self.error(f"{self.name} = {_shown(value)}: expected {self.expected} (default {self.default_text})")
         return parsed
 
     def text(self, value: Value) -> str:
@@ -236,7 +238,6 @@ def check_topic_config(config: Layer) -> dict[str, str]:
 
     Raises InvalidConfigurationError as `TopicConfig.parse` does.
     """
-    TopicConfig.parse(config)
     return {name: KEYS[name].text(value) for name, value in _check_layer(config, "topic").items()}
 
 
@@ -251,7 +252,7 @@ def parse_document(document: Layer) -> dict[Scope, dict[str, Value]]:
         # A bare key before the first table is a table of its own to TOML: client.id is [client] with a key id.
         for key, _ in _flatten({name: table}):
             if key in KEYS:
-                homes = " or ".join(f"[{scope}]" for scope in SCOPES if scope in KEYS[key].scopes)
+                homes = " or ".join(f"[{scope}]" for scope in _scopes_of(key))
                 raise InvalidConfigurationError(
                     f"configuration key '{key}' stands outside of its table; put it below {homes}"
                 )
@@ -697,11 +698,14 @@ def _check_layer(layer: Layer, scope: Scope) -> dict[str, Value]:
     return checked
 
 
+def _scopes_of(name: str) -> list[Scope]:
+    return [scope for scope in SCOPES if scope in KEYS[name].scopes]
+
+
 def _unknown(name: str, scope: Scope) -> str:
     start = f"unknown {scope} configuration key '{name}'"
     if name in KEYS:
-        owners = " and ".join(owner for owner in SCOPES if owner in KEYS[name].scopes)
-        return f"{start}: it is a setting of the {owners}, not of the {scope}."
+        return f"{start}: it is a setting of the {' and '.join(_scopes_of(name))}, not of the {scope}."
     if name in _NO_SUCH_KEY:
         return f"{start}: txlog does not need it, {_NO_SUCH_KEY[name]}."
     return start + "." + (nearest(name, [key.name for key in keys_of(scope)]) or nearest(name, KEYS))
@@ -789,8 +793,7 @@ _PARSERS = {
 
 
 def _render_key(key: ConfigKey) -> list[str]:
-    default = "none" if key.default is None else key.text(key.default) or "empty"
-    lines = [*textwrap.wrap(key.doc, 112), f"Default: {default}; {key.expected}."]
+    lines = [*textwrap.wrap(key.doc, 112), f"Default: {key.default_text}; {key.expected}."]
     if key.kafka_default:
         lines += textwrap.wrap(f"Kafka's default: {key.kafka_default}.", 112)
     return [*(f"# {line}" for line in lines), f"#{key.name} = {_toml(key)}"]

@@ -111,10 +111,6 @@ class InvalidTxnStateError(FencedError):
     """The coordinator's state does not allow the request (INVALID_TXN_STATE); fatal for the producer."""
 
 
-class FencedInstanceIdError(FencedError):
-    """The member was replaced in its group."""
-
-
 # -- fix the call ---------------------------------------------------------------------------------
 
 

@@ -11,7 +11,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from pyspark_txlog.datasource import TxlogDataSource
+try:
+    from pyspark_txlog.datasource import TxlogDataSource
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "pyspark":
+        raise
+    raise ModuleNotFoundError(
+        "pyspark_txlog needs PySpark 4.2 or newer: pip install 'pyspark-txlog[spark]'", name=error.name
+    ) from error
 
 DefaultSource = TxlogDataSource
 

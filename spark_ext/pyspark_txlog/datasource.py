@@ -8,7 +8,7 @@ neither txlog nor pyarrow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_txlog.reader import TxlogReader
+    from pyspark_txlog.streams import NoStreamReader
     from pyspark_txlog.writer import TxlogWriter
 
 
@@ -43,3 +44,15 @@ class TxlogDataSource(DataSource):
         from pyspark_txlog import writer
 
         return writer.TxlogWriter.begin(self.options, schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> NoStreamReader:  # noqa: N802  Spark's name
+        """Streams are not there yet: a reader that says so when its query starts."""
+        from pyspark_txlog import streams
+
+        return streams.NoStreamReader()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  Spark's name
+        """Streams are not there yet: raises InvalidRequestError."""
+        from pyspark_txlog import streams
+
+        streams.refuse("writeStream")

@@ -16,7 +16,8 @@ as Spark does, values are not. An option that nothing reads is an error that nam
 `subscribePattern` is a Python regular expression that matches the whole name. `columns` are names in the order wanted,
 `*` for all of the topic's own; a schema given to `spark.read.schema(...)` says the same. Both may name `_topic`,
 `_partition`, `_offset`, `_timestamp`, which are read only then. `storage.<name>` is text, true, false or a JSON object
-for the store's driver; `storageOptions` is one JSON object for all of them.
+for the store's driver; `storageOptions` is one JSON object for all of them. PROTOCOL.md says what lies behind
+`isolation.level` ("Reading"), `transactional.id` ("Transactions") and `txn.version` ("Transaction versions").
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ from txlog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import topics as topic_protocol
 from txlog.storage.open import open_object_store
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def _topics(runtime: Runtime, options: ReadOptions) -> dict[str, TopicMetadata]:
     if options.mode != "subscribePattern":
         return {name: runtime.topic(name, 0) for name in options.topics}
     pattern = re.compile(options.pattern)
-    known = runtime.run(topic_protocol.list_topics()) if runtime.descriptor is not None else ()
+    known = runtime.list_topics()
     found = {topic.topic: topic for topic in known if pattern.fullmatch(topic.topic)}
     if not found:
         names = ", ".join(topic.topic for topic in known) or "no topics at all"

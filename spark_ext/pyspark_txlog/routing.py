@@ -23,6 +23,7 @@ from txlog.client.keys import check_keys, key_columns_of, partitions_of
 from txlog.client.runtime import Runtime
 from txlog.core.names import check_topic_name
 from txlog.core.records import TopicMetadata
+from txlog.core.words import count_text
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.storage.arrow_schema import conform
 
@@ -126,7 +127,7 @@ class Router:
         topics = table.column(TOPIC)
         if topics.null_count:
             raise SchemaMismatchError(
-                f"column 'topic' is null in {topics.null_count} rows; it names each row's topic, unless the option 'topic' does"
+                f"column 'topic' is null in {count_text(topics.null_count, 'row')}; it names each row's topic, unless the option 'topic' does"
             )
         for name in pc.unique(topics):
             yield str(name), table.filter(pc.equal(topics, name))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.support import Cli
 from txlog.client import Store, TopicPartition
+from txlog.errors import CommitFailedError
 
 ORDERS_0 = TopicPartition("orders", 0)
 
@@ -52,9 +53,12 @@ def test_a_schema_travels_from_one_topic_to_another(cli: Cli, tmp_path: Path) ->
 
 def test_create_again(cli: Cli) -> None:
     cli("topics", "create", "orders")
-    assert cli.fails("topics", "create", "orders").startswith("topic 'orders' exists already, with 1 partitions")
+    assert cli.fails("topics", "create", "orders").startswith("topic 'orders' exists already, with 1 partition;")
     assert cli("topics", "create", "orders", "--if-not-exists").out == (
         "Topic 'orders' exists already, with 1 partition; nothing was changed.\n"
+    )
+    assert cli.fails("topics", "create", "orders", "--column", "id:int64", "--if-not-exists").startswith(
+        "topic 'orders' exists already, with another schema: it has no column 'id'"
     )
 
 
@@ -176,28 +180,37 @@ def committed(store: Store, group: str) -> dict[tuple[str, int], int | None]:
 
 
 @pytest.mark.parametrize(
-    ("target", "after"),
+    ("target", "after", "asked"),
     [
-        (["--to-earliest"], 0),
-        (["--to-latest"], 10),
-        (["--to-offset", "7"], 7),
-        (["--to-offset", "99"], 10),
-        (["--to-datetime", "2013-01-31T05:17:00Z"], 0),
-        (["--to-datetime", "2200-01-01"], 10),
-        (["--shift-by", "3"], 7),
-        (["--shift-by", "-9"], 0),
+        (["--to-earliest"], 0, None),
+        (["--to-latest"], 10, None),
+        (["--to-offset", "7"], 7, None),
+        (["--to-offset", "99"], 10, 99),
+        (["--to-datetime", "2013-01-31T05:17:00Z"], 0, None),
+        (["--to-datetime", "2200-01-01"], 10, None),
+        (["--shift-by", "3"], 7, None),
+        (["--shift-by", "-9"], 0, -5),
     ],
 )
-def test_reset_offsets(cli: Cli, store: Store, group: str, target: list[str], after: int) -> None:
+def test_reset_offsets(cli: Cli, store: Store, group: str, target: list[str], after: int, asked: int | None) -> None:
     dry = cli("consumer-groups", "reset-offsets", group, *target)
-    assert dry.lines[1].split() == ["orders", "0", "4", str(after)]
+    assert dry.lines[1].split()[:4] == ["orders", "0", "4", str(after)]
+    said = {
+        None: "",
+        99: "the log has no offset 99: this is its end",
+        -5: "the log has no offset -5: this is its start",
+    }
+    assert dry.lines[1].endswith(said[asked])
+    assert ("BECAUSE" in dry.lines[0]) == (asked is not None)
     assert dry.lines[-1] == "Would move 1 offset of group 'audit'. Add --execute to do it."
     assert committed(store, group) == {("orders", 0): 4}
     done = cli("consumer-groups", "reset-offsets", "--group", group, *target, "--execute", "-o", "json").json
     assert done == {
         "group": "audit",
         "executed": True,
-        "offsets": [{"topic": "orders", "partition": 0, "before": 4, "after": after}],
+        "offsets": [{"topic": "orders", "partition": 0, "before": 4, "after": after, "asked": asked}],
+        "removed_members": [],
+        "refusal": None,
     }
     assert committed(store, group) == {("orders", 0): after}
 
@@ -214,16 +227,45 @@ def test_reset_offsets_of_named_topics(cli: Cli, store: Store, group: str) -> No
     )
 
 
-def test_a_group_in_use_is_left_alone(cli: Cli, store: Store, group: str) -> None:
+RESET = ("reset-offsets", "--to-earliest")
+
+
+@pytest.mark.parametrize("command", [RESET, ("delete",)])
+def test_a_group_in_use_is_left_alone(cli: Cli, store: Store, group: str, command: tuple[str, ...]) -> None:
     consumer = store.consumer("orders", group_id=group, client_id="desk")
-    refused = cli.fails("consumer-groups", "reset-offsets", group, "--to-earliest", "--execute")
+    call = ("consumer-groups", command[0], group, *command[1:])
+    refused = cli.fails(*call, "--execute")
     assert refused.startswith("group 'audit' is in use by member 'desk-")
-    assert "It has a member, which must be closed first." in cli("consumer-groups", "delete", group).out
-    assert cli.fails("consumer-groups", "delete", group, "--execute").startswith(
-        "group 'audit' is in use by member 'desk-"
-    )
+    assert ", which joined 20" in refused
+    assert "if it is gone, --force" in refused
+    dry = cli(*call)
+    assert dry.out.splitlines()[-2].startswith("Would ")
+    assert dry.out.splitlines()[-1] == f"It would be refused: {refused}."
+    assert cli(*call, "-o", "json").json["refusal"] == refused
     assert cli("consumer-groups", "list").lines[1].split()[:3] == ["audit", "STABLE", "desk"]
+    assert committed(store, group) == {("orders", 0): 4}
     consumer.close()
+
+
+@pytest.mark.parametrize("command", [RESET, ("delete",)])
+def test_a_consumer_that_was_killed_is_removed_by_force(
+    cli: Cli, store: Store, group: str, command: tuple[str, ...]
+) -> None:
+    killed = store.consumer("orders", group_id=group, client_id="desk", enable_auto_commit=False)
+    member = store.admin().describe_group(group).member_id
+    call = ("consumer-groups", command[0], group, *command[1:], "--force")
+    assert cli(*call).out.splitlines()[-1].startswith(f"Would remove member '{member}', and ")
+    assert cli(*call, "-o", "json").json["removed_members"] == [member]
+    assert store.admin().describe_group(group).state == "STABLE"
+    assert cli(*call, "--execute").out.splitlines()[-1].startswith(f"Removed member '{member}', and ")
+    if command == RESET:
+        assert committed(store, group) == {("orders", 0): 0}
+        assert store.admin().describe_group(group).state == "EMPTY"
+    else:
+        assert store.admin().list_groups() == ()
+    with pytest.raises(CommitFailedError, match="or this one was removed"):
+        killed.commit({ORDERS_0: 7})
+    killed.close()
 
 
 def test_delete_a_group(cli: Cli, store: Store, group: str) -> None:

@@ -148,6 +148,72 @@ def test_rows_that_ride_inline(full: Cli) -> None:
     assert full("dump-log", path, "-o", "json").json["rows"] is None
 
 
+def test_rows_of_a_batch_that_lie_in_a_file(full: Cli) -> None:
+    (path,) = paths(full, "orders/1/*.batch")
+    rows = [{"id": number, "item": f"item {number}"} for number in range(50, 54)]
+    assert full("dump-log", path, "-o", "json").json["value"]["files"]
+    assert full("dump-log", path, "--rows", "-o", "json").json["rows"] == rows
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("orders/0/*.index", "is no partition, as in 'orders/0', and no .batch: only of those can rows be shown"),
+        ("orders/0/*.parquet", "is no partition, as in 'orders/0', and no .batch"),
+        ("__transaction_state/*/*0.batch", "__transaction_state has no rows but entries"),
+    ],
+)
+def test_where_no_rows_can_be_shown(full: Cli, pattern: str, message: str) -> None:
+    path = paths(full, pattern)[0]
+    assert message in full.fails("dump-log", path, "--rows")
+    assert "__consumer_offsets has no rows but entries" in full.fails("dump-log", "__consumer_offsets/0", "--rows")
+
+
+def test_rows_of_a_partition(seen: Cli) -> None:
+    def item(offset: int, number: int) -> dict[str, Any]:
+        return {"_offset": offset, "id": number, "item": f"item {number}"}
+
+    def rows(*options: str | int) -> dict[int, Any]:
+        chain = seen("dump-log", "orders/0", "--rows", "-o", "json", *options).json
+        return {batch["base_offset"]: batch["rows"] for batch in chain["batches"]}
+
+    whole = {
+        0: [item(0, 0), item(1, 1), item(2, 2)],
+        3: [item(3, 10), item(4, 11)],
+        5: [],
+        6: [item(6, 20), item(7, 21)],
+        8: [],
+        9: [item(9, 30), item(10, 31)],
+        11: [],
+        12: [item(12, 90), item(13, 91)],
+    }
+    assert rows() == whole
+    assert rows("--start-offset", 4, "--end-offset", 8) == {offset: whole[offset] for offset in (3, 5, 6)}
+    assert rows("--start-offset", 99) == {}
+    assert {batch["rows"] for batch in seen("dump-log", "orders/0", "-o", "json").json["batches"]} == {None}
+    lines = seen("dump-log", "orders/0", "--print-data-log").lines
+    assert lines[lines.index("Rows of offsets 6 to 7, aborted") + 1] == '{"_offset":6,"id":20,"item":"item 20"}'
+    assert lines[-3:] == [
+        "Rows of offsets 12 to 13, open",
+        '{"_offset":12,"id":90,"item":"item 90"}',
+        '{"_offset":13,"id":91,"item":"item 91"}',
+    ]
+
+
+def test_rows_of_a_partition_that_was_cleaned() -> None:
+    """Offsets have gaps there; the golden store has a cleaned run."""
+    golden = Cli(GOLDEN)
+    found = golden("dump-log", "orders/0", "--rows", "-o", "json").json["batches"]
+    read = golden(
+        *("consume", "orders", "--partition", 0, "--from-beginning", "--timeout-ms", 0, "--metadata"),
+        *("--isolation-level", "read_uncommitted"),
+    ).rows
+    assert [row["_offset"] for batch in found for row in batch["rows"]] == [row["_offset"] for row in read]
+    assert all(
+        batch["base_offset"] <= row["_offset"] <= batch["last_offset"] for batch in found for row in batch["rows"]
+    )
+
+
 def test_a_path_may_begin_with_the_store(full: Cli) -> None:
     path = paths(full, "orders/0/*.index")[0]
     said = full("dump-log", path).out

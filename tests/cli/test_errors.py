@@ -24,6 +24,7 @@ from txlog.core.records import StoreConstants, StoreDescriptor
         (errors.NotAStoreError, 2),
         (errors.FencedError, 3),
         (errors.InvalidProducerIdMappingError, 3),
+        (errors.InvalidProducerEpochError, 3),
         (errors.CorruptLogError, 4),
         (errors.MissingObjectError, 4),
         (errors.RetriableError, 5),
@@ -34,7 +35,7 @@ from txlog.core.records import StoreConstants, StoreDescriptor
         (errors.TxlogError, 1),
     ],
 )
-def test_the_exit_status_is_that_of_the_group(error: type[errors.TxlogError], status: int) -> None:
+def test_the_exit_status_tells_the_next_move(error: type[errors.TxlogError], status: int) -> None:
     assert exit_status(error("x")) == status
 
 
@@ -204,7 +205,7 @@ def test_a_directory_that_is_no_store(cli: Cli) -> None:
     (cli.root / "notes.txt").write_text("hello")
     for command in [("topics", "list"), ("topics", "create", "orders")]:
         message = cli.fails(*command)
-        assert "'notes.txt' for one, and no txlog.json: it is not a txlog store" in message
+        assert "holds 'notes.txt', and no txlog.json: it is not a txlog store" in message
     assert [path.name for path in cli.root.iterdir()] == ["notes.txt"]
 
 

@@ -149,7 +149,7 @@ def test_transactions_describe(seen: Cli) -> None:
 
 def test_transactions_find_hanging(seen: Cli) -> None:
     assert seen("transactions", "find-hanging").lines == [
-        "No transaction has been open and quiet for longer than 15 min."
+        "No transaction has been open and quiet for longer than 15 min. A lower --max-transaction-timeout shows younger ones."
     ]
     (found,) = seen("transactions", "find-hanging", "--max-transaction-timeout", 0, "-o", "json").json
     assert (found["transactional_id"], found["topic"], found["partition"], found["first_offset"]) == (

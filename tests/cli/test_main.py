@@ -54,6 +54,12 @@ def test_every_command_has_help(group: str) -> None:
         assert "<bool>" not in help_text
 
 
+def test_paragraphs_of_help_are_wrapped_once() -> None:
+    assert (
+        "\n that meets such a transaction in a partition that it writes" in run("transactions", "expire", "--help").out
+    )
+
+
 @pytest.mark.parametrize(
     "command", [["--help"], ["topics", "--help"], ["consume", "--help"], ["--version"], ["nonsense"]]
 )

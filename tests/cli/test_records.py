@@ -109,7 +109,7 @@ def test_a_version_that_was_committed_is_skipped(cli: Cli, store: Store) -> None
     version = ("produce", "orders", "--transactional-id", "loader", "--txn-version")
     assert cli(*version, 3, stdin=ALL).status == 0
     assert cli(*version, 3, stdin=ALL).out == (
-        "Skipped: 'loader' has committed txn.version 3 or a higher one; nothing was written.\n"
+        "Skipped: 'loader' has committed txn.version 3 or a higher one; nothing of this run is visible.\n"
     )
     document = cli(*version, 2, "-o", "json", stdin=ALL).json
     assert (document["skipped"], document["records"], document["partitions"]) == (True, 0, [])
@@ -128,11 +128,10 @@ def test_staged_rows_have_no_offset_yet(cli: Cli, store: Store) -> None:
 def test_a_second_instance_fences_the_first(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     decode = records.decode_rows
 
-    def with_a_rival(*args: Any) -> Iterator[dict[str, Any]]:
-        for number, row in enumerate(decode(*args)):
-            if number == 3:
-                store.admin().fence("loader")
-            yield row
+    def with_a_rival(*args: Any, first: int) -> Iterator[dict[str, Any]]:
+        if first == 4:
+            store.admin().fence("loader")
+        return decode(*args, first=first)
 
     monkeypatch.setattr(records, "decode_rows", with_a_rival)
     message = cli.fails("produce", "orders", "--transactional-id", "loader", "--batch", 1, status=3, stdin=ALL)

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from tests.client.world import ORDERS, orders, rows_of, tp
-from txlog.client.admin import AbortedRange, OffsetReset
+from txlog.client.admin import OffsetReset
+from txlog.core.records import AbortedTxn
 from txlog.errors import (
+    CommitFailedError,
     ConcurrentTransactionsError,
     GroupIdNotFoundError,
     InvalidConfigurationError,
@@ -185,7 +187,7 @@ def test_partition_is_described(world, store):
     assert [s.aborted_txns for s in described.segments] == [0, 1]
     assert all(s.bytes > 0 and s.files == 1 for s in described.segments)
     assert described.aborted == (
-        AbortedRange(producer_id=producer.producer_id, first_offset=3, last_offset=4, last_stable_offset=5),
+        AbortedTxn(producer_id=producer.producer_id, first_offset=3, last_offset=4, last_stable_offset=5),
     )
     assert (described.sealed_end, described.last_stable_offset, described.log_end_offset) == (5, 5, 6)
     assert (described.tail_batches, described.tail_records) == (1, 1)
@@ -256,7 +258,8 @@ def test_offsets_of_a_group_are_reset(world, store):
     assert admin.plan_reset("g", spec="latest")[0].after == 10
     assert admin.plan_reset("g", shift_by=3)[0].after == 3
     assert admin.plan_reset("g", shift_by=-3)[0].after == 0
-    assert admin.plan_reset("g", shift_by=99)[0].after == 10
+    (beyond,) = admin.plan_reset("g", shift_by=99)
+    assert (beyond.after, beyond.asked) == (10, 99)
     assert admin.plan_reset("g", spec=world.clock.now_ms() + 1)[0].after == 10
     assert admin.plan_reset("new", [("orders", 1)], "latest")[0].before is None
     admin.reset_offsets("new", {("orders", 1): 0})
@@ -280,10 +283,54 @@ def test_resets_that_cannot_be(store):
         lambda: admin.delete_group("g"),
     ):
         with pytest.raises(
-            InvalidRequestError, match=r"group 'g' is in use by member 'c-\w+'.*close that consumer first"
+            InvalidRequestError, match=r"group 'g' is in use by member 'c-\w+', which joined 20.*force=True"
         ):
             call()
     consumer.close()
+
+
+def test_a_member_that_was_killed_is_removed_and_fenced(world, store):
+    killed = store.consumer("orders", group_id="g", client_id="c", enable_auto_commit=False)
+    killed.commit({ORDERS_0: 0})
+    admin = world.open().admin()
+    member = admin.describe_group("g").member_id
+    with pytest.raises(InvalidRequestError, match="is in use by member"):
+        admin.reset_offsets("g", {ORDERS_0: 0}, dry_run=True)
+    assert admin.reset_offsets("g", {ORDERS_0: 0}, force=True, dry_run=True) == (member,)
+    assert admin.describe_group("g").state == "STABLE"
+    assert admin.remove_members("g") == (member,)
+    assert admin.remove_members("g") == ()
+    described = admin.describe_group("g")
+    assert (described.state, described.generation, described.offsets[0].committed) == ("EMPTY", 2, 0)
+    with pytest.raises(
+        CommitFailedError, match="the group has no member now: another consumer joined, or this one was"
+    ):
+        killed.commit({ORDERS_0: 5})
+    killed.close()
+    assert admin.describe_group("g").generation == 2
+    with pytest.raises(GroupIdNotFoundError):
+        admin.remove_members("nobody")
+
+
+def test_a_rival_that_joins_during_a_forced_reset_is_removed_too(world, store, monkeypatch):
+    """What the reset was decided on has changed when its record is written: it is decided anew."""
+    store.consumer(group_id="g").commit({ORDERS_0: 0})
+    rivals = []
+    put = world.memory.put_if_absent
+
+    def join_first(path, data):
+        if path.startswith("__consumer_offsets") and not rivals:
+            rivals.append(None)  # its own record goes through
+            rivals[0] = world.open().consumer("orders", group_id="g", client_id="r", enable_auto_commit=False)
+        return put(path, data)
+
+    admin = world.open().admin()
+    monkeypatch.setattr(world.memory, "put_if_absent", join_first)
+    (removed,) = admin.reset_offsets("g", {ORDERS_0: 0}, force=True)
+    assert removed.startswith("r-")
+    with pytest.raises(CommitFailedError):
+        rivals[0].commit({ORDERS_0: 5})
+    rivals[0].close()
 
 
 def test_reset_over_undecided_conditional_offsets_is_refused(world, store):

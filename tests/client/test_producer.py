@@ -266,7 +266,7 @@ def test_delivery_timeout_ends_the_tries_and_says_that_nobody_knows(world, store
     future = producer.send("orders", orders(1), partition=0)
     error = future.exception(timeout=30)
     assert isinstance(error, OutcomeUnknownError)
-    assert "1 rows for orders-0" in str(error)
+    assert "1 row for orders-0" in str(error)
     assert "may have been written" in str(error)
     with pytest.raises(OutcomeUnknownError, match="orders-0"):
         producer.close()
@@ -420,7 +420,7 @@ def test_closed_producer_refuses(store):
 
 def test_compacted_topic_wants_a_key_in_every_row(store):
     store.create_topic("latest", ORDERS, config={"cleanup.policy": "compact", "key.columns": "name"})
-    missing = r"'latest' is compacted: row 1 has no key \(name is null\), 1 rows"
+    missing = r"'latest' is compacted: row 1 has no key \(name is null\), 1 row in all"
     with store.producer() as producer, pytest.raises(SchemaMismatchError, match=missing):
         producer.send("latest", [{"id": 1, "name": "a"}, {"id": 2}])
 

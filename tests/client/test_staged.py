@@ -6,13 +6,12 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import ORDERS, orders, tp
-from txlog.client.coordinator import merge_parts
 from txlog.client.groups import GroupOffsets
 from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import StagedFiles
 from txlog.core.groups import OffsetsCondition
-from txlog.core.records import OffsetEntry, OffsetValue, StagedPart
+from txlog.core.records import OffsetValue
 from txlog.core.state import PartitionState
 from txlog.errors import (
     CommitFailedError,
@@ -106,20 +105,6 @@ def test_offsets_ride_along(world, store):
     txn.commit(staged(store, txn, 3), offsets=[right])
     assert world.read() == [1, 3]
     assert store.consumer(group_id="g").committed(source)[source].offset == 8
-
-
-def test_parts_of_a_partition_are_merged():
-    def offset(value, partition=0, group="g"):
-        return OffsetEntry(group=group, topic="t", partition=partition, value=OffsetValue(offset=value))
-
-    parts = merge_parts(
-        [
-            StagedPart(topic="o", partition=3, entries=(offset(1), offset(2, 1))),
-            StagedPart(topic="empty", partition=0),
-            StagedPart(topic="o", partition=3, entries=(offset(5), offset(6, group="f"))),
-        ]
-    )
-    assert parts == (StagedPart(topic="o", partition=3, entries=(offset(6, group="f"), offset(5), offset(2, 1))),)
 
 
 def test_parts_of_different_schemas_cannot_be_one_batch(world, store):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pyarrow as pa
@@ -63,6 +64,16 @@ def test_empty_location_becomes_a_store_with_its_first_topic(tmp_path):
     store.close()
 
 
+def test_store_is_named_by_a_path_object_or_below_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with txlog.open(tmp_path / "log") as store:
+        store.create_topic("orders", ORDERS)
+        # What another process opens, a task of Spark for one.
+        assert store.runtime.url == f"file://{tmp_path}/log"
+    with txlog.open("~/log") as store:
+        assert [topic.name for topic in store.topics()] == ["orders"]
+
+
 def test_nothing_is_written_to_an_empty_location_without_a_topic(world):
     store = world.open()
     empty = "memory:// is empty, there is no store yet"
@@ -90,7 +101,7 @@ def test_nothing_is_written_to_an_empty_location_without_a_topic(world):
 
 def test_directory_that_is_no_store(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(NotAStoreError, match=r"holds 1 objects or folders, 'notes.txt' for one, and no txlog.json"):
+    with pytest.raises(NotAStoreError, match=r"holds 'notes.txt', and no txlog.json: it is not"):
         txlog.open(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == ["notes.txt"]
 
@@ -244,6 +255,58 @@ def test_topic_that_cannot_be(world, store, arguments, error, message):
     with pytest.raises(error, match=message):
         store.create_topic(**{"name": "t", "schema": ORDERS, **arguments})
     assert world.memory.list("") == before
+
+
+def test_topic_that_exists_is_left_as_it_is(world, store):
+    made = store.create_topic("t", ORDERS, partitions=3, config={"segment.batches": 7}, if_not_exists=True)
+    before = world.memory.list("t/")
+    asked = pa.schema([ORDERS.field("name"), ORDERS.field("id")])
+    for again in (
+        store.create_topic("t", ORDERS, partitions=3, config={"segment.batches": 7}, if_not_exists=True),
+        store.create_topic("t", asked, if_not_exists=True),
+        world.open().create_topic("t", ORDERS, partitions=9, config={"segment.batches": 2}, if_not_exists=True),
+    ):
+        assert again == made
+    assert world.memory.list("t/") == before
+    with pytest.raises(TopicExistsError):
+        store.create_topic("t", ORDERS, partitions=3)
+    grown = store.alter_topic("t", add_columns=pa.schema([("price", pa.float64())]))
+    assert store.create_topic("t", ORDERS, if_not_exists=True) == grown
+    store.delete_topic("t")
+    assert store.create_topic("t", ORDERS, partitions=3, if_not_exists=True).topic_id != made.topic_id
+
+
+def test_topic_without_a_schema_is_asked_for_again(store):
+    made = store.create_topic("t", if_not_exists=True)
+    assert store.create_topic("t", if_not_exists=True) == made
+
+
+@pytest.mark.parametrize(
+    ("schema", "what"),
+    [
+        (pa.schema([*ORDERS, ("price", pa.float64())]), "it has no column 'price'"),
+        (pa.schema([ORDERS.field("id"), ("name", pa.binary())]), "its column 'name' is string, and binary was asked for"),
+        (pa.schema([("id", pa.int64()), ORDERS.field("name")]), "its column 'id' is int64 not null, and int64 was asked for"),
+        (pa.schema([ORDERS.field("name")]), r"its column 'id' \(int64 not null\) was not asked for, and takes no null"),
+        (None, "it has no column 'key'"),
+    ],
+)  # fmt: skip
+def test_topic_that_exists_with_other_columns_is_an_error(store, schema, what):
+    before = store.topic("orders")
+    with pytest.raises(
+        SchemaMismatchError,
+        match=f"topic 'orders' exists already, with another schema: {what}. Its columns are id int64 not null, name string. Ask",
+    ):
+        store.create_topic("orders", schema, if_not_exists=True)
+    assert store.topic("orders") == before
+
+
+def test_topic_is_made_once_by_many_at_a_time(world):
+    stores = [world.open() for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda store: store.create_topic("t", ORDERS, 2, if_not_exists=True), stores))
+    assert len({topic.topic_id for topic in made}) == 1
+    assert [topic.version for topic in made] == [0] * 8
 
 
 def test_topic_is_altered(world, store):

@@ -240,6 +240,14 @@ def test_version_that_cannot_be(store, version):
         producer.begin_transaction(version)
 
 
+def test_the_scope_of_a_version_is_text_of_bounded_length(store):
+    with store.producer("loader") as producer:
+        producer.begin_transaction()
+        with pytest.raises(InvalidRequestError, match=r"is no scope of a txn.version: expected text of 1 to 1000"):
+            producer.commit_transaction(version=TxnVersion(version=1, scope="q" * 1001))
+        producer.abort_transaction()
+
+
 # -- a second instance ------------------------------------------------------------------------------------------------
 
 
@@ -395,7 +403,7 @@ def test_failed_send_makes_the_commit_raise_and_abort_mends_it(world, store):
     producer.init_transactions()
     producer.begin_transaction()
     good, bad = producer.send("orders", orders(1), partition=0), producer.send("orders", orders(2), partition=1)
-    with pytest.raises(TransactionAbortableError, match=r"'loader'.*1 rows for orders-1 could not be written"):
+    with pytest.raises(TransactionAbortableError, match=r"'loader'.*1 row for orders-1 could not be written"):
         producer.commit_transaction()
     assert good.result().base_offset == 0
     assert isinstance(bad.exception(), TransactionAbortableError)

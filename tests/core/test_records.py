@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -30,6 +32,7 @@ from txlog.core.records import (
     SchemaField,
     SegmentIndex,
     Snapshot,
+    StagedList,
     StagedObject,
     StagedPart,
     StoreConstants,
@@ -54,7 +57,7 @@ def tuples(of: st.SearchStrategy[object], max_size: int = 3) -> st.SearchStrateg
     return st.lists(of, max_size=max_size).map(tuple)
 
 
-file_fields = {
+file_fields: dict[str, st.SearchStrategy[Any]] = {
     "path": texts,
     "rows": counts,
     "bytes": counts,
@@ -70,48 +73,57 @@ group_values = st.builds(
     GroupValue, generation=int64, member_id=texts, client_id=texts, topics=tuples(texts), updated_at=int64
 )
 group_entries = st.builds(GroupEntry, group=texts, value=st.none() | group_values)
+staged_parts = st.builds(
+    StagedPart,
+    topic=texts,
+    partition=offsets,
+    schema_id=int64,
+    files=tuples(data_files),
+    entries=tuples(offset_entries),
+)
 transactions = st.builds(
     TransactionMetadata,
     transactional_id=texts,
     producer_id=int64,
     producer_epoch=int64,
+    last_epoch=int64,
     last_outcome=st.sampled_from([None, "commit", "abort"]),
-    state=st.sampled_from(["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"]),
+    state=st.sampled_from(get_args(records.TransactionState)),
     timeout_ms=int64,
     partitions=tuples(st.builds(TopicPartition, texts, offsets)),
-    staged=tuples(
-        st.builds(
-            StagedPart,
-            topic=texts,
-            partition=offsets,
-            schema_id=int64,
-            files=tuples(data_files),
-            entries=tuples(offset_entries),
-        ),
-        2,
-    ),
+    staged=tuples(staged_parts, 2),
     staged_object=st.none() | st.builds(StagedObject, name=texts, bytes=counts, digest=texts),
+    started_at=int64,
+    updated_at=int64,
     txn_scope=texts,
     txn_version=int64,
     write_id=texts,
 )
 entries = offset_entries | group_entries | st.builds(TransactionEntry, key=texts, value=st.none() | transactions)
+batch_fields: dict[str, st.SearchStrategy[Any]] = {
+    "base_offset": offsets,
+    "records": counts,
+    "kind": st.sampled_from(get_args(records.BatchKind)),
+    "producer_id": int64,
+    "producer_epoch": int64,
+    "base_sequence": int64,
+    "transactional": st.booleans(),
+    "timestamp": int64,
+}
 commits = st.builds(
     CommitRecord,
-    base_offset=offsets,
-    records=counts,
-    kind=st.sampled_from(["data", "commit", "abort", "log_start", "expire"]),
-    producer_id=int64,
-    producer_epoch=int64,
-    base_sequence=int64,
-    transactional=st.booleans(),
-    timestamp=int64,
+    **batch_fields,
     segment_base=offsets,
     schema_id=int64,
     files=tuples(data_files),
     entries=tuples(entries),
     write_id=texts,
     previous=texts,
+    coordinator_epoch=int64,
+    first_offset=int64,
+    last_stable_offset=int64,
+    log_start_offset=int64,
+    deleted_version=int64,
     expired=tuples(int64),
 )
 indexes = st.builds(
@@ -120,23 +132,10 @@ indexes = st.builds(
     end_offset=offsets,
     generation=counts,
     files=tuples(st.builds(IndexedFile, **file_fields, schema_id=int64, offset_column=st.booleans())),
-    entries=tuples(
-        st.builds(
-            IndexEntry,
-            base_offset=offsets,
-            records=counts,
-            kind=st.sampled_from(["data", "commit", "abort", "log_start", "expire"]),
-            producer_id=int64,
-            producer_epoch=int64,
-            base_sequence=int64,
-            transactional=st.booleans(),
-            timestamp=int64,
-            file=st.none() | int64,
-            first_row=counts,
-        )
-    ),
+    entries=tuples(st.builds(IndexEntry, **batch_fields, file=st.none() | int64, first_row=counts)),
     aborted_txns=counts,
     last_digest=texts,
+    last_stable_offset=offsets,
 )
 txn_indexes = st.builds(
     TxnIndex,
@@ -165,6 +164,7 @@ snapshots = st.builds(
     Snapshot,
     offset=offsets,
     log_start_offset=offsets,
+    deleted_version=int64,
     last_timestamp=int64,
     last_digest=texts,
     producers=tuples(
@@ -173,7 +173,10 @@ snapshots = st.builds(
             producer_id=int64,
             producer_epoch=int64,
             last_sequence=int64,
+            last_offset=int64,
             timestamp=int64,
+            coordinator_epoch=int64,
+            txn_first_offset=int64,
             batches=tuples(
                 st.builds(BatchMetadata, base_sequence=int64, last_sequence=int64, base_offset=offsets, timestamp=int64)
             ),
@@ -216,6 +219,7 @@ objects = st.one_of(
     snapshots,
     topics,
     stores,
+    st.builds(StagedList, staged=tuples(staged_parts)),
 )
 
 
@@ -260,7 +264,6 @@ class TestCommitRecord:
     def test_a_control_batch_without_rows_takes_one_offset(self, kind: records.BatchKind) -> None:
         marker = msgspec.structs.replace(RECORD, kind=kind, records=0, base_sequence=-1)
         assert (marker.span, marker.end_offset, marker.last_offset, marker.last_sequence) == (1, 11, 10, -1)
-        assert marker.is_control
 
     def test_a_commit_with_rows_takes_none_for_itself(self) -> None:
         commit = msgspec.structs.replace(RECORD, kind="commit", base_sequence=-1)

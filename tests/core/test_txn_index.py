@@ -156,6 +156,6 @@ class TestCheck:
     @pytest.mark.parametrize("expected", [0, 2])
     def test_the_index_announces_how_many(self, expected: int) -> None:
         with pytest.raises(
-            CorruptRecordError, match=f"holds 1 aborted transactions, and the index announces {expected}"
+            CorruptRecordError, match=f"holds 1 aborted transaction, and the index announces {expected}"
         ):
             check_txn_index(TxnIndex(aborted=(txn(1, 0, 30, 5),)), self.NAME, self.PATH, expected=expected)

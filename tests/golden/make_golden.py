@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from txlog.core import envelope, names, records
@@ -35,6 +36,7 @@ from txlog.core.records import (
     IndexEntry,
     OffsetValue,
     SchemaField,
+    StagedList,
     StagedObject,
     StagedPart,
     StoreConstants,
@@ -45,7 +47,6 @@ from txlog.core.state import PartitionState
 from txlog.core.transactions import Judgement, TxnVersion, judge_end
 from txlog.protocol import append, groups, load, read, seal, table, topics, transactions
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.transactions import StagedList
 from txlog.storage.arrow_schema import conform, encode_ipc, to_arrow
 from txlog.storage.driver import Driver
 from txlog.storage.local import LocalObjectStore
@@ -214,10 +215,12 @@ class Story:
         for entry in (entry for index in indexes for entry in index.entries):
             if not entry.records or _is_aborted(entry, aborted):
                 continue
-            entries.append(_replace(entry, file=0, first_row=first_row))
+            entries.append(msgspec.structs.replace(entry, file=0, first_row=first_row))
             first_row += entry.records
         assert first_row == file.rows
-        indexed = IndexedFile(**_fields(file), schema_id=self.topics["orders"].schema_id, offset_column=True)
+        indexed = IndexedFile(
+            **msgspec.structs.asdict(file), schema_id=self.topics["orders"].schema_id, offset_column=True
+        )
         index = records.SegmentIndex(
             base_offset=0,
             end_offset=MERGED_END,
@@ -409,14 +412,6 @@ def _is_aborted(entry: IndexEntry, aborted: Sequence[AbortedTxn]) -> bool:
         txn.producer_id == entry.producer_id and txn.first_offset <= entry.base_offset <= txn.last_offset
         for txn in aborted
     )
-
-
-def _replace(entry: IndexEntry, **changes: Any) -> IndexEntry:
-    return IndexEntry(**{**_fields(entry), **changes})
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 def _draw() -> Program[int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from tests.support import list_names
+from tests.support import drive, list_names
 from txlog.core import envelope, names
 from txlog.core.append_rules import BatchDraft, RollPolicy
 from txlog.core.effects import (
@@ -622,30 +622,27 @@ class Cost:
 
 def measure(cluster: Cluster, program: Program[T]) -> tuple[T, Cost]:
     """Runs a program and counts."""
-    cost, answer, error = Cost(), None, None
-    while True:
-        try:
-            effect = program.send(answer) if error is None else program.throw(error)
-        except StopIteration as stop:
-            return stop.value, cost
-        answer, error = None, None
-        try:
-            if isinstance(effect, Gather):
-                runs = [measure(cluster, child) for child in effect.programs]
+    cost = Cost()
+
+    def answer(effect: Effect) -> Any:
+        nonlocal cost
+        match effect:
+            case Gather(programs):
+                runs = [measure(cluster, child) for child in programs]
                 together = Cost()
                 for _, child_cost in runs:
                     together = together.beside(child_cost)
                 cost = cost.then(together)
-                answer = tuple(value for value, _ in runs)
-                continue
-            if isinstance(effect, Get):
+                return tuple(value for value, _ in runs)
+            case Get():
                 cost = cost.then(Cost(gets=1, rounds=1))
-            elif isinstance(effect, List):
+            case List():
                 cost = cost.then(Cost(lists=1, rounds=1))
-            elif isinstance(effect, PutIfAbsent):
+            case PutIfAbsent():
                 cost = cost.then(Cost(puts=1, rounds=1, put_rounds=1))
-            elif isinstance(effect, Delete | WriteRows):
+            case Delete() | WriteRows():
                 cost = cost.then(Cost(others=1, rounds=1))
-            answer = cluster.perform(effect)
-        except Exception as raised:
-            error = raised
+        return cluster.perform(effect)
+
+    result = drive(program, answer)
+    return result, cost

@@ -226,11 +226,7 @@ class Simulation:
             if not task.done:
                 self.step(name, task)
             if task.done:
-                del self.tasks[name]
-                try:
-                    _ = task.result
-                except (RetriableError, OutcomeUnknownError, FencedError, AbortableError) as error:
-                    self.story.append(f"{name} ended: {error!r}"[:150])
+                self.end(name, task)
             self.weather()
         self.settle()
         self.check()
@@ -249,6 +245,14 @@ class Simulation:
         else:
             program = self.client(kind)
         self.tasks[name] = Task(self.cluster, program)
+
+    def end(self, name: str, task: Task) -> None:
+        """What a client may be told is part of the story; any other error fails the run."""
+        del self.tasks[name]
+        try:
+            _ = task.result
+        except (RetriableError, OutcomeUnknownError, FencedError, AbortableError) as error:
+            self.story.append(f"{name} ended: {error!r}"[:150])
 
     def step(self, name: str, task: Task) -> None:
         fault: Fault | None = None
@@ -279,10 +283,7 @@ class Simulation:
             if isinstance(pending, PutIfAbsent) and pending.path.endswith(".index"):
                 self.sealed_at.setdefault(pending.path, self.cluster.now_ms)
         except Died:
-            del self.tasks[name]
             task.done = True
-            task._error = None
-            self.tasks[name] = task
 
     def weather(self) -> None:
         dice = self.random.random()
@@ -312,16 +313,13 @@ class Simulation:
 
     def settle(self) -> None:
         """Faults end; everybody who is still alive finishes; two new instances recover."""
-        for task in self.tasks.values():
-            if not task.done:
-                task.run()
+        for name, task in list(self.tasks.items()):
+            self.end(name, task.run())
         for transactional_id in ("x", "y"):
             process = Process(self.cluster, transactional_id, self.ctx)
             process.do(process.init())
         self.look()
-        while self.cluster.in_flight:
-            path, data = self.cluster.in_flight.pop()
-            self.cluster.objects.setdefault(path, data)
+        self.cluster.land()
         self.cluster.pass_ms(GRACE_MS)
         self.clean()
         for transactional_id in ("x", "y"):
@@ -334,7 +332,6 @@ class Simulation:
         rows = {tp: list(self.cluster.read(tp).values()) for tp in PARTITIONS}
         for tp, words in rows.items():
             assert len(words) == len(set(words)), f"{tp}: a row twice: {words}"
-        committed = 0
         for story in self.stories:
             found = {tp for tp in PARTITIONS if any(word.startswith(f"{story.tag}.") for word in rows[tp])}
             for tp in found:
@@ -346,7 +343,6 @@ class Simulation:
                 assert not found, f"{story}: aborted, and found in {found}"
             elif found:
                 assert found == story.parts, f"{story}: torn: {found}"
-            committed += bool(found) and story.offset is not None
         for word, outcome in self.plain.items():
             if outcome == "acknowledged":
                 assert word in rows[A], f"{word}: acknowledged and lost"

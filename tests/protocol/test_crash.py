@@ -293,19 +293,16 @@ def test_an_idempotent_batch_is_repeated_until_it_is_in(fault: Fault) -> None:
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
-def log_start(cluster: Cluster) -> Any:
-    def append(tp: TopicPartition, version: int) -> Any:
-        return append_log_start(context(), {}, tp, None, version)
-
-    return append
+def log_start(tp: TopicPartition, version: int) -> Any:
+    return append_log_start(context(), {}, tp, None, version)
 
 
-def create(cluster: Cluster) -> Any:
-    return topics.create_topic(context(), "orders", partitions=2, append_log_start=log_start(cluster))
+def create() -> Any:
+    return topics.create_topic(context(), "orders", partitions=2, append_log_start=log_start)
 
 
-def delete(cluster: Cluster) -> Any:
-    return topics.delete_topic(context(), "orders", append_log_start=log_start(cluster))
+def delete() -> Any:
+    return topics.delete_topic(context(), "orders", append_log_start=log_start)
 
 
 @pytest.mark.parametrize("fault", [*CRASHES, *WEATHER, "error"])
@@ -315,18 +312,18 @@ def test_topics_created_and_deleted_with_a_failure_anywhere(fault: Fault, steps:
     words = steps.split()
     for number in range(1, 20):
         cluster = Cluster()
-        cluster.run(create(cluster) if len(words) > 1 else topics.list_topics())
+        cluster.run(create() if len(words) > 1 else topics.list_topics())
         process = Process(cluster)
         process.do(process.init())
         process.do(process.send(A, "open"))
         if len(words) > 2:
-            cluster.run(delete(cluster))
+            cluster.run(delete())
         program = delete if words[-1] == "delete" else create
         with suppress(Died, TxlogError):
-            cluster.run(program(cluster), at(number, fault))
+            cluster.run(program(), at(number, fault))
         cluster.land()
         with suppress(TopicExistsError, UnknownTopicOrPartitionError):
-            cluster.run(program(cluster))
+            cluster.run(program())
         found = cluster.run(topics.list_topics(deleted=True))
         assert [metadata.deleted for metadata in found] == [words[-1] == "delete"]
         assert found[0].number == len(words) - 1
@@ -349,7 +346,7 @@ def test_what_stays_unknown_stays_decidable() -> None:
         try:
             process.do(staged(process))
             known = True
-        except (OutcomeUnknownError, TxlogError):
+        except (OutcomeUnknownError, StorageError):
             known = False
         new = Process(cluster)
         new.do(new.init())

@@ -60,6 +60,10 @@ def expecting(offset: int | None) -> OffsetsCondition:
     return OffsetsCondition(expected={A: offset})
 
 
+def of(member: Any) -> OffsetsCondition:
+    return OffsetsCondition(generation=member.generation, member_id=member.member_id)
+
+
 def join(cluster: Cluster, member: str) -> Any:
     return cluster.run(groups.join_group(context(), {}, "g", member, "client", ("orders",)))[1]
 
@@ -235,9 +239,6 @@ def test_a_wrong_start_is_refused_before_anything_is_pending(cluster: Cluster) -
 def test_131_an_older_generation_is_refused(cluster: Cluster) -> None:
     first = join(cluster, "m1")
     process = started(cluster)
-
-    def of(member: Any) -> OffsetsCondition:
-        return OffsetsCondition(generation=member.generation, member_id=member.member_id)
 
     process.do(process.send_offsets({0: 1}, condition=of(first)))
     process.do(process.commit())
@@ -501,6 +502,127 @@ def test_136_a_tombstone_over_pending_offsets(cluster: Cluster) -> None:
     process.do(process.commit())
     assert cluster.committed() == {}
     cluster.check()
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+FIVE = {A: OffsetValue(offset=5)}
+
+
+def described(cluster: Cluster) -> groups.GroupDescription:
+    return cluster.run(groups.describe_group(context(), {}, "g"))[1]
+
+
+def operators(**how: bool) -> dict[str, Any]:
+    """What an operator may do to a group, each a program."""
+    return {
+        "reset": lambda: groups.reset_offsets(context(), {}, "g", FIVE, **how),
+        "delete": lambda: groups.delete_group(context(), {}, "g", **how),
+    }
+
+
+@pytest.mark.parametrize("call", operators())
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_group_in_use_is_refused_with_the_way_out(cluster: Cluster, call: str, dry_run: bool) -> None:
+    join(cluster, "m1")
+    before = dict(cluster.objects)
+    with pytest.raises(InvalidRequestError, match=r"'g' is in use by member 'm1', which joined 2023-11-14T.*--force"):
+        cluster.run(operators(dry_run=dry_run)[call]())
+    assert cluster.objects == before
+
+
+@pytest.mark.parametrize("call", operators())
+def test_a_dry_run_writes_nothing(cluster: Cluster, call: str) -> None:
+    member = join(cluster, "m1")
+    before = dict(cluster.objects)
+    assert cluster.run(operators(dry_run=True, force=True)[call]())[1] == member
+    cluster.run(groups.leave_group(context(), {}, "g", member.generation, "m1"))
+    assert cluster.run(operators(dry_run=True)[call]())[1] is None
+    assert len(cluster.objects) == len(before) + 1
+
+
+@pytest.mark.parametrize("call", [*operators(), "remove"])
+def test_a_member_that_is_removed_is_fenced(cluster: Cluster, call: str) -> None:
+    member = join(cluster, "m1")
+    process = started(cluster)
+    process.do(process.commit_offsets({0: 3}, condition=of(member)))
+    calls = {**operators(force=True), "remove": lambda: groups.remove_members(context(), {}, "g")}
+    assert cluster.run(calls[call]())[1] == member
+    for program in (process.commit_offsets, process.send_offsets):
+        with pytest.raises(CommitFailedError, match=r"the group has no member now: .* or this one was removed"):
+            process.do(program({0: 4}, condition=of(member)))
+    cluster.run(groups.leave_group(context(), {}, "g", member.generation, "m1"))
+    assert cluster.committed() == {"reset": {0: 5}, "delete": {}, "remove": {0: 3}}[call]
+    if call != "delete":
+        left = described(cluster).member
+        assert left is not None
+        assert (left.generation, left.member_id) == (2, "")
+    process.do(process.commit_offsets({0: 6}, condition=of(join(cluster, "m2"))))
+    with pytest.raises(CommitFailedError):
+        process.do(process.commit_offsets({0: 4}, condition=of(member)))
+
+
+def test_removing_nobody(cluster: Cluster) -> None:
+    with pytest.raises(GroupIdNotFoundError):
+        cluster.run(groups.remove_members(context(), {}, "g"))
+    member = join(cluster, "m1")
+    cluster.run(groups.leave_group(context(), {}, "g", member.generation, "m1"))
+    before = dict(cluster.objects)
+    assert cluster.run(groups.remove_members(context(), {}, "g"))[1] is None
+    assert cluster.objects == before
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_reset_and_a_join_at_once(force: bool) -> None:
+    """Whoever joins is judged at the reset's own slot: offsets are never moved under a member that keeps its group."""
+    outcomes = set()
+
+    def make() -> tuple[Cluster, Task, Task]:
+        cluster = Cluster()
+        reset = groups.reset_offsets(context(), {}, "g", FIVE, force=force)
+        return cluster, Task(cluster, reset), Task(cluster, groups.join_group(context(), {}, "g", "m1", "", ()))
+
+    for cluster, reset, joined in preempted(make):
+        _, member = joined.result
+        committing = groups.commit_offsets(context(), {}, "g", {A: OffsetValue(offset=9)}, of(member))
+        try:
+            _ = reset.result
+        except (InvalidRequestError, ConcurrentTransactionsError) as error:
+            outcomes.add(type(error))
+            assert cluster.committed() == {}
+            cluster.run(committing)
+            continue
+        assert cluster.committed() == {0: 5}
+        kinds = [type(entry).__name__ for record in cluster.records(G) for entry in record.entries]
+        if kinds[0] == "OffsetEntry":
+            outcomes.add("reset, then joined")
+            cluster.run(committing)
+        else:
+            outcomes.add("joined, then removed")
+            assert force
+            with pytest.raises(CommitFailedError):
+                cluster.run(committing)
+    assert outcomes == {
+        "reset, then joined",
+        *(["joined, then removed", ConcurrentTransactionsError] if force else [InvalidRequestError]),
+    }
+
+
+@pytest.mark.parametrize("fault", ["applied", "lost", "late", "hidden retry"])
+def test_a_forced_reset_whose_reply_is_lost_is_one_record(cluster: Cluster, fault: Fault) -> None:
+    join(cluster, "m1")
+    process = Process(cluster, faults=nth_put(1, fault))
+    _, removed = process.do(groups.reset_offsets(context(), {}, "g", FIVE, force=True))
+    cluster.land()
+    assert removed is not None
+    assert cluster.committed() == {0: 5}
+    assert len(cluster.records(G)) == 2
+    cluster.check()
+
+
+def test_a_reset_without_offsets_asks_nothing(cluster: Cluster) -> None:
+    assert cluster.run(groups.reset_offsets(context(), {}, "g", {}, force=True)) == ({}, None)
+    assert cluster.requests == []
 
 
 # -- over time --------------------------------------------------------------------------------------------------------

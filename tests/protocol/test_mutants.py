@@ -241,7 +241,7 @@ MUTANTS = {
         HERE + "transactions.IDLE", frozenset(get_args(TransactionState)), on_transactions.test_a_producer_whose_marker_is_in_but_whose_transaction_is_not_complete_is_kept, "3"
     ),
     "parts of one partition are not merged": Mutant(
-        HERE + "transactions._merged_parts", lambda _, staged: tuple(staged), with_cluster(on_slot.test_two_parts_of_one_partition_are_one_commit), "4.3"
+        HERE + "transactions.merge_parts", tuple, with_cluster(on_slot.test_two_parts_of_one_partition_are_one_commit), "4.3"
     ),
     "rows of a deleted topic are committed": Mutant(
         HERE + "transactions.next_marker", rows_for_the_dead, on_transactions.test_staged_rows_for_a_deleted_topic_are_skipped_and_markers_are_not, "2.6"

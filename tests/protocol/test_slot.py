@@ -3,8 +3,10 @@ writer (DESIGN 2, 2.4, 3)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.protocol.harness import (
@@ -24,12 +26,13 @@ from tests.protocol.harness import (
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Effect, Get, List, PutIfAbsent
-from txlog.core.records import DataFile, StagedPart
+from txlog.core.records import StagedPart
 from txlog.errors import (
     CoordinatorContentionError,
     CorruptRecordError,
     InvalidProducerEpochError,
     InvalidRequestError,
+    InvalidTxnStateError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -39,6 +42,7 @@ from txlog.errors import (
 from txlog.protocol import append, transactions
 from txlog.protocol.table import state_partition
 
+change = msgspec.structs.replace
 SLOT_0 = A.folder + names.batch_name(0)
 
 
@@ -181,7 +185,7 @@ def test_the_loser_takes_the_next_slot(cluster: Cluster) -> None:
     assert cluster.read(A) == {0: "early", 1: "bird", 2: "late"}
 
 
-def test_every_interleaving_of_two_appends(cluster: Cluster) -> None:
+def test_every_interleaving_of_two_appends() -> None:
     """All schedules of two writers of two batches each, by hand: 0 and 1 say who makes the next request."""
     schedules: list[tuple[int, ...]] = [()]
     finished = 0
@@ -505,25 +509,19 @@ def test_a_record_that_readers_would_refuse_is_never_written(cluster: Cluster) -
     process = writer(cluster)
     good = process.draft(A, "a", in_file=True)
     file = good.files[0]
-
-    def changed(**changes: Any) -> DataFile:
-        fields = {name: getattr(file, name) for name in file.__struct_fields__}
-        return DataFile(**{**fields, **changes})
-
     bad: list[dict[str, Any]] = [
         {"records": 0, "files": ()},
         {"records": 2},
-        {"records": 0, "files": (changed(rows=0, row_groups=()),)},
-        {"files": (changed(path="1/rows/" + file.path.split("/")[-1]),)},
-        {"files": (changed(path="../../etc/passwd"),)},
-        {"files": (changed(rows=-1),), "records": -1},
-        {"files": (changed(bytes=2**60),)},
+        {"records": 0, "files": (change(file, rows=0, row_groups=()),)},
+        {"files": (change(file, path="1/rows/" + file.path.split("/")[-1]),)},
+        {"files": (change(file, path="../../etc/passwd"),)},
+        {"files": (change(file, rows=-1),), "records": -1},
+        {"files": (change(file, bytes=2**60),)},
         {"payload": b"rows twice"},
     ]
     for changes in bad:
-        fields = {name: getattr(good, name) for name in BatchDraft.__dataclass_fields__}
         with pytest.raises(InvalidRequestError):
-            process.do(process.append(A, BatchDraft(**{**fields, **changes})))
+            process.do(process.append(A, replace(good, **changes)))
     for offset in (-1, 2**63):
         with pytest.raises(InvalidRequestError):
             process.do(process.commit_offsets({0: offset}))
@@ -561,7 +559,7 @@ def test_a_damaged_slot_is_named_and_not_overwritten(cluster: Cluster) -> None:
     assert cluster.objects[path] == b"garbage"
 
 
-def test_programs_are_deterministic_in_what_they_are_told(cluster: Cluster) -> None:
+def test_programs_are_deterministic_in_what_they_are_told() -> None:
     """Equal answers, equal requests: what the explorer stands on."""
     seen = []
     for _ in range(2):
@@ -606,15 +604,14 @@ def test_staged_parts_are_checked_before_the_decision(cluster: Cluster) -> None:
     process.do(process.init())
     good = process.stage(A, "a")
     file = good.files[0]
-    fields = {name: getattr(file, name) for name in file.__struct_fields__}
 
     def part(**changes: Any) -> StagedPart:
-        return StagedPart(topic="orders", partition=0, files=(DataFile(**{**fields, **changes}),))
+        return StagedPart(topic="orders", partition=0, files=(change(file, **changes),))
 
     huge = StagedPart(
         topic="orders",
         partition=0,
-        files=tuple(DataFile(**{**fields, "statistics": {"1": ("x" * 2000,) * 2 + (0,)}}) for _ in range(1100)),
+        files=(change(file, statistics={"1": ("x" * 2000, "x" * 2000, 0)}),) * 1100,
     )
     bad = [
         part(path=names.rows_file_path(1, process.pid, process.epoch, "0" * 8)),
@@ -623,11 +620,12 @@ def test_staged_parts_are_checked_before_the_decision(cluster: Cluster) -> None:
         part(rows=0, row_groups=()),
         part(rows=-3),
         StagedPart(topic="..", partition=0, files=good.files),
-        StagedPart(topic="orders", partition=0),
     ]
     for each in bad:
         with pytest.raises(InvalidRequestError):
             process.do(process.commit(staged=[each]))
+    with pytest.raises(InvalidTxnStateError, match="never begun"):  # a part of nothing is no part
+        process.do(process.commit(staged=[StagedPart(topic="orders", partition=0)]))
     with pytest.raises(RecordTooLargeError, match="orders-0"):
         process.do(process.commit(staged=[huge]))
     assert len(cluster.records(state_partition(process.ctx, "x"))) == 1  # nothing but the init

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 import pyspark_txlog
 from tests.spark.conftest import ORDERS, Log, rows
@@ -183,8 +187,51 @@ def test_sessions_in_other_time_zones_write_the_same_instant(log: Log) -> None:
     assert [tuple(row) for row in found] == [("2013-01-01 05:00:00", "2013-01-01 05:00:00")]
 
 
+def test_a_stream_is_refused_in_words(log: Log, tmp_path: Path) -> None:
+    log.create()
+    source = log.spark.readStream.format("txlog").option("subscribe", "orders").load(log.url)
+    from_txlog = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "from"))
+    rates = log.spark.readStream.format("rate").load().selectExpr("value AS order_id")
+    to_txlog = rates.writeStream.format("txlog").option("topic", "orders").option("path", log.url)
+    to_txlog = to_txlog.option("checkpointLocation", str(tmp_path / "to"))
+    for query, call in ((from_txlog, "readStream"), (to_txlog, "writeStream")):
+        with pytest.raises(StreamingQueryException) as caught:
+            query.start().awaitTermination(60)
+        assert f'InvalidRequestError: streams are not there yet: format("txlog") has no {call}. ' in str(caught.value)
+        assert "UnboundLocalError" not in str(caught.value)
+        assert "NOT_IMPLEMENTED" not in str(caught.value)
+    assert log.ends() == [(0, 0), (0, 0)]
+
+
+def test_what_the_refusal_of_a_stream_advises(log: Log, tmp_path: Path) -> None:
+    log.create()
+    numbers = tmp_path / "numbers"
+    log.spark.range(5).selectExpr("id AS order_id").write.parquet(str(numbers))
+
+    def write(frame: DataFrame, number: int) -> None:
+        for _ in range(2):
+            log.write(frame, transactional_id="stream", txn_version=number)
+
+    stream = log.spark.readStream.schema("order_id BIGINT").parquet(str(numbers)).writeStream.foreachBatch(write)
+    stream.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "to")).start().awaitTermination(60)
+    assert log.ids() == [0, 1, 2, 3, 4]
+
+
 def test_sql_sees_a_topic_as_a_table(log: Log) -> None:
     log.create()
     log.write(log.frame(0, 10))
     log.read().createOrReplaceTempView("orders")
     assert log.spark.sql("SELECT sum(amount) AS total FROM orders WHERE order_id < 4").collect()[0].total == 3.0
+
+
+def test_without_pyspark_the_import_says_which_extra_is_missing() -> None:
+    # None in sys.modules: what Python makes of a module that is not installed.
+    for hidden in ("pyspark", "pyspark.sql.datasource"):
+        program = f"import sys; sys.modules[{hidden!r}] = None\nimport pyspark_txlog"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert done.stderr.rstrip().endswith(
+            "ModuleNotFoundError: pyspark_txlog needs PySpark 4.2 or newer: pip install 'pyspark-txlog[spark]'"
+        )
+    broken = "import sys; sys.modules['pyspark_txlog.datasource'] = None\nimport pyspark_txlog"
+    done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True)
+    assert "needs PySpark" not in done.stderr

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import txlog
 from pyspark_txlog.demo import command, data, processes, worker
@@ -28,10 +30,13 @@ from pyspark_txlog.demo.proof import Proof, prove
 from pyspark_txlog.demo.show import NOISE, Show, SparkMessages
 from tests.cli.support import run
 from tests.spark.conftest import Log
+from txlog.cli.main import app
+from txlog.client.admin import OffsetInfo
 from txlog.client.store import Store
 from txlog.errors import TxlogError
 
 LOADED_MONTHS = (1, 2)
+FIGURES = [name for name in Proof.__slots__ if name != "topic"]
 CHUNKS_OF_THE_STOPPED, CHUNKS_OF_THE_KILLED = 1, 2
 Row = tuple[Any, ...]
 
@@ -43,7 +48,9 @@ def screen() -> io.StringIO:
 
 
 @pytest.fixture
-def show(screen: io.StringIO) -> Show:
+def show(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> Show:
+    """In a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
     return Show(screen)
 
 
@@ -203,10 +210,11 @@ def test_the_steps_pass_when_all_is_well(log: Store, crew: Crew, show: Show, scr
     text = screen.getvalue()
     assert "held back at 4,913" in text
     assert "ProducerFencedError: transactional.id 'weather-loader'" in text
-    assert "found then: transaction PREPARE_COMMIT, no marker in any of its" in text
+    assert "found then: transaction PREPARE_COMMIT, no marker in 2 partitions of delays" in text
     for ending in (".parquet", ".index", ".txnindex", ".snapshot", ".batch"):
         assert f"{ending}  " in text
-    assert max(map(len, text.splitlines())) <= 120
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
 
 
 @pytest.mark.slow
@@ -326,17 +334,41 @@ def test_the_store_may_be_named_before_and_after_the_command(steps: SimpleNamesp
         env: dict[str, str | None] = {} if "--store" in words else {"TXLOG_STORE": url}
         done = run(*(url if word == "{}" else word for word in words), env=env)
         assert "Everything holds" in done.out
-        assert f"txlog topics list --store {url}" in done.out
+        assert f"txlog topics list --store {url}\n" in done.out
+        assert "rm -r" not in done.out
         assert steps.where == Path(url)
         assert (steps.where / "txlog.json").exists()
 
 
 def test_a_temporary_store_goes_unless_it_is_to_be_kept(steps: SimpleNamespace) -> None:
-    assert "stays at" not in run("demo").out
+    assert "The store stays" not in run("demo").out
     assert not steps.where.exists()
     done = run("demo", "--keep")
-    assert f"The store stays at {steps.where}" in done.out
+    assert "The store stays; look at it:\n" in done.out
+    assert f"   rm -r {steps.where}\n" in done.out
     assert "flights" in run("topics", "list", "--store", str(steps.where)).out
+
+
+@pytest.mark.parametrize("where", ["on PATH", "elsewhere", "another one's on PATH"])
+def test_the_commands_at_the_end_work_as_they_are(
+    steps: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    ours = Path(sys.executable).with_name("txlog")
+    (tmp_path / "bin").mkdir()
+    if where == "on PATH":
+        (tmp_path / "bin" / "txlog").symlink_to(ours)
+    elif where == "another one's on PATH":
+        (tmp_path / "bin" / "txlog").write_text("#!/bin/sh\nexit 9\n")
+        (tmp_path / "bin" / "txlog").chmod(0o755)
+    # The folder's name is one that a shell would take apart, and the terminal is narrower than a command is long.
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("COLUMNS", "40")
+    done = run("demo", "--store", str(tmp_path / "a store & more"))
+    lines = [line.strip() for line in done.out.splitlines() if " --store " in line]
+    assert [line.startswith("txlog ") for line in lines] == [where == "on PATH"] * 3
+    for line in lines[:2]:
+        shown = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
+        assert (shown.returncode, shown.stderr) == (0, "")
 
 
 def test_a_figure_that_is_off_is_status_1_and_the_store_is_kept(steps: SimpleNamespace) -> None:
@@ -345,8 +377,73 @@ def test_a_figure_that_is_off_is_status_1_and_the_store_is_kept(steps: SimpleNam
     done = run("demo", status=1)
     assert "Error: some figures are off" in done.err
     assert "Everything holds" not in done.out
-    assert f"The store stays at {steps.where}" in done.out
+    assert "The demo has failed; why is said below." in done.out
+    assert f"txlog transactions list --store {steps.where}\n" in done.out
+    assert f"   rm -r {steps.where}\n" in done.out
     assert steps.where.exists()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_a_failed_demo_made_is_kept_whatever_failed(
+    steps: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    def fail(show: Show, where: command.Place, log: Store, *_: object) -> list[Proof]:
+        steps.where = Path(where.url)
+        if begun:
+            command.make_topics(show, log)
+        raise RuntimeError("the JVM is gone")
+
+    monkeypatch.setattr(command, "run_steps", fail)
+    done = CliRunner().invoke(app, ["demo", "--keep"])
+    assert repr(done.exception) == "RuntimeError('the JVM is gone')"
+    assert ("The demo has failed" in done.stdout) == begun
+    assert steps.where.exists() == begun
+
+
+def test_no_table_is_cut_at_80_columns(show: Show, screen: io.StringIO) -> None:
+    numbers = iter(range(7_654_321, 8_000_000))
+    topics = ("flights", "weather", "delays")
+    proofs = [Proof(topic=topic, **{name: next(numbers) for name in FIGURES}) for topic in topics]
+    show.proofs(proofs)
+    infos = [
+        OffsetInfo(
+            topic="weather",
+            partition=number,
+            log_start_offset=next(numbers) // 100,
+            last_stable_offset=next(numbers) // 100,
+            log_end_offset=next(numbers) // 100,
+            offset=None,
+            timestamp=None,
+        )
+        for number in range(3)
+    ]
+    counts = [(next(numbers) // 100, next(numbers) // 100) for _ in infos]
+    show.offsets("offsets:", infos, counts)
+    text = screen.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    figures = [f"{getattr(proof, name):,}" for proof in proofs for name in (*FIGURES, "hidden")]
+    figures += [
+        f"{getattr(info, name):,}"
+        for info in infos
+        for name in ("log_start_offset", "last_stable_offset", "log_end_offset")
+    ]
+    figures += [f"{count:,}" for pair in counts for count in pair]
+    words = Counter(re.findall(r"-?[\d,]+|[a-z_]+", text))
+    assert [figure for figure in figures if words[figure] < 1] == []
+    assert {*topics, *FIGURES, "hidden", "partition", "start", "end", "uncommitted"} <= set(words)
+
+
+def test_the_table_in_readme_is_the_demos(show: Show, screen: io.StringIO) -> None:
+    def proof(topic: str, source: int, aborted: int) -> Proof:
+        whole = {"source": source, "read_committed": source, "read_uncommitted": source + aborted, "aborted": aborted}
+        return Proof(topic=topic, lost=0, doubled=0, torn=0, **whole)
+
+    show.proofs([proof("flights", 336_776, 0), proof("weather", 26_115, 1800), proof("delays", 11_864, 0)])
+    shown = [line.strip() for line in screen.getvalue().splitlines()]
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```text\n( +flights.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    assert [line.strip() for line in block.splitlines()] == shown
 
 
 def test_the_figures_as_json(steps: SimpleNamespace) -> None:

@@ -17,9 +17,9 @@ from txlog.storage import arrow_schema
 from txlog.storage.arrow_schema import (
     KAFKA_SHAPE,
     conform,
-    decode_ipc,
     encode_ipc,
     field_id,
+    read_ipc,
     select_fields,
     stored_fields,
     to_arrow,
@@ -410,26 +410,30 @@ def test_wrong_rows_are_refused():
 # -- inline rows ------------------------------------------------------------------------------------------------------
 
 
+def decoded(payload, fields, where="x"):
+    return select_fields(read_ipc(payload, where), fields, where)
+
+
 def test_ipc_there_and_back():
     payload = encode_ipc(rows_table())
-    assert decode_ipc(payload, FIELDS).equals(rows_table())
-    assert stored_fields(arrow_schema.read_ipc(payload, "x").schema, "x") == FIELDS
-    assert decode_ipc(encode_ipc(rows_table().slice(1, 1)), FIELDS).to_pylist() == rows_table().slice(1, 1).to_pylist()
-    assert decode_ipc(encode_ipc(rows_table([])), FIELDS).num_rows == 0
+    assert decoded(payload, FIELDS).equals(rows_table())
+    assert stored_fields(read_ipc(payload, "x").schema, "x") == FIELDS
+    assert decoded(encode_ipc(rows_table().slice(1, 1)), FIELDS).to_pylist() == rows_table().slice(1, 1).to_pylist()
+    assert decoded(encode_ipc(rows_table([])), FIELDS).num_rows == 0
 
 
 def test_older_rows_get_nulls_for_newer_columns():
     old = fields_of(a=pa.int64(), b=pa.string())
     new = core_schema.add_columns(old, fields_of(c=pa.list_(pa.int64())))
     payload = encode_ipc(conform([{"a": 1, "b": "x"}], old, topic="t"))
-    assert decode_ipc(payload, new).to_pylist() == [{"a": 1, "b": "x", "c": None}]
+    assert decoded(payload, new).to_pylist() == [{"a": 1, "b": "x", "c": None}]
 
 
 def test_columns_are_found_by_id():
     old = fields_of(a=pa.int64(), b=pa.int64())
     swapped = tuple(core_schema.SchemaField(id=3 - field.id, name=field.name, type=field.type) for field in old)
     payload = encode_ipc(conform([{"a": 1, "b": 2}], old, topic="t"))
-    assert decode_ipc(payload, swapped).to_pylist() == [{"a": 2, "b": 1}]
+    assert decoded(payload, swapped).to_pylist() == [{"a": 2, "b": 1}]
 
 
 def test_a_foreign_table_without_ids_is_read_by_name():
@@ -440,14 +444,14 @@ def test_a_foreign_table_without_ids_is_read_by_name():
 @pytest.mark.parametrize("payload", [b"", b"junk", b"\xff" * 64])
 def test_junk_is_no_stream(payload):
     with pytest.raises(CorruptRecordError, match=r"orders-0 7\.batch: \d+ bytes are no Arrow stream"):
-        decode_ipc(payload, FIELDS, where="orders-0 7.batch")
+        read_ipc(payload, "orders-0 7.batch")
 
 
 def test_a_cut_off_stream():
     payload = encode_ipc(rows_table())
     for length in range(1, len(payload) - 8, 97):
         try:
-            table = decode_ipc(payload[:length], FIELDS, where="x")
+            table = decoded(payload[:length], FIELDS)
         except CorruptRecordError:
             continue
         # A stream may end after any message; that rows are missing shows in the record's count.

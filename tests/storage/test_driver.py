@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 
+import pyarrow as pa
 import pytest
 
 from tests.storage.processes import in_fork
@@ -25,7 +25,9 @@ from txlog.core.effects import (
     WriteRows,
 )
 from txlog.errors import OutcomeUnknownError, StorageError
+from txlog.storage.arrow_schema import conform, encode_ipc, to_fields
 from txlog.storage.driver import Driver
+from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
@@ -78,9 +80,6 @@ def test_each_effect(driver):
 
 
 def test_rows_are_written(driver):
-    pa = pytest.importorskip("pyarrow")
-    from txlog.storage.arrow_schema import conform, encode_ipc, to_fields
-
     fields = to_fields(pa.schema([("n", pa.int64())]))
     rows = InlineRows(
         payload=encode_ipc(conform([{"n": 1}], fields, topic="t")), base_offset=5, timestamp=1, schema_id=0
@@ -171,13 +170,14 @@ def test_programs_run_at_the_same_time():
 
 def test_the_number_of_threads_is_bounded():
     running, most, lock = [0], [0], threading.Lock()
+    all_four = threading.Barrier(4, timeout=20)
 
     class Watched(MemoryObjectStore):
         def get(self, path):
             with lock:
                 running[0] += 1
                 most[0] = max(most[0], running[0])
-            time.sleep(0.002)
+            all_four.wait()
             with lock:
                 running[0] -= 1
 
@@ -266,8 +266,6 @@ def test_after_closing_programs_still_run():
 
 
 def test_in_a_forked_child(tmp_path):
-    from txlog.storage.local import LocalObjectStore
-
     driver = Driver(LocalObjectStore(str(tmp_path)), SystemClock(), SystemIds(), threads=4)
     assert driver.run(tree(2, 3)) == 9
     assert in_fork(lambda: driver.run(tree(2, 3)) == 9)

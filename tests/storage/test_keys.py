@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from txlog.core.partitioning import murmur2, partition_for
 from txlog.errors import SchemaMismatchError
-from txlog.storage.keys import NO_KEY, check_key_columns, partition_table
+from txlog.storage.keys import NO_KEY, partition_table
 
 
 def expected(keys, partitions=7):
@@ -106,7 +106,3 @@ def test_columns_that_cannot_be_keys():
         partition_table(table, ["k", "f"], 7)
     with pytest.raises(SchemaMismatchError, match="key column 'x' is unknown; the table has f, k"):
         partition_table(table, ["x"], 7)
-    for columns in (["f"], ["k", "x"]):
-        with pytest.raises(SchemaMismatchError):
-            check_key_columns(table.schema, columns)
-    check_key_columns(table.schema, ["k"])

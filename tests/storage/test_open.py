@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path, PurePosixPath
+
 import pytest
 
 from txlog.errors import ClockSkewError, InvalidRequestError, StorageError, UnknownOptionError, UnsupportedStoreError
@@ -29,6 +32,7 @@ def fresh(clock=None):
 
 def test_local_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     for url in (
         f"{tmp_path}/log",
         f"file://{tmp_path}/log",
@@ -36,11 +40,24 @@ def test_local_paths(tmp_path, monkeypatch):
         f"file://localhost{tmp_path}/log/",
         "log",
         "./x/../log",
+        "~/log",
+        Path("log"),
+        Path("~/log"),
+        PurePosixPath(f"{tmp_path}/log"),
     ):
         store = open_object_store(url)
         assert isinstance(store, LocalObjectStore)
         assert store.url == f"file://{tmp_path}/log"
-    assert not (tmp_path / "log").exists()
+    assert open_object_store("./~/log").url == f"file://{tmp_path}/~/log"
+    assert sorted(os.listdir(tmp_path)) == []
+
+
+def test_a_path_object_is_no_url():
+    for path in (Path("s3://bucket/log"), Path("memory://x")):
+        with pytest.raises(
+            InvalidRequestError, match=r"is a PosixPath, which drops a slash of a URL; give a URL as a str"
+        ):
+            open_object_store(path)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,29 @@ if TYPE_CHECKING:
 
 _NESTED = ("list", "map", "struct")
 _TOKEN = re.compile(r"\s*(decimal\(\s*\d+\s*,\s*\d+\s*\)|not\s+null\b|[^\s<>,]+|[<>,])")
+_ELSEWHERE = {
+    "int": ("int32", "int64"),
+    "integer": ("int32", "int64"),
+    "bigint": ("int64",),
+    "long": ("int64",),
+    "smallint": ("int16",),
+    "short": ("int16",),
+    "tinyint": ("int8",),
+    "byte": ("int8",),
+    "float": ("float32", "float64"),
+    "real": ("float32",),
+    "double": ("float64",),
+    "boolean": ("bool",),
+    "bytes": ("binary",),
+    "str": ("string",),
+    "text": ("string",),
+    "varchar": ("string",),
+    "datetime": ("timestamp",),
+    "decimal": ("decimal(p,s)",),
+    "numeric": ("decimal(p,s)",),
+    "array": ("list",),
+}
+"""Names that SQL, Spark and others give to types, and what they are called here; spelling alone would mislead."""
 _CHILD_NAMES = {"list": ("element",), "map": ("key", "value")}
 
 
@@ -94,6 +117,11 @@ def _parse_column(text: str) -> SchemaField:
     return msgspec.structs.replace(field, nullable=False) if flag else field
 
 
+def _meant(type_name: str, known: Sequence[str]) -> str:
+    names = _ELSEWHERE.get(type_name.lower())
+    return nearest(type_name, known) if names is None else f" Did you mean {' or '.join(map(repr, names))}?"
+
+
 class _TypeParser:
     """Recursive descent over a type's text."""
 
@@ -113,7 +141,7 @@ class _TypeParser:
         if type_name not in SCALAR_TYPES and type_name not in _NESTED and parse_decimal(type_name) is None:
             known = [*sorted(SCALAR_TYPES), "decimal(p,s)", *_NESTED]
             raise SchemaMismatchError(
-                f"--column {self._whole!r}: type {type_name!r} is not supported; use one of {', '.join(known)}.{nearest(type_name, known)}"
+                f"--column {self._whole!r}: type {type_name!r} is not supported; use one of {', '.join(known)}.{_meant(type_name, known)}"
             )
         nullable = not (self._peek().startswith("not") and self._next("not null"))
         return SchemaField(id=1, name=name, type=type_name, nullable=nullable, fields=children)

@@ -12,7 +12,7 @@
     consumer-groups list         list of client.admin.GroupInfo
     consumer-groups describe     client.admin.GroupInfo
     consumer-groups reset-offsets ResetDocument
-    consumer-groups delete       DeletionDocument
+    consumer-groups delete       GroupDeletionDocument
     dump-log                     client.dump.DumpedObject, client.dump.PartitionChain
     produce                      ProduceDocument
     consume                      a row a line (see txlog.cli.rows)
@@ -34,7 +34,7 @@ class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Why a command failed."""
 
     error: str
-    """The class, of `txlog.errors`."""
+    """The class, of `txlog.errors`; or `Interrupted`, by a signal."""
     message: str
     status: int
     """The exit status."""
@@ -89,6 +89,15 @@ class DeletionDocument(msgspec.Struct, frozen=True, kw_only=True):
     """False for a dry run: nothing was changed."""
 
 
+class GroupDeletionDocument(DeletionDocument, frozen=True, kw_only=True):
+    """A consumer group that was deleted, or would be."""
+
+    removed_members: tuple[str, ...]
+    """Its members, which --force removes."""
+    refusal: str | None
+    """Of a dry run: why it would be refused, if it would be."""
+
+
 class AbortDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator's abort did."""
 
@@ -116,6 +125,8 @@ class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     before: int | None
     after: int
+    asked: int | None
+    """What was asked for, where the log does not hold it: `after` is its nearer end."""
 
 
 class ResetDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +135,10 @@ class ResetDocument(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     executed: bool
     offsets: tuple[ResetOffset, ...]
+    removed_members: tuple[str, ...]
+    """Members of the group, which --force removes first."""
+    refusal: str | None
+    """Of a dry run: why it would be refused, if it would be."""
 
 
 class ProducedRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,5 +158,5 @@ class ProduceDocument(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     transactional_id: str | None
     skipped: bool
-    """This `txn.version` or a higher one had been committed before: nothing was written."""
+    """This `txn.version` or a higher one had been committed before: nothing of it is visible."""
     partitions: tuple[ProducedRows, ...]

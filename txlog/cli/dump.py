@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -13,7 +14,7 @@ from txlog.cli.options import Session, command
 from txlog.cli.output import NOTHING, Cell, Output, Row, encode_line, struct_table, tabulate
 from txlog.cli.rows import json_value
 from txlog.core import names
-from txlog.core.words import bytes_text, count_text, time_text
+from txlog.core.words import bytes_text, count_text, range_text, time_text
 from txlog.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -39,7 +40,13 @@ def dump_log(
         ),
     ],
     rows: Annotated[
-        bool, typer.Option("--rows", "--print-data-log", metavar="", help="Also the rows that ride inline in a batch.")
+        bool,
+        typer.Option(
+            "--rows",
+            "--print-data-log",
+            metavar="",
+            help="Also the rows: of each batch of a partition, or of a .batch.",
+        ),
     ] = False,
     start_offset: Annotated[
         int,
@@ -57,7 +64,7 @@ def dump_log(
     Checksums are verified; a damaged object is an error that names it.
     """
     # Here and not at the top: it loads the client.
-    from txlog.client.dump import dump_object, dump_partition, parse_partition
+    from txlog.client.dump import dump_object, dump_partition, parse_partition, read_rows
 
     runtime = session.store.runtime
     tp = parse_partition(runtime, path)
@@ -73,8 +80,32 @@ def dump_log(
         for each in chain.batches
         if each.last_offset >= start_offset and (end_offset is None or each.base_offset < end_offset)
     )
-    chain = msgspec.structs.replace(chain, batches=batches)
-    session.out.show(chain, lambda out: _show_chain(out, chain))
+    chain = replace(chain, batches=batches)
+    if not rows:
+        session.out.show(chain, lambda out: _show_chain(out, chain))
+        return
+    first, end = (batches[0].base_offset, batches[-1].last_offset + 1) if batches else (0, 0)
+    with_rows = _with_rows(batches, read_rows(runtime, tp, first, end))
+    if session.out.is_json:
+        chain = replace(chain, batches=tuple(with_rows))
+
+    def text(out: Output) -> None:
+        _show_chain(out, chain)
+        for batch in with_rows:
+            _show_rows(out, batch)
+
+    session.out.show(chain, text)
+
+
+def _with_rows(batches: Sequence[ChainBatch], rows: Iterator[dict[str, Any]]) -> Iterator[ChainBatch]:
+    """The batches with their rows, as JSON has them."""
+    row = next(rows, None)
+    for batch in batches:
+        own = []
+        while row is not None and row["_offset"] <= batch.last_offset:
+            own.append(json_value(row))
+            row = next(rows, None)
+        yield msgspec.structs.replace(batch, rows=own)
 
 
 def _readable(found: DumpedObject) -> DumpedObject:
@@ -137,7 +168,7 @@ def _show_chain(out: Output, chain: PartitionChain) -> None:
         out.table(
             ("base", "end", "generation", "batches", "rows", "aborted", "index"),
             [
-                (s.base_offset, s.end_offset, s.generation, s.batches, s.rows, s.aborted_transactions, s.index)
+                (s.base_offset, s.end_offset, s.generation, s.batches, s.records, s.aborted_txns, s.name)
                 for s in chain.segments
             ],
             empty="",
@@ -147,16 +178,16 @@ def _show_chain(out: Output, chain: PartitionChain) -> None:
         out.table(
             ("producer", "epoch", "since offset", "last append"),
             [
-                (t.producer_id, t.producer_epoch, t.first_offset, time_text(t.last_timestamp))
+                (t.producer_id, t.producer_epoch, t.txn_first_offset, time_text(t.last_timestamp))
                 for t in chain.open_transactions
             ],
             empty="",
         )
-    if chain.aborted_transactions:
+    if chain.aborted:
         out.heading("Aborted transactions")
         out.table(
             ("producer", "from", "to marker", "last stable after"),
-            [(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset) for t in chain.aborted_transactions],
+            [(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset) for t in chain.aborted],
             empty="",
         )
     out.heading("Batches")
@@ -165,6 +196,15 @@ def _show_chain(out: Output, chain: PartitionChain) -> None:
         [_batch_row(each) for each in chain.batches],
         empty="No batches.",
     )
+
+
+def _show_rows(out: Output, batch: ChainBatch) -> None:
+    if not batch.rows:
+        return
+    fate = "" if batch.fate in ("plain", "control") else f", {batch.fate}"
+    out.heading(f"Rows of {range_text(batch.base_offset, batch.last_offset)}{fate}")
+    for row in batch.rows:
+        out.line(encode_line(row).rstrip("\n"))
 
 
 def _batch_row(batch: ChainBatch) -> Row:

@@ -12,10 +12,12 @@ import sys
 import typer
 
 from txlog.cli.documents import ErrorDocument
+from txlog.cli.interrupts import Interrupted
 from txlog.cli.output import OutputFormat, encode_line
 from txlog.errors import (
     CorruptLogError,
     FencedError,
+    InvalidProducerEpochError,
     InvalidRequestError,
     OutcomeUnknownError,
     RetriableError,
@@ -25,6 +27,8 @@ from txlog.errors import (
 _STATUS: tuple[tuple[type[TxlogError], int], ...] = (
     (InvalidRequestError, 2),
     (FencedError, 3),
+    # What fenced it was met in a partition before the coordinator could say so; a race, so the status may not depend on it.
+    (InvalidProducerEpochError, 3),
     (CorruptLogError, 4),
     (RetriableError, 5),
     (OutcomeUnknownError, 5),
@@ -32,7 +36,7 @@ _STATUS: tuple[tuple[type[TxlogError], int], ...] = (
 )
 STATUS_WORDS = (
     "Exit status: 0 done, 2 the call was wrong, 3 fenced by another instance, 4 stored bytes are damaged, "
-    "5 the same call may succeed later, 1 anything else."
+    "5 the same call may succeed later, 1 anything else; 130 ended by Ctrl-C, 143 by SIGTERM."
 )
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
@@ -41,20 +45,29 @@ BROKEN_PIPE = 141
 
 
 def exit_status(error: TxlogError) -> int:
-    """The status of the group that the error belongs to."""
+    """The status of the group that the error belongs to: of the next move."""
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
 def report(error: TxlogError, output: OutputFormat) -> int:
     """Shows an error on the standard error; its exit status."""
-    notes = tuple(getattr(error, "__notes__", ()))
+    status, notes = exit_status(error), _notes(error)
     if output is OutputFormat.JSON:
-        status = exit_status(error)
-        document = ErrorDocument(error=type(error).__name__, message=str(error), status=status, notes=notes)
-        sys.stderr.write(encode_line(document))
+        _write_document(error, status)
     else:
         complain(str(error), *notes)
-    return exit_status(error)
+    return status
+
+
+def report_interrupt(interrupt: Interrupted, output: OutputFormat) -> int:
+    """Says on the standard error what became of the work, if there is something to say; the exit status."""
+    if output is OutputFormat.JSON and str(interrupt):
+        _write_document(interrupt, interrupt.status)
+    elif str(interrupt):
+        sys.stdout.flush()
+        for line in (str(interrupt), *_notes(interrupt)):
+            typer.echo(line, err=True)
+    return interrupt.status
 
 
 def reader_is_gone() -> int:
@@ -70,3 +83,12 @@ def complain(message: str, *notes: str) -> None:
     typer.echo(typer.style("Error: ", fg="red", bold=True) + message, err=True)
     for note in notes:
         typer.echo(note, err=True)
+
+
+def _write_document(error: BaseException, status: int) -> None:
+    document = ErrorDocument(error=type(error).__name__, message=str(error), status=status, notes=_notes(error))
+    sys.stderr.write(encode_line(document))
+
+
+def _notes(error: BaseException) -> tuple[str, ...]:
+    return tuple(getattr(error, "__notes__", ()))

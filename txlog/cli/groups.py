@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txlog.cli.documents import DeletionDocument, ResetDocument, ResetOffset
+from txlog.cli.documents import GroupDeletionDocument, ResetDocument, ResetOffset
 from txlog.cli.offsets import parse_partitions, parse_spec
 from txlog.cli.options import Session, command, group, one_of
-from txlog.cli.output import Output
+from txlog.cli.output import Output, Row
 from txlog.core.names import TopicPartition
 from txlog.core.words import count_text, time_text
 from txlog.errors import InvalidRequestError
@@ -22,6 +23,9 @@ app = group("consumer-groups", "List and describe consumer groups, move their of
 _Group = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group.id.", show_default=False)]
 _GroupOption = Annotated[str | None, typer.Option("--group", hidden=True)]
 _Execute = Annotated[bool, typer.Option("--execute", metavar="", help="Do it; else only say what would be done.")]
+_Force = Annotated[
+    bool, typer.Option("--force", metavar="", help="Remove the member first; if it lives, its next commit fails.")
+]
 
 
 @command(app, "list")
@@ -82,11 +86,13 @@ def reset_offsets(
         int | None,
         typer.Option("--shift-by", metavar="N", help="By so many offsets, back if negative.", show_default=False),
     ] = None,
+    force: _Force = False,
     execute: _Execute = False,
 ) -> None:
     """Move a group's offsets. A dry run, unless --execute is given.
 
-    The group must have no member. Offsets outside of the log are moved to its nearer end.
+    A group with a member is refused, unless --force is given: one that was killed stays a member for ever. Offsets
+    outside of the log are moved to its nearer end.
     """
     name = one_of(group_id, group_option, "group")
     given = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
@@ -104,49 +110,84 @@ def reset_offsets(
         plan = admin.plan_reset(name, partitions, parse_spec(to_datetime, "--to-datetime"))
     else:
         plan = admin.plan_reset(name, partitions, "earliest" if to_earliest else "latest")
-    if execute:
-        admin.reset_offsets(name, plan)
+    removed, refusal = _try(lambda: admin.reset_offsets(name, plan, force=force, dry_run=not execute), execute)
     document = ResetDocument(
         group=name,
         executed=execute,
-        offsets=tuple(ResetOffset(topic=r.topic, partition=r.partition, before=r.before, after=r.after) for r in plan),
+        offsets=tuple(
+            ResetOffset(topic=r.topic, partition=r.partition, before=r.before, after=r.after, asked=r.asked)
+            for r in plan
+        ),
+        removed_members=removed,
+        refusal=refusal,
     )
 
     def text(out: Output) -> None:
-        out.table(
-            ("topic", "partition", "before", "after"),
-            [(r.topic, r.partition, r.before, r.after) for r in document.offsets],
-            empty=f"Group {name!r} has no offsets; name topics with --topic.",
-        )
+        _show_moves(out, document)
         if document.offsets:
             moved = count_text(sum(r.before != r.after for r in document.offsets), "offset")
             out.line()
-            out.line(
-                f"Moved {moved} of group {name!r}."
-                if execute
-                else f"Would move {moved} of group {name!r}. Add --execute to do it."
-            )
+            _show_done(out, document, f"moved {moved} of group {name!r}", f"move {moved} of group {name!r}")
 
     session.out.show(document, text)
 
 
 @command(app, "delete")
 def delete(
-    session: Session, group_id: _Group = None, group_option: _GroupOption = None, execute: _Execute = False
+    session: Session,
+    group_id: _Group = None,
+    group_option: _GroupOption = None,
+    force: _Force = False,
+    execute: _Execute = False,
 ) -> None:
-    """Delete a group and its offsets. A dry run, unless --execute is given."""
+    """Delete a group and its offsets. A dry run, unless --execute is given.
+
+    A group with a member is refused, unless --force is given: one that was killed stays a member for ever.
+    """
     name = one_of(group_id, group_option, "group")
-    found = session.admin.describe_group(name)
-    if execute:
-        session.admin.delete_group(name)
-    what = f"group {name!r}: {count_text(len(found.offsets), 'offset')}"
-    warning = " It has a member, which must be closed first." if found.state == "STABLE" else ""
-    session.out.show(
-        DeletionDocument(kind="group", name=name, executed=execute),
-        lambda out: out.line(
-            f"Deleted {what}." if execute else f"Would delete {what}.{warning} Add --execute to do it."
-        ),
+    admin = session.admin
+    what = f"group {name!r}: {count_text(len(admin.describe_group(name).offsets), 'offset')}"
+    removed, refusal = _try(lambda: admin.delete_group(name, force=force, dry_run=not execute), execute)
+    document = GroupDeletionDocument(
+        kind="group", name=name, executed=execute, removed_members=removed, refusal=refusal
     )
+    session.out.show(document, lambda out: _show_done(out, document, f"deleted {what}", f"delete {what}"))
+
+
+def _try(call: Callable[[], tuple[str, ...]], execute: bool) -> tuple[tuple[str, ...], str | None]:
+    """The members that a change removed; of a dry run also, instead, why the change would be refused."""
+    try:
+        return call(), None
+    except InvalidRequestError as error:
+        if execute:
+            raise
+        return (), str(error)
+
+
+def _show_moves(out: Output, document: ResetDocument) -> None:
+    columns = ["topic", "partition", "before", "after"]
+    rows: list[Row] = [(r.topic, r.partition, r.before, r.after) for r in document.offsets]
+    if any(r.asked is not None for r in document.offsets):
+        columns.append("because")
+        rows = [(*row, _why_moved(r)) for row, r in zip(rows, document.offsets, strict=True)]
+    out.table(columns, rows, empty=f"Group {document.group!r} has no offsets; name topics with --topic.")
+
+
+def _why_moved(row: ResetOffset) -> str | None:
+    if row.asked is None:
+        return None
+    return f"the log has no offset {row.asked}: this is its {'start' if row.asked < row.after else 'end'}"
+
+
+def _show_done(out: Output, document: ResetDocument | GroupDeletionDocument, done: str, would: str) -> None:
+    members = ", ".join(map(repr, document.removed_members))
+    if document.executed:
+        out.line(f"Removed member {members}, and {done}." if members else f"{done[0].upper()}{done[1:]}.")
+        return
+    first = f"remove member {members}, and " if members else ""
+    out.line(f"Would {first}{would}. Add --execute to do it.")
+    if document.refusal is not None:
+        out.line(f"It would be refused: {document.refusal}.")
 
 
 def _partitions(session: Session, topics: list[str] | None) -> list[TopicPartition] | None:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from txlog.cli.errors import reader_is_gone, report
+from txlog.cli.errors import reader_is_gone, report, report_interrupt
+from txlog.cli.interrupts import Interrupted
 from txlog.cli.output import Output, OutputFormat
 from txlog.errors import InvalidRequestError, NotAStoreError, TxlogError
 
@@ -199,11 +200,17 @@ def command(
                     function(session, **given)
             except TxlogError as error:
                 raise typer.Exit(report(error, settings.output)) from error
+            except Interrupted as error:
+                raise typer.Exit(report_interrupt(error, settings.output)) from error
             except BrokenPipeError as error:
                 raise typer.Exit(reader_is_gone()) from error
 
         own = [p for p in inspect.signature(function, eval_str=True).parameters.values() if p.name != "session"]
-        _sign(run, function.__doc__, [_CONTEXT, *(_keyword_only(p) for p in own), *_shared_parameters()])
+        _sign(
+            run,
+            _paragraphs(function.__doc__ or ""),
+            [_CONTEXT, *(_keyword_only(p) for p in own), *_shared_parameters()],
+        )
         app.command(name, cls=Command, rich_help_panel=panel)(run)
         return function
 
@@ -287,6 +294,11 @@ def _hidden(annotation: Any) -> Any:
 
 def _keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _paragraphs(doc: str) -> str:
+    """A docstring with each paragraph on one line: help would keep its line ends, at another width."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(doc).split("\n\n"))
 
 
 def _sign(run: Callable[..., None], doc: str | None, parameters: list[inspect.Parameter]) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from txlog.cli.documents import ProduceDocument, ProducedRows
+from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.lines import Lines, write_lines
 from txlog.cli.offsets import parse_partitions
 from txlog.cli.options import Session, command, one_of, parse_pairs
 from txlog.cli.output import Output
 from txlog.cli.rows import decode_rows, encode_row
+from txlog.clock import Clock
 from txlog.core.names import TopicPartition
 from txlog.core.words import count_text, duration_text
 from txlog.errors import InvalidRequestError, TxlogError
@@ -25,9 +26,16 @@ if TYPE_CHECKING:
 
     from txlog.client import Consumer, Producer
     from txlog.client.batches import RecordMetadata
+    from txlog.client.topics import TopicDescription
 
+_LINGER_MS = 1000
+"""How long a line of a pipe waits for others, to be sent with them."""
+_TYPED_LINGER_MS = 50
+"""Likewise, at a terminal: for no longer than it takes to paste many."""
 _POLL_MS = 500
-"""How long one poll waits when no time-out is asked for; only how soon Ctrl-C is seen depends on it."""
+"""How long one poll waits; only how soon Ctrl-C is seen depends on it."""
+_PRINT_ROWS = 1000
+"""How many rows are printed at a time; those that Ctrl-C interrupts are printed again by the group's next run."""
 
 _METADATA = ("_topic", "_partition", "_offset", "_timestamp")
 
@@ -62,7 +70,7 @@ def produce(
         typer.Option(
             "--txn-version",
             metavar="N",
-            help="Number of the transaction: if the id has committed this or a higher one, nothing is written.",
+            help="Number of the transaction: if the id has committed this or a higher one, the run is skipped.",
             show_default=False,
         ),
     ] = None,
@@ -86,6 +94,9 @@ def produce(
     """Append rows from the standard input, one JSON object a line.
 
     A member a column; binary as text or {"base64": "…"}, dates, timestamps and decimals as text.
+
+    Rows are sent after a second at the latest. Ctrl-C and SIGTERM end the input: what was read is written, but a
+    transaction is aborted.
     """
     name = one_of(topic, topic_option, "topic")
     if batch < 1:
@@ -95,52 +106,94 @@ def produce(
     config = parse_pairs(properties, "--property")
     columns = None if key is None else [column.strip() for column in key.split(",")]
     described = session.store.topic(name)
-    if sys.stdin.isatty():
+    at_terminal = sys.stdin.isatty()
+    if at_terminal:
         typer.echo("One JSON object a line; Ctrl-D ends the input.", err=True)
-        batch = 1
-    rows = decode_rows(sys.stdin.buffer, described.fields, name)
-    tally = _Tally()
     skipped = False
-    try:
-        with session.store.producer(transactional_id, config=config) as producer:
-            if transactional_id is None:
-                _send_all(producer, name, _chunks(rows, batch), columns, partition, tally)
-            else:
-                with producer.transaction(version=txn_version) as transaction:
-                    _send_all(producer, name, _chunks(rows, batch), columns, partition, tally)
-                skipped = transaction.result is not None and transaction.result.skipped
-    except TxlogError as error:
-        if transactional_id is None and tally.written():
-            error.add_note(
-                f"{count_text(tally.written(), 'row')} had been written before; with --transactional-id it is all or nothing"
-            )
-        raise
+    with Interrupts() as interrupts:
+        lines = Lines(
+            sys.stdin.buffer,
+            chunk=batch,
+            linger_ms=_TYPED_LINGER_MS if at_terminal else _LINGER_MS,
+            clock=session.store.runtime.clock,
+            interrupts=interrupts,
+        )
+        feed = _Feed(lines, described, key=columns, partition=partition)
+        try:
+            with session.store.producer(transactional_id, config=config) as producer:
+                if transactional_id is None:
+                    feed.run(producer, soon=True)
+                else:
+                    with producer.transaction(version=txn_version) as transaction:
+                        feed.run(producer, soon=False)
+                        interrupts.check()
+                    skipped = transaction.result is not None and transaction.result.skipped
+        except TxlogError as error:
+            if transactional_id is None and feed.tally.written():
+                error.add_note(
+                    f"{count_text(feed.tally.written(), 'row')} had been written before; with --transactional-id it is all or nothing"
+                )
+            raise
+        except Interrupted as interrupt:
+            raise _aborted(interrupt, transactional_id, feed.rows) from interrupt
     document = ProduceDocument(
         topic=name,
-        records=0 if skipped else tally.written(),
+        records=0 if skipped else feed.tally.written(),
         transactional_id=transactional_id,
         skipped=skipped,
-        partitions=() if skipped else tally.partitions(),
+        partitions=() if skipped else feed.tally.partitions(),
     )
     session.out.show(document, lambda out: _show_produced(out, document, txn_version))
+    if transactional_id is None and interrupts.received is not None:
+        lost = "a line that had not ended was dropped" if lines.cut_off else "nothing was dropped"
+        raise Interrupted(
+            interrupts.received,
+            f"Ended by {interrupts.received.name}: {count_text(document.records, 'row')} written, {lost}.",
+        )
 
 
-def _send_all(
-    producer: Producer,
-    topic: str,
-    chunks: Iterable[list[dict[str, Any]]],
-    key: list[str] | None,
-    partition: int | None,
-    tally: _Tally,
-) -> None:
-    for chunk in chunks:
-        tally.add(producer.send(topic, chunk, key=key, partition=partition))
-    producer.flush()
+def _aborted(interrupt: Interrupted, transactional_id: str | None, rows: int) -> Interrupted:
+    """The same, with what became of the transaction that it ended."""
+    if interrupt.torn:
+        return interrupt
+    notes = getattr(interrupt, "__notes__", ())
+    how = (
+        "could not be aborted now, and will be by its next producer, or after its time-out" if notes else "was aborted"
+    )
+    told = Interrupted(
+        interrupt.received,
+        f"Ended by {interrupt.received.name}: {count_text(rows, 'row')} dropped. The transaction of {transactional_id!r} {how}: nothing "
+        "of it is visible.",
+    )
+    for note in notes:
+        told.add_note(note)
+    return told
 
 
-def _chunks(rows: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    while chunk := list(itertools.islice(rows, size)):
-        yield chunk
+class _Feed:
+    """Sends the rows that lines of JSON say."""
+
+    def __init__(self, lines: Lines, topic: TopicDescription, *, key: list[str] | None, partition: int | None) -> None:
+        self.rows = 0
+        """How many were handed over."""
+        self.tally = _Tally()
+        self._lines = lines
+        self._topic = topic
+        self._key = key
+        self._partition = partition
+
+    def run(self, producer: Producer, *, soon: bool) -> None:
+        """All there are. `soon` has them written wherever the input pauses, so that they are seen, and errors too."""
+        first = 1
+        for chunk in self._lines:
+            rows = list(decode_rows(chunk, self._topic.fields, self._topic.name, first=first))
+            first += len(chunk)
+            if rows:
+                self.rows += len(rows)
+                self.tally.add(producer.send(self._topic.name, rows, key=self._key, partition=self._partition))
+            if soon and len(chunk) < self._lines.chunk:
+                producer.flush()
+        producer.flush()
 
 
 class _Tally:
@@ -190,7 +243,7 @@ class _Tally:
 def _show_produced(out: Output, document: ProduceDocument, txn_version: int | None) -> None:
     if document.skipped:
         out.line(
-            f"Skipped: {document.transactional_id!r} has committed txn.version {txn_version} or a higher one; nothing was written."
+            f"Skipped: {document.transactional_id!r} has committed txn.version {txn_version} or a higher one; nothing of this run is visible."
         )
         return
     if document.partitions:
@@ -260,7 +313,7 @@ def consume(
         ),
     ] = None,
 ) -> None:
-    """Print rows as lines of JSON, one object a row, until Ctrl-C.
+    """Print rows as lines of JSON, one object a row, until Ctrl-C or SIGTERM.
 
     What `consume` prints `produce` reads. Committed rows only, unless --isolation-level says otherwise.
     """
@@ -280,12 +333,16 @@ def consume(
         **parse_pairs(properties, "--property"),
     }
     store = session.store
-    with store.consumer(*(() if chosen else names), group_id=group_id, config=config) as consumer:
+    with (
+        Interrupts() as interrupts,
+        store.consumer(*(() if chosen else names), group_id=group_id, config=config) as consumer,
+    ):
         if chosen:
             consumer.assign(chosen)
         for tp in chosen if offset is not None else ():
             consumer.seek(tp, offset or 0)
-        printed = _print_rows(consumer, max_messages, timeout_ms, metadata=metadata)
+        printer = _Printer(consumer, interrupts, metadata=metadata)
+        printed = printer.run(store.runtime.clock, max_messages, timeout_ms)
     if not printed and timeout_ms is not None and sys.stderr.isatty():
         where = "" if from_beginning or offset is not None else "; --from-beginning shows what is there already"
         typer.echo(f"No rows within {duration_text(timeout_ms)}{where}.", err=True)
@@ -311,26 +368,50 @@ def _reset_policy(from_beginning: bool, offset: int | None) -> dict[str, str]:
     return {"auto.offset.reset": "earliest"} if from_beginning else {}
 
 
-def _print_rows(consumer: Consumer, max_messages: int | None, timeout_ms: int | None, *, metadata: bool) -> int:
-    """Prints rows until there are enough, or none came for too long; how many. Commits behind what was printed."""
-    printed = 0
-    while max_messages is None or printed < max_messages:
-        batch = consumer.poll(_POLL_MS if timeout_ms is None else timeout_ms)
-        if batch is None:
-            if timeout_ms is not None:
+class _Printer:
+    """Prints rows, and commits behind what was printed if the consumer has a group."""
+
+    def __init__(self, consumer: Consumer, interrupts: Interrupts, *, metadata: bool) -> None:
+        self._consumer = consumer
+        self._interrupts = interrupts
+        self._metadata = metadata
+
+    def run(self, clock: Clock, max_messages: int | None, timeout_ms: int | None) -> int:
+        """Until there are enough rows, or none came for too long; how many there were. Raises Interrupted."""
+        printed = 0
+        due_ms = clock.monotonic_ms() + (timeout_ms or 0)
+        while max_messages is None or printed < max_messages:
+            left_ms = _POLL_MS if timeout_ms is None else max(due_ms - clock.monotonic_ms(), 0)
+            batch = self._consumer.poll(min(left_ms, _POLL_MS))
+            self._interrupts.check()
+            if batch is not None:
+                if max_messages is not None:
+                    batch = batch.slice(0, max_messages - printed)
+                self._print(batch)
+                printed += batch.num_rows
+                due_ms = clock.monotonic_ms() + (timeout_ms or 0)
+            elif timeout_ms is not None and clock.monotonic_ms() >= due_ms:
                 break
-            continue
-        if max_messages is not None:
-            batch = batch.slice(0, max_messages - printed)
-        # A line at a time: an unbuffered output would not notice that its reader left in the midst of one large write.
-        sys.stdout.writelines(f"{encode_row(row)}\n" for row in _columns(batch, metadata).to_pylist())
-        sys.stdout.flush()
-        printed += batch.num_rows
-        if consumer.group_id is not None:
-            consumer.commit(_next_offset(batch))
-    if consumer.group_id is not None and (max_messages is None or printed < max_messages):
-        consumer.commit()  # positions may have moved past rows that are not shown
-    return printed
+        if self._consumer.group_id is not None and (max_messages is None or printed < max_messages):
+            self._consumer.commit()  # positions may have moved past rows that are not shown
+        return printed
+
+    def _print(self, batch: pa.RecordBatch) -> None:
+        printed: pa.RecordBatch | None = None
+        interrupt: Interrupted | None = None
+        try:
+            for start in range(0, batch.num_rows, _PRINT_ROWS):
+                part = batch.slice(start, _PRINT_ROWS)
+                self._interrupts.check()
+                rows = _columns(part, self._metadata).to_pylist()
+                write_lines([f"{encode_row(row)}\n" for row in rows], sys.stdout, self._interrupts)
+                printed = part
+        except Interrupted as error:
+            interrupt = error
+        if self._consumer.group_id is not None and printed is not None:
+            self._consumer.commit(_next_offset(printed))
+        if interrupt is not None:
+            raise interrupt
 
 
 def _columns(batch: pa.RecordBatch, metadata: bool) -> pa.RecordBatch:

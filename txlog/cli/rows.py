@@ -73,13 +73,15 @@ def _spell(value: float) -> str:
 # -- in ---------------------------------------------------------------------------------------------------------------
 
 
-def decode_rows(lines: Iterable[bytes], fields: Sequence[SchemaField], topic: str) -> Iterator[dict[str, Any]]:
-    """Lines of JSON as rows of the topic; empty lines are passed over.
+def decode_rows(
+    lines: Iterable[bytes], fields: Sequence[SchemaField], topic: str, *, first: int = 1
+) -> Iterator[dict[str, Any]]:
+    """Lines of JSON, counted from `first`, as rows of the topic; empty lines are passed over.
 
     Raises SchemaMismatchError naming the line and the column, the expected and the found.
     """
     known = {field.name: field for field in fields}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first):
         if not line.strip():
             continue
         where = f"line {number}"

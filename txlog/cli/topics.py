@@ -64,7 +64,8 @@ def create(
     schema: _Schema = None,
     settings: _Set = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", metavar="", help="Do nothing if the topic exists already.")
+        bool,
+        typer.Option("--if-not-exists", metavar="", help="Do nothing if the topic exists already, with these columns."),
     ] = False,
 ) -> None:
     """Create a topic, and the store itself if the location is empty.
@@ -74,14 +75,15 @@ def create(
     name = one_of(topic, topic_option, "topic")
     fields = parse_columns(column, schema)
     config = parse_pairs(settings, "--set")
+    asked = None if fields is None else to_schema(fields)
     store = session.open(may_be_new=True)
     try:
-        made = store.create_topic(name, None if fields is None else to_schema(fields), partitions, config)
+        made = store.create_topic(name, asked, partitions, config)
         done = f"Created topic {name!r} with {count_text(made.partitions, 'partition')}."
     except TopicExistsError:
         if not if_not_exists:
             raise
-        made = store.topic(name)
+        made = store.create_topic(name, asked, partitions, config, if_not_exists=True)
         done = f"Topic {name!r} exists already, with {count_text(made.partitions, 'partition')}; nothing was changed."
     session.out.show(_document(session, made), lambda out: out.line(done))
 

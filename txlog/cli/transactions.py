@@ -92,12 +92,17 @@ def find_hanging(
     ] = None,
     max_transaction_timeout: Annotated[
         int,
-        typer.Option("--max-transaction-timeout", metavar="MINUTES", help="Quiet for longer than this is hanging."),
+        typer.Option(
+            "--max-transaction-timeout",
+            metavar="MINUTES",
+            help="Quiet for longer than this is hanging; 0 shows all that are open.",
+        ),
     ] = 15,
 ) -> None:
     """Find transactions that have been open in a partition for too long, and say what ends each.
 
-    An open transaction holds the last stable offset back, and with it every reader of committed rows.
+    An open transaction holds the last stable offset back, and with it every reader of committed rows. Those whose last
+    row is younger than --max-transaction-timeout are left out.
     """
     if partition is not None and topic is None:
         raise InvalidRequestError("--partition needs --topic")
@@ -139,7 +144,8 @@ def find_hanging(
                 )
                 for each in found
             ],
-            empty=f"No transaction has been open and quiet for longer than {duration_text(max_transaction_timeout * 60_000)}.",
+            empty=f"No transaction has been open and quiet for longer than {duration_text(max_transaction_timeout * 60_000)}."
+            + (" A lower --max-transaction-timeout shows younger ones." if max_transaction_timeout else ""),
         )
 
     session.out.show(found, text)
@@ -193,7 +199,8 @@ def expire(
 ) -> None:
     """Abort what is past its time-out, finish what is decided, forget ids that are idle for too long.
 
-    Nothing that a running producer needs is touched; any writer that meets such a transaction does the same.
+    Nothing that a running producer needs is touched. A producer or a Spark write that meets such a transaction in a
+    partition that it writes ends it too, once that was quiet for 10 s; readers of rows do not.
     """
     if force and transactional_id is None:
         raise InvalidRequestError("--force needs --transactional-id")

@@ -13,6 +13,7 @@ from txlog.client import offsets as lookup
 from txlog.client.coordinator import check_transactional_id
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
 from txlog.client.offsets import OffsetSpec
+from txlog.client.partitions import PartitionDescription, ProducerDescription, SegmentDescription
 from txlog.client.patience import Patience
 from txlog.client.reading import check_isolation
 from txlog.client.runtime import Runtime
@@ -21,7 +22,7 @@ from txlog.client.topics import Topics
 from txlog.config import Layer
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition
-from txlog.core.records import AbortedTxn, OffsetValue, TransactionMetadata, TransactionRow
+from txlog.core.records import GroupValue, OffsetValue, TransactionMetadata, TransactionRow
 from txlog.core.transactions import PREPARED, is_timed_out, may_expire
 from txlog.errors import GroupIdNotFoundError, InvalidRequestError, TransactionalIdNotFoundError
 from txlog.protocol import groups as group_protocol
@@ -30,7 +31,7 @@ from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.groups import GroupDescription
 from txlog.protocol.load import get_fresh_view
-from txlog.protocol.read import ReadPlan, aborted_transactions, end_offset, plan_read
+from txlog.protocol.read import aborted_transactions, end_offset, plan_read
 from txlog.protocol.table import state_partition
 from txlog.protocol.transactions import ExpireResult
 
@@ -83,19 +84,6 @@ class HangingTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerDescription:
-    """What a partition knows of a producer."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_offset: int
-    last_timestamp: int
-    coordinator_epoch: int
-    txn_first_offset: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetInfo:
     """The ends of a partition, and the answer to a look-up."""
 
@@ -108,52 +96,6 @@ class OffsetInfo:
     """What was asked for; None if no row is as new as the time asked for."""
     timestamp: int | None
     """The append time of `offset`, if it was looked up by time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentDescription:
-    """A sealed segment or cleaned run."""
-
-    name: str
-    base_offset: int
-    end_offset: int
-    generation: int
-    batches: int
-    records: int
-    files: int
-    bytes: int
-    aborted_txns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortedRange:
-    """A transaction that was aborted after it had written rows; `[first_offset, last_offset]`, marker included."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDescription:
-    """A partition: its ends, segments, active tail, open and aborted transactions."""
-
-    topic: str
-    partition: int
-    log_start_offset: int
-    last_stable_offset: int
-    log_end_offset: int
-    sealed_end: int
-    boundary: int
-    segments: tuple[SegmentDescription, ...]
-    tail_batches: int
-    tail_records: int
-    tail_bytes: int
-    """Of the tail's commit records and the files that they name."""
-    last_timestamp: int
-    open_transactions: tuple[ProducerDescription, ...]
-    aborted: tuple[AbortedRange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +140,8 @@ class OffsetReset:
     partition: int
     before: int | None
     after: int
+    asked: int | None = None
+    """What was asked for, where the log does not hold it: `after` is its nearer end."""
 
 
 class Admin:
@@ -317,7 +261,7 @@ class Admin:
     def describe_producers(self, topic: str, partition: int) -> tuple[ProducerDescription, ...]:
         """What a partition knows of its producers, by producer id. Raises UnknownTopicOrPartitionError."""
         view = self._view(topic, partition)
-        return tuple(_producer(view, pid) for pid in sorted(view.state.producers))
+        return tuple(ProducerDescription.of(view, pid) for pid in sorted(view.state.producers))
 
     def list_offsets(
         self,
@@ -363,62 +307,16 @@ class Admin:
 
         Raises UnknownTopicOrPartitionError.
         """
-        view = self._view(topic, partition)
-        tp = view.topic_partition
+        tp = self._runtime.partition(topic, partition, 0)
 
-        def program(
-            ctx: Context, views: Views
-        ) -> Program[tuple[Views, tuple[PartitionView, ReadPlan, tuple[AbortedTxn, ...]]]]:
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionDescription]]:
             views, seen = yield from get_fresh_view(ctx, views, tp)
-            seen, plan = yield from plan_read(
-                ctx, seen, seen.state.log_start_offset, None, isolation="read_uncommitted"
-            )
-            seen, aborted = yield from aborted_transactions(
-                ctx, seen, seen.state.log_start_offset, seen.state.next_offset, plan.indexes
-            )
-            return with_view(views, seen), (seen, plan, aborted)
+            start = seen.state.log_start_offset
+            seen, plan = yield from plan_read(ctx, seen, start, None, isolation="read_uncommitted")
+            seen, aborted = yield from aborted_transactions(ctx, seen, start, seen.state.next_offset, plan.indexes)
+            return with_view(views, seen), PartitionDescription.of(seen, plan.indexes, aborted)
 
-        view, plan, aborted = self._session.call(f"describing {tp}", program)
-        indexes = [(name, plan.indexes[name].index) for name in view.walk if name in plan.indexes]
-        tail = [stored.record for stored in view.tail]
-        return PartitionDescription(
-            topic=tp.topic,
-            partition=tp.partition,
-            log_start_offset=view.state.log_start_offset,
-            last_stable_offset=view.state.last_stable_offset,
-            log_end_offset=view.state.next_offset,
-            sealed_end=view.sealed_end,
-            boundary=view.boundary,
-            segments=tuple(
-                SegmentDescription(
-                    name=name.index,
-                    base_offset=index.base_offset,
-                    end_offset=index.end_offset,
-                    generation=index.generation,
-                    batches=len(index.entries),
-                    records=sum(entry.records for entry in index.entries),
-                    files=len(index.files),
-                    bytes=sum(file.bytes for file in index.files),
-                    aborted_txns=index.aborted_txns,
-                )
-                for name, index in indexes
-            ),
-            tail_batches=len(tail),
-            tail_records=sum(record.records for record in tail),
-            tail_bytes=sum(len(stored.data) for stored in view.tail)
-            + sum(file.bytes for record in tail for file in record.files),
-            last_timestamp=view.state.last_timestamp,
-            open_transactions=tuple(_producer(view, entry.producer_id) for entry in view.state.open_transactions),
-            aborted=tuple(
-                AbortedRange(
-                    producer_id=txn.producer_id,
-                    first_offset=txn.first_offset,
-                    last_offset=txn.last_offset,
-                    last_stable_offset=txn.last_stable_offset,
-                )
-                for txn in aborted
-            ),
-        )
+        return self._session.call(f"describing {tp}", program)
 
     def delete_records(self, topic: str, partition: int, before: int | None = None) -> int:
         """Moves a partition's log start to `before`, or behind its last row if None; -> the log start then.
@@ -457,7 +355,8 @@ class Admin:
         shift_by: int | None = None,
     ) -> tuple[OffsetReset, ...]:
         """What resetting a group's offsets would change: to "earliest", "latest", a time (ms) or an OffsetSpec, or by
-        `shift_by` offsets, always within the log. `partitions` None: those that the group has offsets for.
+        `shift_by` offsets, always within the log: what it does not hold is moved to its nearer end, and the answer says
+        so. `partitions` None: those that the group has offsets for.
 
         Raises GroupIdNotFoundError (no partitions named, and no such group), UnknownTopicOrPartitionError,
         InvalidRequestError.
@@ -474,7 +373,9 @@ class Admin:
         lookup.check_exist(self._session, wanted)
         if shift_by is None:
             assert spec is not None
-            after = lookup.resolve(self._session, wanted, _spec(spec), missing="latest", clamp=True)
+            target = _spec(spec)
+            asked = {tp: offset for tp, offset in target.offsets.items() if offset >= 0}
+            after = lookup.resolve(self._session, wanted, target, missing="latest", clamp=True)
         else:
             views = self._session.fresh_views(wanted, "looking up offsets")
             lacking = [str(tp) for tp in wanted if tp not in committed]
@@ -482,51 +383,71 @@ class Admin:
                 raise InvalidRequestError(
                     f"group {group!r} has no offset for {', '.join(lacking)}; shift_by needs one to start from"
                 )
-            after = {
-                tp: lookup.check_range(views[tp], committed[tp].offset + shift_by, "shift_by", clamp=True)
-                for tp in wanted
-            }
+            asked = {tp: committed[tp].offset + shift_by for tp in wanted}
+            after = {tp: lookup.check_range(views[tp], asked[tp], "shift_by", clamp=True) for tp in wanted}
         return tuple(
             OffsetReset(
                 topic=tp.topic,
                 partition=tp.partition,
                 before=value.offset if (value := committed.get(tp)) is not None else None,
                 after=after[tp],
+                asked=offset if (offset := asked.get(tp)) != after[tp] else None,
             )
             for tp in wanted
         )
 
-    def reset_offsets(self, group: str, offsets: Offsets | Sequence[OffsetReset]) -> None:
+    def reset_offsets(
+        self, group: str, offsets: Offsets | Sequence[OffsetReset], *, force: bool = False, dry_run: bool = False
+    ) -> tuple[str, ...]:
         """Commits offsets for a group that no consumer is a member of; what `plan_reset` returned, or any others.
 
-        Raises InvalidRequestError if the group has a member, ConcurrentTransactionsError over undecided offsets,
-        UnknownTopicOrPartitionError.
+        With `force` it has none afterwards: a member is removed in the same write, and its next commit fails. -> the
+        members that were removed. With `dry_run` nothing is written. Raises InvalidRequestError if the group has a
+        member, ConcurrentTransactionsError over undecided offsets, UnknownTopicOrPartitionError.
         """
-        check_group(group)
         values = (
             offset_values(offsets)
             if isinstance(offsets, Mapping)
             else {TopicPartition(r.topic, r.partition): OffsetValue(offset=r.after) for r in offsets}
         )
         lookup.check_exist(self._session, values)
-        self._check_no_member(group)
-        self._commit(group, dict(values), f"resetting the offsets of group {group!r}")
+        return self._reset(group, dict(values), "resetting the offsets", force=force, dry_run=dry_run)
 
-    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Removes a group's offsets for some partitions; the group must have no member. Raises as `reset_offsets`."""
-        self._check_no_member(check_group(group))
+    def delete_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], *, force: bool = False
+    ) -> tuple[str, ...]:
+        """Removes a group's offsets for some partitions. Otherwise as `reset_offsets`."""
         gone = dict.fromkeys((topic_partition(tp) for tp in partitions), None)
-        self._commit(group, gone, f"deleting offsets of group {group!r}")
+        return self._reset(group, gone, "deleting offsets", force=force)
 
-    def delete_group(self, group: str) -> None:
-        """Removes a group without member and without undecided offsets. Raises GroupIdNotFoundError, InvalidRequestError."""
-        self._group(group)
+    def remove_members(self, group: str) -> tuple[str, ...]:
+        """Ends the group's membership (Kafka's removeMembersFromConsumerGroup), as of a consumer that was killed.
+
+        The generation rises, so should a member live after all, its next commit raises CommitFailedError. -> the members
+        that were removed, none if there was none. Raises GroupIdNotFoundError.
+        """
+        self._require_group(group)
         self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
-            return (yield from group_protocol.delete_group(ctx, views, group)), None
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
+            return group_protocol.remove_members(ctx, views, group)
 
-        self._session.call(f"deleting group {group!r}", program)
+        return _ids(self._session.call(f"removing the member of group {group!r}", program))
+
+    def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> tuple[str, ...]:
+        """Removes a group without undecided offsets and, but with `force`, without a member, whose next commit fails then.
+
+        -> the members that were removed. With `dry_run` nothing is written. Raises GroupIdNotFoundError,
+        InvalidRequestError.
+        """
+        self._require_group(group)
+        if not dry_run:
+            self._runtime.ensure_writable()
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
+            return group_protocol.delete_group(ctx, views, group, force=force, dry_run=dry_run)
+
+        return _ids(self._session.call(f"deleting group {group!r}", program))
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -577,36 +498,39 @@ class Admin:
         tp = self._runtime.partition(topic, partition, 0)
         return self._session.fresh_views([tp], f"looking at {tp}")[tp]
 
-    def _group(self, group: str) -> GroupDescription:
+    def _require_group(self, group: str) -> None:
         check_group(group)
         if self._runtime.descriptor is None:
             raise GroupIdNotFoundError(
                 f"no consumer group {group!r}: {self._runtime.where} is empty, there is no store yet"
             )
 
+    def _group(self, group: str) -> GroupDescription:
+        self._require_group(group)
+
         def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupDescription]]:
             return group_protocol.describe_group(ctx, views, group)
 
         return self._session.call(f"describing group {group!r}", program)
 
-    def _check_no_member(self, group: str) -> None:
-        try:
-            member = self._group(group).member
-        except GroupIdNotFoundError:
-            return
-        if member is not None and member.member_id:
-            raise InvalidRequestError(
-                f"group {group!r} is in use by member {member.member_id!r} (generation {member.generation}); close that consumer first"
-            )
-
-    def _commit(self, group: str, values: Mapping[TopicPartition, OffsetValue | None], what: str) -> None:
+    def _reset(
+        self,
+        group: str,
+        values: Mapping[TopicPartition, OffsetValue | None],
+        what: str,
+        *,
+        force: bool,
+        dry_run: bool = False,
+    ) -> tuple[str, ...]:
+        check_group(group)
         self._runtime.require_store()
-        self._runtime.ensure_writable()
+        if not dry_run:
+            self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
-            return (yield from group_protocol.commit_offsets(ctx, views, group, values)), None
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
+            return group_protocol.reset_offsets(ctx, views, group, values, force=force, dry_run=dry_run)
 
-        self._session.call(what, program)
+        return _ids(self._session.call(f"{what} of group {group!r}", program))
 
     def _group_infos(self, described: Sequence[GroupDescription]) -> tuple[GroupInfo, ...]:
         existing = {found.name: found.partitions for found in Topics(self._runtime).names()}
@@ -650,17 +574,8 @@ def _group_info(group: GroupDescription, views: Mapping[TopicPartition, Partitio
     )
 
 
-def _producer(view: PartitionView, producer_id: int) -> ProducerDescription:
-    entry = view.state.producers[producer_id]
-    return ProducerDescription(
-        producer_id=entry.producer_id,
-        producer_epoch=entry.producer_epoch,
-        last_sequence=entry.last_sequence,
-        last_offset=entry.last_offset,
-        last_timestamp=entry.timestamp,
-        coordinator_epoch=entry.coordinator_epoch,
-        txn_first_offset=entry.txn_first_offset if entry.txn_first_offset >= 0 else None,
-    )
+def _ids(member: GroupValue | None) -> tuple[str, ...]:
+    return () if member is None else (member.member_id,)
 
 
 def _advice(txn: TransactionMetadata | None, tp: TopicPartition, now_ms: int) -> str:
@@ -693,7 +608,6 @@ def _spec(spec: str | int | OffsetSpec) -> OffsetSpec:
 
 
 __all__ = [
-    "AbortedRange",
     "Admin",
     "ExpireResult",
     "GroupInfo",

@@ -31,6 +31,7 @@ from txlog.core.effects import Program
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition, check_topic_name
 from txlog.core.records import GroupValue, OffsetValue
+from txlog.core.words import count_text
 from txlog.errors import (
     IllegalStateError,
     InvalidRequestError,
@@ -70,7 +71,7 @@ class Consumer:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<{self._who} of {self._runtime.where}, {len(self._fetcher.assigned)} partitions>"
+        return f"<{self._who} of {self._runtime.where}, {count_text(len(self._fetcher.assigned), 'partition')}>"
 
     def __enter__(self) -> Self:
         return self

@@ -9,14 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from txlog.client.groups import GroupOffsets, check_text
 from txlog.client.session import Session
 from txlog.core.effects import Program
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
-from txlog.core.records import OffsetEntry, StagedPart, TransactionMetadata
+from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import Skipped, TxnVersion
 from txlog.errors import InvalidRequestError, OutcomeUnknownError, TxlogTimeoutError
 from txlog.protocol import transactions as protocol
@@ -99,7 +97,7 @@ class Coordinator:
         TxnVersionScopeError; OutcomeUnknownError from a commit, TxlogTimeoutError or OutcomeUnknownError from an abort
         (repeat the very same call).
         """
-        parts = merge_parts(staged)
+        parts = tuple(staged)
         written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
@@ -136,41 +134,18 @@ class Coordinator:
         return True
 
 
-def merge_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
-    """One part a partition, in order: files one after the other, of several offsets for one key the last.
-
-    Raises InvalidRequestError if the files of one partition were written with different schemas.
-    """
-    merged: dict[TopicPartition, StagedPart] = {}
-    for part in parts:
-        if not part.files and not part.entries:
-            continue
-        before = merged.get(part.topic_partition)
-        if before is None:
-            merged[part.topic_partition] = part
-            continue
-        if before.schema_id != part.schema_id:
-            raise InvalidRequestError(
-                f"{part.topic_partition}: staged files of schema {before.schema_id} and of schema {part.schema_id} cannot be one batch; "
-                "abort, and write again with the topic's present schema"
-            )
-        entries: dict[tuple[str, str, int], OffsetEntry] = {
-            entry.key: entry for entry in (*before.entries, *part.entries)
-        }
-        merged[part.topic_partition] = msgspec.structs.replace(
-            before, files=(*before.files, *part.files), entries=tuple(entries[key] for key in sorted(entries))
-        )
-    return tuple(merged[tp] for tp in sorted(merged))
-
-
 def check_transactional_id(transactional_id: object) -> str:
     """`transactional_id`, if it can be one; raises InvalidRequestError (kafka-semantics case 3)."""
     return check_text(transactional_id, "transactional.id")
 
 
 def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
-    """A `txn.version` as users give it; raises InvalidRequestError unless it is an integer from 0."""
-    if version is None or isinstance(version, TxnVersion):
+    """A `txn.version` as users give it; raises InvalidRequestError unless it is an integer from 0, or its scope is text."""
+    if version is None:
+        return None
+    if isinstance(version, TxnVersion):
+        if version.scope:
+            check_text(version.scope, "scope of a txn.version")
         return version
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
         raise InvalidRequestError(

@@ -8,15 +8,17 @@ PROTOCOL.md, "Layout" and "Objects".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from txlog.client import reading
+from txlog.client.partitions import PartitionDescription
 from txlog.client.runtime import Runtime
 from txlog.core import envelope, names
-from txlog.core.effects import Gather, Get, Program
+from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
@@ -39,14 +41,12 @@ from txlog.core.records import (
     TxnIndex,
 )
 from txlog.core.schema import describe
-from txlog.core.segments import check_index
-from txlog.core.txn_index import check_txn_index
 from txlog.core.words import bytes_text, count_text, duration_text, range_text, time_text
 from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOrPartitionError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load
-from txlog.protocol.read import ReadIndex, ReadIndexes, aborted_transactions
-from txlog.storage.arrow_schema import read_ipc
+from txlog.protocol.read import ReadIndexes, aborted_transactions, read_index
+from txlog.storage.arrow_schema import OFFSET_COLUMN, read_ipc
 from txlog.storage.object_store import ObjectStore
 
 ObjectKind: TypeAlias = Literal[
@@ -94,7 +94,7 @@ class DumpedObject(msgspec.Struct, frozen=True, kw_only=True):
     """Sentences; the first says what the object is."""
     value: Dumped
     rows: list[dict[str, Any]] | None = None
-    """The rows that ride inline in a batch, if they were asked for."""
+    """The rows of a batch, if they were asked for."""
 
 
 class ChainBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,43 +113,14 @@ class ChainBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The `.batch` or `.index` that names it."""
     rows_in: tuple[str, ...]
     """Files of its rows, relative to the topic's folder; `inline` for rows that ride in the record."""
+    rows: list[dict[str, Any]] | None = None
+    """Its rows with their `_offset`, if they were asked for."""
 
 
-class ChainSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed segment or a current cleaned run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChain(PartitionDescription):
+    """A partition, and its chain of batches from the log start to the end."""
 
-    base_offset: int
-    end_offset: int
-    generation: int
-    index: str
-    batches: int
-    rows: int
-    aborted_transactions: int
-
-
-class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction without a marker in this partition."""
-
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-    last_timestamp: int
-
-
-class PartitionChain(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition's chain, from its log start to its end."""
-
-    topic: str
-    partition: int
-    log_start_offset: int
-    last_stable_offset: int
-    log_end_offset: int
-    sealed_end: int
-    """Below it the log lies in segments; from here on in `.batch` objects."""
-    boundary: int
-    segments: tuple[ChainSegment, ...]
-    open_transactions: tuple[OpenTransaction, ...]
-    aborted_transactions: tuple[AbortedTxn, ...]
     batches: tuple[ChainBatch, ...]
 
 
@@ -159,8 +130,8 @@ class PartitionChain(msgspec.Struct, frozen=True, kw_only=True):
 def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObject:
     """The object at `path`, relative to the store's root or beginning with the store's own URL.
 
-    `rows` also decodes the rows that ride in a batch. Raises InvalidRequestError if the name is none of txlog's or
-    nothing lies there, CorruptRecordError naming a damaged object, UnsupportedStoreError for a newer format.
+    `rows` also reads the rows of a batch. Raises InvalidRequestError if the name is none of txlog's, nothing lies there,
+    or the object has no rows; CorruptRecordError naming a damaged object, UnsupportedStoreError for a newer format.
     """
     store = runtime.store
     path = relative_path(store, path)
@@ -169,6 +140,10 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
         raise InvalidRequestError(
             f"{path!r} is not the name of an object of a txlog store; name one relative to the store's root, as in "
             f"{'orders/0/' + names.batch_name(0)!r}, or a partition, as in 'orders/0', for its whole chain"
+        )
+    if rows and name.kind != "batch":
+        raise InvalidRequestError(
+            f"{path!r} is no partition, as in 'orders/0', and no .batch: only of those can rows be shown"
         )
     if name.kind == "rows":
         try:
@@ -184,7 +159,7 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
         raise _nothing_there(store, path)
     value, payload = envelope.decode(data, _STRUCTS[name.kind], path)
     words = _EXPLAIN[name.kind](name, value)
-    shown = _inline_rows(payload, path) if rows and payload else None
+    shown = _rows_of(runtime, name, value, payload) if rows else None
     return DumpedObject(path=path, kind=name.kind, bytes=len(data), explanation=words, value=value, rows=shown)
 
 
@@ -276,8 +251,13 @@ def _nothing_there(store: ObjectStore, path: str) -> InvalidRequestError:
     return InvalidRequestError(f"{store.url}: there is no {path!r}; its folder holds {shown}")
 
 
-def _inline_rows(payload: bytes, path: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = read_ipc(payload, path).to_pylist()
+def _rows_of(runtime: Runtime, name: _Name, record: CommitRecord, payload: bytes) -> list[dict[str, Any]]:
+    assert name.topic_partition is not None
+    _check_has_rows(name.topic_partition)
+    rows: list[dict[str, Any]] = read_ipc(payload, name.path).to_pylist() if payload else []
+    if record.files:
+        written = read_rows(runtime, name.topic_partition, record.base_offset, record.end_offset)
+        rows = [{column: value for column, value in row.items() if column != OFFSET_COLUMN} for row in written]
     return rows
 
 
@@ -534,6 +514,30 @@ def dump_partition(runtime: Runtime, tp: TopicPartition) -> PartitionChain:
     return chain
 
 
+def read_rows(runtime: Runtime, tp: TopicPartition, start: int, end: int) -> Iterator[dict[str, Any]]:
+    """Rows as they are stored, of open and aborted transactions too, in order: each its `_offset`, then its columns.
+
+    Of `[start, end)`, as far as the log holds it. Raises InvalidRequestError for a topic of txlog's own,
+    CorruptLogError naming a damaged or missing object.
+    """
+    _check_has_rows(tp)
+    view = runtime.run(load(runtime.context(), tp))
+    start, end = max(start, view.state.log_start_offset), min(end, view.state.next_offset)
+    if start >= end:
+        return iter(())
+    planned = reading.plan(runtime, tp.topic, tp.partition, start, end, "read_uncommitted")
+    (task,) = reading.tasks(runtime, [planned], metadata_columns=(OFFSET_COLUMN,), isolation="read_uncommitted")
+    rows = (row for batch in reading.read_task(task, runtime.store) for row in batch.to_pylist())
+    return ({OFFSET_COLUMN: row.pop(OFFSET_COLUMN), **row} for row in rows)
+
+
+def _check_has_rows(tp: TopicPartition) -> None:
+    if tp.topic in names.INTERNAL_TOPICS:
+        raise InvalidRequestError(
+            f"{tp.topic} has no rows but entries; its .batch and .snapshot objects tell them, and a partition of it its batches"
+        )
+
+
 def _check_exists(runtime: Runtime, tp: TopicPartition) -> None:
     if tp.topic not in names.INTERNAL_TOPICS:
         runtime.partition(tp.topic, tp.partition, 0)
@@ -559,67 +563,14 @@ def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:
     raise MissingObjectError(f"{tp}: could not be read in {ctx.max_loads} tries")
 
 
-def _read_index(tp: TopicPartition, name: names.SegmentName) -> Program[ReadIndex]:
-    # As a read of the partition does it; but that refuses internal topics.
-    path = tp.folder + name.index
-    index, _ = envelope.decode((yield from _get(path)), SegmentIndex, path)
-    check_index(index, name, path)
-    if not index.aborted_txns:
-        return ReadIndex(index=index, aborted=())
-    path = tp.folder + name.txnindex
-    txn_index, _ = envelope.decode((yield from _get(path)), TxnIndex, path)
-    check_txn_index(txn_index, name, path, expected=index.aborted_txns)
-    return ReadIndex(index=index, aborted=txn_index.aborted)
-
-
-def _get(path: str) -> Program[bytes]:
-    data: bytes | None = yield Get(path)
-    if data is None:
-        raise MissingObjectError(f"{path}: the log names it, and it is gone; look at it with `txlog dump-log`")
-    return data
-
-
 def _chain(ctx: Context, view: PartitionView) -> Program[PartitionChain]:
     tp = view.topic_partition
-    read = yield Gather(tuple(_read_index(tp, name) for name in view.walk))
+    read = yield Gather(tuple(read_index(tp, name) for name in view.walk))
     indexes: ReadIndexes = dict(zip(view.walk, read, strict=True))
     view, aborted = yield from aborted_transactions(
         ctx, view, view.state.log_start_offset, view.state.next_offset, indexes
     )
-    state = view.state
-    segments = tuple(
-        ChainSegment(
-            base_offset=name.base_offset,
-            end_offset=name.end_offset,
-            generation=name.generation,
-            index=name.index,
-            batches=len(read.index.entries),
-            rows=sum(entry.records for entry in read.index.entries),
-            aborted_transactions=read.index.aborted_txns,
-        )
-        for name, read in indexes.items()
-    )
-    return PartitionChain(
-        topic=tp.topic,
-        partition=tp.partition,
-        log_start_offset=state.log_start_offset,
-        last_stable_offset=state.last_stable_offset,
-        log_end_offset=state.next_offset,
-        sealed_end=view.sealed_end,
-        boundary=view.boundary,
-        segments=segments,
-        open_transactions=tuple(
-            OpenTransaction(
-                producer_id=entry.producer_id,
-                producer_epoch=entry.producer_epoch,
-                first_offset=entry.txn_first_offset,
-                last_timestamp=entry.timestamp,
-            )
-            for entry in state.open_transactions
-        ),
-        aborted_transactions=aborted,
-        batches=tuple(_batches(view, indexes, aborted)),
-    )
+    return PartitionChain.of(view, indexes, aborted, batches=tuple(_batches(view, indexes, aborted)))
 
 
 def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[AbortedTxn]) -> Iterable[ChainBatch]:

@@ -12,6 +12,7 @@ from txlog.client.runtime import check_columns
 from txlog.client.settings import Settings
 from txlog.core.records import TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS
+from txlog.core.words import count_text
 from txlog.errors import SchemaMismatchError
 from txlog.storage.keys import NO_KEY, partition_table
 
@@ -50,5 +51,5 @@ def check_keys(table: pa.Table, topic: TopicMetadata, key_columns: Sequence[str]
     if bool(keyless.any()):
         raise SchemaMismatchError(
             f"topic {topic.topic!r} is compacted: row {int(np.argmax(keyless))} has no key ({', '.join(key_columns)} is null), "
-            f"{int(keyless.sum())} rows in all; expected a key in every row"
+            f"{count_text(int(keyless.sum()), 'row')} in all; expected a key in every row"
         )

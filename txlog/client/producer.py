@@ -2,7 +2,7 @@
 
 Without a transactional.id every send is an append of its own, exactly once. With one, sends belong to the transaction
 that `begin_transaction` opened: eager by default (rows enter the log as they are sent), or staged (at the decision to
-commit). See DESIGN 4, kafka-semantics A-D and 4.9.
+commit). See PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transactions, "Idempotence".
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NoReturn, Self
 
 import pyarrow as pa
 
+from txlog.client import unclosed
 from txlog.client.batches import NO_OFFSET, NO_PARTITION, RecordMetadata, Send
 from txlog.client.coordinator import Coordinator, check_transactional_id, txn_version
 from txlog.client.groups import (
@@ -38,6 +39,7 @@ from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart, TopicMetadata
 from txlog.core.transactions import TxnVersion
+from txlog.core.words import count_text
 from txlog.errors import (
     AbortableError,
     FencedError,
@@ -65,7 +67,9 @@ class TransactionScope:
 class Producer:
     """Writes rows. Thread-safe but for the transaction calls, which belong to one thread; not usable after a fork.
 
-    `close` it, or use it as a context manager: entering initialises transactions, leaving aborts what is open.
+    `close` it, or use it as a context manager: entering initialises transactions, leaving aborts what is open. If a
+    program ends without, rows that wait outside of a transaction still go out, for at most 5 seconds; an open
+    transaction is left to time out. What is lost so, or failed unseen, is logged as an error, with a ResourceWarning.
     """
 
     def __init__(self, runtime: Runtime, call: Layer) -> None:
@@ -92,6 +96,7 @@ class Producer:
         self._version: TxnVersion | None = None
         self._offsets: list[GroupOffsets] = []
         self._closed = False
+        unclosed.watch(self)
 
     def __repr__(self) -> str:
         return f"<{self._who} of {self._runtime.where}, {self._state.state}>"
@@ -248,7 +253,8 @@ class Producer:
 
         With a consumer's `group_metadata()` its older instances are fenced; `expected` are the committed offsets that
         the job started from (None: none was). An eager transaction writes them now, as pending; a staged one at its
-        commit, so a staged job calls `init_transactions` before it fetches what it resumes from (PROTOCOL W42). An empty mapping does nothing.
+        commit, so a staged job calls `init_transactions` before it fetches what it resumes from
+        (PROTOCOL.md, "Consumer offsets"). An empty mapping does nothing.
 
         Raises CommitFailedError (a condition does not hold: abort), ConcurrentTransactionsError (another transaction's
         offsets stay undecided: call again or abort), ProducerFencedError, OffsetMetadataTooLargeError, IllegalStateError
@@ -267,16 +273,15 @@ class Producer:
         try:
             # Skipped: this version was committed before; the commit will find that out and say so.
             coordinator.send_offsets(sent, self._version)
-        except FencedError as error:
-            self._fail(error)
-        except AbortableError as error:
+        except (FencedError, AbortableError) as error:
             self._fail(error)
 
     def commit_transaction(self, version: int | TxnVersion | None = None) -> EndResult:
         """Commits; returns when every row and offset is visible to read_committed.
 
         `version` numbers the transaction: one that is not above the id's last committed version is not committed, its
-        rows never show, and the result says `skipped`. An empty transaction without a version writes nothing.
+        rows never show, and the result says `skipped` (PROTOCOL.md, "Transaction versions"). An empty transaction without a
+        version writes nothing.
 
         Raises what a send failed with (then only `abort_transaction` helps), ProducerFencedError, InvalidTxnStateError
         (timed out), TxnVersionScopeError; TxlogTimeoutError if rows still wait (call it again, or abort);
@@ -303,9 +308,7 @@ class Producer:
             self._state.move("COMMITTING")
         try:
             result = coordinator.end(True, staged, wanted)
-        except FencedError as error:
-            self._fail(error)
-        except (AbortableError, InvalidRequestError) as error:
+        except (FencedError, AbortableError, InvalidRequestError) as error:
             self._fail(error)
         with self._lock:
             self._state.move("READY")
@@ -389,8 +392,47 @@ class Producer:
                 self._state.state = "CLOSED"
                 self._sender.stop()
             self._sender.join()
+            unclosed.unwatch(self)
         with self._lock:
             self._raise_first_error("close")
+
+    # -- the end of a program that does not close it (txlog.client.unclosed) ------------------------------------------
+
+    def _hurry_out(self) -> bool:
+        if self._closed or self.transactional_id is not None or os.getpid() != self._process:
+            return True
+        with self._lock:
+            self._sender.hurry()
+            return not self._sender.waiting
+
+    def _left_behind(self) -> str | None:
+        if self._closed or os.getpid() != self._process:
+            return None
+        with self._lock:
+            state, error = self._state.state, self._state.error or self._first_error
+            rows, attempted = self._sender.waiting_rows, self._sender.attempted
+            begun = attempted or bool(rows or self._sender.staged_parts or self._offsets)
+        who = f"{self._who} of {self._runtime.where}: the program ends without close()"
+        failed = f". It had failed: {error}" if error is not None else ""
+        if self.transactional_id is None:
+            late = (
+                f", and {count_text(rows, 'row')} did not get in within {unclosed.FLUSH_MS} ms: they may be lost"
+                if rows
+                else ""
+            )
+            return f"{who}{late}{failed}" if late or failed else None
+        if state == "COMMITTING":
+            return f"{who}, and nobody knows whether its commit was decided: `txlog transactions describe` tells"
+        if state == "FATAL_ERROR":
+            return f"{who}{failed}"
+        if not begun:
+            return None
+        unsent = f" ({count_text(rows, 'row')} of it had yet to be written)" if rows else ""
+        left = (
+            f". It is left to time out (transaction.timeout.ms = {self._config.transaction_timeout_ms}), and holds readers back until "
+            "it is ended; close() would have aborted it at once"
+        )
+        return f"{who}, and its transaction was not committed: nothing of it will be visible{unsent}{left if attempted else ''}{failed}"
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -424,7 +466,7 @@ class Producer:
         return self._sender.wait(lambda: self._sender.idle, deadline_ms)
 
     def _send_conditional(self, coordinator: Coordinator, version: TxnVersion | None) -> None:
-        """Offsets under a condition of a staged transaction: eager, just before PREPARE (DESIGN 4.5)."""
+        """Offsets under a condition of a staged transaction: eager, just before PREPARE (PROTOCOL.md, "Consumer offsets")."""
         conditional = [sent for sent in self._offsets if sent.condition is not None]
         if not conditional:
             return
@@ -433,9 +475,7 @@ class Producer:
         try:
             if not coordinator.send_conditional(conditional, version):
                 self._sender.staged_parts = []
-        except FencedError as error:
-            self._fail(error)
-        except AbortableError as error:
+        except (FencedError, AbortableError) as error:
             self._fail(error)
         self._offsets = [sent for sent in self._offsets if sent.condition is None]
 

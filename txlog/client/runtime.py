@@ -24,7 +24,7 @@ from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import Context
 from txlog.storage.driver import Driver
 from txlog.storage.object_store import ObjectStore
-from txlog.storage.open import open_object_store, probe
+from txlog.storage.open import open_object_store, probe, spell_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ class Runtime:
     @classmethod
     def open(
         cls,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         storage_options: Mapping[str, object] | None = None,
         config: Layer | None = None,
@@ -84,6 +84,7 @@ class Runtime:
         InvalidConfigurationError.
         """
         settings = Settings.load(config, config_file)
+        url = spell_url(url)
         store = object_store if object_store is not None else open_object_store(url, storage_options)
         runtime = cls(store, url=url, storage_options=storage_options, settings=settings, clock=clock, ids=ids)
         runtime.descriptor  # noqa: B018  a location that is no store is refused here, not at the first call

@@ -22,6 +22,7 @@ from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart
+from txlog.core.words import count_text
 from txlog.errors import (
     AbortableError,
     FencedError,
@@ -111,7 +112,7 @@ class Sender:
     def start(self) -> None:
         """Starts the thread at the first rows."""
         if self._thread is None:
-            # A daemon: a program that ends without close() must not hang. Its rows are lost as if it had crashed.
+            # A daemon: a program that ends without close() must not hang. What becomes of its rows: txlog.client.unclosed.
             self._thread = threading.Thread(target=self._run, name="txlog-producer", daemon=True)
             self._thread.start()
 
@@ -119,6 +120,11 @@ class Sender:
     def waiting(self) -> Accumulator:
         """Rows that are not in yet; notify `condition` after a change."""
         return self._waiting
+
+    @property
+    def waiting_rows(self) -> int:
+        """How many rows are not in yet, for all this producer knows."""
+        return sum(batch.rows for batch in self._waiting)
 
     @property
     def idle(self) -> bool:
@@ -386,14 +392,14 @@ class Sender:
         if self.coordinator is not None:
             if isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError):
                 final: Exception = TransactionAbortableError(
-                    f"{self._session.who}: {batch.rows} rows for {batch.tp} could not be written: {error}; abort the transaction and start a new one"
+                    f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written: {error}; abort the transaction and start a new one"
                 )
                 final.__cause__ = error
                 return final
             return error
         if batch.doubtful and not isinstance(error, OutcomeUnknownError):
             unknown = OutcomeUnknownError(
-                f"{self._session.who}: {batch.rows} rows for {batch.tp}: {error}. They may have been written: look before sending them again, "
+                f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp}: {error}. It may have been written all the same: look before sending it again, "
                 "or use a transactional.id"
             )
             unknown.__cause__ = error
@@ -402,7 +408,7 @@ class Sender:
 
     def _late(self, batch: Batch) -> TxlogTimeoutError:
         return TxlogTimeoutError(
-            f"{self._session.who}: {batch.rows} rows for {batch.tp} were not written within delivery.timeout.ms = {self._config.delivery_timeout_ms}"
+            f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} did not get in within delivery.timeout.ms = {self._config.delivery_timeout_ms}"
         )
 
     def _die(self, error: BaseException) -> None:

@@ -21,7 +21,7 @@ from txlog.storage.object_store import ObjectStore
 
 
 def open(  # noqa: A001  users write txlog.open
-    url: str,
+    url: str | os.PathLike[str],
     *,
     storage_options: Mapping[str, object] | None = None,
     config: Layer | None = None,
@@ -30,11 +30,12 @@ def open(  # noqa: A001  users write txlog.open
     ids: IdGenerator | None = None,
     object_store: ObjectStore | None = None,
 ) -> Store:
-    """Opens the store at `url`: a local path, or file://, memory://, s3://, gs://, abfs://.
+    """Opens the store at `url`: a local path (a `pathlib.Path` too; `~` is your home), or file://, memory://, s3://, gs://,
+    abfs://.
 
     An empty or missing location becomes a store with its first topic. `config` holds settings by their dotted names,
     for everything that is made from this store; below it comes the file `config_file`, or the one that TXLOG_CONFIG
-    names (DESIGN 2.6). `clock`, `ids` and `object_store` are for tests and fault injection.
+    names. `clock`, `ids` and `object_store` are for tests and fault injection.
 
     Raises NotAStoreError if something else lies there, UnsupportedStoreError (backend, newer format, unknown feature),
     InvalidConfigurationError, CorruptRecordError. No message holds a credential.
@@ -78,14 +79,24 @@ class Store:
         return self.runtime.where
 
     def create_topic(
-        self, name: str, schema: object = None, partitions: int = 1, config: Mapping[str, object] | None = None
+        self,
+        name: str,
+        schema: object = None,
+        partitions: int = 1,
+        config: Mapping[str, object] | None = None,
+        *,
+        if_not_exists: bool = False,
     ) -> TopicDescription:
         """Creates a topic; without `schema` (a pyarrow.Schema) it has Kafka's record: key, value, headers, timestamp.
 
         Makes the store if the location was empty. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError,
         InvalidConfigurationError, SchemaMismatchError; UnsupportedStoreError and ClockSkewError from the probe.
+
+        With `if_not_exists` a topic that is there already is left exactly as it is, whatever partitions and settings are
+        asked for, and described: so a program may be started again. It must have the columns of `schema`, though (others,
+        nullable, may have been added since): SchemaMismatchError says which it has not.
         """
-        return self._open_topics().create(name, schema, partitions, config)
+        return self._open_topics().create(name, schema, partitions, config, if_not_exists)
 
     def topic(self, name: str) -> TopicDescription:
         """The topic as it is now. Raises UnknownTopicOrPartitionError, naming the most similar one."""
@@ -111,7 +122,7 @@ class Store:
         return self._open_topics().alter(name, config, remove_config, partitions, add_columns)
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic. Its offsets are not given again should the name be made anew (DESIGN 2.6)."""
+        """Deletes a topic. Its offsets are not given again should the name be made anew (PROTOCOL.md, "Topics")."""
         self._open_topics().delete(name)
 
     def producer(

@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from txlog.client.runtime import Runtime
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.errors import SchemaMismatchError
+from txlog.core.schema import KAFKA_FIELDS
+from txlog.core.schema import describe as describe_type
+from txlog.errors import SchemaMismatchError, TopicExistsError
 from txlog.protocol import topics as protocol
 from txlog.protocol.append import append_log_start
 from txlog.storage.arrow_schema import to_arrow, to_fields
@@ -59,15 +61,20 @@ class Topics:
         self._runtime = runtime
 
     def create(
-        self, name: str, schema: object, partitions: int, config: Mapping[str, object] | None
+        self,
+        name: str,
+        schema: object,
+        partitions: int,
+        config: Mapping[str, object] | None,
+        if_not_exists: bool = False,
     ) -> TopicDescription:
-        fields = None if schema is None else to_fields(_schema(schema, name), where=f"topic {name!r}")
+        fields = KAFKA_FIELDS if schema is None else to_fields(_schema(schema, name), where=f"topic {name!r}")
         runtime = self._runtime
         runtime.ensure_writable()
         runtime.make_store()
         ctx = runtime.context()
-        return self._remember(
-            runtime.run(
+        try:
+            made = runtime.run(
                 protocol.create_topic(
                     ctx,
                     name,
@@ -77,7 +84,13 @@ class Topics:
                     append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
                 )
             )
-        )
+        except TopicExistsError:
+            if not if_not_exists:
+                raise
+            found = self.describe(name)
+            _check_serves(found, fields)
+            return found
+        return self._remember(made)
 
     def describe(self, name: str) -> TopicDescription:
         return TopicDescription.of(self._runtime.topic(name, 0))
@@ -122,6 +135,34 @@ class Topics:
     def _remember(self, metadata: TopicMetadata) -> TopicDescription:
         self._runtime.remember_topic(metadata)
         return TopicDescription.of(metadata)
+
+
+def _check_serves(found: TopicDescription, asked: Sequence[SchemaField]) -> None:
+    """Raises SchemaMismatchError unless rows of the columns `asked` are rows of the topic, as they were when it was made so.
+
+    Columns that were added since are nullable, and ask nothing of who does not know them.
+    """
+    theirs = {field.name: field for field in found.fields}
+    missing = [field for field in asked if field.name not in theirs]
+    changed = [
+        field for field in asked if field not in missing and describe_type(field) != describe_type(theirs[field.name])
+    ]
+    names = {field.name for field in asked}
+    needed = [field for field in found.fields if field.name not in names and not field.nullable]
+    if missing:
+        what = f"it has no column {missing[0].name!r}"
+    elif changed:
+        name = changed[0].name
+        what = f"its column {name!r} is {describe_type(theirs[name])}, and {describe_type(changed[0])} was asked for"
+    elif needed:
+        what = f"its column {needed[0].name!r} ({describe_type(needed[0])}) was not asked for, and takes no null"
+    else:
+        return
+    raise SchemaMismatchError(
+        f"topic {found.name!r} exists already, with another schema: {what}. Its columns are "
+        f"{', '.join(f'{field.name} {describe_type(field)}' for field in found.fields)}. Ask for those, add columns by altering the "
+        "topic, or choose another name"
+    )
 
 
 def _schema(given: object, topic: str) -> pa.Schema:

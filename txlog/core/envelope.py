@@ -14,6 +14,7 @@ from typing import TypeVar
 import google_crc32c
 import msgspec
 
+from txlog.core.features import FORMAT_VERSION
 from txlog.errors import CorruptRecordError, UnsupportedStoreError
 
 MAX_OBJECT_BYTES = 64 * 2**20
@@ -21,7 +22,6 @@ MAX_OBJECT_BYTES = 64 * 2**20
 MAX_COMMIT_BYTES = 4 * 2**20
 """A commit object must go by one request, never by a multipart upload (DESIGN 5)."""
 MAX_DEPTH = 24
-MAX_VERSION = 1
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -104,7 +104,7 @@ def _refuse_newer(line: bytes, path: str) -> None:
         version = msgspec.json.decode(_VERSION.decode(line).get("version", msgspec.Raw(b"0")), type=int)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    if version > MAX_VERSION:
+    if version > FORMAT_VERSION:
         raise UnsupportedStoreError(
-            f"{path}: format version {version}, and this txlog reads up to {MAX_VERSION}; upgrade pyspark-txlog to read this store"
+            f"{path}: format version {version}, and this txlog reads up to {FORMAT_VERSION}; upgrade pyspark-txlog to read this store"
         )

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from txlog.errors import UnsupportedStoreError
 
 FORMAT_VERSION = 1
+"""The `version` of every object that is written, and the highest that is read."""
 
 TXN_V2 = "txn-v2"
 """Every end of a transaction bumps the producer's epoch, and its markers carry the new one (KIP-890)."""

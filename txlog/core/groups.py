@@ -48,35 +48,29 @@ def check_commit(
     producer_id: int | None,
 ) -> TxlogError | None:
     """None if the commit may be appended next, else why not. `producer_id` is None for a plain (non-transactional) commit."""
-    if (
-        condition is not None
-        and condition.generation is not None
-        and (wrong := _check_generation(state, group, condition))
-    ):
+    if (wrong := _check_generation(state, group, condition)) is not None:
         return wrong
+    expected = condition.expected if condition is not None else {}
     for entry in entries:
         tp = TopicPartition(entry.topic, entry.partition)
-        others = [
-            (pid, row)
-            for pid, rows in state.pending.items()
-            if pid != producer_id and (row := rows.get(entry.key)) is not None
-        ]
-        expected_known = condition is not None and tp in condition.expected
-        for pid, row in others:
+        for pid, rows in state.pending.items():
+            row = rows.get(entry.key)
+            if row is None or pid == producer_id:
+                continue
             pending_value = row.entry.value
-            if expected_known or (producer_id is None and pending_value is not None and pending_value.conditional):
+            if tp in expected or (producer_id is None and pending_value is not None and pending_value.conditional):
                 return ConcurrentTransactionsError(
                     f"group {group!r}, {tp}: producer {pid} has an undecided transaction with offset "
                     f"{pending_value.offset if pending_value else None} for it; try again when that is decided"
                 )
-        if expected_known:
-            assert condition is not None
-            row_now = state.committed.get(entry.key)
-            found = row_now.entry.value.offset if row_now is not None and row_now.entry.value is not None else None
-            expected = condition.expected[tp]
-            if found != expected:
+        if tp in expected:
+            committed = state.committed.get(entry.key)
+            found = (
+                committed.entry.value.offset if committed is not None and committed.entry.value is not None else None
+            )
+            if found != expected[tp]:
                 return CommitFailedError(
-                    f"group {group!r}, {tp}: the job started from offset {expected}, but {found} is committed now: another job took this range. "
+                    f"group {group!r}, {tp}: the job started from offset {expected[tp]}, but {found} is committed now: another job took this range. "
                     "Abort, read the committed offsets again and start from there"
                 )
     return None
@@ -111,13 +105,21 @@ def judge_join(
     )
 
 
-def _check_generation(state: PartitionState, group: str, condition: OffsetsCondition) -> CommitFailedError | None:
+def _check_generation(
+    state: PartitionState, group: str, condition: OffsetsCondition | None
+) -> CommitFailedError | None:
+    if condition is None or condition.generation is None:
+        return None
     row = state.groups.get(group)
     value = row.entry.value if row is not None else None
     if value is not None and (value.generation, value.member_id) == (condition.generation, condition.member_id):
         return None
-    found = f"generation {value.generation} of member {value.member_id!r}" if value is not None else "no member"
+    found = (
+        f"generation {value.generation} of member {value.member_id!r}"
+        if value is not None and value.member_id
+        else "no member"
+    )
     return CommitFailedError(
         f"group {group!r}: member {condition.member_id!r} of generation {condition.generation} may not commit, the group has {found} now: "
-        "another consumer joined. Abort, subscribe again and go on from the committed offsets"
+        "another consumer joined, or this one was removed. Abort, subscribe again and go on from the committed offsets"
     )

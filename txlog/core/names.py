@@ -108,22 +108,22 @@ class NumberedName:
 
 def batch_name(base_offset: int) -> str:
     """The commit record whose batch starts at `base_offset`."""
-    return f"{base_offset:020d}.batch"
+    return NumberedName("batch", base_offset).name
 
 
 def snapshot_name(offset: int) -> str:
     """The partition's state just before `offset`."""
-    return f"{offset:020d}.snapshot"
+    return NumberedName("snapshot", offset).name
 
 
 def boundary_name(offset: int) -> str:
     """Slots below `offset` may have been deleted."""
-    return f"{offset:020d}.boundary"
+    return NumberedName("boundary", offset).name
 
 
 def clean_name(number: int) -> str:
     """Version `number` of the partition's list of cleaned runs."""
-    return f"{number:020d}.clean"
+    return NumberedName("clean", number).name
 
 
 # -- segments ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from txlog.core import names
+from txlog.core.features import FORMAT_VERSION
 from txlog.core.names import TopicPartition
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -36,7 +37,7 @@ Outcome: TypeAlias = Literal["commit", "abort"]
 class _Object(msgspec.Struct, frozen=True, kw_only=True):
     """A stored object."""
 
-    version: Int64 = 1
+    version: Int64 = FORMAT_VERSION
 
 
 # -- rows in files ----------------------------------------------------------------------------------------------------
@@ -223,10 +224,6 @@ class CommitRecord(_Object, frozen=True, kw_only=True):
     @property
     def last_sequence(self) -> int:
         return self.base_sequence + self.records - 1 if self.base_sequence >= 0 else NO_SEQUENCE
-
-    @property
-    def is_control(self) -> bool:
-        return self.kind != "data"
 
 
 # -- sealed segments --------------------------------------------------------------------------------------------------

@@ -33,6 +33,9 @@ SCALAR_TYPES = frozenset(
 )
 """Besides these: `decimal(p,s)` with 1 <= p <= 38 and 0 <= s <= p, and the nested `list`, `map`, `struct`."""
 
+KEY_TYPES = ("string", "binary", "int16", "int32", "int64", "float64")
+"""Types that Kafka's serializers write, and so can be keys (DESIGN 5)."""
+
 RESERVED_PREFIXES = ("_topic", "_partition", "_offset", "_timestamp")
 """Columns that txlog adds to what is read; no column of a topic may begin so, in any case."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+import msgspec
+
 from txlog.core import names
 from txlog.core.names import SegmentName
 from txlog.core.records import CommitRecord, DataFile, IndexedFile, IndexEntry, SegmentIndex, TxnIndex
@@ -57,20 +59,7 @@ def build_index(
         elif record.payload_bytes:
             file, first_row = inline_number, inline_row
             inline_row += record.records
-        entries.append(
-            IndexEntry(
-                base_offset=record.base_offset,
-                records=record.records,
-                kind=record.kind,
-                producer_id=record.producer_id,
-                producer_epoch=record.producer_epoch,
-                base_sequence=record.base_sequence,
-                transactional=record.transactional,
-                timestamp=record.timestamp,
-                file=file,
-                first_row=first_row,
-            )
-        )
+        entries.append(_entry(record, file, first_row))
     if inline_file is not None:
         # Rows of older schemas are written in the newest one of the segment: columns are only ever added.
         files.append(_indexed(inline_file, max(record.schema_id for record in inline), offset_column=True))
@@ -195,18 +184,23 @@ def _check_entry_rows(index: SegmentIndex, number: int, internal: bool, path: st
         raise CorruptRecordError(f"{path}: entry {number} uses {entry.file} and the next files only in part")
 
 
-def _indexed(file: DataFile, schema_id: int, *, offset_column: bool = False) -> IndexedFile:
-    return IndexedFile(
-        path=file.path,
-        rows=file.rows,
-        bytes=file.bytes,
-        digest=file.digest,
-        footer_digest=file.footer_digest,
-        row_groups=file.row_groups,
-        statistics=file.statistics,
-        schema_id=schema_id,
-        offset_column=offset_column,
+def _entry(record: CommitRecord, file: int | None, first_row: int) -> IndexEntry:
+    return IndexEntry(
+        base_offset=record.base_offset,
+        records=record.records,
+        kind=record.kind,
+        producer_id=record.producer_id,
+        producer_epoch=record.producer_epoch,
+        base_sequence=record.base_sequence,
+        transactional=record.transactional,
+        timestamp=record.timestamp,
+        file=file,
+        first_row=first_row,
     )
+
+
+def _indexed(file: DataFile, schema_id: int, *, offset_column: bool = False) -> IndexedFile:
+    return IndexedFile(**msgspec.structs.asdict(file), schema_id=schema_id, offset_column=offset_column)
 
 
 def _base_offset(entry: IndexEntry) -> int:

@@ -225,8 +225,7 @@ def judge_end(
         if current.state != "ONGOING" and not staged and staged_object is None and version is None:
             return Refused(
                 InvalidTxnStateError(
-                    f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): commit of a transaction "
-                    f"that was never begun; the coordinator's state is {current.state}"
+                    f"{_who(txn)}: commit of a transaction that was never begun; the coordinator's state is {current.state}"
                 )
             )
     return Transit(
@@ -343,8 +342,8 @@ def _answer_retry(current: TransactionMetadata, txn: TransactionMetadata, outcom
             return Done(current)
         return Refused(
             InvalidTxnStateError(
-                f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): its transaction was aborted before it could "
-                f"commit, by its time-out of {current.timeout_ms} ms or by an operator; nothing of it is visible. Close this producer and start again"
+                f"{_who(txn)}: its transaction was aborted before it could commit, by its time-out of "
+                f"{current.timeout_ms} ms or by an operator; nothing of it is visible. Close this producer and start again"
             )
         )
     return AlreadyCommitted(current) if committed else Done(current)
@@ -366,16 +365,19 @@ def _fenced(current: TransactionMetadata, txn: TransactionMetadata, before: str)
     # While PREPARE_ABORT is not finished nobody knows yet whether a time-out or a newer instance began it: fatal only if
     # that instance's own record is there (pitfall P11).
     timed_out = current.last_epoch == txn.producer_epoch and current.state in ("PREPARE_ABORT", "COMPLETE_ABORT")
-    who = f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch})"
     if timed_out:
         return InvalidProducerEpochError(
-            f"{who}: the transaction was aborted before {before}, by its time-out of {current.timeout_ms} ms or by an operator "
+            f"{_who(txn)}: the transaction was aborted before {before}, by its time-out of {current.timeout_ms} ms or by an operator "
             f"(epoch now {current.producer_epoch}); abort it, then start a new one"
         )
     return ProducerFencedError(
-        f"{who} was fenced before {before}: a newer instance of this transactional.id took over with epoch {current.producer_epoch} "
+        f"{_who(txn)} was fenced before {before}: a newer instance of this transactional.id took over with epoch {current.producer_epoch} "
         f"(state {current.state}). Close this producer; only the newest instance may go on"
     )
+
+
+def _who(txn: TransactionMetadata) -> str:
+    return f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch})"
 
 
 def _check_version(current: TransactionMetadata, version: TxnVersion) -> Skipped | Refused | None:

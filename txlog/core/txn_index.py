@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from txlog.core.names import SegmentName
 from txlog.core.records import NO_OFFSET, AbortedTxn, CommitRecord, TxnIndex
+from txlog.core.words import count_text
 from txlog.errors import CorruptRecordError
 
 
@@ -57,7 +58,7 @@ def check_txn_index(txn_index: TxnIndex, name: SegmentName, path: str, *, expect
     """
     if expected is not None and len(txn_index.aborted) != expected:
         raise CorruptRecordError(
-            f"{path}: holds {len(txn_index.aborted)} aborted transactions, and the index announces {expected}"
+            f"{path}: holds {count_text(len(txn_index.aborted), 'aborted transaction')}, and the index announces {expected}"
         )
     last_offset = name.base_offset - 1
     last_stable_offset = 0

@@ -28,6 +28,7 @@ from txlog.core.records import (
 )
 from txlog.core.state import PartitionState
 from txlog.core.transactions import Skipped, TxnVersion
+from txlog.core.words import time_text
 from txlog.errors import (
     ConcurrentTransactionsError,
     GroupIdNotFoundError,
@@ -222,9 +223,79 @@ def describe_group(ctx: Context, views: Views, group: str) -> Program[tuple[View
     raise _no_such_group(group)
 
 
-def delete_group(ctx: Context, views: Views, group: str) -> Program[Views]:
-    """Removes membership and offsets of a group without pending offsets (kafka-semantics case 136)."""
+def reset_offsets(
+    ctx: Context,
+    views: Views,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetValue | None],
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+) -> Program[tuple[Views, GroupValue | None]]:
+    """An operator's commit for a group without a member; a None offset removes it, an empty map is a no-op.
+
+    With `force` a member loses the group in the same record. -> that member. Whoever joins or leaves before the record
+    has its slot is judged anew. With `dry_run` nothing is written. Raises InvalidRequestError (a member, without
+    `force`), ConcurrentTransactionsError (a pending conditional offset; the membership changed: repeat the call).
+    """
+    if not offsets:
+        return views, None
+    views, view = yield from get_fresh_view(
+        ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    )
+    member = _member(view.state, group)
+
+    def check_member(state: PartitionState) -> TxlogError | None:
+        now = _member(state, group)
+        if now is not None and not force:
+            return _in_use(group, now)
+        return _changed(group) if now != member else None
+
+    if wrong := check_member(view.state):
+        raise wrong
+    if dry_run:
+        return views, member
+    now_ms = yield Now()
+    moved = offset_entries(group, {tp: _stamped(tp, value, now_ms, False) for tp, value in offsets.items()})
+    entries: tuple[Entry, ...] = (*_removal(group, member, now_ms), *moved)
+
+    def check(state: PartitionState) -> TxlogError | None:
+        wrong = check_member(state)
+        return wrong or rules.check_commit(state, moved, group=group, condition=None, producer_id=None)
+
+    draft = BatchDraft(records=len(entries), entries=entries)
+    return (yield from _append_entries(ctx, views, group, draft, check)), member
+
+
+def remove_members(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupValue | None]]:
+    """Ends the membership with generation + 1: if the member lives after all, its next commit fails. -> that member.
+
+    Raises GroupIdNotFoundError, ConcurrentTransactionsError (the membership changed: repeat the call).
+    """
     views, description = yield from describe_group(ctx, views, group)
+    member = _held(description.member)
+    if member is None:
+        return views, None
+    entries = _removal(group, member, (yield Now()))
+
+    def check(state: PartitionState) -> TxlogError | None:
+        return None if _member(state, group) == member else _changed(group)
+
+    draft = BatchDraft(records=len(entries), entries=entries)
+    return (yield from _append_entries(ctx, views, group, draft, check)), member
+
+
+def delete_group(
+    ctx: Context, views: Views, group: str, *, force: bool = False, dry_run: bool = False
+) -> Program[tuple[Views, GroupValue | None]]:
+    """Removes membership and offsets of a group without pending offsets (kafka-semantics case 136).
+
+    With `force` also that of a member, whose next commit fails. -> that member. With `dry_run` nothing is written.
+    Raises GroupIdNotFoundError, InvalidRequestError (a member, without `force`; pending offsets),
+    ConcurrentTransactionsError (the group changed: repeat the call).
+    """
+    views, description = yield from describe_group(ctx, views, group)
+    member = _held(description.member)
     entries: tuple[Entry, ...] = (
         *offset_entries(group, dict.fromkeys(description.offsets)),
         *((GroupEntry(group=group, value=None),) if description.member is not None else ()),
@@ -237,19 +308,21 @@ def delete_group(ctx: Context, views: Views, group: str) -> Program[Views]:
             return _no_such_group(group)
         if now.pending:
             return InvalidRequestError(
-                f"group {group!r} has offsets in an undecided transaction; it cannot be deleted before that ends"
+                f"group {group!r} has offsets in an undecided transaction; it cannot be deleted before that ends "
+                "(`txlog transactions list` shows it)"
             )
-        if now.member is not None and now.member.member_id:
-            return InvalidRequestError(
-                f"group {group!r} is in use by member {now.member.member_id!r}; close that consumer first"
-            )
-        if now.offsets.keys() != description.offsets.keys() or (now.member is None) != (description.member is None):
-            return ConcurrentTransactionsError(f"group {group!r} changed while it was being deleted; try again")
+        if not force and (joined := _held(now.member)) is not None:
+            return _in_use(group, joined)
+        if now.offsets.keys() != description.offsets.keys() or now.member != description.member:
+            return _changed(group)
         return None
 
     if wrong := check(views[offsets_partition(group, ctx.constants.consumer_offsets_partitions)].state):
         raise wrong
-    return (yield from _append_entries(ctx, views, group, BatchDraft(records=len(entries), entries=entries), check))
+    if dry_run:
+        return views, member
+    draft = BatchDraft(records=len(entries), entries=entries)
+    return (yield from _append_entries(ctx, views, group, draft, check)), member
 
 
 def _append_entries(
@@ -291,6 +364,34 @@ def _pending_elsewhere(state: PartitionState, draft: BatchDraft) -> list[int]:
     """Other producers with undecided offsets for any of the draft's keys."""
     keys = {entry.key for entry in draft.entries if isinstance(entry, OffsetEntry)}
     return sorted(pid for pid, rows in state.pending.items() if pid != draft.producer_id and not keys.isdisjoint(rows))
+
+
+def _member(state: PartitionState, group: str) -> GroupValue | None:
+    row = state.groups.get(group)
+    return _held(row.entry.value) if row is not None else None
+
+
+def _held(value: GroupValue | None) -> GroupValue | None:
+    """A membership that somebody holds: who leaves lets go of it, and its generation stays."""
+    return value if value is not None and value.member_id else None
+
+
+def _removal(group: str, member: GroupValue | None, now_ms: int) -> tuple[GroupEntry, ...]:
+    if member is None:
+        return ()
+    value = GroupValue(generation=member.generation + 1, member_id="", updated_at=now_ms)
+    return (GroupEntry(group=group, value=value),)
+
+
+def _in_use(group: str, member: GroupValue) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"group {group!r} is in use by member {member.member_id!r}, which joined {time_text(member.updated_at)}. Close that "
+        "consumer first; if it is gone, --force (force=True) removes the member first: should it live, its next commit fails"
+    )
+
+
+def _changed(group: str) -> ConcurrentTransactionsError:
+    return ConcurrentTransactionsError(f"group {group!r} changed while it was being changed here; try again")
 
 
 def _no_such_group(group: str) -> GroupIdNotFoundError:

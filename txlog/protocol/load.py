@@ -101,6 +101,13 @@ def read_slot(tp: TopicPartition, base_offset: int) -> Program[StoredRecord | No
     return None if data is None else stored_record(data, tp, base_offset)
 
 
+def present(data: bytes | None, path: str) -> bytes:
+    """`data`, which the log says must lie at `path`; raises MissingObjectError if it does not."""
+    if data is None:
+        raise MissingObjectError(f"{path}: the log names it, and it is gone; look at it with `txlog dump-log`")
+    return data
+
+
 def trim_to(view: PartitionView, end_offset: int, *segments: names.SegmentName) -> PartitionView:
     """`view` after the tail up to `end_offset` was sealed as `segments`."""
     sealed = [stored for stored in view.tail if stored.record.base_offset < end_offset]
@@ -129,12 +136,12 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
     clean: Clean | None = None
     if listing.clean is not None:
         path = tp.folder + names.clean_name(listing.clean)
-        clean, _ = envelope.decode(_present(found.pop(), path), Clean, path)
+        clean, _ = envelope.decode(present(found.pop(), path), Clean, path)
         chain.check_clean(clean, listing.clean, path)
     state = PartitionState(topic_partition=tp)
     if snapshot_offset:
         path = tp.folder + names.snapshot_name(snapshot_offset)
-        state = decode_snapshot(_present(found.pop(), path), tp, snapshot_offset)
+        state = decode_snapshot(present(found.pop(), path), tp, snapshot_offset)
     sealed_end = chain.sealed_end(listing, clean)
     by_base = dict(zip(tail_names, found, strict=True))
 
@@ -145,7 +152,7 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
         path = tp.folder + names.batch_name(at)
         # A LIST of several pages, or of a local folder, may miss a name that an older one follows: ask for it.
         data = by_base[at] if at in by_base else (yield Get(path))
-        stored = stored_record(_present(data, path), tp, at)
+        stored = stored_record(present(data, path), tp, at)
         records.append(stored)
         at = stored.record.end_offset
     sealed = [stored for stored in records if stored.record.base_offset < sealed_end]
@@ -171,10 +178,4 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
 
 def _get(path: str) -> Program[bytes | None]:
     data: bytes | None = yield Get(path)
-    return data
-
-
-def _present(data: bytes | None, path: str) -> bytes:
-    if data is None:
-        raise MissingObjectError(f"{path}: the log names it, and it is gone; look at it with `txlog dump-log`")
     return data

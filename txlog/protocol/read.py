@@ -17,9 +17,10 @@ from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, SegmentIndex, TxnIndex
 from txlog.core.segments import check_index, first_at_or_after_timestamp
 from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
+from txlog.core.words import count_text
 from txlog.errors import MissingObjectError, OffsetOutOfRangeError
 from txlog.protocol.context import Context, PartitionView
-from txlog.protocol.load import load
+from txlog.protocol.load import load, present
 
 IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 ReadIndexes: TypeAlias = Mapping[SegmentName, "ReadIndex"]
@@ -133,6 +134,27 @@ def aborted_transactions(
     return view, aborted
 
 
+def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
+    """A sealed segment's index, checked, with its aborted transactions if it announces any; of internal topics too.
+
+    Raises MissingObjectError or CorruptRecordError naming the object.
+    """
+    path = tp.folder + name.index
+    index, _ = envelope.decode(present((yield Get(path)), path), SegmentIndex, path)
+    check_index(index, name, path)
+    if not index.aborted_txns:
+        return ReadIndex(index=index, aborted=())
+    path = tp.folder + name.txnindex
+    data = yield Get(path)
+    if data is None:
+        raise MissingObjectError(
+            f"{path}: the index announces {count_text(index.aborted_txns, 'aborted transaction')}, and it is gone; look at it with `txlog dump-log`"
+        )
+    txn_index, _ = envelope.decode(data, TxnIndex, path)
+    check_txn_index(txn_index, name, path, expected=index.aborted_txns)
+    return ReadIndex(index=index, aborted=txn_index.aborted)
+
+
 def _find_timestamp(
     view: PartitionView, timestamp_ms: int, bound: int, known: dict[SegmentName, ReadIndex]
 ) -> Program[tuple[int, int] | None]:
@@ -215,28 +237,8 @@ def _read_indexes(
     missing = [name for name in wanted if name not in known]
     if not missing:
         return known
-    found = yield Gather(tuple(_read_index(tp, name) for name in missing))
+    found = yield Gather(tuple(read_index(tp, name) for name in missing))
     return {**known, **dict(zip(missing, found, strict=True))}
-
-
-def _read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
-    path = tp.folder + name.index
-    data = yield Get(path)
-    if data is None:
-        raise MissingObjectError(f"{path}: the log names it, and it is gone; look at it with `txlog dump-log`")
-    index, _ = envelope.decode(data, SegmentIndex, path)
-    check_index(index, name, path)
-    if not index.aborted_txns:
-        return ReadIndex(index=index, aborted=())
-    path = tp.folder + name.txnindex
-    data = yield Get(path)
-    if data is None:
-        raise MissingObjectError(
-            f"{path}: the index announces {index.aborted_txns} aborted transactions, and it is gone; look at it with `txlog dump-log`"
-        )
-    txn_index, _ = envelope.decode(data, TxnIndex, path)
-    check_txn_index(txn_index, name, path, expected=index.aborted_txns)
-    return ReadIndex(index=index, aborted=txn_index.aborted)
 
 
 def _below(bound: int, offset: int, timestamp_ms: int) -> tuple[int, int] | None:

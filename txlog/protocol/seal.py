@@ -87,7 +87,7 @@ def _encode_readable(path: str, value: msgspec.Struct) -> bytes:
     data = envelope.encode(value)
     if len(data) > envelope.MAX_OBJECT_BYTES:
         raise RecordTooLargeError(
-            f"{path}: would have {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that readers take, so the segment stays unsealed; "
-            "run `txlog maintain`, which ends the state of producers that are idle"
+            f"{path}: would have {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that readers take, so the segment stays unsealed "
+            "until the state of idle producers has ended; nothing is lost, and appends and reads go on"
         )
     return data

@@ -21,7 +21,8 @@ from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutIfAbse
 from txlog.core.features import STORE_FEATURES, check_features
 from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
 from txlog.core.records import SchemaField, StoreConstants, StoreDescriptor, TopicMetadata
-from txlog.core.schema import KAFKA_FIELDS, assign_ids, check_fields, evolve, max_field_id
+from txlog.core.schema import KAFKA_FIELDS, KEY_TYPES, assign_ids, check_fields, evolve, max_field_id
+from txlog.core.words import count_text
 from txlog.errors import (
     CoordinatorContentionError,
     CorruptRecordError,
@@ -61,8 +62,9 @@ def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
     # Somebody may have made the store between the GET and the LIST.
     descriptor = yield from _get_descriptor(where)
     if descriptor is None:
+        more = f" and {count_text(len(others) - 1, 'other')}" if len(others) > 1 else ""
         raise NotAStoreError(
-            f"{where} holds {len(others)} objects or folders, {others[0]!r} for one, and no {STORE_DESCRIPTOR}: it is not a "
+            f"{where} holds {others[0]!r}{more}, and no {STORE_DESCRIPTOR}: it is not a "
             "txlog store; name an empty location, or the root of a store"
         )
     return descriptor
@@ -183,11 +185,11 @@ def create_topic(
         if old is not None:
             if not old.deleted:
                 raise TopicExistsError(
-                    f"{where} exists already, with {old.partitions} partitions; alter it, or choose another name"
+                    f"{where} exists already, with {count_text(old.partitions, 'partition')}; alter it, or choose another name"
                 )
             if partitions < old.partitions:
                 raise InvalidPartitionsError(
-                    f"{where}: {partitions} partitions asked for, but a deleted topic of this name had {old.partitions}, and partitions "
+                    f"{where}: {count_text(partitions, 'partition')} asked for, but a deleted topic of this name had {old.partitions}, and partitions "
                     f"are never fewer; ask for at least {old.partitions}"
                 )
             yield from finish_deletion(old, append_log_start)
@@ -337,7 +339,7 @@ def _altered(
     _check_partitions(current.topic, count)
     if count < current.partitions:
         raise InvalidPartitionsError(
-            f"{where} has {current.partitions} partitions; {count} would be fewer, and offsets are never given up"
+            f"{where} has {count_text(current.partitions, 'partition')}; {count} would be fewer, and offsets are never given up"
         )
     new_names = {field.name for field in added}
     schema = evolve(
@@ -368,12 +370,16 @@ def _check_config(topic: str, config: Mapping[str, object | None], schema: Seque
     """`config` as it is stored; None as a value means not set."""
     checked = check_topic_config(config)
     parsed = TopicConfig.parse(checked)
-    columns = [field.name for field in schema]
+    columns = {field.name: field.type for field in schema}
     for column in parsed.key_columns:
         if column not in columns:
             raise InvalidConfigurationError(
                 f"topic {topic!r}: key.columns names {column!r}, which is no column.{nearest(column, columns)} The columns are "
                 f"{', '.join(columns)}"
+            )
+        if columns[column] not in KEY_TYPES:
+            raise InvalidConfigurationError(
+                f"topic {topic!r}: key.columns names {column!r}, a {columns[column]}, which cannot be a key; use {', '.join(KEY_TYPES)}"
             )
     if "compact" in parsed.cleanup_policy and not parsed.key_columns:
         raise InvalidConfigurationError(

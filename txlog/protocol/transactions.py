@@ -18,6 +18,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
     CommitRecord,
+    Outcome,
     StagedList,
     StagedObject,
     StagedPart,
@@ -25,6 +26,7 @@ from txlog.core.records import (
     TransactionMetadata,
     TransactionRow,
 )
+from txlog.core.staged_parts import merge_parts
 from txlog.core.state import PartitionState
 from txlog.core.transactions import (
     IDLE,
@@ -187,16 +189,15 @@ def end_transaction(
     call; delete nothing). InvalidRequestError or RecordTooLargeError, before anything is decided, for staged parts that
     could not be rolled forward.
     """
-    merged = _merged_parts(txn, staged if commit else ())
-    staged, staged_object = yield from _staged_object(ctx, txn, merged)
-    outcome = "commit" if commit else "abort"
+    staged, staged_object = yield from _staged_object(ctx, txn, _checked_parts(txn, staged if commit else ()))
+    outcome: Outcome = "commit" if commit else "abort"
     decided = False
 
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
         return judge_end(
             current,
             txn,
-            "commit" if commit else "abort",
+            outcome,
             now_ms=now_ms,
             write_id=write_id,
             staged=staged,
@@ -436,31 +437,20 @@ def _roll_forward_current(ctx: Context, views: Views, transactional_id: str) -> 
     return views
 
 
-def _merged_parts(txn: TransactionMetadata, staged: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
+def _checked_parts(txn: TransactionMetadata, staged: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
     """One part a partition, each checked as the record that it will become: a PREPARE_COMMIT is never revoked, so one
     that cannot be rolled forward would stand for ever."""
-    merged: dict[TopicPartition, StagedPart] = {}
-    for part in staged:
+    parts = merge_parts(staged)
+    for part in parts:
         tp = part.topic_partition
         if not names.is_topic_name(part.topic) or part.partition < 0:
             raise InvalidRequestError(f"{tp} cannot be a partition, and rows were staged for it")
-        before = merged.get(tp)
-        if before is not None and before.schema_id != part.schema_id:
-            raise InvalidRequestError(
-                f"{tp}: rows of schema {before.schema_id} and of schema {part.schema_id} were staged for one commit; write them with one"
-            )
-        merged[tp] = part if before is None else _with_parts(before, part)
-    for tp, part in merged.items():
         draft = _marker_draft(txn, txn.producer_epoch + 1, True, 0, part, RollPolicy())
         record = next_marker(PartitionState(topic_partition=tp), draft, now_ms=0, write_id="0" * 32)
         if not record.records:
             raise InvalidRequestError(f"{tp}: the part that was staged for it has no rows; leave it out")
         encode_checked(tp, record, headroom_bytes=_MARKER_HEADROOM_BYTES)
-    return tuple(merged[tp] for tp in sorted(merged))
-
-
-def _with_parts(first: StagedPart, second: StagedPart) -> StagedPart:
-    return msgspec.structs.replace(first, files=first.files + second.files, entries=first.entries + second.entries)
+    return parts
 
 
 def _marker_draft(

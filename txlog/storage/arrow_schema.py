@@ -146,14 +146,6 @@ def encode_ipc(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def decode_ipc(payload: bytes, fields: Sequence[SchemaField], *, where: str = "inline rows") -> pa.Table:
-    """The rows of `payload` under `fields`, a schema as old as theirs or newer: columns by id, added ones null.
-
-    Raises CorruptRecordError, beginning with `where`.
-    """
-    return select_fields(read_ipc(payload, where), fields, where)
-
-
 def read_ipc(payload: bytes, where: str) -> pa.Table:
     """The rows of `payload` under their own schema. Raises CorruptRecordError, beginning with `where`."""
     try:
@@ -299,12 +291,16 @@ def _check_columns(found: Sequence[str], fields: Sequence[SchemaField], where: s
     known = [field.name for field in fields]
     for name in found:
         if name not in known:
-            raise SchemaMismatchError(
-                f"{where}: column {name!r} is unknown; the topic has {', '.join(known)}.{_hint(name, known)}"
-            )
+            raise _unknown_column(name, known, where)
     if len(set(found)) != len(found):
         twice = next(name for name in found if list(found).count(name) > 1)
         raise SchemaMismatchError(f"{where}: column {twice!r} is there more than once")
+
+
+def _unknown_column(name: object, known: Sequence[str], where: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"{where}: column {name!r} is unknown; the topic has {', '.join(known)}.{_hint(str(name), known)}"
+    )
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
@@ -431,10 +427,7 @@ def _from_rows(rows: Sequence[object], fields: Sequence[SchemaField], where: str
             raise SchemaMismatchError(f"{where}: row {number}: expected a dictionary, found {type(row).__name__}")
         if not names.issuperset(row):
             unknown = next(name for name in row if name not in names)
-            known = [field.name for field in fields]
-            raise SchemaMismatchError(
-                f"{where}: row {number}: column {unknown!r} is unknown; the topic has {', '.join(known)}.{_hint(str(unknown), known)}"
-            )
+            raise _unknown_column(unknown, [field.name for field in fields], f"{where}: row {number}")
         for field, values in zip(fields, columns, strict=True):
             values.append(_checked(row.get(field.name), field, field.name, number, where))
     arrays = []

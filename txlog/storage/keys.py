@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from txlog.config import nearest
 from txlog.core.partitioning import Bytes, Offsets, murmur2_many, partitions_for
+from txlog.core.schema import KEY_TYPES
 from txlog.errors import SchemaMismatchError
 
 NO_KEY = -1
@@ -42,35 +43,23 @@ def partition_table(table: pa.Table, key_columns: Sequence[str], partitions: int
     return np.where(present, found, np.int32(NO_KEY))
 
 
-def check_key_columns(schema: pa.Schema, key_columns: Sequence[str]) -> None:
-    """Raises SchemaMismatchError unless every one of `key_columns` is in `schema` and can be part of a key."""
-    for name in key_columns:
-        at = schema.get_field_index(name)
-        if at < 0:
-            raise SchemaMismatchError(_unknown(name, schema.names))
-        _check_type(schema.field(at).type, name)
-
-
 _Serialized = tuple[Bytes, Offsets, NDArray[np.bool_]]
 
 
 def _column(table: pa.Table, name: str) -> Any:
-    if name not in table.column_names:
-        raise SchemaMismatchError(_unknown(name, table.column_names))
+    known = table.column_names
+    if name not in known:
+        raise SchemaMismatchError(
+            f"key column {name!r} is unknown; the table has {', '.join(known)}.{nearest(name, known)}"
+        )
     column = table.column(name).combine_chunks()
     # Older versions of pyarrow leave one chunk in its wrapping.
     return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    return f"key column {name!r} is unknown; the table has {', '.join(known)}.{nearest(name, known)}"
-
-
 def _check_type(arrow: pa.DataType, name: str) -> None:
     if arrow not in _BIG_ENDIAN and not pa.types.is_string(arrow) and not pa.types.is_binary(arrow):
-        raise SchemaMismatchError(
-            f"key column {name!r}: {arrow} cannot be a key; use string, binary, int16, int32, int64 or float64"
-        )
+        raise SchemaMismatchError(f"key column {name!r}: {arrow} cannot be a key; use {', '.join(KEY_TYPES)}")
 
 
 def _serialized(array: Any, name: str) -> _Serialized:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from txlog.core.effects import PutOutcome
 from txlog.errors import InvalidRequestError
 
-__all__ = ["Names", "ObjectStore", "PutOutcome", "check_folder", "check_path"]
+__all__ = ["Names", "ObjectStore", "PutOutcome", "check_folder", "check_path", "check_range"]
 
 Names: TypeAlias = list[str]
 """Names in one folder, in byte order; folders end in `/`."""

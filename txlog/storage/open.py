@@ -36,22 +36,19 @@ _MEMORY_NAME = re.compile(r"[A-Za-z0-9._/-]{1,200}\Z", re.ASCII)
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 
-def open_object_store(url: str, storage_options: Mapping[str, object] | None = None) -> ObjectStore:
+def open_object_store(url: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> ObjectStore:
     """The store at `url`; nothing is created or contacted.
 
-    A plain path or `file://` (option `fsync`, default true), `memory://NAME` (one per process), and through fsspec
+    A plain path (`~` is the user's home) or `file://` (option `fsync`, default true), `memory://NAME` (one per process), and through fsspec
     `s3://`, `gs://`, `abfs://`, whose `storage_options` go to the driver. Raises UnsupportedStoreError for every other
     one, saying why, NotAStoreError for a path that is a file, InvalidRequestError for a malformed URL, UnknownOptionError. No error repeats a credential.
     """
     options = dict(storage_options or {})
-    if not isinstance(url, str) or not url or "\0" in url:
-        raise InvalidRequestError(
-            f"a store is named by a path or a URL, found {type(url).__name__} {'' if url else '(empty)'}".rstrip()
-        )
+    url = spell_url(url)
     match = _SCHEME.match(url)
     scheme = match[1].lower() if match else "file"
     if scheme == "file":
-        path = _local_path(url) if match else url
+        path = _local_path(url) if match else os.path.expanduser(url)
         _check_options(options, {"fsync"}, "a local store")
         if os.path.exists(path) and not os.path.isdir(path):
             raise NotAStoreError(
@@ -70,6 +67,21 @@ def open_object_store(url: str, storage_options: Mapping[str, object] | None = N
     from txlog.storage.fsspec_store import open_fsspec_store
 
     return open_fsspec_store(url, scheme, options)
+
+
+def spell_url(url: str | os.PathLike[str]) -> str:
+    """`url` as text; raises InvalidRequestError if it can name no store."""
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidRequestError(
+            f"a store is named by a path or a URL, found {type(url).__name__} {'' if text else '(empty)'}".rstrip()
+        )
+    if text is not url and _SCHEME.match(text):
+        # Path("s3://bucket/log") is "s3:/bucket/log": neither the URL that was meant nor a path anyone would want.
+        raise InvalidRequestError(
+            f"{text!r} is a {type(url).__name__}, which drops a slash of a URL; give a URL as a str"
+        )
+    return text
 
 
 def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:

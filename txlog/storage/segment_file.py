@@ -110,9 +110,8 @@ def write_inline_rows(store: ObjectStore, effect: WriteRows, compression: str) -
 
     def batches() -> Iterator[pa.RecordBatch]:
         for rows, table in zip(effect.rows, tables, strict=True):
-            offsets = np.arange(rows.base_offset, rows.base_offset + table.num_rows, dtype=np.int64)
-            timestamps = np.full(table.num_rows, rows.timestamp, dtype=np.int64)
-            yield from _with_offsets(select_fields(table, fields, where), offsets, timestamps).to_batches()
+            selected = select_fields(table, fields, where)
+            yield from _with_offsets(selected, table.num_rows, rows.base_offset, rows.timestamp).to_batches()
 
     return write_rows_file(
         store, effect.topic, effect.file_path, batches(), fields, compression=compression, offset_column=True
@@ -129,7 +128,7 @@ def describe_file(
     """
     path = f"{topic}/{file_path}"
     size = store.size(path)
-    opened = _Footer(store, path, size, None)
+    opened = _Opened(store, path, size, None)
     metadata = opened.parquet.metadata
     schema = opened.parquet.schema_arrow
     _check_described(schema, fields, path)
@@ -172,8 +171,8 @@ def read_ranges(
     path = f"{topic}/{file.path}"
     if plan.last_row > file.rows:
         raise CorruptRecordError(f"{path}: rows up to {plan.last_row} are referenced, and it has {file.rows}")
-    footer = _Footer(store, path, file.bytes, file)
-    schema = footer.parquet.schema_arrow
+    opened = _Opened(store, path, file.bytes, file)
+    schema = opened.parquet.schema_arrow
     positions = find_columns(schema, wanted)
     names = [schema.field(at).name for at in positions if at is not None]
     if plan.by_column:
@@ -182,8 +181,8 @@ def read_ranges(
     first_row = 0
     for group, rows in enumerate(file.row_groups):
         if plan.overlaps(first_row, first_row + rows):
-            footer.fetch(group, set(names))
-            for batch in _decode(footer, group, names, batch_rows):
+            opened.fetch(group, set(names))
+            for batch in opened.decode(group, names, batch_rows):
                 found = _trim(batch, first_row, wanted, positions, schema, plan, path)
                 first_row += batch.num_rows
                 if found.num_rows:
@@ -207,10 +206,8 @@ def read_inline_rows(
     # Counted before columns are chosen: a table without columns has no rows.
     if last > stored.num_rows:
         raise CorruptRecordError(f"{where}: rows up to {last} are referenced, and there are {stored.num_rows}")
-    table = select_fields(stored, wanted, where)
-    offsets = np.arange(row_range.base_offset, row_range.base_offset + row_range.rows, dtype=np.int64)
-    timestamps = np.full(row_range.rows, row_range.timestamp, dtype=np.int64)
-    return _one_batch(_with_offsets(table.slice(first, row_range.rows), offsets, timestamps))
+    table = select_fields(stored, wanted, where).slice(first, row_range.rows)
+    return _one_batch(_with_offsets(table, row_range.rows, row_range.base_offset, row_range.timestamp))
 
 
 def verify_file(store: ObjectStore, topic: str, file: DataFile) -> str:
@@ -222,10 +219,10 @@ def verify_file(store: ObjectStore, topic: str, file: DataFile) -> str:
     found = _digest_of(store, path, file.bytes)
     if file.digest is not None and found != file.digest:
         raise CorruptRecordError(f"{path}: its digest is {found}, and the log says {file.digest}")
-    footer = _Footer(store, path, file.bytes, file)
+    opened = _Opened(store, path, file.bytes, file)
     for group in range(len(file.row_groups)):
-        footer.fetch(group, None)
-        for _ in _decode(footer, group, None, BATCH_ROWS):
+        opened.fetch(group, None)
+        for _ in opened.decode(group, None, BATCH_ROWS):
             pass
     return found
 
@@ -284,9 +281,7 @@ class _Encoder:
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows >= self._row_group_rows or size >= MAX_ROW_GROUP_BYTES:
                 table = pa.Table.from_batches(waiting, self._schema)
-                whole = max(
-                    rows // self._row_group_rows * self._row_group_rows, 0 if size < MAX_ROW_GROUP_BYTES else rows
-                )
+                whole = rows if size >= MAX_ROW_GROUP_BYTES else rows // self._row_group_rows * self._row_group_rows
                 for first in range(0, whole, self._row_group_rows):
                     yield table.slice(first, min(self._row_group_rows, whole - first))
                 waiting = table.slice(whole).to_batches()
@@ -344,11 +339,13 @@ def _row_groups(metadata: Any) -> tuple[int, ...]:
     return tuple(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
 
 
-def _with_offsets(table: pa.Table, offsets: NDArray[np.int64], timestamps_ms: NDArray[np.int64]) -> pa.Table:
-    stamps = pa.array(timestamps_ms * 1000, pa.int64()).cast(TIMESTAMP_FIELD.type)
+def _with_offsets(table: pa.Table, rows: int, base_offset: int, timestamp_ms: int) -> pa.Table:
+    """`table`, whose columns (if it has any) have so many rows, with `_offset` and `_timestamp` after them."""
+    offsets = pa.array(np.arange(base_offset, base_offset + rows, dtype=np.int64), pa.int64())
+    stamps = pa.array(np.full(rows, timestamp_ms, dtype=np.int64) * 1000, pa.int64()).cast(TIMESTAMP_FIELD.type)
     if not table.num_columns:
-        return pa.table([pa.array(offsets, pa.int64()), stamps], schema=pa.schema([OFFSET_FIELD, TIMESTAMP_FIELD]))
-    return table.append_column(OFFSET_FIELD, pa.array(offsets, pa.int64())).append_column(TIMESTAMP_FIELD, stamps)
+        return pa.table([offsets, stamps], schema=pa.schema([OFFSET_FIELD, TIMESTAMP_FIELD]))
+    return table.append_column(OFFSET_FIELD, offsets).append_column(TIMESTAMP_FIELD, stamps)
 
 
 # -- helpers: statistics ----------------------------------------------------------------------------------------------
@@ -456,7 +453,7 @@ def _leaves(arrow: Any) -> int:
 # -- helpers: reading -------------------------------------------------------------------------------------------------
 
 
-class _Footer:
+class _Opened:
     """A Parquet file whose footer has been read and checked, and whose row groups are fetched one by one."""
 
     def __init__(self, store: ObjectStore, path: str, size: int, expected: DataFile | None) -> None:
@@ -501,6 +498,22 @@ class _Footer:
         self._reader.fetch(spans)
 
     def decode(self, group: int, names: list[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """All rows of a row group that was fetched, in these columns. None: all columns."""
+        expected = self.parquet.metadata.row_group(group).num_rows
+        if names == []:
+            # Only offsets are wanted, and the ranges know them.
+            for first in range(0, expected, batch_rows):
+                yield pa.record_batch([pa.nulls(min(batch_rows, expected - first))], names=[""])
+            return
+        decoded = 0
+        for batch in self._batches(group, names, batch_rows):
+            decoded += batch.num_rows
+            yield batch
+        # Page headers are under no CRC: one bit there, and Arrow reads no rows at all and calls it the end.
+        if decoded != expected:
+            raise CorruptRecordError(f"{self.path}: row group {group} yields {decoded} rows of {expected}")
+
+    def _batches(self, group: int, names: list[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         try:
             yield from self.parquet.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=False)
         except (pa.ArrowException, OSError, ValueError, IndexError, MemoryError) as error:
@@ -620,23 +633,6 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((first, last))
     return joined
-
-
-def _decode(footer: _Footer, group: int, names: list[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    if names == []:
-        # Only offsets are wanted, and the ranges know them.
-        rows = footer.parquet.metadata.row_group(group).num_rows
-        for first in range(0, rows, batch_rows):
-            yield pa.record_batch([pa.nulls(min(batch_rows, rows - first))], names=[""])
-        return
-    decoded = 0
-    for batch in footer.decode(group, names, batch_rows):
-        decoded += batch.num_rows
-        yield batch
-    # Page headers are under no CRC: one bit there, and Arrow reads no rows at all and calls it the end.
-    expected = footer.parquet.metadata.row_group(group).num_rows
-    if decoded != expected:
-        raise CorruptRecordError(f"{footer.path}: row group {group} yields {decoded} rows of {expected}")
 
 
 class _Ranges:

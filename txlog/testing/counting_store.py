@@ -16,6 +16,11 @@ from txlog.storage.object_store import Names, ObjectStore, PutOutcome
 NAMES_PER_LIST = 1000
 
 
+def requests_of_list(names: Names) -> int:
+    """What a list with this answer costs: a request a page, and one for an empty answer."""
+    return max(1, -(-len(names) // NAMES_PER_LIST))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
     """Requests by verb, and the bytes that they moved."""
@@ -142,7 +147,7 @@ class CountingStore:
     def list(self, prefix: str, start_after: str = "") -> Names:
         self._count("list", prefix)
         names = self.inner.list(prefix, start_after)
-        self._add("list", max(0, -(-len(names) // NAMES_PER_LIST) - 1))
+        self._add("list", requests_of_list(names) - 1)
         return names
 
     def delete(self, path: str) -> None:

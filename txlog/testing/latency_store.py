@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from txlog.clock import Clock
 from txlog.storage.object_store import Names, ObjectStore, PutOutcome
-from txlog.testing.counting_store import NAMES_PER_LIST
+from txlog.testing.counting_store import requests_of_list
 
 
 class LatencyStore:
@@ -47,7 +47,7 @@ class LatencyStore:
 
     def list(self, prefix: str, start_after: str = "") -> Names:
         names = self.inner.list(prefix, start_after)
-        for _ in range(max(1, -(-len(names) // NAMES_PER_LIST))):
+        for _ in range(requests_of_list(names)):
             self._wait()
         return names
 

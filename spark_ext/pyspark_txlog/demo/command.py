@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -28,6 +29,7 @@ from pyspark_txlog.demo.processes import Crew, Worker, orderly_end
 from pyspark_txlog.demo.show import Show, SparkMessages
 from txlog.cli.options import Session, command
 from txlog.core.names import TopicPartition
+from txlog.core.words import count_text
 from txlog.errors import InvalidRequestError, TransactionalIdNotFoundError, TxlogError
 from txlog.storage.open import open_object_store
 
@@ -47,6 +49,7 @@ SEGMENT_BATCHES = 6
 """Small segments, so that there is something to look at on disk."""
 REPEATED_MONTH = 3
 FLIGHTS_ID = "flights-loader"
+PROGRAM = "txlog"
 MONTH_OF_DELAY = "month(date)"
 
 # Epochs tell transactions apart: the stopped process has 0, its transaction is aborted with 1, the loader starts with 2
@@ -86,7 +89,8 @@ def run_demo(
 ) -> None:
     """Load 336,776 real flights with Spark, kill producers inside their transactions, and prove that nothing is lost.
 
-    Without --store it takes place in a new temporary folder, which is removed at the end; a --store must be empty, and stays.
+    Without --store it takes place in a new temporary folder, which is removed at the end unless something failed; a
+    --store must be empty, and stays.
     """
     show = Show(sys.stderr if session.out.is_json else sys.stdout)
     check_prerequisites()
@@ -147,7 +151,9 @@ def make_topics(show: Show, log: Store) -> None:
     for topic, (schema, partitions, key, purpose) in TOPICS.items():
         config = {"segment.batches": str(SEGMENT_BATCHES), "key.columns": key}
         log.create_topic(topic, schema=schema, partitions=partitions, config=config)
-        show.line(f"{topic}: {len(schema)} columns, {partitions} partitions by {key}; {purpose}")
+        show.line(
+            f"{topic}: {count_text(len(schema), 'column')}, {count_text(partitions, 'partition')} by {key}; {purpose}"
+        )
 
 
 # -- 2: Spark ---------------------------------------------------------------------------------------------------------
@@ -282,8 +288,8 @@ def kill_a_pipeline(show: Show, crew: Crew, log: Store) -> dict[str, int]:
         "transaction; it is killed (SIGKILL) in its second one"
     )
     show.line(
-        f"found then: transaction {txn.state}, no marker in any of its {len(registered)} partitions of delays, "
-        f"offsets of {len(pending)} partitions pending"
+        f"found then: transaction {txn.state}, no marker in {count_text(len(registered), 'partition')} of delays, "
+        f"offsets of {count_text(len(pending), 'partition')} pending"
     )
     return dict(sent[-1])
 
@@ -303,7 +309,7 @@ def finish_the_pipeline(show: Show, crew: Crew, log: Store, offsets: Mapping[str
     # A no-break space: a partition and its offset stay on one line.
     show.line(", ".join(f"{tp}:\N{NO-BREAK SPACE}{offset:,}" for tp, offset in started["offsets"].items()), indent=5)
     show.line(
-        f"{finished['transactions']} more transactions: {finished['rows_in']:,} flights in, {finished['rows_out']:,} rows of delays out"
+        f"{count_text(finished['transactions'], 'more transaction')}: {finished['rows_in']:,} flights in, {finished['rows_out']:,} rows of delays out"
     )
 
 
@@ -331,10 +337,6 @@ def prove_all(show: Show, where: Place, log: Store, spark: SparkSession) -> list
             proofs.append(prove(topic, expected, committed, uncommitted, month, aborted=aborted))
             progress.advance(task)
     show.proofs(proofs)
-    show.line(
-        "source, lost, doubled: rows, by a hash of all their columns; torn: months of which only a part is visible; hidden: "
-        "rows in the log that read_committed does not show, which must be those of aborted transactions"
-    )
     return proofs
 
 
@@ -451,24 +453,26 @@ def place(show: Show, session: Session, keep: bool) -> Iterator[Place]:
     """The store that was named, which must be empty, or a temporary folder, removed unless it is to be kept."""
     options = session.settings.storage_options
     url = session.settings.store
-    if url is None:
-        folder = Path(tempfile.mkdtemp(prefix="txlog-demo-"))
-        try:
-            yield Place(url=str(folder), storage_options=options)
-        except TxlogError:
-            # What was expected did not happen: the store is what there is to look at.
-            keep = True
-            raise
-        finally:
-            if keep:
-                _say_where(show, str(folder))
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-        return
+    temporary = url is None
     # Absolute: other processes open it too.
-    url = check_empty(url, options)
-    yield Place(url=url, storage_options=options)
-    _say_where(show, url)
+    url = tempfile.mkdtemp(prefix="txlog-demo-") if url is None else check_empty(url, options)
+    keep |= not temporary
+    try:
+        yield Place(url=url, storage_options=options)
+        if keep:
+            show.paragraph("The store stays; look at it:")
+            show_commands(show, url, temporary, "topics list", "transactions list", "dump-log weather/1")
+    except Exception:
+        # What was expected did not happen: the store, if there is one by now, is what there is to look at.
+        if keep := not _is_empty(url, options):
+            show.paragraph(
+                f"The demo has failed; why is said below. How far it came is in its store, {url}, which is kept:"
+            )
+            show_commands(show, url, temporary, "topics describe", "transactions list")
+        raise
+    finally:
+        if temporary and not keep:
+            shutil.rmtree(url, ignore_errors=True)
 
 
 def check_empty(url: str, options: Mapping[str, str]) -> str:
@@ -482,10 +486,29 @@ def check_empty(url: str, options: Mapping[str, str]) -> str:
         raise InvalidRequestError(f"{store.url} belongs to one process, and the demo has several. {advice}")
     if store.list(""):
         raise InvalidRequestError(f"{store.url} is not empty, and the demo writes to nobody's store. {advice}")
-    return url if "://" in url else str(Path(url).absolute())
+    return url if "://" in url else str(Path(url).expanduser().absolute())
 
 
-def _say_where(show: Show, url: str) -> None:
-    show.paragraph(f"The store stays at {url}; look at it:")
-    for words in ("topics list", "transactions list", "dump-log weather/1"):
-        show.line(f"txlog {words} --store {url}")
+def show_commands(show: Show, url: str, temporary: bool, *commands: str) -> None:
+    """What to look at the store with, to be copied as it is; and what removes it, if nobody asked for it."""
+    program, url = shlex.quote(program_here()), shlex.quote(url)
+    for words in commands:
+        show.command(f"{program} {words} --store {url}")
+    if temporary:
+        show.command(f"rm -r {url}")
+
+
+def _is_empty(url: str, options: Mapping[str, str]) -> bool:
+    try:
+        return not open_object_store(url, options).list("")
+    except TxlogError:
+        return False
+
+
+def program_here() -> str:
+    """How a shell starts the `txlog` that runs here: by its name alone only if that is the one that it would find."""
+    here = Path(sys.argv[0]).absolute()
+    if here.name != PROGRAM or not here.exists():
+        here = Path(sys.executable).with_name(PROGRAM)
+    found = shutil.which(PROGRAM)
+    return PROGRAM if found is not None and os.path.realpath(found) == os.path.realpath(here) else str(here)

@@ -27,12 +27,24 @@ if TYPE_CHECKING:
     from txlog.client.admin import OffsetInfo, PartitionDescription
 
 PIPE_WIDTH = 120
-"""Columns where there is no terminal to ask; they hold every table."""
+"""Columns where there is no terminal to ask, and COLUMNS says nothing; every table holds in 80."""
 INDENT = 3
 """Of everything below a step's headline."""
 NOISE = "WARNING: Using incubator modules"
 """What every JVM of Spark says first: no option silences it, and nobody can act on it."""
 
+_FIGURES = {
+    "source": "rows that went in",
+    "read_committed": "rows that Spark reads back",
+    "lost": "rows missing",
+    "doubled": "rows too many",
+    "torn": "months visible in part",
+    "read_uncommitted": "all rows in the log",
+    "hidden": "the difference of the two",
+    "aborted": "rows of aborted transactions: as many as are hidden",
+}
+"""The figures of a `Proof`, and what they count."""
+_JUDGED = frozenset({"lost", "doubled", "torn"})
 _KINDS = {
     "index": "its batches, by offset",
     "txnindex": "its aborted transactions",
@@ -47,7 +59,8 @@ class Show:
 
     def __init__(self, file: TextIO | None = None) -> None:
         file = file or sys.stdout
-        self._console = Console(file=file, width=None if file.isatty() else PIPE_WIDTH, highlight=False)
+        known = file.isatty() or "COLUMNS" in os.environ
+        self._console = Console(file=file, width=None if known else PIPE_WIDTH, highlight=False)
         self._clock = SystemClock()
         self._started_ms = self._clock.monotonic_ms()
 
@@ -75,6 +88,10 @@ class Show:
         """A line that belongs to no step, an empty one before."""
         self._console.print(f"\n{text}")
 
+    def command(self, text: str) -> None:
+        """A command to be copied: never wrapped, which would tear it."""
+        self._console.print(Text(" " * INDENT + text), soft_wrap=True)
+
     def quote(self, text: str, style: str = "red") -> None:
         """What a user reads, as it is printed there."""
         self._console.print(Padding(Text(text, style=style), (0, 0, 0, INDENT + 2), expand=False))
@@ -95,7 +112,7 @@ class Show:
 
     def offsets(self, title: str, offsets: Sequence[OffsetInfo], counts: Sequence[tuple[int, int]]) -> None:
         """Log start, LSO and log end of each partition, and the rows that each isolation level reads."""
-        table = _table("partition", "log start", "LSO", "log end", "read_committed", "read_uncommitted")
+        table = _table("partition", "log\nstart", "LSO", "log\nend", "read_\ncommitted", "read_\nuncommitted")
         for info, (committed, uncommitted) in zip(offsets, counts, strict=True):
             held = info.last_stable_offset < info.log_end_offset
             lso = f"{info.last_stable_offset:,}"
@@ -111,22 +128,16 @@ class Show:
         self._table(table)
 
     def proofs(self, proofs: Sequence[Proof]) -> None:
-        """The table at the end."""
-        table = _table(
-            "topic", "source", "read_committed", "lost", "doubled", "torn", "read_uncommitted", "hidden", "aborted"
-        )
-        for proof in proofs:
-            style = "bold green" if proof.holds else "bold red"
-            figures = (proof.lost, proof.doubled, proof.torn)
-            table.add_row(
-                proof.topic,
-                f"{proof.source:,}",
-                f"{proof.read_committed:,}",
-                *(f"[{style}]{figure:,}[/]" for figure in figures),
-                f"{proof.read_uncommitted:,}",
-                f"{proof.hidden:,}",
-                f"{proof.aborted:,}",
-            )
+        """The table at the end: a column a topic, so that it holds in a narrow terminal, and its figures explained."""
+        table = _table("", *(proof.topic for proof in proofs))
+        table.add_column("", style="dim", overflow="fold")
+        for figure, meaning in _FIGURES.items():
+            cells = []
+            for proof in proofs:
+                text = f"{getattr(proof, figure):,}"
+                style = "bold green" if proof.holds else "bold red"
+                cells.append(f"[{style}]{text}[/]" if figure in _JUDGED else text)
+            table.add_row(figure, *cells, meaning)
         self._table(table)
 
     def partition(self, log: Store, described: PartitionDescription) -> None:
@@ -138,7 +149,7 @@ class Show:
         for number, segment in enumerate(segments):
             if 0 < number < len(segments) - 1:
                 if number == 1:
-                    tree.add(f"[dim]... and {len(segments) - 2} more sealed segments ...[/]")
+                    tree.add(f"[dim]... and {count_text(len(segments) - 2, 'more sealed segment')} ...[/]")
                 continue
             node = tree.add(
                 f"offsets {segment.base_offset:,} to {segment.end_offset - 1:,}: a sealed segment of "
@@ -211,7 +222,8 @@ class SparkMessages:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
+        # In a terminal too narrow for it a figure goes on in the next line; cut, it would be another figure.
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
     return table
 
 

@@ -1,0 +1,78 @@
+"""When may Ctrl-C or SIGTERM end a command that has to leave things in order?
+
+Between two steps, where it asks `check`, and while it waits within `at_once`; elsewhere a signal is only noted, so that no
+step is torn. A second signal ends the command wherever it is.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the command; the text, if there is one, says what became of its work."""
+
+    def __init__(self, received: signal.Signals, text: str = "", *, torn: bool = False) -> None:
+        super().__init__(text)
+        self.received = received
+        self.torn = torn
+        """Whether it struck amid a step."""
+
+    @property
+    def status(self) -> int:
+        """What a shell reports for a program that the signal ended."""
+        return 128 + self.received
+
+
+class Interrupts:
+    """Signals, from entering to leaving. Those that whoever started the program has it ignore stay ignored."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._at_once = False
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        # Only the main thread may: one that runs a command line otherwise has its own way with signals.
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._handlers[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raises Interrupted if a signal has come."""
+        if self.received is not None:
+            raise Interrupted(self.received)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Within it a signal raises Interrupted there and then: for what may wait for ever, or be done again."""
+        self._at_once = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._at_once = False
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        again, self.received = self.received is not None, signal.Signals(number)
+        if again:
+            raise Interrupted(
+                self.received, f"Ended by a second signal, {self.received.name}, before all was in order.", torn=True
+            )
+        if self._at_once:
+            raise Interrupted(self.received)
