@@ -109,7 +109,7 @@ class Recorder:
 
 
 def leaves_open(error: BaseException) -> bool:
-    """Whether a call that raised this may have taken effect (PROTOCOL.md, "What is promised")."""
+    """Whether a call that raised this may have taken effect (PROTOCOL.md, "What is promised, and what is not")."""
     return isinstance(error, OutcomeUnknownError | TxlogTimeoutError) or not isinstance(error, TxlogError)
 
 

@@ -103,7 +103,7 @@ def check_outcomes(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_coverage(facts: Facts) -> Iterator[Anomaly]:
-    """Rows that a read passed over: G1b-range, view-drift, lost-write, ok-but-absent, compaction-loss; and unseen."""
+    """Rows that a read passed over: G1b-range, view-drift, lost-write, ok-but-absent, compaction-loss; unseen."""
     known = _known_offsets(facts)
     newest = _newest_of_keys(facts)
     reported: set[tuple[str, int]] = set()
@@ -191,7 +191,8 @@ def check_torn(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_order(facts: Facts) -> Iterator[Anomaly]:
-    """Order of polls and of sends, within transactions and processes."""
+    """poll-skip, nonmonotonic-poll, nonmonotonic-send, and the same within a transaction: int-poll-skip,
+    int-nonmonotonic-poll, int-nonmonotonic-send."""
     known = _known_offsets(facts, every=True)
     index = {tp: {w.value: at for at, w in enumerate(values)} for tp, (_, values) in known.items()}
     committed = {

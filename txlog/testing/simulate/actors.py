@@ -120,7 +120,8 @@ def pipeline(life: Life, transactional_id: str) -> Program[None]:
         member = yield from client.join(GROUP, client.name)
         condition = OffsetsCondition(generation=member.generation, member_id=member.member_id)
     for _ in range(choose.randint(1, 6)):
-        tp = choose.choice(ACCOUNTS)
+        # Mostly the same one: rivals are to meet.
+        tp = ACCOUNTS[0] if choose.random() < 0.7 else ACCOUNTS[1]
         yield from _transaction(life, lambda tp=tp: _step(life, tp, condition))  # type: ignore[misc]
         yield Sleep(choose.choice([0, 0, 500]))
 
@@ -134,12 +135,14 @@ def _step(life: Life, tp: TopicPartition, condition: OffsetsCondition | None) ->
     if poll.end <= max(committed, 0):
         return
     staged = choose.random() < habits.staged
+    yield Sleep(choose.choice([0, 0, 100, 1_000]))
     for row in poll.rows:
         yield from client.send(LEDGER, [made_from(GROUP, tp, row.offset)], choose, staged=staged)
     if habits.rivals and condition is None:
         condition = OffsetsCondition(expected={tp: committed if committed >= 0 else None})
     ranges = {tp: (max(committed, 0), poll.end)}
     yield from client.send_offsets(GROUP, ranges, condition=condition, staged=staged)
+    yield Sleep(choose.choice([0, 0, 100, 1_000]))
 
 
 def _transaction(life: Life, work: Callable[[], Program[None]]) -> Program[None]:
@@ -237,13 +240,18 @@ def sweeper(life: Life) -> Program[None]:
         for tp in PARTITIONS:
             yield from seal(client.ctx, (yield from load(client.ctx, tp)))
     elif what == "producers":
-        for tp in PARTITIONS:
-            client.views, _ = yield from transactions.expire_producers(client.ctx, client.views, tp)
+        yield from expire_idle_producers(life)
     else:
         try:
             yield from transactions.abort_transaction(client.ctx, client.views, choose.choice([*BANKS, *PIPELINES]))
         except TransactionalIdNotFoundError:
             return
+
+
+def expire_idle_producers(life: Life) -> Program[None]:
+    client = life.client
+    for tp in PARTITIONS:
+        client.views, _ = yield from transactions.expire_producers(client.ctx, client.views, tp)
 
 
 def cleaner(life: Life) -> Program[None]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
-from txlog.core.effects import Get, NewId, NewProducerId, Program
+from txlog.core.effects import Get, NewId, NewProducerId, Program, Sleep
 from txlog.core.fetch_plan import InlinePiece, RowRange
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
@@ -92,6 +92,7 @@ class Client:
                 in_doubt = in_doubt or leaves_open(error)
                 again = isinstance(error, RetriableError | OutcomeUnknownError) and attempt < tries - 1
                 if again:
+                    yield Sleep(self.ctx.backoff_ms(attempt) // 4)
                     continue
                 (self._recorder.info if in_doubt else self._recorder.fail)(self.name, operation, what, error)
                 raise

@@ -42,6 +42,7 @@ from txlog.testing.simulate.actors import (
     GaveUpError,
     Habits,
     Life,
+    expire_idle_producers,
     live,
 )
 from txlog.testing.simulate.client import Client
@@ -146,6 +147,8 @@ class World:
         self._jump_rate = choice([0, 0, 0.01, 0.03])
         kinds = [*BANKS, *(PIPELINES if rivals else PIPELINES[:1]), "plain", "tail", "watcher", "auditor", "sweeper"]
         self._kinds = [kind for kind in kinds for _ in range(self.random.randint(0, 3))] or [*BANKS]
+        if rivals:
+            self._kinds += PIPELINES * 2
         self._kinds += ["cleaner"] * choice([0, 1]) + ["retention"] * choice([0, 1])
 
     def run(self) -> Result:
@@ -236,8 +239,11 @@ class World:
             self._pass(self.random.choice([SECOND_MS, 61 * SECOND_MS, 16 * MINUTE_MS]))
         elif dice < 0.105 + self._sleep_rate:
             self._pass(self.random.choice([GRACE_MS // 10, GRACE_MS // 2, GRACE_MS, GRACE_MS, 8 * DAY_MS]))
+            # What maintenance does in such a night, while slow processes sleep on.
             if self.random.random() < 0.7:
                 self._run_alone("cleaner", lambda life: live("cleaner", life))
+            if self.random.random() < 0.5:
+                self._run_alone("sweeper", expire_idle_producers)
         elif dice < 0.105 + self._sleep_rate + self._jump_rate:
             name = self.random.choice(list(self._tasks))
             jump_ms = self.random.choice(JUMPS_MS) * self.random.choice([-1, 1])
