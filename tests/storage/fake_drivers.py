@@ -100,6 +100,9 @@ class S3FileSystem(FakeFileSystem):
         shape = SimpleNamespace(input_shape=SimpleNamespace(members=dict.fromkeys(self.put_object_members)))
         self.s3 = SimpleNamespace(meta=SimpleNamespace(service_model=SimpleNamespace(operation_model=lambda _: shape)))
 
+    async def _cat_file(self, path, start=None, end=None, max_concurrency=None):
+        raise NotImplementedError
+
     def call_s3(self, method, *, Bucket, Prefix, Delimiter, StartAfter="", ContinuationToken="", RequestPayer):
         self._called("call_s3", method, Prefix, StartAfter or ContinuationToken)
         assert (method, Delimiter, RequestPayer) == ("list_objects_v2", "/", "requester")

@@ -249,7 +249,7 @@ class FsspecObjectStore:
 
     def delete(self, path: str) -> None:
         key = self._key(path)
-        self._repeating("delete", path, lambda fs: fs.rm_file(key), missing=None)
+        self._repeating("delete", path, lambda fs: _remove(fs, key), missing=None)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -501,10 +501,24 @@ def _stat(fs: Any, key: str) -> tuple[int, datetime.datetime | None] | None:
 
 
 def _cat(fs: Any, key: str) -> bytes:
-    # Of s3fs, this is one GET; else it asks for the size first.
-    options = {"max_concurrency": 1} if _backend_of(type(fs)) is _S3 else {}
-    data: bytes = fs.cat_file(key, **options)
+    # Newer ones of s3fs ask for the size first unless told so, older ones do not know the word.
+    at_once = _backend_of(type(fs)) is _S3 and "max_concurrency" in inspect.signature(fs._cat_file).parameters
+    data: bytes = fs.cat_file(key, **({"max_concurrency": 1} if at_once else {}))
     return data
+
+
+def _remove(fs: Any, key: str) -> None:
+    if _backend_of(type(fs)) is not _AZURE:
+        fs.rm_file(key)
+        return
+    container, _, name = key.partition("/")
+
+    async def removed() -> None:
+        # Older ones of adlfs have no removal of a single file.
+        async with fs.service_client.get_blob_client(container, name) as blob:
+            await blob.delete_blob()
+
+    sync(fs.loop, removed)
 
 
 def _cat_range(fs: Any, key: str, start: int, end: int) -> bytes:
