@@ -184,11 +184,8 @@ def register(*tps: TopicPartition) -> Call:
     return call
 
 
-def send(tp: TopicPartition, *words: str, in_file: bool = False, first: bool = True) -> Call:
-    """Registers the partition if need be, and appends a batch; then seals what it finished, as a producer does.
-
-    `first` false: the transaction was given up by an earlier call of the script if it is not open any more.
-    """
+def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
+    """Registers the partition if need be, and appends a batch; then seals what it finished, as a producer does."""
 
     def call(client: Client) -> Program[Client]:
         if client.txn is not None and tp not in client.txn.partitions:

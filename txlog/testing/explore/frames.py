@@ -179,10 +179,9 @@ def _frozen(value: Any, inside: tuple[int, ...]) -> Hashable:
 
 
 def forget() -> None:
-    """Frees what was remembered; numbers given before stay unlike those given after."""
+    """Frees what was remembered. Only between explorations: numbers begin anew."""
     _remembered.clear()
     _numbers.clear()
-    _numbers["forgotten"] = 0
 
 
 def _struct(value: msgspec.Struct, inside: tuple[int, ...] = ()) -> Hashable:

@@ -173,7 +173,7 @@ def _abort(size: Size) -> Scene:
 
 
 def _late_abort(size: Size) -> Scene:
-    scene = Scene(transactional_ids=("x",), budget=Budget(lost=1 if size == "full" else 0))
+    scene = Scene(transactional_ids=("x",), budget=Budget(lost=2 if size == "full" else 0))
     owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.dies("sweep", owner, calls.abort(), "orders/")
     slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
@@ -284,7 +284,7 @@ def _pending(size: Size) -> Scene:
 def _order(size: Size) -> Scene:
     """Two transactions with offsets of one group, neither with a condition: the later send counts."""
     full = size == "full"
-    scene = Scene(transactional_ids=("x", "y"), budget=Budget(lost=1 if full else 0))
+    scene = Scene(transactional_ids=("x", "y"), budget=Budget(lost=2 if full else 0))
     one = scene.before("x", scene.client("x"), calls.init(), calls.send_offsets(1, expected=False))
     two = scene.before("y", scene.client("y"), calls.init(), calls.send_offsets(2, expected=False))
     scene.actor("x", one, calls.commit())
@@ -295,7 +295,7 @@ def _order(size: Size) -> Scene:
 def _internal(size: Size) -> Scene:
     """Internal topics are sealed in the middle of a transaction with offsets."""
     ctx = context(internal_roll=RollPolicy(batches=2 if size == "full" else 1))
-    scene = Scene(ctx=ctx, transactional_ids=("x",), budget=Budget(lost=0))
+    scene = Scene(ctx=ctx, transactional_ids=("x",), budget=Budget(lost=1 if size == "full" else 0))
     owner = scene.before("x", scene.client("x"), calls.init())
     scene.actor("owner", owner, calls.send_offsets(1, expected=True), calls.commit())
     scene.actor("plain", scene.client(), calls.commit_offsets(7))
@@ -355,7 +355,10 @@ def _stale_txn(size: Size) -> Scene:
     """The sleeper is a transaction's owner, or whoever rolls it forward."""
     full = size == "full"
     scene = Scene(
-        ctx=context(batches=1), deletable=deletes(A), transactional_ids=("x",), budget=Budget(ticks=(GRACE_MS,))
+        ctx=context(batches=1),
+        deletable=deletes(A),
+        transactional_ids=("x",),
+        budget=Budget(lost=1 if full else 0, ticks=(GRACE_MS,)),
     )
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.dies("x!", owner, calls.abort(), "orders/")
@@ -388,7 +391,7 @@ def _reader(size: Size) -> Scene:
 def _two_aborts(size: Size) -> Scene:
     """Two open transactions, aborted one after the other, in segments of their own."""
     full = size == "full"
-    scene = Scene(ctx=context(batches=2), transactional_ids=("x", "y"), budget=Budget(lost=1 if full else 0))
+    scene = Scene(ctx=context(batches=2), transactional_ids=("x", "y"), budget=Budget(lost=2 if full else 0))
     one = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
     two = scene.before("y", scene.client("y"), calls.init(), calls.send(A, "b"))
     scene.actor("x", one, calls.abort())
@@ -399,7 +402,7 @@ def _two_aborts(size: Size) -> Scene:
 def _retention(size: Size) -> Scene:
     """The log start moves into an open transaction."""
     full = size == "full"
-    scene = Scene(ctx=context(batches=2), transactional_ids=("x",), budget=Budget(lost=1 if full else 0))
+    scene = Scene(ctx=context(batches=2), transactional_ids=("x",), budget=Budget(lost=2 if full else 0))
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
     scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
     scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
@@ -425,7 +428,7 @@ def _deletion(size: Size) -> Scene:
 
 def _generations(size: Size) -> Scene:
     """A second consumer joins a group while the first commits its offsets."""
-    scene = Scene(budget=Budget(lost=1))
+    scene = Scene(budget=Budget(lost=2 if size == "full" else 1))
     one = scene.before("one", scene.client(), calls.join_group("one"))
     scene.actor("one", one, calls.commit_offsets(1))
     scene.actor("two", scene.client(), calls.join_group("two"), calls.commit_offsets(2))
@@ -446,7 +449,11 @@ def _expiry(size: Size) -> Scene:
 
 def _slow_marker(size: Size) -> Scene:
     """Whoever rolls forward sleeps until the partition has forgotten the producer."""
-    scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(HOUR_MS,)))
+    scene = Scene(
+        ctx=context(constants=FORGETFUL),
+        transactional_ids=("x",),
+        budget=Budget(lost=1 if size == "full" else 0, ticks=(HOUR_MS,)),
+    )
     owner = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "a"))
     scene.dies("x!", owner, calls.commit(), "orders/")
     slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
@@ -504,7 +511,7 @@ def _swapped(size: Size) -> Scene:
 
 def _version(size: Size) -> Scene:
     full = size == "full"
-    scene = Scene(transactional_ids=("x",), exclusive=("batch 5",), budget=Budget(lost=1 if full else 0))
+    scene = Scene(transactional_ids=("x",), exclusive=("batch 5",), budget=Budget(lost=2 if full else 0))
     version = TxnVersion(version=5, scope="q")
     one = scene.before("one", scene.client("x"), calls.init(), calls.stage(A, "batch 5 by one"))
     scene.actor("one", one, calls.commit(version))
