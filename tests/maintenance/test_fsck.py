@@ -70,7 +70,7 @@ def replace(**changes: Any) -> Callable[[Any], Any]:
             "entries is",
         ),
         (INDEX, records.SegmentIndex, replace(aborted_txns=0), "aborted_txns is 0 and should be 1"),
-        (TXN_INDEX, records.TxnIndex, replace(aborted=()), "holds 0 aborted transactions"),
+        (TXN_INDEX, records.TxnIndex, replace(aborted=()), "holds no aborted transactions, and the index announces 1"),
         (
             TXN_INDEX,
             records.TxnIndex,
