@@ -42,7 +42,6 @@ class Slot:
     name: str
     start: Starter = Worker
     live: list[Process] = field(default_factory=list)
-    startable: bool = True
 
 
 @dataclass(slots=True)
@@ -110,13 +109,11 @@ class Storm:
             self._clock.sleep_ms(TICK_MS)
 
     def calm_down(self, progress: Callable[[], None]) -> None:
-        """Has every process finish what it is at, the witness last; kills those that do not."""
+        """Has every process finish what it is at; kills those that do not. The witness goes first: what a dead process
+        leaves open is ended by those who write beside it, and they go too."""
         self._due.clear()
+        self._finish([self._witness], progress)
         self._finish([slot for slot in self.slots if slot.live], progress)
-
-    def dismiss_witness(self) -> None:
-        """The witness has seen enough."""
-        self._finish([self._witness], lambda: None)
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
@@ -147,7 +144,6 @@ class Storm:
         self.tally.by_role[slot.role] += 1
         self._killed.add(process.pid)
         process.kill()
-        self._later(self._random.randrange(1500), lambda: self._start_if_empty(slot))
 
     def _stop(self, process: Process) -> None:
         if process.stopped:
@@ -169,7 +165,6 @@ class Storm:
         slot.live.append(slot.start(assignment))
 
     def _start_if_empty(self, slot: Slot) -> None:
-        self._reap()
         if not slot.live:
             self._start(slot)
 
@@ -185,8 +180,8 @@ class Storm:
                 if status is None:
                     continue
                 self._bury(slot, process, status)
-                if status == plan.FENCED and not slot.live:
-                    self._later(self._random.randrange(500), lambda slot=slot: self._start_if_empty(slot))  # type: ignore[misc]
+                if not slot.live and slot is not self._witness:
+                    self._later(self._random.randrange(1500), lambda slot=slot: self._start_if_empty(slot))  # type: ignore[misc]
 
     def _bury(self, slot: Slot, process: Process, status: int) -> None:
         slot.live.remove(process)

@@ -41,7 +41,6 @@ def chaos(settings: Settings, show: Show) -> Proof:
         show.phase("calming down")
         storm.calm_down(show.tick)
         stormed_ms = clock.monotonic_ms() - begin_ms
-        storm.dismiss_witness()
         show.phase("recovering")
         recover(place, LAST_INSTANCE, settings.seed)
         show.phase("proving")
