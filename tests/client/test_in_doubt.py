@@ -9,10 +9,17 @@ from typing import Any, cast
 import pytest
 
 from tests.client.world import ORDERS, World, orders
+from txlog.client.sender import Sender
 from txlog.client.store import Store
 from txlog.core.effects import PutOutcome
 from txlog.core.names import TopicPartition
-from txlog.errors import CommitFailedError, OutcomeUnknownError, ProducerFencedError, StorageError
+from txlog.errors import (
+    CommitFailedError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    StorageError,
+    TransactionAbortableError,
+)
 from txlog.storage.object_store import ObjectStore
 
 A = TopicPartition("orders", 0)
@@ -21,13 +28,14 @@ TAKEOVERS = 110
 
 
 class Silent:
-    """A store that applies a matching conditional write, says that it does not know, and fails every other request to
-    that folder until it is told to speak again."""
+    """A store that applies a conditional write to a folder, says that it does not know, and fails every other request to
+    that folder from then on, until it is told to speak again. Or it fails them all and applies nothing."""
 
     def __init__(self, inner: ObjectStore, folder: str, *, applies: bool) -> None:
         self._inner = inner
         self._folder = folder
         self._applies = applies
+        self._applied = False
         self.armed = False
 
     def __getattr__(self, verb: str) -> Any:
@@ -40,7 +48,10 @@ class Silent:
                 return found(path, *args)
             if verb == "put_if_absent" and self._applies:
                 found(path, *args)
+                self._applied = True
                 return PutOutcome.UNKNOWN
+            if self._applies and not self._applied:
+                return found(path, *args)
             raise StorageError(f"{verb} {path!r} fails")
 
         return request
@@ -148,3 +159,26 @@ def test_offsets_that_may_have_been_committed_before_another_member_joined(world
     assert committed.offset == 3
     with pytest.raises(CommitFailedError):
         consumer.commit({A: 3})
+
+
+def test_rows_of_a_transaction_that_may_be_in_the_log_are_not_said_to_be_refused(world, monkeypatch):
+    world.open().create_topic("orders", ORDERS)
+    silent, store = silent_process(world, "orders/0/", applies=True)
+    producer = store.producer("x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    again = Sender._try_again
+
+    def fenced_meanwhile(*args: Any) -> bool:
+        tried = again(*args)
+        if silent.armed:
+            silent.armed = False
+            world.open().producer("x").init_transactions()
+        return tried
+
+    monkeypatch.setattr(Sender, "_try_again", fenced_meanwhile)
+    silent.armed = True
+    with pytest.raises(TransactionAbortableError, match="the partition has seen epoch"):
+        producer.send("orders", orders(1)).result()
+    assert world.read(isolation="read_uncommitted") == [1]
+    assert world.read() == []

@@ -77,10 +77,11 @@ class Story:
         txn: str = "",
         partition: int = 0,
         status: str = "ok",
+        error: str = "StorageError: planned",
         **more: Any,
     ) -> None:
         what = Send(topic="t", partition=partition, values=values, txn=txn, base_offset=at, **more)
-        self.does(process, what, status, "StorageError: planned" if status != "ok" else "")
+        self.does(process, what, status, error if status != "ok" else "")
 
     def end(self, process: str, txn: str, outcome: str = "committed", commit: bool = True, status: str = "ok") -> None:
         self.does(process, End(txn=txn, commit=commit, outcome=outcome if status == "ok" else ""), status)  # type: ignore[arg-type]

@@ -98,6 +98,17 @@ def good_fail_but_visible(s: Story) -> None:
     s.poll("r", 0, 1, (0, 1), isolation="read_uncommitted")
 
 
+def bad_fail_but_visible_in_transaction(s: Story) -> None:
+    s.send("w", 1, txn="T", status="fail", error="InvalidProducerEpochError: x")
+    s.poll("r", 0, 1, (0, 1), isolation="read_uncommitted")
+
+
+def good_fail_but_visible_in_transaction(s: Story) -> None:
+    s.send("w", 1, txn="T", status="fail", error="TransactionAbortableError: it may be there, and will be aborted")
+    s.poll("r", 0, 1, (0, 1), isolation="read_uncommitted")
+    s.poll("r", 0, 1)
+
+
 def bad_changed_outcome(s: Story) -> None:
     s.send("w", 1, at=0, txn="T")
     s.commit("w", "T")

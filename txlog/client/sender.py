@@ -26,6 +26,7 @@ from txlog.core.words import count_text
 from txlog.errors import (
     AbortableError,
     FencedError,
+    InvalidProducerEpochError,
     InvalidRequestError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
@@ -394,7 +395,10 @@ class Sender:
     def _final_error(self, batch: Batch, error: Exception) -> Exception:
         """What the batch's futures raise. Nothing here says "retry": a new send would be other rows to the log (P11)."""
         if self.coordinator is not None:
-            if isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError):
+            # A verdict on the repetition says nothing of the first try (W44); of the transaction it says all.
+            doubtful = batch.doubtful and isinstance(error, InvalidProducerEpochError | OutOfOrderSequenceError)
+            open_ended = isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError)
+            if doubtful or open_ended:
                 final: Exception = TransactionAbortableError(
                     f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written: {error}; abort the transaction and start a new one"
                 )

@@ -12,6 +12,13 @@ from txlog.testing.histories.anomaly import Anomaly, anomaly
 from txlog.testing.histories.events import Assign, Ends, Isolation, Poll, Send, partition_of
 from txlog.testing.histories.facts import Call, Facts, Transaction, Written
 
+_OF_THE_TRANSACTION = (
+    "TransactionAbortableError",
+    "TransactionAbortedError",
+    "ProducerFencedError",
+    "InvalidProducerIdMappingError",
+    "InvalidTxnStateError",
+)
 _DAMAGE = ("MissingObjectError", "CorruptRecordError", "CorruptLogError")
 
 
@@ -73,7 +80,7 @@ def check_outcomes(facts: Facts) -> Iterator[Anomaly]:
         if written is None or not written.never:
             continue
         committed = facts.seen_committed(value)
-        if written.send.status == "fail":
+        if written.send.status == "fail" and (committed or not _only_aborts(written)):
             yield anomaly(
                 "fail-but-visible",
                 f"row {value} was refused ({written.send.error}), and stands at offset {sightings[0].row.offset}",
@@ -230,6 +237,11 @@ def check_damage(facts: Facts) -> Iterator[Anomaly]:
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _only_aborts(written: Written) -> bool:
+    """Whether the error speaks of the transaction alone: it cannot commit, and read_uncommitted may see what it wrote."""
+    return bool(written.txn.label) and written.send.error.partition(":")[0] in _OF_THE_TRANSACTION
 
 
 @dataclass(slots=True)
