@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import Cli
-from txlog.cli.main import app
+from txlog.cli.program import app
 from txlog.maintenance.fsck import FsckReport
 
 
