@@ -160,6 +160,8 @@ def test_empty_lines_are_passed_over_but_counted() -> None:
             "quantity:int32",
             "line 1: column 'quantitty' is unknown; topic 'orders' has quantity. Did you mean 'quantity'?",
         ),
+        ('{"id": 1, "id": 2}', "id:int64", "line 1: 'id' is there twice in one object"),
+        ('{"id": {"b": 1, "b": 1}}', "id:struct<b int32>", "line 1: 'b' is there twice in one object"),
         ("{}", "id:int64:not-null", "line 1: column 'id' is not nullable, and its value is missing or null"),
         ('{"id": "7"}', "id:int64", "line 1: column 'id': expected int64, found \"7\""),
         ('{"id": 1.0}', "id:int64", "line 1: column 'id': expected int64, found 1.0"),

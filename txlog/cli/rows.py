@@ -11,7 +11,9 @@ import base64
 import binascii
 import datetime
 import decimal
+import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +26,7 @@ from txlog.core.words import count_text
 from txlog.errors import SchemaMismatchError
 
 _BASE64 = "base64"
+_MEMBER = re.compile(rb'"\s*:')
 _NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
@@ -95,12 +98,28 @@ def decode_rows(
             raise SchemaMismatchError(
                 f"{where}: expected a JSON object with the columns of topic {topic!r}, found {_shown(given)}"
             )
+        _check_members(line, given, where)
         for name in given:
             if name not in known:
                 raise SchemaMismatchError(
                     f"{where}: column {name!r} is unknown; topic {topic!r} has {', '.join(known)}.{nearest(name, known)}"
                 )
         yield {name: _value(given.get(name), field, name, where) for name, field in known.items()}
+
+
+def _check_members(line: bytes, given: dict[str, Any], where: str) -> None:
+    """Raises SchemaMismatchError where an object has two members of one name, of which one would be lost."""
+    # No line has more members than this finds: most need no second look, which is the slow one.
+    if len(_MEMBER.findall(line)) == len(given):
+        return
+
+    def members(pairs: list[tuple[str, Any]]) -> None:
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            twice = next(name for number, name in enumerate(names) if name in names[:number])
+            raise SchemaMismatchError(f"{where}: {twice!r} is there twice in one object")
+
+    json.loads(line, object_pairs_hook=members, parse_int=str, parse_float=str)
 
 
 def _value(given: Any, field: SchemaField, path: str, where: str) -> Any:
