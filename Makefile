@@ -2,17 +2,18 @@
 # a clean clone.
 
 PYTHON ?=
+MINUTES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 # Made by scripts/setup.sh at its end; made again when the dependencies change.
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test demo bench-core conf wheel clean distclean
+.PHONY: help setup check format test simulate chaos demo bench-core conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is handed on by test, demo and bench-core; PYTHON=... chooses the interpreter of setup.'
+	@echo '  ARGS="..." is handed on by test, simulate, chaos, demo and bench-core; PYTHON=... chooses the interpreter of setup.'
 
 setup: $(STAMP) ## Make .venv with all that the other targets need
 
@@ -32,8 +33,14 @@ format: $(STAMP) ## Mend what ruff can mend
 test: $(STAMP) ## Run all tests
 	$(BIN)/python -m pytest $(ARGS)
 
+simulate: $(STAMP) ## Explore every scenario of the protocol whole, and plant every mutant
+	$(BIN)/python -m txlog.testing.explore $(ARGS)
+
 demo: $(STAMP) ## Run the main job on 336,776 real flights
 	$(BIN)/txlog demo $(ARGS)
+
+chaos: $(STAMP) ## Kill and stop real processes for MINUTES=2, then prove that nothing was lost, doubled or torn
+	$(BIN)/python -m txlog.testing.chaos --minutes $(MINUTES) $(ARGS)
 
 bench-core: $(STAMP) ## Milliseconds and storage requests of an append and of a transaction
 	$(BIN)/python -m benchmarks.core $(ARGS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from typing import Any, get_args
 
 import msgspec
@@ -317,3 +320,49 @@ def test_index_entries_span_their_rows() -> None:
 def test_objects_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         RECORD.records = 4  # type: ignore[misc]
+
+
+def test_types_are_made_before_threads_can_race_for_them() -> None:
+    """msgspec makes what it knows of a struct at the first decode, and not under a lock: a second thread finds it half made,
+    and the process dies of SIGSEGV. A new process opens many partitions at once, so its first decodes are in threads."""
+    code = """
+        import threading, time
+        import msgspec._utils
+        from txlog.core import envelope, records
+        from txlog.core.records import *
+
+        original = msgspec._utils._forward_ref
+
+        def slow(*arguments):
+            time.sleep(0.001)
+            return original(*arguments)
+
+        msgspec._utils._forward_ref = slow
+        txn = TransactionMetadata(
+            transactional_id="x", producer_id=1, producer_epoch=0, state="EMPTY", timeout_ms=1, write_id="a"
+        )
+        snapshot = Snapshot(
+            offset=0, log_start_offset=0, last_timestamp=0, last_digest="", transactions=(TransactionRow(offset=0, value=txn),)
+        )
+        data = envelope.encode(snapshot)
+
+        def decode(number):
+            time.sleep(number * 0.004)
+            assert envelope.decode(data, Snapshot, "a snapshot")[0] == snapshot
+
+        threads = [threading.Thread(target=decode, args=(number,)) for number in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        def made_late(*arguments):
+            raise AssertionError(f"made at its first decode: {arguments}")
+
+        msgspec._utils._forward_ref = made_late
+        for name, kind in vars(records).items():
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not name.startswith("_"):
+                msgspec.json.Decoder(kind)
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.harness import context
+from tests.protocol.harness import A, context
+from txlog.core.append_rules import BatchDraft
 from txlog.core.names import TopicPartition
 from txlog.core.records import OffsetValue, StagedPart, TransactionMetadata
-from txlog.errors import ProducerFencedError
+from txlog.errors import IllegalStateError, ProducerFencedError
+from txlog.protocol.append import append_batch
 from txlog.protocol.context import Views
 from txlog.protocol.groups import staged_offsets
-from txlog.protocol.transactions import end_transaction, init_producer
+from txlog.protocol.transactions import add_partitions, end_transaction, init_producer
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
@@ -64,3 +66,32 @@ def test_without_a_commit_of_its_epoch_the_older_instance_is_fenced(driver: Driv
 
     with pytest.raises(ProducerFencedError, match="newer instance"):
         driver.run(end_transaction(CTX, NOTHING, old, True, parts()))
+
+
+def test_the_answer_to_a_repeated_commit_has_no_partition_registered(driver: Driver) -> None:
+    # Whoever believed so would append to it unregistered: the partition's fold cannot tell, and nobody's marker would end it.
+    old = take_over(driver)
+    _, ongoing = driver.run(add_partitions(CTX, NOTHING, old, [A]))
+    assert isinstance(ongoing, TransactionMetadata)
+    driver.run(append_batch(CTX, NOTHING, A, draft(ongoing), ongoing))
+    driver.run(end_transaction(CTX, NOTHING, ongoing, True))
+    take_over(driver)
+
+    _, repeated = driver.run(end_transaction(CTX, NOTHING, ongoing, True))
+
+    assert (repeated.txn.state, repeated.txn.partitions) == ("COMPLETE_COMMIT", ())
+    with pytest.raises(IllegalStateError):
+        driver.run(append_batch(CTX, NOTHING, A, draft(repeated.txn), repeated.txn))
+    with pytest.raises(ProducerFencedError):
+        driver.run(add_partitions(CTX, NOTHING, repeated.txn, [A]))
+
+
+def draft(txn: TransactionMetadata) -> BatchDraft:
+    return BatchDraft(
+        records=1,
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+        payload=b"row",
+    )

@@ -1,4 +1,7 @@
-"""File systems as s3fs, gcsfs and adlfs present themselves, over a dict: what each verb is called with, and how it fails."""
+"""File systems as s3fs, gcsfs and adlfs present themselves, over a dict: how they are built, what is asked of them, how they fail.
+
+What the drivers themselves make of it is seen in test_object_stores.py and test_faults.py. Only s3fs is here with all verbs.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,9 @@ class FakeFileSystem:
     async def _pipe_file(self, path, data, chunksize=0, mode="overwrite"):
         raise NotImplementedError
 
-    def pipe_file(self, path, data, mode="overwrite"):
+    def pipe_file(self, path, data, mode="overwrite", chunksize=None):
         self._called("pipe_file", path, mode)
+        self.chunksize = chunksize
         new = (bytes(data), datetime.datetime.now(datetime.UTC))
         if mode == "create":
             if self.objects.setdefault(path, new) is not new:
@@ -70,7 +74,7 @@ class FakeFileSystem:
         self._called("info", path)
         if path in self.objects:
             data, modified = self.objects[path]
-            return {"name": path, "size": len(data), "type": "file", self.modified_name: modified}
+            return {"name": path, "size": len(data), "type": "file", "LastModified": modified}
         if any(name.startswith(path + "/") for name in self.objects):
             return {"name": path, "size": 0, "type": "directory"}
         raise FileNotFoundError(path)
@@ -80,30 +84,12 @@ class FakeFileSystem:
         if self.objects.pop(path, None) is None and self.missing_is_an_error:
             raise FileNotFoundError(path)
 
-    def ls(self, path, detail=False, **options):
-        self._called("ls", path, options)
-        assert detail
-        found = {}
-        for name, (data, _) in self.objects.items():
-            if name == path:
-                found[name] = {"name": name, "type": "file", "size": len(data)}
-            elif name.startswith(path + "/"):
-                head, slash, _ = name[len(path) + 1 :].partition("/")
-                full = f"{path}/{head}"
-                found[full] = {"name": full + self.folder_end * bool(slash), "type": "directory" if slash else "file"}
-        if not found:
-            raise FileNotFoundError(path)
-        return list(found.values())
-
-    modified_name = "mtime"
     missing_is_an_error = True
-    folder_end = ""
 
 
 class S3FileSystem(FakeFileSystem):
     """As s3fs: lists by call_s3, 1000 names a page."""
 
-    modified_name = "LastModified"
     missing_is_an_error = False
     put_object_members = ("Bucket", "Key", "IfNoneMatch")
     req_kw = {"RequestPayer": "requester"}  # noqa: RUF012
@@ -113,6 +99,9 @@ class S3FileSystem(FakeFileSystem):
         super().__init__(*arguments, **settings)
         shape = SimpleNamespace(input_shape=SimpleNamespace(members=dict.fromkeys(self.put_object_members)))
         self.s3 = SimpleNamespace(meta=SimpleNamespace(service_model=SimpleNamespace(operation_model=lambda _: shape)))
+
+    async def _cat_file(self, path, start=None, end=None, max_concurrency=None):
+        raise NotImplementedError
 
     def call_s3(self, method, *, Bucket, Prefix, Delimiter, StartAfter="", ContinuationToken="", RequestPayer):
         self._called("call_s3", method, Prefix, StartAfter or ContinuationToken)
@@ -134,14 +123,29 @@ class S3FileSystem(FakeFileSystem):
 
 
 class GCSFileSystem(FakeFileSystem):
-    """As gcsfs."""
+    """As gcsfs: one method sends all requests, and repeats them."""
+
+    async def _request(self):
+        raise AssertionError("repeats")
+
+    async def _request_once(self):
+        pass
+
+    _request.__wrapped__ = _request_once
 
 
 class AzureBlobFileSystem(FakeFileSystem):
-    """As adlfs: its create takes `mode` among any other keywords, its folders end in a slash."""
+    """As adlfs: its create takes `mode` among any other keywords, its retries are those of Azure's client."""
 
-    modified_name = "last_modified"
-    folder_end = "/"
+    def __init__(self, *arguments, **settings):
+        super().__init__(*arguments, **settings)
+        self.retry_policy = SimpleNamespace(total_retries=3)
+        self.connection_config = SimpleNamespace(timeout=20, read_timeout=60)
+        self.service_client = SimpleNamespace(
+            _config=SimpleNamespace(retry_policy=self.retry_policy),
+            _pipeline=SimpleNamespace(_transport=SimpleNamespace(connection_config=self.connection_config)),
+        )
+        self._timeout_kwargs = {name: value for name, value in settings.items() if name.endswith("_timeout")}
 
     async def _pipe_file(self, path, value, **kwargs):
         raise NotImplementedError

@@ -53,16 +53,6 @@ class TestS3(StoreContract):
         return store_of(S3FileSystem())
 
 
-class TestGcs(StoreContract):
-    def make_store(self, tmp_path: Path) -> FsspecObjectStore:
-        return store_of(GCSFileSystem())
-
-
-class TestAzure(StoreContract):
-    def make_store(self, tmp_path: Path) -> FsspecObjectStore:
-        return store_of(AzureBlobFileSystem())
-
-
 @pytest.fixture
 def drivers(monkeypatch):
     """The look-alikes in place of the drivers; what they were built with."""
@@ -138,21 +128,19 @@ def test_a_botocore_that_drops_the_condition_is_refused():
         store_of(fs).get("a")
 
 
-def test_zonal_buckets_are_refused(monkeypatch):
-    class Extended(GCSFileSystem):
-        loop = None
-
-        async def _is_zonal_bucket(self, bucket):
-            return bucket == "bucket"
-
-    Extended.__module__, Extended.__qualname__ = "gcsfs.extended_gcsfs", "ExtendedGcsFileSystem"
-    asked = []
-    monkeypatch.setattr(fsspec_store, "sync", lambda loop, method, bucket: asked.append(bucket) or bucket == "bucket")
-    with pytest.raises(UnsupportedStoreError, match="zonal bucket"):
-        store_of(Extended()).get("a")
-    assert asked == ["bucket"]
-    other = FsspecObjectStore("gs://other", "other", Extended)
-    assert other.get("a") is None
+def test_of_gcsfs_it_is_the_class_that_always_sends_the_condition(monkeypatch):
+    """The one that it registers looks up the kind of a bucket, and leaves the condition out in a zonal one."""
+    extended = type("ExtendedGcsFileSystem", (GCSFileSystem,), {"__module__": "gcsfs.extended_gcsfs"})
+    with pytest.raises(UnsupportedStoreError, match="ExtendedGcsFileSystem"):
+        check_class(extended)
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: extended)
+    store = open_object_store("gs://bucket")
+    store.put("a", b"1")
+    assert type(store._connection.filesystem) is GCSFileSystem
+    stranger = type("ExtendedGcsFileSystem", (FakeFileSystem,), {"__module__": "gcsfs.extended_gcsfs"})
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: stranger)
+    with pytest.raises(UnsupportedStoreError, match="ExtendedGcsFileSystem"):
+        open_object_store("gs://bucket")
 
 
 def test_a_missing_driver_says_what_to_install(monkeypatch):
@@ -233,16 +221,38 @@ def test_what_s3fs_is_told(drivers):
         open_object_store("s3://bucket", {"config_kwargs": "x"})
 
 
-def test_what_the_others_are_told(drivers):
-    open_object_store("gs://bucket").put("a", b"1")
-    open_object_store("abfss://box@acc.dfs.core.windows.net/log").put("a", b"1")
-    open_object_store("az://box", {"account_name": "mine"}).put("a", b"1")
+def test_what_gcsfs_is_told(drivers):
+    store = open_object_store("gs://bucket", {"token": "anon"})
+    store.put("a", b"1")
+    open_object_store("gs://bucket", {"requests_timeout": 99}).put("a", b"1")
+    assert [protocol for protocol, _ in drivers] == ["gs", "gs"]
+    timeout = drivers[0][1].pop("requests_timeout")
+    assert (timeout.total, timeout.sock_connect, timeout.sock_read) == (None, 5, 10)
+    assert drivers[0][1] == {"token": "anon", "use_listings_cache": False, "skip_instance_cache": True}
+    assert drivers[1][1]["requests_timeout"] == 99
+
+
+def test_gcsfs_neither_repeats_nor_sends_in_parts():
+    fs = GCSFileSystem()
+    store_of(fs).put_if_absent("a", b"1")
+    assert fs.chunksize > MAX_OBJECT_BYTES
+    assert fs._request.__func__ is GCSFileSystem._request_once
+
+
+def test_what_adlfs_is_told(drivers):
+    first = open_object_store("abfss://box@acc.dfs.core.windows.net/log")
+    second = open_object_store("az://box", {"account_name": "mine", "read_timeout": 99})
+    first.put("a", b"1")
+    second.put("a", b"1")
     common = {"use_listings_cache": False, "skip_instance_cache": True}
     assert drivers == [
-        ("gs", common),
         ("abfs", {**common, "account_name": "acc"}),
-        ("abfs", {**common, "account_name": "mine"}),
+        ("abfs", {**common, "account_name": "mine", "read_timeout": 99}),
     ]
+    fs, patient = first._connection.filesystem, second._connection.filesystem
+    assert fs.retry_policy.total_retries == patient.retry_policy.total_retries == 0
+    assert (fs.connection_config.timeout, fs.connection_config.read_timeout) == (5, 10)
+    assert (patient.connection_config.timeout, patient.connection_config.read_timeout) == (5, 99)
 
 
 def test_objects_are_read_by_one_request_and_created_by_one():
@@ -256,9 +266,16 @@ def test_objects_are_read_by_one_request_and_created_by_one():
         ("cat_file", "bucket/log/a", {"max_concurrency": 1}),
         ("call_s3", "list_objects_v2", "log/t/", "log/t/0005"),
     ]
-    fs = AzureBlobFileSystem()
-    store_of(fs).list("t/", "0005")
-    assert fs.calls == [("ls", "bucket/log/t", {"invalidate_cache": True})]
+
+
+def test_older_s3fs_reads_by_one_request_untold():
+    async def _cat_file(self, path, start=None, end=None):
+        pass
+
+    names = {"__module__": S3FileSystem.__module__, "__qualname__": S3FileSystem.__qualname__}
+    fs = type("S3FileSystem", (S3FileSystem,), {**names, "_cat_file": _cat_file})({"bucket/log/a": (b"1", None)})
+    assert store_of(fs).get("a") == b"1"
+    assert fs.calls == [("cat_file", "bucket/log/a", {})]
 
 
 def test_folder_markers_are_no_objects():
@@ -346,6 +363,16 @@ REFUSED = [
     OSError("Forbidden: https://storage…"),
     type("NoCredentialsError", (Exception,), {})("Unable to locate credentials"),
 ]
+
+
+def torn(module):
+    """As aiohttp says that an answer ended too soon, or could not be read: with a status that no server sent."""
+    error = type("ClientPayloadError", (Exception,), {"__module__": "aiohttp.client_exceptions"})("not completed")
+    error.__cause__ = type("ContentLengthError", (Exception,), {"__module__": module, "code": 400})()
+    return error
+
+
+TRANSIENT += [torn("aiohttp.http_exceptions")]
 
 
 def label(error):
@@ -459,11 +486,14 @@ def test_no_credential_in_errors_or_repr(drivers):
     store = open_object_store("s3://bucket/log", options)
     assert repr(store) == "FsspecObjectStore('s3://bucket/log')"
     store.get("a")
-    text = "key AKIAVERYSECRET hunter2hunter2 tokentoken at http://minio:9000/x?X-Amz-Signature=abcdef&sig=zzz&b=1 AccountKey=kkk;"
+    text = (
+        "key AKIAVERYSECRET hunter2hunter2 tokentoken at http://minio:9000/x?X-Amz-Signature=abcdef&sig=zzz&b=1 AccountKey=kkk; "
+        "x-amz-security-token: FwoGsession, authorization: Bearer ya29.mmm, SharedKey acc:nnnn, Credential=AKIAOTHER/2026/s3"
+    )
     store._connection.filesystem.failures = [wrapped(400, message=text)]
     with pytest.raises(StorageError) as raised:
         store.get("a")
-    for secret in ("AKIA", "hunter2", "tokentoken", "abcdef", "zzz", "kkk"):
+    for secret in ("AKIA", "hunter2", "tokentoken", "abcdef", "zzz", "kkk", "FwoG", "ya29", "nnnn"):
         assert secret not in str(raised.value)
     assert "http://minio:9000" in str(raised.value)
     assert raised.value.__cause__ is None
@@ -476,9 +506,3 @@ def test_a_driver_that_cannot_be_built():
 
     with pytest.raises(StorageError, match="s3://bucket/log: open failed: RuntimeError: no such profile"):
         FsspecObjectStore("s3://bucket/log", "bucket/log", broken).get("a")
-
-
-def test_the_stores_clock():
-    store = store_of(GCSFileSystem())
-    store.put("a", b"1")
-    assert store.modified_ms("a") > 1_600_000_000_000

@@ -16,7 +16,7 @@ import msgspec
 
 from txlog.config import nearest
 from txlog.core.records import SchemaField
-from txlog.core.schema import SCALAR_TYPES, assign_ids, check_fields, parse_decimal
+from txlog.core.schema import MAX_NESTING, SCALAR_TYPES, assign_ids, check_fields, parse_decimal
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ def _read(schema_file: str) -> tuple[SchemaField, ...]:
         raise InvalidRequestError(f"--schema {schema_file}: {error.strerror or error}") from None
     try:
         columns = msgspec.json.decode(data, type=tuple[_Column, ...])
+        fields = assign_ids([_field(column) for column in columns])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SchemaMismatchError(
             f"--schema {schema_file}: expected a JSON list of {{name, type, nullable, fields}}: {error}"
         ) from None
-    fields = assign_ids([_field(column) for column in columns])
     check_fields(fields, f"--schema {schema_file}")
     return fields
 
@@ -130,12 +130,14 @@ class _TypeParser:
         self._tokens: list[str] = _TOKEN.findall(text)
         self._at = 0
 
-    def field(self, name: str) -> SchemaField:
+    def field(self, name: str, depth: int = 1) -> SchemaField:
         """`type [not null]` from here on, as a field of that name."""
+        if depth > MAX_NESTING:
+            raise SchemaMismatchError(f"--column {self._whole[:80]!r}: types nest at most {MAX_NESTING} levels deep")
         type_name = self._next("a type")
         children: tuple[SchemaField, ...] = ()
         if type_name in _NESTED:
-            children = self._children(type_name)
+            children = self._children(type_name, depth)
         elif type_name.startswith("decimal("):
             type_name = re.sub(r"\s+", "", type_name)
         if type_name not in SCALAR_TYPES and type_name not in _NESTED and parse_decimal(type_name) is None:
@@ -151,7 +153,7 @@ class _TypeParser:
         if self._at < len(self._tokens):
             raise SchemaMismatchError(f"--column {self._whole!r}: {self._peek()!r} was not expected after the type")
 
-    def _children(self, type_name: str) -> tuple[SchemaField, ...]:
+    def _children(self, type_name: str, depth: int) -> tuple[SchemaField, ...]:
         self._take("<")
         children: list[SchemaField] = []
         names = _CHILD_NAMES.get(type_name)
@@ -163,7 +165,7 @@ class _TypeParser:
                 name = names[at]
             else:
                 break
-            field = self.field(name)
+            field = self.field(name, depth + 1)
             if type_name == "map" and at == 0:
                 # A map's key is never null, whether it is said or not.
                 field = msgspec.structs.replace(field, nullable=False)

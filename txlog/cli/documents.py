@@ -14,6 +14,7 @@
     consumer-groups reset-offsets ResetDocument
     consumer-groups delete       GroupDeletionDocument
     dump-log                     client.dump.DumpedObject, client.dump.PartitionChain
+    fsck                         maintenance.fsck.FsckReport
     produce                      ProduceDocument
     consume                      a row a line (see txlog.cli.rows)
     an error                     ErrorDocument, on the standard error

@@ -26,6 +26,7 @@ from txlog.errors import InvalidRequestError, NotAStoreError, TxlogError
 
 if TYPE_CHECKING:
     from txlog.client import Admin, Store
+    from txlog.storage.object_store import ObjectStore
 
 PANEL = "Store and output"
 
@@ -130,18 +131,28 @@ class Session:
             self._admin = self.open().admin()
         return self._admin
 
+    @property
+    def url(self) -> str:
+        """Where the store is. Raises InvalidRequestError without `--store`."""
+        if not self.settings.store:
+            raise InvalidRequestError(f"which store? Name it with --store URL, or in the environment as {STORE_ENV}")
+        return self.settings.store
+
+    def object_store(self) -> ObjectStore:
+        """The place itself: also one that cannot be opened as a store any more."""
+        from txlog.storage.open import open_object_store
+
+        return open_object_store(self.url, self.settings.storage_options)
+
     def open(self, *, may_be_new: bool = False) -> Store:
         """The store; an empty or missing location is one only if it `may_be_new`."""
         if self._store is None:
-            if not self.settings.store:
-                raise InvalidRequestError(
-                    f"which store? Name it with --store URL, or in the environment as {STORE_ENV}"
-                )
+            url = self.url
             # Here and not at the top: pyarrow takes longer to load than all of `--help`.
             import txlog
 
             self._store = txlog.open(
-                self.settings.store,
+                url,
                 storage_options=self.settings.storage_options,
                 config_file=self.settings.config,
             )

@@ -33,6 +33,9 @@ _STYLES = {
     "abort": "red",
     "COMPLETE_ABORT": "red",
     "hanging": "bold red",
+    "damaged": "bold red",
+    "missing": "bold red",
+    "note": "yellow",
     "control": "dim",
     NOTHING: "dim",
 }

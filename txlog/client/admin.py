@@ -530,7 +530,7 @@ class Admin:
         def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
             return group_protocol.reset_offsets(ctx, views, group, values, force=force, dry_run=dry_run)
 
-        return _ids(self._session.call(f"{what} of group {group!r}", program))
+        return _ids(self._session.call(f"{what} of group {group!r}", program, settles=True))
 
     def _group_infos(self, described: Sequence[GroupDescription]) -> tuple[GroupInfo, ...]:
         existing = {found.name: found.partitions for found in Topics(self._runtime).names()}

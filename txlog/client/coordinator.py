@@ -104,7 +104,8 @@ class Coordinator:
             return protocol.end_transaction(ctx, views, self.txn, commit, parts, version)
 
         try:
-            result = self.session.call("commit_transaction" if commit else "abort_transaction", program)
+            # An abort that was refused has no rows to be wrong about; a commit may have won at its first try.
+            result = self.session.call("commit_transaction" if commit else "abort_transaction", program, settles=commit)
         except TxlogTimeoutError as error:
             if not commit:
                 raise

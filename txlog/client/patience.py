@@ -14,11 +14,15 @@ from typing import Any, TypeVar
 from txlog.clock import Clock, IdGenerator
 from txlog.core.effects import Effect, Gather, Program, Sleep, WriteRows
 from txlog.errors import (
+    AbortableError,
     ConcurrentTransactionsError,
     CoordinatorContentionError,
+    FencedError,
+    InvalidRequestError,
     OutcomeUnknownError,
     RetriableError,
     StorageError,
+    TxlogError,
     TxlogTimeoutError,
     UnstableOffsetCommitError,
 )
@@ -50,28 +54,41 @@ class Patience:
         program: Callable[[], Program[T]],
         *,
         wait: bool = True,
+        settles: bool = False,
     ) -> T:
         """The program's result; `program` is asked for a new one for every try.
 
         At the end a TxlogTimeoutError is raised for trouble with the store, else the error itself. Without `wait` the
-        outcome of others' transactions is not waited for.
+        outcome of others' transactions is not waited for. With `settles` an error is to tell that nothing of the call
+        took effect: after a try of unknown outcome none can, so it becomes an OutcomeUnknownError (PROTOCOL.md, W44).
         """
         clock = driver.clock
         deadline_ms = clock.monotonic_ms() + self.timeout_ms
-        limit = Limit(deadline_ms, lambda error: self.late(what, error), self.retries, ctx.backoff_ms)
+        met: Exception | None = None
+        # An abandoned try that met nothing itself was begun because of what the one before it met.
+        limit = Limit(deadline_ms, lambda error: self.late(what, error or met), self.retries, ctx.backoff_ms)
         attempt = 0
+        in_doubt = False
         while True:
             try:
                 return driver.run(limited(program(), clock, limit))
             except TxlogTimeoutError:
                 raise
+            except (AbortableError, FencedError, InvalidRequestError) as error:
+                if not in_doubt:
+                    raise
+                raise self._in_doubt(what, error) from error
             except (RetriableError, OutcomeUnknownError) as error:
+                met = error
+                in_doubt = in_doubt or (settles and isinstance(error, OutcomeUnknownError))
                 left_ms = deadline_ms - clock.monotonic_ms()
                 if not wait and isinstance(error, UnstableOffsetCommitError | ConcurrentTransactionsError):
                     raise
                 if attempt >= self.retries or left_ms <= 0:
                     if isinstance(error, StorageError | CoordinatorContentionError):
                         raise self.late(what, error) from error
+                    if in_doubt and isinstance(error, RetriableError):
+                        raise self._in_doubt(what, error) from error
                     raise
             pause(clock, driver.ids, ctx.backoff_ms(attempt), left_ms)
             attempt += 1
@@ -81,6 +98,13 @@ class Patience:
         cause = f": {error}" if error is not None else ""
         return TxlogTimeoutError(
             f"{self.who}: {what} did not finish within {self.timeout_ms} ms ({self.setting}){cause}. Repeat the same call: it joins whatever this one has done"
+        )
+
+    def _in_doubt(self, what: str, error: TxlogError) -> OutcomeUnknownError:
+        """The error of a call whose last try was refused, and whose first may have done what was asked."""
+        return OutcomeUnknownError(
+            f"{self.who}: {what}: an earlier try of this very call may have taken effect, and a later one was refused ({error}). Do not take it for "
+            "failed: look at what is there, or repeat the same call, whose answer speaks of the repetition alone"
         )
 
 
@@ -107,6 +131,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:
     """
     answer: Any = None
     failure: Exception | None = None
+    met: Exception | None = None
     while True:
         try:
             effect: Effect = program.send(answer) if failure is None else program.throw(failure)
@@ -117,7 +142,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:
         left_ms = limit.deadline_ms - clock.monotonic_ms()
         if left_ms < 0:
             program.close()
-            raise limit.late(None)
+            raise limit.late(met)
         match effect:
             case Gather(programs):
                 effect = Gather(tuple(limited(each, clock, limit) for each in programs))
@@ -130,7 +155,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:
                 answer, failure = (yield effect), None
                 break
             except StorageError as error:
-                failure = error
+                failure = met = error
                 left_ms = limit.deadline_ms - clock.monotonic_ms()
                 if number < tries and left_ms > 0:
                     yield Sleep(min(limit.backoff_ms(number), left_ms))

@@ -306,9 +306,10 @@ class Producer:
         if self._state.state == "IN_TRANSACTION":
             with self._lock:
                 if not self._flush(self._deadline_ms()):
+                    met = self._sender.trouble
                     raise TxlogTimeoutError(
-                        f"{self._who}: rows still wait to be written after max.block.ms = {self._config.max_block_ms}; call "
-                        "commit_transaction() again, or abort"
+                        f"{self._who}: rows still wait to be written after max.block.ms = {self._config.max_block_ms}"
+                        f"{f' ({met})' if met is not None else ''}; call commit_transaction() again, or abort"
                     )
                 self._state.check("commit_transaction")
             self._send_conditional(coordinator, wanted)

@@ -18,7 +18,7 @@ from txlog.client.settings import call_layer
 from txlog.config import ConsumerConfig, Layer
 from txlog.core.effects import Gather, Program
 from txlog.core.fetch_plan import InlinePiece, Piece
-from txlog.core.names import TopicPartition
+from txlog.core.names import TopicPartition, topic_metadata_path
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.errors import InvalidConfigurationError, MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views
@@ -162,10 +162,19 @@ def tasks(
 
 
 def topic_for(runtime: Runtime, plan: ReadPlan, max_age_ms: int | None = None) -> TopicMetadata:
-    """The topic's metadata, as new as the schema of every piece of the plan."""
+    """The topic's metadata, as new as the schema of every piece of the plan.
+
+    Raises MissingObjectError if the version that introduced that schema is gone: its columns would be left out unseen.
+    """
     topic = runtime.topic(plan.topic_partition.topic, max_age_ms)
-    if any(piece.schema_id > topic.schema_id for piece in plan.pieces):
+    newest = max((piece.schema_id for piece in plan.pieces), default=0)
+    if newest > topic.schema_id:
         topic = runtime.topic(plan.topic_partition.topic, 0)
+    if newest > topic.schema_id:
+        raise MissingObjectError(
+            f"{topic_metadata_path(topic.topic, newest)}: rows of {plan.topic_partition} have this version's schema, and it is not there "
+            f"(the newest is {topic.number}); versions of topics are never removed, look at it with `txlog fsck`"
+        )
     return topic
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from txlog.core.fetch_plan import InlinePiece, Piece
-from txlog.core.names import TopicPartition
+from txlog.core.names import TopicPartition, batch_name
 from txlog.core.records import SchemaField
 from txlog.errors import TxlogError
 from txlog.storage.arrow_schema import OFFSET_COLUMN, OFFSET_FIELD, TIMESTAMP_COLUMN, TIMESTAMP_FIELD, to_arrow
@@ -42,7 +42,7 @@ def read_pieces(
     for piece in pieces:
         tp = piece.topic_partition
         if isinstance(piece, InlinePiece):
-            where = f"{tp}: the rows at offset {piece.range.base_offset}"
+            where = tp.folder + batch_name(piece.range.base_offset - piece.range.first_row)
             yield read_inline_rows(piece.payload, piece.range, fields, columns, where=where)
         else:
             yield from read_ranges(

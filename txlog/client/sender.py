@@ -26,6 +26,7 @@ from txlog.core.words import count_text
 from txlog.errors import (
     AbortableError,
     FencedError,
+    InvalidProducerEpochError,
     InvalidRequestError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
@@ -88,6 +89,8 @@ class Sender:
         self.attempted = False
         """Whether the open transaction was, or may have been, registered with the coordinator."""
         self.staged_parts: list[StagedPart] = []
+        self.trouble: Exception | None = None
+        """Why rows wait to be tried again; None if nothing went wrong lately."""
         self._session = session
         self._config = config
         self._placer = placer
@@ -244,11 +247,11 @@ class Sender:
         txn = coordinator.txn if coordinator is not None else None
         clock = self._session.clock
         if not batch.attempts and clock.monotonic_ms() > batch.deadline_ms:
-            return _Failed(batch, self._late(batch))
+            return _Failed(batch, self._late(batch, self.trouble))
         try:
             # Written here, in this program's own thread, so that files of several partitions go out together.
             draft = self._placed(ctx, batch)
-            limit = Limit(batch.deadline_ms, lambda _: self._late(batch), self._config.retries, ctx.backoff_ms)
+            limit = Limit(batch.deadline_ms, lambda met: self._late(batch, met), self._config.retries, ctx.backoff_ms)
             views, result = yield from limited(append_batch(ctx, views, batch.tp, draft, txn), clock, limit)
         except Exception as error:
             return _Failed(batch, error)
@@ -323,6 +326,7 @@ class Sender:
         else:
             batch.done(NO_OFFSET, NO_TIMESTAMP)
         with self.condition:
+            self.trouble = None
             self._waiting.remove(batch)
             if isinstance(outcome, _Staged):
                 made = outcome.file
@@ -383,6 +387,7 @@ class Sender:
         backoff_ms = self._session.context().backoff_ms(batch.attempts)
         wait_ms = 0 if lost_sequence else self._session.runtime.ids.jitter(backoff_ms)
         with self.condition:
+            self.trouble = error
             batch.attempts += 1
             batch.retry_at_ms = clock.monotonic_ms() + min(wait_ms, left_ms)
         return True
@@ -390,7 +395,10 @@ class Sender:
     def _final_error(self, batch: Batch, error: Exception) -> Exception:
         """What the batch's futures raise. Nothing here says "retry": a new send would be other rows to the log (P11)."""
         if self.coordinator is not None:
-            if isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError):
+            # A verdict on the repetition says nothing of the first try (W44); of the transaction it says all.
+            doubtful = batch.doubtful and isinstance(error, InvalidProducerEpochError | OutOfOrderSequenceError)
+            open_ended = isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError)
+            if doubtful or open_ended:
                 final: Exception = TransactionAbortableError(
                     f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written: {error}; abort the transaction and start a new one"
                 )
@@ -406,9 +414,11 @@ class Sender:
             return unknown
         return error
 
-    def _late(self, batch: Batch) -> TxlogTimeoutError:
+    def _late(self, batch: Batch, met: Exception | None) -> TxlogTimeoutError:
+        cause = f": {met}" if met is not None else ""
         return TxlogTimeoutError(
-            f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} did not get in within delivery.timeout.ms = {self._config.delivery_timeout_ms}"
+            f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} did not get in within delivery.timeout.ms = "
+            f"{self._config.delivery_timeout_ms}{cause}"
         )
 
     def _die(self, error: BaseException) -> None:

@@ -78,12 +78,13 @@ class Session:
             retry_backoff_ms=self._retry_backoff_ms, retry_backoff_max_ms=self._retry_backoff_max_ms
         )
 
-    def call(self, what: str, program: Call[T], *, wait: bool = True) -> T:
+    def call(self, what: str, program: Call[T], *, wait: bool = True, settles: bool = False) -> T:
         """Runs a protocol call and keeps the views that it returns.
 
         Errors that allow the same call again are followed by it, until the time or `retries` is used up: then a
         TxlogTimeoutError is raised for trouble with the store, else the error itself. What a call that ran out of time
         has done is unknown; the same call joins it. Without `wait` the outcome of others' transactions is not waited for.
+        With `settles` a refusal after a try of unknown outcome is an OutcomeUnknownError.
         """
         ctx = self.context()
 
@@ -92,7 +93,7 @@ class Session:
             after, result = yield from program(ctx, before)
             return before, after, result
 
-        before, after, result = self.patience.run(self.runtime.driver, ctx, what, attempt, wait=wait)
+        before, after, result = self.patience.run(self.runtime.driver, ctx, what, attempt, wait=wait, settles=settles)
         self.keep(before, after)
         return result
 

@@ -444,3 +444,20 @@ class StoreDescriptor(_Object, frozen=True, kw_only=True):
     store_id: str
     created_at: Int64
     constants: StoreConstants
+
+
+STORED_OBJECTS = (
+    StoreDescriptor,
+    TopicMetadata,
+    CommitRecord,
+    SegmentIndex,
+    TxnIndex,
+    Snapshot,
+    Boundary,
+    Clean,
+    StagedList,
+)
+for _kind in STORED_OBJECTS:
+    # msgspec works out a struct when it first decodes one, and takes no lock: a thread that comes by meanwhile finds it half
+    # made, and the process dies of SIGSEGV. A module is imported by one thread.
+    msgspec.json.Decoder(_kind)

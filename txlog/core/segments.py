@@ -200,7 +200,8 @@ def _entry(record: CommitRecord, file: int | None, first_row: int) -> IndexEntry
 
 
 def _indexed(file: DataFile, schema_id: int, *, offset_column: bool = False) -> IndexedFile:
-    return IndexedFile(**msgspec.structs.asdict(file), schema_id=schema_id, offset_column=offset_column)
+    # A checker hands in what an index says of it already.
+    return IndexedFile(**{**msgspec.structs.asdict(file), "schema_id": schema_id, "offset_column": offset_column})
 
 
 def _base_offset(entry: IndexEntry) -> int:

@@ -18,8 +18,10 @@ from txlog.core.records import (
     NO_SEQUENCE,
     BatchMetadata,
     CommitRecord,
+    Entry,
     GroupEntry,
     GroupRow,
+    OffsetEntry,
     OffsetRow,
     PendingOffsets,
     ProducerStateEntry,
@@ -32,6 +34,12 @@ from txlog.errors import CorruptLogError, CorruptRecordError
 
 BATCHES_TO_RETAIN = 5
 """Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: a duplicate of any of them is recognised."""
+
+_ENTRIES: Mapping[str, tuple[type[Entry], ...]] = {
+    names.TRANSACTION_STATE_TOPIC: (TransactionEntry,),
+    names.CONSUMER_OFFSETS_TOPIC: (OffsetEntry, GroupEntry),
+}
+"""What the rows of internal topics may be."""
 
 OffsetKey: TypeAlias = tuple[str, str, int]
 """(group, topic, partition)."""
@@ -104,13 +112,31 @@ def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRe
     record, _ = envelope.decode(data, CommitRecord, path)
     if record.base_offset != base_offset:
         raise CorruptRecordError(f"{path}: it says base_offset {record.base_offset}; an object was swapped or copied")
+    _check_place(record, tp, path)
     try:
         check_rows(record, path)
     except CorruptLogError as error:
         raise CorruptRecordError(str(error)) from None
-    for file in record.files:
-        names.check_data_path(tp.topic, tp.partition, file.path)
+    try:
+        for file in record.files:
+            names.check_data_path(tp.topic, tp.partition, file.path)
+    except CorruptRecordError as error:
+        raise CorruptRecordError(f"{path}: {error}") from None
     return StoredRecord(record=record, digest=envelope.digest(data), data=data)
+
+
+def _check_place(record: CommitRecord, tp: TopicPartition, path: str) -> None:
+    """Entries of its own kind in an internal topic, and none in a user's."""
+    kinds = _ENTRIES.get(tp.topic, ())
+    strange = next((entry for entry in record.entries if not isinstance(entry, kinds)), None)
+    if strange is not None:
+        raise CorruptRecordError(
+            f"{path}: an entry of type {strange.__struct_config__.tag!r} does not belong into {tp.topic}; an object was swapped or copied"
+        )
+    if kinds and (record.files or record.payload_bytes):
+        raise CorruptRecordError(
+            f"{path}: a batch of rows does not belong into {tp.topic}, whose records have entries; an object was swapped or copied"
+        )
 
 
 def replay(state: PartitionState, records: Iterable[StoredRecord]) -> PartitionState:
@@ -138,6 +164,8 @@ class _Fold:
         self.segment_record_bytes = state.segment_record_bytes
         self.last_timestamp = state.last_timestamp
         self.last_digest = state.last_digest
+        self.last_base: int | None = None
+        """Of the last record that this fold took."""
         self.deleted_version = state.deleted_version
 
     def state(self) -> PartitionState:
@@ -179,15 +207,22 @@ class _Fold:
         self.next_offset = record.end_offset
         self.last_timestamp = record.timestamp
         self.last_digest = stored.digest
+        self.last_base = record.base_offset
 
     def _check_link(self, record: CommitRecord) -> None:
         path = self.base.topic_partition.folder + names.batch_name(record.base_offset)
         if record.base_offset != self.next_offset:
             raise CorruptRecordError(f"{path}: expected a batch at offset {self.next_offset}; the chain has a hole")
         if record.previous != self.last_digest:
+            folder = self.base.topic_partition.folder
+            before = (
+                f"what ends at offset {record.base_offset}"
+                if self.last_base is None
+                else folder + names.batch_name(self.last_base)
+            )
             raise CorruptRecordError(
-                f"{path}: it follows a record with digest {record.previous[:12] or 'none'}…, the one before it has {self.last_digest[:12] or 'none'}…; "
-                "one of the two was replaced"
+                f"{path}: it follows a record with digest {record.previous[:12] or 'none'}…, the one before it ({before}) has "
+                f"{self.last_digest[:12] or 'none'}…; one of the two was replaced"
             )
         if record.segment_base not in (record.base_offset, self.segment[0]):
             raise CorruptRecordError(

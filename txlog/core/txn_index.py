@@ -7,11 +7,11 @@ Kafka's TransactionIndex.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from txlog.core.names import SegmentName
-from txlog.core.records import NO_OFFSET, AbortedTxn, CommitRecord, TxnIndex
+from txlog.core.records import NO_OFFSET, AbortedTxn, CommitRecord, IndexEntry, TxnIndex
 from txlog.core.words import count_text
 from txlog.errors import CorruptRecordError
 
@@ -51,10 +51,18 @@ def collect_aborted_txns(
     return TxnIndexSearchResult(aborted=tuple(found), is_complete=False)
 
 
-def check_txn_index(txn_index: TxnIndex, name: SegmentName, path: str, *, expected: int | None = None) -> None:
+def check_txn_index(
+    txn_index: TxnIndex,
+    name: SegmentName,
+    path: str,
+    *,
+    expected: int | None = None,
+    entries: Sequence[IndexEntry] | None = None,
+) -> None:
     """Raises CorruptRecordError naming `path` unless `txn_index` fits the segment `name`.
 
-    `expected` is the number of entries that the segment's `.index` announces.
+    `expected` is the number of entries that the segment's `.index` announces, `entries` its batches. In generation 0 these
+    hold every ABORT marker, so a transaction index of another partition, which may fit by its offsets alone, shows.
     """
     if expected is not None and len(txn_index.aborted) != expected:
         raise CorruptRecordError(
@@ -78,3 +86,39 @@ def check_txn_index(txn_index: TxnIndex, name: SegmentName, path: str, *, expect
                 f"{last_stable_offset} to {txn.last_offset + 1}"
             )
         last_offset, last_stable_offset = txn.last_offset, txn.last_stable_offset
+    if entries is not None and not name.generation:
+        _check_markers(txn_index, entries, path)
+
+
+def _check_markers(txn_index: TxnIndex, entries: Sequence[IndexEntry], path: str) -> None:
+    listed = {txn.last_offset: txn for txn in txn_index.aborted}
+    opened: dict[int, int] = {}
+    for entry in entries:
+        if entry.kind == "data":
+            if entry.transactional:
+                opened.setdefault(entry.producer_id, entry.base_offset)
+            continue
+        if entry.kind not in ("commit", "abort"):
+            continue
+        first = opened.pop(entry.producer_id, None)
+        txn = listed.pop(entry.base_offset, None)
+        if txn is None:
+            if entry.kind == "abort" and first is not None:
+                raise CorruptRecordError(
+                    f"{path}: the transaction of producer {entry.producer_id} that the marker at offset {entry.base_offset} "
+                    f"aborted had rows from offset {first} on, and is not in it"
+                )
+            continue
+        if (entry.kind, entry.producer_id) != ("abort", txn.producer_id):
+            raise CorruptRecordError(
+                f"{path}: the index has {entry.kind} of producer {entry.producer_id} at offset {entry.base_offset}, and it "
+                f"lists an ABORT of producer {txn.producer_id}; an object was swapped or copied"
+            )
+        # A transaction that began before the segment may have more rows here.
+        if txn.first_offset != first and txn.first_offset >= entries[0].base_offset:
+            raise CorruptRecordError(
+                f"{path}: the transaction of producer {txn.producer_id} that the marker at offset {txn.last_offset} aborted begins at "
+                f"{first} in the index, and it says {txn.first_offset}; an object was swapped or copied"
+            )
+    for txn in listed.values():
+        raise CorruptRecordError(f"{path}: the index has no marker at offset {txn.last_offset}")

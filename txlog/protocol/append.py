@@ -104,7 +104,8 @@ def _check_transaction(tp: TopicPartition, draft: BatchDraft, txn: TransactionMe
         raise IllegalStateError(
             f"{who} in the transaction of {txn.transactional_id!r}, which is producer {txn.producer_id}, epoch {txn.producer_epoch}"
         )
-    if tp not in txn.partitions:
+    # What a PREPARE_* names belongs to the transaction that it ends, not to the next one of its epoch (W22).
+    if txn.state != "ONGOING" or tp not in txn.partitions:
         raise IllegalStateError(
             f"{who}: the partition was not registered with the transaction of {txn.transactional_id!r} before"
         )

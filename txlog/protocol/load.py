@@ -13,7 +13,7 @@ from txlog.core.effects import Gather, Get, List, Monotonic, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import Clean
 from txlog.core.state import PartitionState, StoredRecord, decode_snapshot, replay, stored_record
-from txlog.errors import CorruptLogError, MissingObjectError, StorageError
+from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 
 
@@ -155,6 +155,14 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
         stored = stored_record(present(data, path), tp, at)
         records.append(stored)
         at = stored.record.end_offset
+    # A slot is created at the log's end only, so every one that is listed is led to by the one before it.
+    led_to = {stored.record.base_offset for stored in records}
+    for slot in tail_names:
+        if slot not in led_to:
+            raise CorruptRecordError(
+                f"{tp.folder}{names.batch_name(slot)}: it lies inside the batch before it; one of the two was replaced, look at "
+                "them with `txlog dump-log`"
+            )
     sealed = [stored for stored in records if stored.record.base_offset < sealed_end]
     tail = tuple(stored for stored in records if stored.record.base_offset >= sealed_end)
     base = replay(state, sealed)

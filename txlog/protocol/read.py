@@ -151,7 +151,7 @@ def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
             f"{path}: the index announces {count_text(index.aborted_txns, 'aborted transaction')}, and it is gone; look at it with `txlog dump-log`"
         )
     txn_index, _ = envelope.decode(data, TxnIndex, path)
-    check_txn_index(txn_index, name, path, expected=index.aborted_txns)
+    check_txn_index(txn_index, name, path, expected=index.aborted_txns, entries=index.entries)
     return ReadIndex(index=index, aborted=txn_index.aborted)
 
 

@@ -89,7 +89,7 @@ def append_slot(
                 if not fresh:
                     view, fresh = (yield from refresh(ctx, view)), True
                     continue
-                if in_doubt is not None and decision.refused and not _is_known(view.state, in_doubt):
+                if in_doubt is not None and decision.refused and not _shows_absent(view.state, in_doubt):
                     raise _unknown(view, in_doubt)
                 return view, decision
             if in_doubt is not None and not (_is_known(view.state, decision) or _is_repeatable(decision)):
@@ -153,6 +153,7 @@ def _create_slot(
     tp, slot = view.topic_partition, stored.record.base_offset
     path = tp.folder + names.batch_name(slot)
     sent = False
+    met = ""
     for attempt in range(ctx.max_settles):
         try:
             outcome = yield PutIfAbsent(path, stored.data)
@@ -163,13 +164,14 @@ def _create_slot(
                 return None
             if holder is not None:
                 return holder
-        except StorageError:
+        except StorageError as error:
             # Surely not applied, if it was the first try; after that a failed request settles nothing.
             if not sent:
                 raise
+            met = f" (the last request: {error})"
         yield Sleep(ctx.backoff_ms(attempt))
     raise OutcomeUnknownError(
-        f"{path}: the store did not say in {ctx.max_settles} tries whether the record (write_id {write_id}) was created, and it may still land. "
+        f"{path}: the store did not say in {ctx.max_settles} tries whether the record (write_id {write_id}) was created{met}, and it may still land. "
         "Repeat the same call; do not delete the files that it names"
     )
 
@@ -208,6 +210,13 @@ def _is_known(state: PartitionState, record: CommitRecord) -> bool:
     """Whether the fold can say what became of a record in doubt: it knows the PID, or section 3's re-read vouches for it
     (transactional PIDs). Of a drawn PID that it does not know, and of records without one, it can say nothing."""
     return record.producer_id in state.producers or 0 <= record.producer_id < FIRST_DRAWN_PRODUCER_ID
+
+
+def _shows_absent(state: PartitionState, record: CommitRecord) -> bool:
+    """Whether the fold, which holds no such record, would hold it if it had landed (W15): it remembers the batches of a
+    producer's newest epoch. A later epoch, or no entry at all, is what is left either way once a transaction has ended."""
+    entry = state.producers.get(record.producer_id)
+    return entry is not None and entry.producer_epoch <= record.producer_epoch
 
 
 def _is_repeatable(record: CommitRecord) -> bool:

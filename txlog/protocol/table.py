@@ -73,10 +73,13 @@ def transit(
 
     views, view = yield from get_view(ctx, views, tp)
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
-    # Before sealing: a sealed segment leaves the tail, and the id may have moved on from this record.
-    result = outcome.value if isinstance(outcome, Stop) else Written(_own_row(view, transactional_id, write_id))
+    if isinstance(outcome, Stop):
+        # Not sealed: a sealed segment leaves the tail, and whoever was refused may look there for an earlier try that won.
+        return with_view(views, view), outcome.value
+    # Before sealing, for the id may have moved on from this record.
+    row = _own_row(view, transactional_id, write_id)
     view = yield from seal_quietly(ctx, view)
-    return with_view(views, view), result
+    return with_view(views, view), Written(row)
 
 
 def put_tombstone(

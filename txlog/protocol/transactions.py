@@ -280,10 +280,7 @@ def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program
     views, result = yield from transit(ctx, views, txn.transactional_id, complete)
     if isinstance(result, Written):
         return views, result.row.value
-    # Somebody else wrote COMPLETE_*; the producer's identity after it is the same whoever did.
-    finished = judge_complete(txn, txn, now_ms=txn.updated_at, write_id=txn.write_id)
-    assert finished is not None
-    return views, finished.to
+    return views, _completed(txn)
 
 
 def abort_transaction(
@@ -487,7 +484,8 @@ def _marker_draft(
 
 
 def _own_commit(view: PartitionView, txn: TransactionMetadata) -> TransactionMetadata | None:
-    """The PREPARE_COMMIT of `txn`'s epoch, if the tail still shows one: only its owner writes it.
+    """The record that completed the commit of `txn`'s epoch, if the tail still shows its PREPARE_COMMIT: only its owner
+    writes one. Nothing is registered in it.
 
     An earlier try of the same call had won although it could not be told, and the id has moved on since: the answer to
     the repetition is the commit's, and the next call of this instance is fenced (DESIGN 4.1).
@@ -500,8 +498,17 @@ def _own_commit(view: PartitionView, txn: TransactionMetadata) -> TransactionMet
                 and value.state == "PREPARE_COMMIT"
                 and (value.producer_id, value.last_epoch) == (txn.producer_id, txn.producer_epoch)
             ):
-                return value
+                # The id has moved on, so it was completed. As it was prepared it names partitions, and an append that
+                # took them for registered would stand in a partition that nobody ends.
+                return _completed(value)
     return None
+
+
+def _completed(prepare: TransactionMetadata) -> TransactionMetadata:
+    """COMPLETE_* of a PREPARE_* that somebody else has finished: the identity is the same whoever did."""
+    finished = judge_complete(prepare, prepare, now_ms=prepare.updated_at, write_id=prepare.write_id)
+    assert finished is not None
+    return finished.to
 
 
 def _staged_object(

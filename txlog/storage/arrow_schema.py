@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -147,22 +148,35 @@ def encode_ipc(table: pa.Table) -> bytes:
 
 
 def read_ipc(payload: bytes, where: str) -> pa.Table:
-    """The rows of `payload` under their own schema. Raises CorruptRecordError, beginning with `where`."""
+    """The rows of `payload` under their own schema. Raises CorruptRecordError, beginning with `where`.
+
+    Takes no more memory than the payload has, whatever it claims: compressed buffers and dictionaries, which txlog never
+    writes, are refused before they are opened, and so are more rows than there are bits.
+    """
     try:
+        _check_messages(payload, where)
         with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
             table = reader.read_all()
         table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise CorruptRecordError(f"{where}: {len(payload)} bytes are no Arrow stream: {error}") from error
+    if table.num_rows > 8 * len(payload):
+        raise CorruptRecordError(f"{where}: {len(payload)} bytes cannot hold {table.num_rows} rows")
     return table
 
 
 def select_fields(table: pa.Table, fields: Sequence[SchemaField], where: str) -> pa.Table:
-    """The columns of `fields` from stored rows, by id, in that order; columns added since are null.
+    """The columns of `fields` from stored inline rows, by id, in that order; columns added since are null.
 
-    Stored columns without any id (a foreign writer's) are found by name. Raises CorruptRecordError, beginning with `where`.
+    Stored columns without any id (a foreign writer's) are found by name. Types are exactly the topic's: a cast could make
+    values of something else, or gigabytes of nulls. Raises CorruptRecordError, beginning with `where`.
     """
     positions = find_columns(table.schema, fields)
+    for at, field, arrow_field in zip(positions, fields, to_arrow(fields), strict=True):
+        if at is not None and not table.schema.field(at).type.equals(arrow_field.type):
+            raise CorruptRecordError(
+                f"{where}: column {field.name!r} (id {field.id}): expected {arrow_field.type}, found {table.schema.field(at).type}"
+            )
     columns = [
         stored_column(None if at is None else table.column(at), table.num_rows, field, arrow_field, where)
         for field, arrow_field, at in zip(fields, to_arrow(fields), positions, strict=True)
@@ -199,6 +213,39 @@ def stored_column(column: Any, rows: int, field: SchemaField, arrow_field: pa.Fi
             f"{where}: column {field.name!r} (id {field.id}) is not nullable and has {column.null_count} nulls"
         )
     return column
+
+
+# -- helpers: stored streams ------------------------------------------------------------------------------------------
+
+
+def _check_messages(payload: bytes, where: str) -> None:
+    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(payload)):
+        if message.type not in ("schema", "record batch"):
+            raise CorruptRecordError(f"{where}: its Arrow stream has a message of type {message.type!r}")
+        if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
+            raise CorruptRecordError(f"{where}: its Arrow stream is compressed, and inline rows never are")
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether a record batch's message says so (Arrow's Message.fbs: header is field 2, its compression field 3).
+
+    Arrow has verified the flatbuffer when it read the message.
+    """
+    root = struct.unpack_from("<I", metadata, 0)[0]
+    header = _field_of(metadata, root, 2)
+    if header is None:
+        return False
+    batch = header + struct.unpack_from("<I", metadata, header)[0]
+    return _field_of(metadata, batch, 3) is not None
+
+
+def _field_of(metadata: bytes, table: int, number: int) -> int | None:
+    """Where field `number` of a flatbuffer's table lies; None if it is not set."""
+    vtable = table - struct.unpack_from("<i", metadata, table)[0]
+    if struct.unpack_from("<H", metadata, vtable)[0] < 6 + 2 * number:
+        return None
+    offset = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
+    return table + offset if offset else None
 
 
 # -- helpers: types ---------------------------------------------------------------------------------------------------

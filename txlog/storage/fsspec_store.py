@@ -4,8 +4,9 @@ fsspec's exclusive create is check-then-write on most backends, ignored on other
 classes stands first and everything else is refused; `open.probe` then asks the server itself. What is allowed is called
 so: objects are created by one conditional request (`pipe_file(mode="create")`), never by `open("xb")` (s3fs overwrites
 with an empty body) and never in parts (no server is sure to check the condition there); no listing or instance cache;
-no retries below a conditional write as far as the driver lets itself be told, since a retry may report one's own success
-as somebody else's. Requests whose repetition is harmless are repeated here instead.
+no retries in the driver, since one below a conditional write may report one's own success as somebody else's (and some wait
+for minutes). What remains is the one repetition that HTTP allows for a PUT on a connection that was used before, hence
+PutOutcome.CONFLICT is no proof that somebody else was there. Requests whose repetition is harmless are repeated here.
 
 File systems are built in the process that uses them: after a fork, the parent's connections and threads are not there.
 No error or repr repeats a credential.
@@ -13,7 +14,9 @@ No error or repr repeats a credential.
 
 from __future__ import annotations
 
+import datetime
 import functools
+import hashlib
 import inspect
 import itertools
 import logging
@@ -21,6 +24,7 @@ import os
 import re
 import tempfile
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -49,6 +53,10 @@ ATTEMPTS = 5
 """Of a request whose repetition is harmless, before StorageError."""
 BACKOFF_MS = 100
 """Before the second attempt; doubled before each further one."""
+CONNECT_TIMEOUT_S = 5
+"""For a connection, unless the storage options say otherwise."""
+READ_TIMEOUT_S = 10
+"""Without a byte from the server, likewise."""
 SPOOL_BYTES = 32 * 2**20
 """Files up to this size are sent from memory, larger ones from a temporary file."""
 
@@ -71,11 +79,7 @@ _S3 = _Backend(
     protocol="s3", package="s3fs", extra="s3", classes=frozenset({"s3fs.core.S3FileSystem"}), mode_is_named=True
 )
 _GCS = _Backend(
-    protocol="gs",
-    package="gcsfs",
-    extra="gcs",
-    classes=frozenset({"gcsfs.core.GCSFileSystem", "gcsfs.extended_gcsfs.ExtendedGcsFileSystem"}),
-    mode_is_named=True,
+    protocol="gs", package="gcsfs", extra="gcs", classes=frozenset({"gcsfs.core.GCSFileSystem"}), mode_is_named=True
 )
 _AZURE = _Backend(
     protocol="abfs",
@@ -122,9 +126,12 @@ def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> F
         raise UnsupportedStoreError(
             f"{scheme}: the driver {backend.package} is not installed; pip install 'pyspark-txlog[{backend.extra}]'"
         ) from error
+    filesystem_class = _plain(filesystem_class)
     check_class(filesystem_class)
     address = f"{scheme}://{url.split('://', 1)[1].rstrip('/')}"
-    return FsspecObjectStore(address, root, functools.partial(filesystem_class, **settings), secrets=_secrets(options))
+    place = f"{address} {hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()}"
+    make = functools.partial(filesystem_class, **settings)
+    return FsspecObjectStore(address, root, make, secrets=_secrets(options), place=place)
 
 
 def check_class(filesystem_class: type) -> None:
@@ -155,10 +162,13 @@ class FsspecObjectStore:
         make: Callable[[], Any],
         *,
         secrets: Iterable[str] = (),
+        place: str | None = None,
         clock: Clock | None = None,
         ids: IdGenerator | None = None,
     ) -> None:
         self.url = url
+        self.place = place or url
+        """What tells this store from another one of the same URL, at another endpoint."""
         self._root = root
         self._make = make
         self._secrets = tuple(secrets)
@@ -188,16 +198,11 @@ class FsspecObjectStore:
         return bytes(found)
 
     def size(self, path: str) -> int:
-        return int(self._info("size", path)["size"])
+        return self._stat("size", path)[0]
 
     def modified_ms(self, path: str) -> int | None:
-        info = self._info("modified_ms", path)
-        # s3fs, gcsfs, adlfs.
-        for name in ("LastModified", "mtime", "last_modified"):
-            stamp = info.get(name)
-            if stamp is not None:
-                return int(stamp.timestamp() * 1000)
-        return None
+        stamp = self._stat("modified_ms", path)[1]
+        return None if stamp is None else int(stamp.timestamp() * 1000)
 
     def list(self, prefix: str, start_after: str = "") -> Names:
         folder = f"{self._root}/{check_folder(prefix)}"
@@ -214,7 +219,7 @@ class FsspecObjectStore:
             )
         fs = self._filesystem()
         try:
-            fs.pipe_file(key, bytes(data), mode="create")
+            fs.pipe_file(key, bytes(data), mode="create", **_whole(fs))
         except Exception as error:
             verdict = _verdict(error)
             if verdict is _Verdict.EXISTS:
@@ -244,7 +249,7 @@ class FsspecObjectStore:
 
     def delete(self, path: str) -> None:
         key = self._key(path)
-        self._repeating("delete", path, lambda fs: fs.rm_file(key), missing=None)
+        self._repeating("delete", path, lambda fs: _remove(fs, key), missing=None)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -259,12 +264,13 @@ class FsspecObjectStore:
     def _key(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
 
-    def _info(self, verb: str, path: str) -> Mapping[str, Any]:
+    def _stat(self, verb: str, path: str) -> tuple[int, datetime.datetime | None]:
+        """(length, time of the last change) of an object."""
         key = self._key(path)
-        info: Mapping[str, Any] | None = self._repeating(verb, path, lambda fs: fs.info(key), missing=None)
-        if info is None or info.get("type") != "file":
+        found = self._repeating(verb, path, lambda fs: _stat(fs, key), missing=None)
+        if found is None:
             raise MissingObjectError(f"{self.url}: there is no object {path!r}")
-        return info
+        return found
 
     def _filesystem(self) -> Any:
         connection = self._connection
@@ -280,7 +286,7 @@ class FsspecObjectStore:
         try:
             fs = self._make()
             check_class(type(fs))
-            _prepare(fs, self._root.split("/", 1)[0], self.url)
+            _prepare(fs, self.url)
         except TxlogError:
             raise
         except Exception as error:
@@ -359,14 +365,20 @@ _NOT_SENT = frozenset(
         "ClientAuthenticationError", "UnknownEndpointError", "InvalidConfigError",
     }
 )  # fmt: skip
+# Of URLs, connection strings and headers. What is not among the options may come from the environment.
 _SIGNATURE = re.compile(
-    r"((?:sig|signature|X-Amz-[A-Za-z-]+|AccountKey|SharedAccessSignature|AWSAccessKeyId)=)[^&\s;\"']+", re.IGNORECASE
+    r"((?:(?:sig|signature|AccountKey|SharedAccessSignature|AWSAccessKeyId|Credential)=|X-Amz-[A-Za-z0-9-]+(?:=|: *)|Bearer +|SharedKey +\w+:))"
+    r"[^&\s;,\"']+",
+    re.IGNORECASE,
 )
 
 
 def _verdict(error: BaseException) -> _Verdict:
     """What an error says of the request. In doubt TRANSIENT: drivers fail in many ways after the server has acted."""
     status, code = _http_status(error)
+    if isinstance(error, FileExistsError) and _azure_code(error) not in {None, "BlobAlreadyExists"}:
+        # adlfs calls every 409 so.
+        return _Verdict.TRANSIENT
     if isinstance(error, FileExistsError) or status == 412 or code == "PreconditionFailed":
         return _Verdict.EXISTS
     if isinstance(error, FileNotFoundError) or status == 404:
@@ -393,6 +405,9 @@ def _is_unknown_request(error: BaseException) -> bool:
 def _http_status(error: BaseException) -> tuple[int | None, str | None]:
     """(status, code) of the answer that an error stands for, as botocore, Azure's SDK and gcsfs carry them."""
     for one in _causes(error):
+        # What aiohttp cannot read, or not to its end, it calls a 400: no server has said so, it may have done as it was told.
+        if type(one).__module__.partition(".")[0] == "aiohttp":
+            continue
         response = getattr(one, "response", None)
         if isinstance(response, Mapping):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -405,6 +420,12 @@ def _http_status(error: BaseException) -> tuple[int | None, str | None]:
             if isinstance(value, int | str) and str(value).isdigit():
                 return int(value), None
     return None, None
+
+
+def _azure_code(error: BaseException) -> str | None:
+    """Of the answer that adlfs made this error of."""
+    code = getattr(error.__context__, "error_code", None)
+    return None if code is None else str(getattr(code, "value", code))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -423,8 +444,19 @@ def _is_bucket_missing(error: BaseException) -> bool:
 # -- what differs between drivers -------------------------------------------------------------------------------------
 
 
-def _prepare(fs: Any, bucket: str, url: str) -> None:
-    """Checks what only an instance can tell, and turns off the retries below a conditional write."""
+def _plain(filesystem_class: type) -> type:
+    """gcsfs' own class under the one that it registers.
+
+    That one asks for the kind of a bucket by gRPC, once more before each request as long as it gets no answer, and leaves
+    out the condition of a create in a zonal bucket.
+    """
+    if _full_name(filesystem_class) == "gcsfs.extended_gcsfs.ExtendedGcsFileSystem":
+        return next((one for one in filesystem_class.__mro__ if _full_name(one) in _GCS.classes), filesystem_class)
+    return filesystem_class
+
+
+def _prepare(fs: Any, url: str) -> None:
+    """Checks what only an instance can tell, and turns off what retries below a conditional write."""
     backend = _backend_of(type(fs))
     if backend is _S3:
         members = fs.s3.meta.service_model.operation_model("PutObject").input_shape.members
@@ -433,17 +465,60 @@ def _prepare(fs: Any, bucket: str, url: str) -> None:
                 f"{url}: this version of botocore drops the condition of a create; upgrade botocore to 1.36 or later"
             )
         fs.retries = 1
-    if backend is _GCS and hasattr(fs, "_is_zonal_bucket") and sync(fs.loop, fs._is_zonal_bucket, bucket):
-        raise UnsupportedStoreError(
-            f"{url}: in a zonal bucket gcsfs ignores the condition of a create; use a regional or multi-regional one"
-        )
+    elif backend is _GCS:
+        # Six attempts with up to 16 s between them are a decorator of this method, which nothing can set.
+        once = getattr(getattr(type(fs), "_request", None), "__wrapped__", None)
+        if once is not None:
+            fs._request = types.MethodType(once, fs)
+    else:
+        # The clients of containers and blobs share these two with the client of the service.
+        service = fs.service_client
+        service._config.retry_policy.total_retries = 0
+        connection = service._pipeline._transport.connection_config
+        given = getattr(fs, "_timeout_kwargs", {})
+        connection.timeout = given.get("connection_timeout", CONNECT_TIMEOUT_S)
+        connection.read_timeout = given.get("read_timeout", READ_TIMEOUT_S)
+
+
+def _whole(fs: Any) -> dict[str, Any]:
+    """What `pipe_file` is told so that it sends the largest object that is created at once."""
+    # gcsfs sends objects from 50 MB on in parts; the limits of the others are above ours.
+    return {"chunksize": MAX_OBJECT_BYTES + 1} if _backend_of(type(fs)) is _GCS else {}
+
+
+def _stat(fs: Any, key: str) -> tuple[int, datetime.datetime | None] | None:
+    """(length, time of the last change) of an object; None for a folder."""
+    if _backend_of(type(fs)) is _GCS:
+        # Its `info` asks for a folder of that name at the same time.
+        bucket, _, name = key.partition("/")
+        found = fs.call("GET", "b/{}/o/{}", bucket, name, json_out=True)
+        return int(found["size"]), datetime.datetime.fromisoformat(found["updated"])
+    info = fs.info(key)
+    if info.get("type") != "file":
+        return None
+    # s3fs, adlfs.
+    return int(info["size"]), info.get("LastModified") or info.get("last_modified")
 
 
 def _cat(fs: Any, key: str) -> bytes:
-    # Of s3fs, this is one GET; else it asks for the size first.
-    options = {"max_concurrency": 1} if _backend_of(type(fs)) is _S3 else {}
-    data: bytes = fs.cat_file(key, **options)
+    # Newer ones of s3fs ask for the size first unless told so, older ones do not know the word.
+    at_once = _backend_of(type(fs)) is _S3 and "max_concurrency" in inspect.signature(fs._cat_file).parameters
+    data: bytes = fs.cat_file(key, **({"max_concurrency": 1} if at_once else {}))
     return data
+
+
+def _remove(fs: Any, key: str) -> None:
+    if _backend_of(type(fs)) is not _AZURE:
+        fs.rm_file(key)
+        return
+    container, _, name = key.partition("/")
+
+    async def removed() -> None:
+        # Older ones of adlfs have no removal of a single file.
+        async with fs.service_client.get_blob_client(container, name) as blob:
+            await blob.delete_blob()
+
+    sync(fs.loop, removed)
 
 
 def _cat_range(fs: Any, key: str, start: int, end: int) -> bytes:
@@ -458,33 +533,47 @@ def _cat_range(fs: Any, key: str, start: int, end: int) -> bytes:
 
 def _names(fs: Any, folder: str, start_after: str) -> Iterator[str]:
     """Names in `folder`, which ends in `/`; those up to `start_after` may be among them."""
-    if _backend_of(type(fs)) is _S3:
-        yield from _s3_names(fs, folder, start_after)
-        return
-    options = {"invalidate_cache": True} if _backend_of(type(fs)) is _AZURE else {}
-    for entry in fs.ls(folder.rstrip("/"), detail=True, **options):
-        path = str(entry["name"]).rstrip("/")
-        # A folder of which nothing is there but an object of that very name is listed as that object.
-        if path.startswith(folder) and "/" not in path[len(folder) :]:
-            yield path[len(folder) :] + ("/" if entry["type"] == "directory" else "")
-
-
-def _s3_names(fs: Any, folder: str, start_after: str) -> Iterator[str]:
     bucket, _, prefix = folder.partition("/")
+    pages = {_S3: _s3_names, _GCS: _gcs_names, _AZURE: _azure_names}[_backend_of(type(fs)) or _S3]
+    for name in pages(fs, bucket, prefix, start_after):
+        # The prefix itself may be an object: a folder that some tool made.
+        if name.startswith(prefix) and name[len(prefix) :].strip("/"):
+            yield name[len(prefix) :]
+
+
+def _s3_names(fs: Any, bucket: str, prefix: str, start_after: str) -> Iterator[str]:
     page: dict[str, str] = {"StartAfter": prefix + start_after} if start_after else {}
     while True:
         answer = fs.call_s3(
             "list_objects_v2", Bucket=bucket, Prefix=prefix, Delimiter="/", **page, **getattr(fs, "req_kw", {})
         )
-        names = [found["Key"] for found in answer.get("Contents", ())]
-        names += [found["Prefix"] for found in answer.get("CommonPrefixes", ())]
-        for name in names:
-            # The prefix itself may be an object: a folder that some tool made.
-            if name.startswith(prefix) and name[len(prefix) :].strip("/"):
-                yield name[len(prefix) :]
+        yield from (found["Key"] for found in answer.get("Contents", ()))
+        yield from (found["Prefix"] for found in answer.get("CommonPrefixes", ()))
         if not answer.get("IsTruncated"):
             return
         page = {"ContinuationToken": answer["NextContinuationToken"]}
+
+
+def _gcs_names(fs: Any, bucket: str, prefix: str, start_after: str) -> Iterator[str]:
+    # Unlike S3's, Google's start is part of the list.
+    page: dict[str, str] = {"startOffset": prefix + start_after} if start_after else {}
+    while True:
+        answer = fs.call("GET", "b/{}/o", bucket, prefix=prefix, delimiter="/", json_out=True, **page)
+        yield from (found["name"] for found in answer.get("items", ()))
+        yield from answer.get("prefixes", ())
+        if not answer.get("nextPageToken"):
+            return
+        page["pageToken"] = answer["nextPageToken"]
+
+
+def _azure_names(fs: Any, bucket: str, prefix: str, start_after: str) -> Iterator[str]:
+    """All of them: only accounts with a hierarchical namespace can begin in the middle."""
+
+    async def listed() -> list[str]:
+        async with fs.service_client.get_container_client(bucket) as container:
+            return [found.name async for found in container.walk_blobs(name_starts_with=prefix, delimiter="/")]
+
+    yield from sync(fs.loop, listed)
 
 
 def _settings(backend: _Backend, options: Mapping[str, object], account: str | None) -> dict[str, Any]:
@@ -493,11 +582,21 @@ def _settings(backend: _Backend, options: Mapping[str, object], account: str | N
         given = options.get("config_kwargs") or {}
         if not isinstance(given, Mapping):
             raise InvalidRequestError(f"storage option 'config_kwargs' must be a mapping, found {type(given).__name__}")
-        defaults = {"connect_timeout": 5, "read_timeout": 10, "max_pool_connections": 32}
+        defaults = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S, "max_pool_connections": 32}
         settings["config_kwargs"] = {**defaults, **given, "retries": {"max_attempts": 0}}
+    if backend is _GCS and options.get("requests_timeout") is None:
+        settings["requests_timeout"] = _aiohttp_timeout()
     if account is not None:
         settings.setdefault("account_name", account)
     return settings
+
+
+def _aiohttp_timeout() -> Any:
+    """So long without an answer; gcsfs would wait for ever."""
+    # Comes with the driver.
+    import aiohttp
+
+    return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)
 
 
 def _parse(url: str, scheme: str) -> tuple[str, str | None]:

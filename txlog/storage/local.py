@@ -36,6 +36,8 @@ _O_TMPFILE: int = getattr(os, "O_TMPFILE", 0)
 _O_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a FIFO that somebody put into the store would wait for ever.
 _O_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_NOT_APPLIED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
+"""Of a link: refused before anything was done, unless the name is there all the same."""
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -179,6 +181,8 @@ class LocalObjectStore:
                             f"{self.url}: this file system cannot make hard links ({error.strerror}), and without them no "
                             f"object can be created atomically; use another one"
                         ) from error
+                    if error.errno in _NOT_APPLIED and not file.is_at(descriptor, name):
+                        raise
                     return PutOutcome.UNKNOWN
                 try:
                     self._sync(descriptor)

@@ -85,13 +85,15 @@ def spell_url(url: str | os.PathLike[str]) -> str:
 
 
 def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
-    """Proves that the backend creates only once and that the clocks agree; once per process and URL.
+    """Proves that the backend creates only once and that the clocks agree; once per process and place.
 
     Leaves nothing behind. Raises UnsupportedStoreError for a backend that overwrites, ClockSkewError for a clock more
     than 15 minutes from the store's, StorageError if the backend does not answer.
     """
+    # One URL may be two places: what its options say of the endpoint counts too.
+    place = getattr(store, "place", store.url)
     with _PROBED_LOCK:
-        if store.url in _PROBED:
+        if place in _PROBED:
             return
     path = f"{names.PROBE_FOLDER}{ids.new_id()}"
     first = b"txlog probe " + ids.new_id().encode()
@@ -112,7 +114,7 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
     finally:
         store.delete(path)
     with _PROBED_LOCK:
-        _PROBED.add(store.url)
+        _PROBED.add(place)
 
 
 def _settled(store: ObjectStore, path: str, data: bytes, clock: Clock, ids: IdGenerator) -> PutOutcome:

@@ -1,0 +1,93 @@
+"""`txlog fsck` as people and programs see it; what it finds, tests/maintenance has."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import Cli
+from txlog.cli.program import app
+from txlog.maintenance.fsck import FsckReport
+
+
+@pytest.fixture
+def hurt(seen: Cli, tmp_path: Path) -> Cli:
+    """A copy of the store that a test may damage."""
+    shutil.copytree(seen.root, tmp_path / "copy")
+    return Cli(tmp_path / "copy")
+
+
+def test_a_store_that_is_whole(seen: Cli) -> None:
+    done = seen("fsck")
+    assert "damaged     0" in done.lines
+    assert "missing     0" in done.lines
+    assert any("hanging" in line for line in done.lines)  # a note: its time-out is over
+
+
+def test_json(seen: Cli) -> None:
+    found = seen("fsck", "--output", "json").json
+    assert set(found) == set(FsckReport.__struct_fields__)
+    assert (found["damaged"], found["missing"]) == (0, 0)
+    assert found["topics"] == ["__consumer_offsets", "events", "orders"]
+    assert {each["kind"] for each in found["findings"]} == {"note"}
+
+
+def test_damage_has_its_own_status_and_is_explained(hurt: Cli) -> None:
+    path = hurt.root / "orders/0/00000000000000000000.batch"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    done = hurt("fsck", status=1)
+    assert "orders/0/00000000000000000000.batch is damaged" in done.lines
+    assert any(line.startswith("found     checksum ") for line in done.lines)
+    assert any(line.startswith("to do     restore it") for line in done.lines)
+    assert done.err == ""
+    found = hurt("fsck", "--output", "json", status=1).json
+    assert next(each["path"] for each in found["findings"] if each["kind"] == "damaged").startswith("orders/0/")
+
+
+def test_one_topic(hurt: Cli) -> None:
+    (hurt.root / "orders/0/00000000000000000000.batch").write_bytes(b"")
+    assert hurt("fsck", "events").status == 0
+    assert hurt("fsck", "--topic", "orders", status=1).status == 1
+    assert "there is no topic 'order'" in hurt.fails("fsck", "order")
+
+
+def test_only_metadata(hurt: Cli) -> None:
+    victim = next((hurt.root / "orders/0").glob("*.parquet"))
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    assert hurt("fsck", "--metadata-only").status == 0
+    assert f"{victim.relative_to(hurt.root)} is damaged" in hurt("fsck", status=1).lines
+    victim.write_bytes(data[:-1])
+    assert f"{victim.relative_to(hurt.root)} is damaged" in hurt("fsck", "--metadata-only", status=1).lines
+
+
+def test_a_store_that_cannot_be_opened_any_more(hurt: Cli) -> None:
+    (hurt.root / "txlog.json").write_bytes(b"{")
+    assert "txlog.json is damaged" in hurt("fsck", status=1).lines
+    (hurt.root / "txlog.json").unlink()
+    assert "txlog.json is missing" in hurt("fsck", status=1).lines
+
+
+def test_an_empty_location(cli: Cli) -> None:
+    assert "holds no txlog store" in cli.fails("fsck")
+
+
+def test_progress_on_a_terminal(seen: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(SystemExit) as ended:
+        app(["fsck", "--store", str(seen.root)])
+    assert ended.value.code == 0
+    assert "orders-1" in terminal.getvalue()

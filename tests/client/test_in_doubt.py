@@ -1,0 +1,184 @@
+"""One call, several tries: the first may have won unseen, and the next is refused because the world has moved on. What
+the caller is told must hold for the call, not for its last try: `failed` means that nothing of it will ever be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from tests.client.world import ORDERS, World, orders
+from txlog.client.sender import Sender
+from txlog.client.store import Store
+from txlog.core.effects import PutOutcome
+from txlog.core.names import TopicPartition
+from txlog.errors import (
+    CommitFailedError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    StorageError,
+    TransactionAbortableError,
+)
+from txlog.storage.object_store import ObjectStore
+
+A = TopicPartition("orders", 0)
+TAKEOVERS = 110
+"""More records of the id than a segment has: the one with the decision is sealed then, and in no tail."""
+
+
+class Silent:
+    """A store that applies a conditional write to a folder, says that it does not know, and fails every other request to
+    that folder from then on, until it is told to speak again. Or it fails them all and applies nothing."""
+
+    def __init__(self, inner: ObjectStore, folder: str, *, applies: bool) -> None:
+        self._inner = inner
+        self._folder = folder
+        self._applies = applies
+        self._applied = False
+        self.armed = False
+
+    def __getattr__(self, verb: str) -> Any:
+        found = getattr(self._inner, verb)
+        if not callable(found):
+            return found
+
+        def request(path: str, *args: Any) -> Any:
+            if not self.armed or not path.startswith(self._folder):
+                return found(path, *args)
+            if verb == "put_if_absent" and self._applies:
+                found(path, *args)
+                self._applied = True
+                return PutOutcome.UNKNOWN
+            if self._applies and not self._applied:
+                return found(path, *args)
+            raise StorageError(f"{verb} {path!r} fails")
+
+        return request
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.close()
+
+
+def between_tries(world: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> list[bool]:
+    """Has `act` happen while a call waits for its second try. -> whether it did."""
+    from txlog.client import patience
+
+    done: list[bool] = []
+    pause = patience.pause
+
+    def acting(*args: Any) -> None:
+        pause(*args)
+        if not done:
+            done.append(True)
+            act()
+
+    monkeypatch.setattr(patience, "pause", acting)
+    return done
+
+
+def silent_process(world: World, folder: str, *, applies: bool) -> tuple[Silent, Store]:
+    silent = Silent(world.counting, folder, applies=applies)
+    # Short pauses: the first try is to end in doubt well before the call's time is up.
+    return silent, world.open(cast(ObjectStore, silent), retry_backoff_ms=1, retry_backoff_max_ms=10)
+
+
+def decide_unseen(world: World, silent: Silent, store: Store, monkeypatch: pytest.MonkeyPatch, late_ms: int) -> Any:
+    """A producer whose next commit is decided, cannot write its marker, and then meets newer instances."""
+    producer = store.producer("x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", orders(1)).result()
+    silent.armed = True
+
+    def take_over() -> None:
+        other = world.open()
+        for _ in range(TAKEOVERS):
+            other.producer("x").init_transactions()
+        world.clock.advance_ms(late_ms)
+        silent.armed = False
+
+    assert between_tries(world, monkeypatch, take_over) == []
+    return producer
+
+
+def test_a_commit_that_won_is_answered_so_although_its_record_is_sealed_since(world, monkeypatch):
+    world.open().create_topic("orders", ORDERS)
+    silent, store = silent_process(world, "orders/0/", applies=False)
+    producer = decide_unseen(world, silent, store, monkeypatch, late_ms=0)
+    assert producer.commit_transaction().txn.last_outcome == "commit"
+    assert world.read() == [1]
+
+
+def test_a_commit_of_which_nothing_is_left_to_see_is_unknown_and_not_refused(world, monkeypatch):
+    # A grace so short that what this process had read of the table is too old: it opens it anew, and the tail has gone.
+    world.open(delete_grace_ms=10_000).create_topic("orders", ORDERS)
+    silent, store = silent_process(world, "orders/0/", applies=False)
+    producer = decide_unseen(world, silent, store, monkeypatch, late_ms=2_000)
+    with pytest.raises(OutcomeUnknownError, match="an earlier try of this very call may have taken effect"):
+        producer.commit_transaction()
+    assert world.read() == [1]
+    with pytest.raises(ProducerFencedError):  # this speaks of the repetition
+        producer.commit_transaction()
+
+
+def test_a_refused_commit_is_refused_if_no_try_can_have_won(world):
+    world.open().create_topic("orders", ORDERS)
+    producer = world.open().producer("x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", orders(1)).result()
+    world.open().producer("x").init_transactions()
+    with pytest.raises(ProducerFencedError):
+        producer.commit_transaction()
+    assert world.read() == []
+
+
+def test_offsets_that_may_have_been_committed_before_another_member_joined(world, monkeypatch):
+    world.open().create_topic("orders", ORDERS)
+    world.open().producer().send("orders", orders(1, 2, 3)).result()
+    silent, store = silent_process(world, "__consumer_offsets/", applies=True)
+    consumer = store.consumer("orders", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.poll(0)
+    silent.armed = True
+
+    def join() -> None:
+        silent.armed = False
+        world.open().consumer("orders", group_id="g")
+
+    done = between_tries(world, monkeypatch, join)
+    with pytest.raises(OutcomeUnknownError):
+        consumer.commit()
+    assert done
+    committed = world.open().consumer(group_id="g").committed(A)[A]
+    assert committed is not None
+    assert committed.offset == 3
+    with pytest.raises(CommitFailedError):
+        consumer.commit({A: 3})
+
+
+def test_rows_of_a_transaction_that_may_be_in_the_log_are_not_said_to_be_refused(world, monkeypatch):
+    world.open().create_topic("orders", ORDERS)
+    silent, store = silent_process(world, "orders/0/", applies=True)
+    producer = store.producer("x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    again = Sender._try_again
+
+    def fenced_meanwhile(*args: Any) -> bool:
+        tried = again(*args)
+        if silent.armed:
+            silent.armed = False
+            world.open().producer("x").init_transactions()
+        return tried
+
+    monkeypatch.setattr(Sender, "_try_again", fenced_meanwhile)
+    silent.armed = True
+    with pytest.raises(TransactionAbortableError, match="the partition has seen epoch"):
+        producer.send("orders", orders(1)).result()
+    assert world.read(isolation="read_uncommitted") == [1]
+    assert world.read() == []

@@ -1,0 +1,146 @@
+"""Objects of one partition in the place of another's, and versions that are gone: an error that names one, never other rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.client.world import ORDERS, World, orders, rows_of, tp
+from txlog.core import envelope, names
+from txlog.core.records import CommitRecord
+from txlog.errors import CorruptRecordError, MissingObjectError
+
+EAST = "east/0/00000000000000000000-00000000000000000004-0.txnindex"
+
+
+def alike(world: World) -> None:
+    """Two topics whose first segments have the same names, and transactions of different producers."""
+    store = world.open()
+    for topic in ("east", "west"):
+        store.create_topic(topic, ORDERS, config={"segment.batches": 4})
+        with store.producer("a-" + topic) as first, store.producer("b-" + topic) as second:
+            # The aborted one is the first in `east`, the second in `west`.
+            for number, producer in enumerate((first, second)):
+                producer.begin_transaction()
+                producer.send(topic, orders(10 * number), partition=0).result()
+                if (number == 0) == (topic == "east"):
+                    producer.abort_transaction()
+                else:
+                    producer.commit_transaction()
+            with first.transaction():
+                first.send(topic, orders(20), partition=0)
+
+
+def swap(world: World, one: str, other: str) -> None:
+    first, second = world.memory.get(one), world.memory.get(other)
+    assert first is not None
+    assert second is not None
+    world.memory.put(one, second)
+    world.memory.put(other, first)
+
+
+def read(world: World, topic: str) -> list[object]:
+    consumer = world.open().consumer(topic, auto_offset_reset="earliest")
+    return [row["id"] for row in rows_of(consumer)]
+
+
+def test_a_transaction_index_of_another_partition_is_not_believed(world: World) -> None:
+    alike(world)
+    assert read(world, "east") == [10, 20]
+    assert read(world, "west") == [0, 20]
+    swap(world, EAST, EAST.replace("east", "west"))
+    for topic in ("east", "west"):
+        with pytest.raises(
+            CorruptRecordError, match=f"{topic}/0/.*txnindex.*swapped or copied|{topic}/0/.*txnindex.*not in it"
+        ):
+            read(world, topic)
+
+
+def test_a_lost_version_of_a_topic_loses_no_column(world: World) -> None:
+    store = world.open()
+    store.create_topic("east", ORDERS.remove(1))
+    store.alter_topic("east", add_columns=ORDERS.remove(0))
+    with store.producer() as producer:
+        producer.send("east", orders(1))
+    path = names.topic_metadata_path("east", 1)
+    world.memory.delete(path)
+    with pytest.raises(MissingObjectError, match=path):
+        read(world, "east")
+
+
+def test_rows_that_do_not_fit_name_their_record(world: World) -> None:
+    store = world.open()
+    store.create_topic("east", ORDERS)
+    store.create_topic("plain")
+    with store.producer() as producer:
+        producer.send("east", orders(1))
+        producer.send("plain", [{"key": b"k", "value": b"v"}])
+    path = "east/0/" + names.batch_name(0)
+    swap(world, path, path.replace("east", "plain"))
+    with pytest.raises(CorruptRecordError, match=f"^{path}: column"):
+        read(world, "east")
+
+
+def test_a_file_of_another_partition_is_refused_by_the_name_of_the_record(world: World) -> None:
+    store = world.open()
+    store.create_topic("east", ORDERS, partitions=2)
+    with store.producer("files", inline_max_bytes=0) as producer, producer.transaction():
+        producer.send("east", orders(1), partition=0)
+    data = world.memory.get("east/0/" + names.batch_name(0))
+    assert data is not None
+    assert envelope.decode(data, CommitRecord, "")[0].files
+    world.memory.put("east/1/" + names.batch_name(0), data)
+    with pytest.raises(CorruptRecordError, match=f"^east/1/{names.batch_name(0)}: .* cannot belong to this partition"):
+        read(world, "east")
+
+
+def test_a_replaced_record_is_named_with_the_one_after_it(world: World) -> None:
+    store = world.open()
+    store.create_topic("east", ORDERS, partitions=2)
+    with store.producer() as producer:
+        for number in range(2):
+            for partition in range(2):
+                producer.send("east", orders(2 * number + partition), partition=partition).result()
+    first = "east/0/" + names.batch_name(0)
+    swap(world, first, first.replace("/0/", "/1/"))
+    with pytest.raises(
+        CorruptRecordError, match=f"^east/0/{names.batch_name(1)}: .*{first}.* one of the two was replaced"
+    ):
+        read(world, "east")
+
+
+def test_a_record_that_no_other_leads_to_is_not_passed_over(world: World) -> None:
+    """A first record of two rows in the place of one of one row: the second record lies inside it then."""
+    store = world.open()
+    store.create_topic("east", ORDERS, partitions=2)
+    with store.producer() as producer:
+        for number in range(2):
+            producer.send("east", orders(number), partition=0).result()
+        producer.send("east", orders(7, 8), partition=1).result()
+    swap(world, "east/0/" + names.batch_name(0), "east/1/" + names.batch_name(0))
+    with pytest.raises(CorruptRecordError, match=f"east/0/{names.batch_name(1)}: .* inside the batch"):
+        world.open().admin().describe_partition("east", 0)
+
+
+@pytest.mark.parametrize("into", ["__consumer_offsets", "__transaction_state", "east"])
+def test_a_record_of_another_kind_of_topic_is_refused(world: World, into: str) -> None:
+    store = world.open(**{"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1})
+    store.create_topic("east", ORDERS)
+    with store.producer("loader") as producer, producer.transaction():
+        producer.send("east", orders(1))
+        producer.send_offsets_to_transaction({tp("east", 0): 1}, "g")
+    folders = ("__consumer_offsets/0/", "__transaction_state/0/", "east/0/")
+    for folder in folders:
+        if folder.startswith(into):
+            continue
+        data = world.memory.get(folder + names.batch_name(0))
+        assert data is not None
+        world.memory.put(f"{into}/0/" + names.batch_name(0), data)
+        admin = world.open().admin()
+        look = {
+            "east": lambda admin=admin: admin.describe_partition("east", 0),
+            "__consumer_offsets": admin.list_groups,
+            "__transaction_state": admin.list_transactions,
+        }[into]
+        message = f"^{into}/0/{names.batch_name(0)}: .* does not belong into {into}"
+        with pytest.raises(CorruptRecordError, match=message):
+            look()

@@ -1,0 +1,100 @@
+"""How do tests, benchmarks and runs of many processes get an object store? A server in a process of its own, on a free port.
+
+    with start("s3") as server:
+        store = txlog.open(server.store_url("runs/1"), storage_options=server.storage_options)
+
+`server.store_url` and `server.storage_options` (plain values, to be passed on as JSON) are all that another process needs.
+`start` takes "s3", "gcs", "azure" or "moto"; what it starts keeps its objects in memory and ends with the block, or with the process
+that started it, however that one ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers import azure, s3
+from tests.servers.objects import BUCKET
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Where an object store is, and how to get in."""
+
+    kind: str
+    url: str
+    """Of the server itself."""
+
+    def store_url(self, prefix: str) -> str:
+        """What txlog.open takes for a store in this server's bucket."""
+        return f"{_SCHEMES[self.kind]}://{BUCKET}/{prefix}"
+
+    @property
+    def storage_options(self) -> dict[str, object]:
+        """What goes with that URL."""
+        return dict(_OPTIONS[self.kind](self.url))
+
+    def at(self, url: str) -> Server:
+        """The same server, by way of a proxy."""
+        return Server(kind=self.kind, url=url)
+
+
+@contextlib.contextmanager
+def start(kind: str, *arguments: str) -> Iterator[Server]:
+    """A server of that kind, as long as the block lasts; `arguments` are its program's."""
+    command = [sys.executable, "-m", f"tests.servers.{kind}", *arguments]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().strip()
+            if not url:
+                raise RuntimeError(f"{' '.join(command)} did not start")
+            yield Server(kind=kind, url=url)
+        finally:
+            process.stdin.close()
+            process.wait()
+
+
+def _s3_options(url: str) -> Mapping[str, object]:
+    return {
+        "key": s3.ACCESS_KEY,
+        "secret": s3.SECRET_KEY,
+        "endpoint_url": url,
+        "client_kwargs": {"region_name": "us-east-1"},
+    }
+
+
+def _gcs_options(url: str) -> Mapping[str, object]:
+    return {"token": "anon", "endpoint_url": url}
+
+
+def _azure_options(url: str) -> Mapping[str, object]:
+    return {
+        "connection_string": f"DefaultEndpointsProtocol=http;AccountName={azure.ACCOUNT};AccountKey={azure.ACCOUNT_KEY};"
+        f"BlobEndpoint={url}/{azure.ACCOUNT};"
+    }
+
+
+_SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "abfs", "moto": "s3"}
+_OPTIONS: dict[str, Callable[[str], Mapping[str, object]]] = {
+    "s3": _s3_options,
+    "gcs": _gcs_options,
+    "azure": _azure_options,
+    "moto": _s3_options,
+}

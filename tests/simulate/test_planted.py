@@ -1,0 +1,35 @@
+"""Would the worlds notice? Bugs planted in the shipped protocol, each of which some world must show in its history."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from tests.protocol.test_mutants import MUTANTS
+from txlog.testing.simulate.world import Result, simulate
+
+WORLDS = 100
+
+
+def first_bad(name: str) -> Result | None:
+    with patch(MUTANTS[name].target, MUTANTS[name].becomes):
+        return next((result for seed in range(WORLDS) if not (result := simulate(seed)).ok), None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "markers are compared with >",
+        "a view never grows old",
+        "sequences are not checked",
+        "an unknown write is taken for a failed one",
+        "the LSO passes an open transaction",
+        "conditions look at committed offsets alone",
+    ],
+)
+def test_a_world_shows_it(name):
+    result = first_bad(name)
+    assert result is not None, f"{WORLDS} worlds, and none noticed"
+    # The history alone tells: no assertion of the simulation's own is needed.
+    assert result.anomalies, result

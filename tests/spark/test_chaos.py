@@ -1,0 +1,32 @@
+"""A storm with a Spark job in it: its driver is killed like everybody else, and each of its versions is there once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from txlog.testing.chaos.settings import Settings, has_spark
+from txlog.testing.chaos.show import Show
+from txlog.testing.chaos.supervisor import chaos
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def test_a_storm_with_spark(tmp_path: Path) -> None:
+    assert has_spark()
+    printed = tmp_path / "printed"
+    asked = Settings(
+        url=str(tmp_path / "store"),
+        storage_options={"fsync": False},
+        histories=str(tmp_path / "histories"),
+        seconds=60,
+        seed=4,
+    )
+    with printed.open("w") as file:
+        proof = chaos(asked, Show(Console(file=file, width=140)))
+    print(printed.read_text())
+    assert proof.holds, printed.read_text()
+    assert "spark" in proof.versions
+    assert proof.transactions["committed"] > 50

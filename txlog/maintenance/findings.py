@@ -1,0 +1,179 @@
+"""What did a check of the store find, and how does it read objects without stopping at the first bad one?
+
+A finding is a value: which object, what should be there, what is, and what to do. `damaged` and `missing` are what no
+crash and no race can leave behind; a `note` is what one can (a half-done sealing, a file that nothing names, a
+transaction that is decided and not finished), and what is worth a look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from txlog.clock import Clock
+from txlog.core import envelope
+from txlog.errors import CorruptLogError, StorageError, TxlogError, UnsupportedStoreError
+from txlog.storage.object_store import ObjectStore
+
+FindingKind: TypeAlias = Literal["damaged", "missing", "note"]
+S = TypeVar("S", bound=msgspec.Struct)
+
+RESTORE = "restore it from a copy of the store, or from the versions that the object store keeps"
+LATER = "nothing: maintenance ends it, or the next writer"
+
+MAX_FINDINGS = 10_000
+"""Findings of a kind that a report names; beyond them it only counts."""
+_ATTEMPTS = 4
+_BACKOFF_MS = 250
+_WINDOW = 16
+"""Objects that are fetched at once: a commit record has up to 4 MiB."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a check found."""
+
+    kind: FindingKind
+    path: str
+    """The object, relative to the store's root; a folder ends in `/`."""
+    expected: str
+    found: str
+    advice: str
+    """What to do."""
+
+
+class Findings:
+    """Collects findings, each once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], Finding] = {}
+        self._damaged: set[str] = set()
+        self.counts: dict[FindingKind, int] = {"damaged": 0, "missing": 0, "note": 0}
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self._found.values())
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is damaged or missing."""
+        return not self.counts["damaged"] and not self.counts["missing"]
+
+    def damaged(self, path: str, expected: str, found: str, advice: str = RESTORE) -> None:
+        """Bytes that are not what they should be."""
+        self._damaged.add(path)
+        self._add(Finding(kind="damaged", path=path, expected=expected, found=found, advice=advice))
+
+    def missing(self, path: str, expected: str, advice: str = RESTORE, found: str = "it is not there") -> None:
+        """An object that should be there. One that could not be read is known to be damaged already."""
+        if path not in self._damaged:
+            self._add(Finding(kind="missing", path=path, expected=expected, found=found, advice=advice))
+
+    def note(self, path: str, expected: str, found: str, advice: str = LATER) -> None:
+        """What a crash may leave behind."""
+        self._add(Finding(kind="note", path=path, expected=expected, found=found, advice=advice))
+
+    def take(self, other: Findings) -> None:
+        """Adds those of `other`."""
+        for finding in other:
+            self._add(finding)
+        self._damaged |= other._damaged
+
+    def _add(self, finding: Finding) -> None:
+        key = (finding.kind, finding.path, finding.expected)
+        if key in self._found:
+            return
+        self.counts[finding.kind] += 1
+        if self.counts[finding.kind] <= MAX_FINDINGS:
+            self._found[key] = finding
+
+
+class Reader:
+    """Reads objects for a check: several at once, a failed request again, and what cannot be read is a finding."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, findings: Findings, pool: ThreadPoolExecutor | None) -> None:
+        self.store = store
+        self.findings = findings
+        self.objects = 0
+        self.bytes = 0
+        self._clock = clock
+        self._pool = pool
+
+    def with_findings(self, findings: Findings) -> Reader:
+        """A reader that reports to `findings`."""
+        return Reader(self.store, self._clock, findings, self._pool)
+
+    def add(self, other: Reader) -> None:
+        """Counts what `other` read."""
+        self.objects += other.objects
+        self.bytes += other.bytes
+
+    def list(self, folder: str) -> list[str]:
+        """Names in a folder; raises StorageError if they cannot be had: without them nothing can be said."""
+        for attempt in range(_ATTEMPTS - 1):
+            try:
+                return self.store.list(folder)
+            except StorageError:
+                self._clock.sleep_ms(_BACKOFF_MS * 2**attempt)
+        return self.store.list(folder)
+
+    def get(self, path: str) -> bytes | None:
+        """The object, None if it is not there or cannot be read; the latter is a finding."""
+        return self._taken(path, self._fetch(path))
+
+    def get_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+        """Each path with its object, in order, some in parallel, never many in memory."""
+        left = iter(paths)
+        while window := list(islice(left, _WINDOW)):
+            pool = self._pool if len(window) > 1 else None
+            found = map(self._fetch, window) if pool is None else pool.map(self._fetch, window)
+            for path, each in zip(window, found, strict=True):
+                yield path, self._taken(path, each)
+
+    def decode(self, path: str, data: bytes, kind: type[S], noun: str) -> S | None:
+        """The object's value, None if it is damaged, which is a finding."""
+        try:
+            return envelope.decode(data, kind, path)[0]
+        except (CorruptLogError, UnsupportedStoreError) as error:
+            self.findings.damaged(path, f"a valid {noun}", reason(error, path))
+            return None
+
+    def read(self, path: str, kind: type[S], noun: str) -> S | None:
+        """The object's value, None if it is not there or damaged; the latter is a finding."""
+        data = self.get(path)
+        return None if data is None else self.decode(path, data, kind, noun)
+
+    def count(self, size_bytes: int) -> None:
+        """Another object of that size was checked."""
+        self.objects += 1
+        self.bytes += size_bytes
+
+    def _fetch(self, path: str) -> bytes | TxlogError | None:
+        failure: TxlogError | None = None
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self.store.get(path)
+            except StorageError as error:
+                failure = error
+                if attempt < _ATTEMPTS - 1:
+                    self._clock.sleep_ms(_BACKOFF_MS * 2**attempt)
+            except CorruptLogError as error:
+                return error
+        return failure
+
+    def _taken(self, path: str, found: bytes | TxlogError | None) -> bytes | None:
+        if isinstance(found, TxlogError):
+            self.findings.damaged(
+                path, "an object that can be read", reason(found, path), "see to the disk or to the permissions"
+            )
+            return None
+        if found is not None:
+            self.count(len(found))
+        return found
+
+
+def reason(error: TxlogError, path: str) -> str:
+    """An error's message without the path that it begins with."""
+    return str(error).removeprefix(f"{path}: ")

@@ -1,0 +1,646 @@
+"""Is the store whole? Every object is read and compared with all that must agree with it; nothing is changed.
+
+The order is that of knowledge: the table of transactions, then committed offsets, then the partitions, so that on a store
+in use a partition is never older than what is asked of it. A partition that changes while it is looked at, and seems to
+lack something, is looked at again. See PROTOCOL.md, "Integrity"; DESIGN 2.5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+
+from txlog.clock import Clock, SystemClock
+from txlog.core import envelope, names
+from txlog.core.features import KNOWN_FEATURES
+from txlog.core.names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
+from txlog.core.partitioning import internal_partition
+from txlog.core.records import (
+    FIRST_DRAWN_PRODUCER_ID,
+    CommitRecord,
+    SchemaField,
+    Snapshot,
+    StagedList,
+    StagedObject,
+    StagedPart,
+    StoreConstants,
+    StoreDescriptor,
+    TopicMetadata,
+    TransactionEntry,
+    TransactionMetadata,
+)
+from txlog.core.schema import check_fields
+from txlog.core.state import PartitionState
+from txlog.core.words import duration_text
+from txlog.errors import SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.maintenance.file_check import check_rows_file
+from txlog.maintenance.findings import Finding, Findings, Reader
+from txlog.maintenance.partition_check import Checked, PartitionTask, Schemas, check_partition
+from txlog.storage.object_store import ObjectStore
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""(what is looked at now, partitions done, partitions in all)."""
+
+_ROUNDS = 5
+"""How often a partition is looked at that seems damaged and changes meanwhile."""
+_SKEW_MS = 2 * 15 * 60_000
+"""Clocks of two writers may be so far apart (PROTOCOL.md, W2)."""
+_PREPARED = ("PREPARE_COMMIT", "PREPARE_ABORT")
+_OWN_FOLDERS = frozenset({names.PROBE_FOLDER, "__maintenance/"})
+
+
+class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of the store looked at, and what it found."""
+
+    store: str
+    topics: tuple[str, ...]
+    partitions: int
+    objects: int
+    """Objects that were read; files of rows count as well."""
+    bytes: int
+    rows_checked: bool
+    """Whether files of rows were opened."""
+    damaged: int
+    missing: int
+    notes: int
+    findings: tuple[Finding, ...]
+    """Damage first, then what is missing, then notes; each by path."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is damaged or missing."""
+        return not self.damaged and not self.missing
+
+
+def check_store(
+    store: ObjectStore,
+    *,
+    topics: Collection[str] = (),
+    rows: bool = True,
+    threads: int = 16,
+    clock: Clock | None = None,
+    progress: Progress | None = None,
+) -> FsckReport:
+    """Verifies everything; reads only.
+
+    `topics` limits the check to these, and to the table of transactions, by which they are judged. Without `rows` no
+    file of rows is opened, only its length asked for. `threads` fetch metadata objects. Memory is bounded by one partition's
+    state and one segment's records, and by the table of transactions. Raises UnknownTopicOrPartitionError for a topic
+    that is not there, StorageError if the store cannot be listed.
+    """
+    clock = clock or SystemClock()
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(threads, "txlog-fsck")) if threads else None
+        reader = Reader(store, clock, Findings(), pool)
+        return _StoreCheck(reader, clock, rows, progress or _silent).run(topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Marker:
+    """What a decided transaction must have left in a partition."""
+
+    epoch: int
+    kind: str
+    transactional_id: str
+    prepared_in: str
+    updated_at: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Topic:
+    """A topic as its versions tell it."""
+
+    name: str
+    versions: dict[int, TopicMetadata] = field(default_factory=dict)
+    folders: list[int] = field(default_factory=list)
+    """Partitions that have a folder, and those that a finished transaction wrote to."""
+    last_version: int = -1
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.versions) == self.last_version + 1
+
+    @property
+    def schemas(self) -> Schemas:
+        found: dict[int, tuple[SchemaField, ...]] = {}
+        for number in sorted(self.versions):
+            found.setdefault(self.versions[number].schema_id, self.versions[number].schema)
+        return found
+
+
+class _StoreCheck:
+    def __init__(self, reader: Reader, clock: Clock, rows: bool, progress: Progress) -> None:
+        self.reader = reader
+        self.findings = reader.findings
+        self.clock = clock
+        self.rows = rows
+        self.progress = progress
+        self.constants: StoreConstants | None = None
+        self.topics: dict[str, _Topic] = {}
+        self.markers: dict[TopicPartition, dict[int, _Marker]] = {}
+        self.prepared_files: dict[TopicPartition, set[str]] = {}
+        self.table_ends: dict[int, int | None] = {}
+        """Log end of each partition of the table; None: not known."""
+        self.committed: dict[TopicPartition, tuple[int, str]] = {}
+        """The highest committed offset of each partition, and the group."""
+        self.staged_named: dict[str, set[str]] = {}
+        self.done = self.total = self.partitions = 0
+
+    def run(self, wanted: Collection[str]) -> FsckReport:
+        root = self.reader.list("")
+        self._check_descriptor(root)
+        self._check_root(root)
+        folders = [name[:-1] for name in root if name.endswith("/") and names.is_topic_name(name[:-1])]
+        users = [name for name in folders if not name.startswith("__")]
+        for name in wanted:
+            if name not in users and name not in INTERNAL_TOPICS:
+                raise UnknownTopicOrPartitionError(
+                    f"{self.reader.store.url}: there is no topic {name!r}; it has {', '.join(users) or 'none'}"
+                )
+        chosen = [name for name in users if not wanted or name in wanted]
+        offsets = [CONSUMER_OFFSETS_TOPIC] if not wanted or CONSUMER_OFFSETS_TOPIC in wanted else []
+        for name in [TRANSACTION_STATE_TOPIC, *offsets, *chosen]:
+            self.topics[name] = self._read_topic(name)
+        self.total = sum(len(topic.folders) for topic in self.topics.values())
+        self._check_table()
+        self._add_unwritten()
+        for name in offsets:
+            self._check_offsets(self.topics[name])
+        for name in chosen:
+            self._check_topic(self.topics[name])
+        if not wanted:
+            self._check_unknown_partitions()
+        return self._report([*offsets, *chosen])
+
+    # -- the root -----------------------------------------------------------------------------------------------------
+
+    def _check_descriptor(self, root: Collection[str]) -> None:
+        path = names.STORE_DESCRIPTOR
+        data = self.reader.get(path)
+        if data is None:
+            if any(name not in _OWN_FOLDERS for name in root):
+                self.findings.missing(path, "the descriptor of the store: nobody can open it without")
+            return
+        descriptor = self.reader.decode(path, data, StoreDescriptor, "store descriptor")
+        if descriptor is None:
+            return
+        unknown = sorted(set(descriptor.features) - KNOWN_FEATURES)
+        if unknown:
+            self.findings.damaged(
+                path, "features that this txlog knows", ", ".join(unknown), "check the store with a newer txlog"
+            )
+        self.constants = descriptor.constants
+
+    def _check_root(self, root: Iterable[str]) -> None:
+        strange = [
+            name
+            for name in root
+            if name != names.STORE_DESCRIPTOR
+            and name not in _OWN_FOLDERS
+            and not (name.endswith("/") and names.is_topic_name(name[:-1]) and _is_ours(name[:-1]))
+        ]
+        if strange:
+            self.findings.note("", "only names of txlog's", f"not txlog's: {_few(strange)}", "move them elsewhere")
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    def _read_topic(self, name: str) -> _Topic:
+        topic = _Topic(name=name)
+        listed = self.reader.list(f"{name}/")
+        strange = []
+        numbers = []
+        for entry in listed:
+            if (partition := names.parse_partition_folder(entry)) is not None:
+                topic.folders.append(partition)
+            elif (number := names.parse_topic_metadata_name(entry)) is not None and name not in INTERNAL_TOPICS:
+                numbers.append(number)
+            elif entry != "staged/" or name in INTERNAL_TOPICS:
+                strange.append(entry)
+        topic.folders.sort()
+        if strange:
+            self.findings.note(
+                f"{name}/", "only names of txlog's", f"not txlog's: {_few(strange)}", "move them elsewhere"
+            )
+        if name in INTERNAL_TOPICS:
+            self._check_internal_folders(topic)
+            return topic
+        for path, data in self.reader.get_many([names.topic_metadata_path(name, number) for number in numbers]):
+            version = None if data is None else self.reader.decode(path, data, TopicMetadata, "version of a topic")
+            if version is not None:
+                self._check_version(topic, version, path)
+        self._check_versions(topic, numbers)
+        return topic
+
+    def _check_internal_folders(self, topic: _Topic) -> None:
+        if self.constants is None:
+            return
+        is_table = topic.name == TRANSACTION_STATE_TOPIC
+        count = self.constants.transaction_state_partitions if is_table else self.constants.consumer_offsets_partitions
+        for number in topic.folders:
+            if number >= count:
+                self.findings.damaged(
+                    f"{topic.name}/{number}/", f"partitions 0 to {count - 1}, as txlog.json says", f"partition {number}"
+                )
+
+    def _check_version(self, topic: _Topic, version: TopicMetadata, path: str) -> None:
+        if path != names.topic_metadata_path(version.topic, version.number):
+            self.findings.damaged(
+                path, "the version and the topic of its name", f"version {version.number} of {version.topic!r}"
+            )
+            return
+        try:
+            check_fields(version.schema)
+        except SchemaMismatchError as error:
+            self.findings.damaged(path, "a valid schema", str(error))
+            return
+        topic.versions[version.number] = version
+
+    def _check_versions(self, topic: _Topic, numbers: Collection[int]) -> None:
+        """The chain has no holes, and each version follows from the one before."""
+        topic.last_version = max(numbers, default=-1)
+        if not numbers and not topic.folders:
+            self.findings.note(
+                f"{topic.name}/", "only folders of topics", "no topic: it has no versions", "move it elsewhere"
+            )
+            return
+        for number in range(max(numbers, default=0) + 1):
+            if number not in numbers:
+                self.findings.missing(
+                    names.topic_metadata_path(topic.name, number), "a version of the topic: none is ever removed"
+                )
+        for number, version in sorted(topic.versions.items()):
+            before = topic.versions.get(number - 1)
+            path = names.topic_metadata_path(topic.name, number)
+            if version.schema_id > number:
+                self.findings.damaged(path, f"a schema of version {number} or an older one", f"{version.schema_id}")
+            if before is None:
+                continue
+            if version.topic_id != before.topic_id and not before.deleted:
+                self.findings.damaged(path, f"topic_id {before.topic_id}, as before", version.topic_id)
+            if version.partitions < before.partitions:
+                self.findings.damaged(path, f"at least {before.partitions} partitions", f"{version.partitions}")
+            if version.schema_id != number and (version.schema_id, version.schema) != (
+                before.schema_id,
+                before.schema,
+            ):
+                self.findings.damaged(path, f"the schema of version {number - 1}, or its own", "another one")
+
+    def _check_topic(self, topic: _Topic) -> None:
+        newest = topic.versions.get(topic.last_version)
+        named: set[str] = set()
+        before = self.reader.list(f"{topic.name}/staged/")
+        for number in topic.folders:
+            if newest is not None and number >= newest.partitions:
+                self.findings.missing(
+                    names.topic_metadata_path(topic.name, topic.last_version + 1),
+                    f"a version of the topic with partition {number}, which was written to",
+                )
+            checked = self._check_partition(TopicPartition(topic.name, number), topic, named)
+            self._judge(checked)
+        self._check_staged_folder(topic, before, named)
+
+    def _check_partition(self, tp: TopicPartition, topic: _Topic, named: set[str]) -> Checked:
+        self.progress(str(tp), self.done, self.total)
+        markers = self.markers.get(tp, {})
+        checked = self._look(
+            lambda: PartitionTask(
+                topic_partition=tp,
+                schemas=topic.schemas,
+                last_version=topic.last_version,
+                versions_are_whole=topic.is_whole,
+                rows=self.rows,
+                markers_of=markers.keys(),
+                prepared_files=self.prepared_files.get(tp, ()),
+            ),
+            named,
+        )
+        self.done += 1
+        self.partitions += 1
+        return checked
+
+    def _look(self, task: Callable[[], PartitionTask], named: set[str] | None = None) -> Checked:
+        """Checks a partition; again if it seems damaged and changed meanwhile: then it was a race."""
+        for round_ in range(_ROUNDS):
+            own = Findings()
+            wanted = task()
+            folder = wanted.topic_partition.folder
+            before = self.reader.list(folder)
+            reader = self.reader.with_findings(own)
+            checked = check_partition(reader, wanted)
+            if own.is_clean or round_ == _ROUNDS - 1 or self.reader.list(folder) == before:
+                break
+        self.reader.add(reader)
+        self.findings.take(own)
+        if named is not None:
+            named |= checked.staged_files
+        return checked
+
+    def _check_staged_folder(self, topic: _Topic, folders: Iterable[str], named: Collection[str]) -> None:
+        """Files of Spark's that no record names. Those that one names were checked with their partition."""
+        prepared = {path for tp, paths in self.prepared_files.items() if tp.topic == topic.name for path in paths}
+        orphans = []
+        strange = []
+        for folder in folders:
+            for inner in self.reader.list(f"{topic.name}/staged/{folder}") if folder.endswith("/") else ():
+                for name in self.reader.list(f"{topic.name}/staged/{folder}{inner}") if inner.endswith("/") else ():
+                    path = f"staged/{folder}{inner}{name}"
+                    if names.parse_rows_path(path) is None:
+                        strange.append(path)
+                    elif path not in named and path not in prepared:
+                        orphans.append(path)
+        if orphans:
+            self.findings.note(
+                f"{topic.name}/staged/",
+                "files that a record names",
+                f"named by nothing: {_few(orphans)}",
+                "nothing: their job died, lost, or has not committed yet; a vacuum removes them",
+            )
+        if strange:
+            self.findings.note(
+                f"{topic.name}/staged/",
+                "only names of txlog's",
+                f"not txlog's: {_few(strange)}",
+                "nothing, if Spark's committer left them",
+            )
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def _check_table(self) -> None:
+        topic = self.topics[TRANSACTION_STATE_TOPIC]
+        for number in topic.folders:
+            tp = TopicPartition(TRANSACTION_STATE_TOPIC, number)
+            self.progress(str(tp), self.done, self.total)
+            followed = _Transactions()
+
+            def task(tp: TopicPartition = tp) -> PartitionTask:
+                nonlocal followed
+                followed = _Transactions()
+                return PartitionTask(
+                    topic_partition=tp, on_record=followed.take_record, on_snapshot=followed.take_snapshot
+                )
+
+            checked = self._look(task)
+            self.table_ends[number] = None if checked.state is None else checked.state.next_offset
+            self._check_staged_lists(tp, followed)
+            self._expect_markers(tp, followed)
+            if checked.state is not None:
+                self._check_ids(tp, checked.state, followed)
+            self.done += 1
+            self.partitions += 1
+
+    def _check_staged_lists(self, tp: TopicPartition, followed: _Transactions) -> None:
+        """Every `.staged` object; those of decided transactions must be there, and be the very ones."""
+        listed = {name for name in self.reader.list(tp.folder) if names.parse_staged_list_name(name)}
+        orphans = []
+        for name in sorted(listed):
+            path = tp.folder + name
+            data = self.reader.get(path)
+            if data is None:
+                continue
+            found = self.reader.decode(path, data, StagedList, "list of staged files")
+            named = followed.staged_objects.get(name)
+            if named is None:
+                orphans.append(name)
+            elif (len(data), envelope.digest(data)) != (named.bytes, named.digest):
+                self.findings.damaged(
+                    path,
+                    f"{named.bytes} bytes with digest {named.digest[:12]}…",
+                    f"{len(data)} bytes of another digest",
+                )
+            elif found is not None:
+                followed.lists[name] = found.staged
+        if orphans:
+            self.findings.note(
+                tp.folder,
+                "lists that a PREPARE_COMMIT names",
+                f"named by nothing: {_few(orphans)}",
+                "nothing: their writer died or lost before it decided; a vacuum removes them",
+            )
+        for prepare in followed.prepared.values():
+            named = prepare.value.staged_object
+            if named is not None and named.name not in listed:
+                self.findings.missing(
+                    tp.folder + named.name,
+                    f"the staged files of transactional.id {prepare.value.transactional_id!r}, which is {prepare.value.state}",
+                )
+
+    def _expect_markers(self, tp: TopicPartition, followed: _Transactions) -> None:
+        for done in followed.completed:
+            value = done.value
+            for target in {*value.partitions, *(part.topic_partition for part in followed.parts_of(value))}:
+                expected = _Marker(
+                    epoch=value.producer_epoch,
+                    kind="commit" if value.state == "PREPARE_COMMIT" else "abort",
+                    transactional_id=value.transactional_id,
+                    prepared_in=tp.folder + names.batch_name(done.offset),
+                    updated_at=value.updated_at,
+                )
+                # A PID has one id, and its epochs rise: only the last transaction's marker is asked for.
+                known = self.markers.setdefault(target, {}).get(value.producer_id)
+                if known is None or known.epoch < expected.epoch:
+                    self.markers[target][value.producer_id] = expected
+
+    def _check_ids(self, tp: TopicPartition, state: PartitionState, followed: _Transactions) -> None:
+        now_ms = self.clock.now_ms()
+        for transactional_id, row in sorted(state.transactions.items()):
+            value = row.value
+            path = tp.folder + names.batch_name(row.offset)
+            if self.constants is not None:
+                belongs = internal_partition(transactional_id, self.constants.transaction_state_partitions)
+                if belongs != tp.partition:
+                    self.findings.damaged(
+                        path, f"transactional.id {transactional_id!r} in partition {belongs}", f"in {tp.partition}"
+                    )
+            if value.state in _PREPARED:
+                self.findings.note(
+                    path,
+                    "transactions that are finished",
+                    f"transactional.id {transactional_id!r} is {value.state}: decided, its markers may be missing yet",
+                    "nothing: whoever comes next finishes it, `txlog transactions expire` for one",
+                )
+                self._check_prepared(path, followed.parts_of(value))
+            elif value.state == "ONGOING" and 0 <= value.started_at < now_ms - value.timeout_ms:
+                over = duration_text(now_ms - value.started_at - value.timeout_ms)
+                self.findings.note(
+                    path,
+                    f"transactions that end within their time-out of {duration_text(value.timeout_ms)}",
+                    f"transactional.id {transactional_id!r} is ONGOING, {over} overdue",
+                    "`txlog transactions expire` aborts it",
+                )
+
+    def _check_prepared(self, path: str, parts: Iterable[StagedPart]) -> None:
+        """What a decided transaction is going to append must be there, or nobody can finish it."""
+        for part in parts:
+            tp = part.topic_partition
+            self.prepared_files.setdefault(tp, set()).update(file.path for file in part.files)
+            topic = self.topics.get(tp.topic)
+            if topic is None or tp.topic in INTERNAL_TOPICS:
+                continue
+            fields = topic.schemas.get(part.schema_id)
+            if fields is None:
+                self.findings.missing(
+                    names.topic_metadata_path(tp.topic, part.schema_id),
+                    f"the version of the topic that {path} speaks of",
+                )
+            else:
+                for file in part.files:
+                    check_rows_file(self.reader, tp, file, fields, path, rows=self.rows)
+
+    def _judge(self, checked: Checked) -> None:
+        """Does the partition hold what finished transactions must have left there, and the table what it speaks of?"""
+        state = checked.state
+        if state is None:
+            return
+        tp = checked.topic_partition
+        for pid, marker in self.markers.get(tp, {}).items():
+            self._judge_marker(tp, state, pid, marker, checked.markers.get(pid))
+        if self.constants is not None:
+            for pid, entry in state.producers.items():
+                if 0 <= pid < FIRST_DRAWN_PRODUCER_ID:
+                    slot, partition = divmod(pid, self.constants.transaction_state_partitions)
+                    self._need_table_slot(partition, slot, f"the record that gave out producer id {pid}")
+                    self._need_table_slot(partition, entry.coordinator_epoch, f"the decision over producer id {pid}")
+        if tp in self.committed and self.committed[tp][0] > state.next_offset:
+            offset, group = self.committed[tp]
+            self.findings.note(
+                tp.folder,
+                f"a log up to offset {offset}, where group {group!r} goes on",
+                f"it ends at {state.next_offset}",
+                "records were lost, or the offset was set by hand: compare with a copy of the store",
+            )
+
+    def _judge_marker(
+        self, tp: TopicPartition, state: PartitionState, pid: int, marker: _Marker, found: tuple[int, str] | None
+    ) -> None:
+        entry = state.producers.get(pid)
+        what = (
+            f"the {marker.kind.upper()} of producer {pid}, epoch {marker.epoch} (transactional.id "
+            f"{marker.transactional_id!r}), which {marker.prepared_in} decided and which is COMPLETE"
+        )
+        if entry is None:
+            # An idle producer's state ends by a record, no sooner than this.
+            expired = self.constants is None or (
+                state.last_timestamp + _SKEW_MS >= marker.updated_at + self.constants.producer_id_expiration_ms
+            )
+            if expired:
+                return
+        elif entry.producer_epoch >= marker.epoch:
+            if found is not None and found[0] == marker.epoch and found[1] != marker.kind:
+                self.findings.damaged(tp.folder, what, f"a marker of kind {found[1]}")
+            return
+        self.findings.missing(
+            tp.folder + names.batch_name(state.next_offset), what, found="records from here on are gone"
+        )
+
+    def _need_table_slot(self, partition: int, slot: int, what: str) -> None:
+        end = self.table_ends.get(partition, 0)
+        if end is None or slot < end:
+            return
+        tp = TopicPartition(TRANSACTION_STATE_TOPIC, partition)
+        # The table was read before: it may have grown since.
+        if self.reader.get(tp.folder + names.batch_name(slot)) is None:
+            self.findings.missing(tp.folder + names.batch_name(slot), what)
+
+    # -- committed offsets, and partitions that others speak of --------------------------------------------------------
+
+    def _check_offsets(self, topic: _Topic) -> None:
+        for number in topic.folders:
+            tp = TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
+            checked = self._check_partition(tp, topic, set())
+            self._judge(checked)
+            for row in checked.state.committed.values() if checked.state is not None else ():
+                target = TopicPartition(row.entry.topic, row.entry.partition)
+                if row.entry.value is not None and row.entry.value.offset > self.committed.get(target, (-1, ""))[0]:
+                    self.committed[target] = (row.entry.value.offset, row.entry.group)
+
+    def _add_unwritten(self) -> None:
+        """Partitions without a folder that finished transactions wrote to: their folders must be looked for."""
+        for tp in self.markers:
+            topic = self.topics.get(tp.topic)
+            if topic is not None and tp.partition not in topic.folders:
+                topic.folders.append(tp.partition)
+                self.total += 1
+
+    def _check_unknown_partitions(self) -> None:
+        for tp, markers in self.markers.items():
+            if tp.topic not in self.topics:
+                marker = next(iter(markers.values()))
+                self.findings.missing(
+                    f"{tp.topic}/", f"the topic of a transaction that is COMPLETE: {marker.prepared_in} names {tp}"
+                )
+
+    def _report(self, checked: Iterable[str]) -> FsckReport:
+        order = ("damaged", "missing", "note")
+        counts = self.findings.counts
+        return FsckReport(
+            store=self.reader.store.url,
+            topics=tuple(checked),
+            partitions=self.partitions,
+            objects=self.reader.objects,
+            bytes=self.reader.bytes,
+            rows_checked=self.rows,
+            damaged=counts["damaged"],
+            missing=counts["missing"],
+            notes=counts["note"],
+            findings=tuple(sorted(self.findings, key=lambda each: (order.index(each.kind), each.path, each.expected))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepare:
+    offset: int
+    value: TransactionMetadata
+
+
+class _Transactions:
+    """Follows the records of one partition of the table: which decisions were carried out?"""
+
+    def __init__(self) -> None:
+        self.prepared: dict[str, _Prepare] = {}
+        """Decided, and nothing came after it yet."""
+        self.completed: list[_Prepare] = []
+        self.staged_objects: dict[str, StagedObject] = {}
+        self.lists: dict[str, tuple[StagedPart, ...]] = {}
+
+    def take_snapshot(self, snapshot: Snapshot) -> None:
+        for row in snapshot.transactions:
+            self._take(row.value.transactional_id, row.value, row.offset)
+
+    def take_record(self, record: CommitRecord) -> None:
+        for number, entry in enumerate(record.entries):
+            if isinstance(entry, TransactionEntry):
+                self._take(entry.key, entry.value, record.base_offset + number)
+
+    def parts_of(self, value: TransactionMetadata) -> tuple[StagedPart, ...]:
+        """The staged parts of a PREPARE_COMMIT, as far as they are known."""
+        if value.staged_object is None:
+            return value.staged
+        return self.lists.get(value.staged_object.name, ())
+
+    def _take(self, transactional_id: str, value: TransactionMetadata | None, offset: int) -> None:
+        before = self.prepared.pop(transactional_id, None)
+        if value is not None and value.state in _PREPARED:
+            self.prepared[transactional_id] = _Prepare(offset, value)
+            if value.staged_object is not None:
+                self.staged_objects[value.staged_object.name] = value.staged_object
+        elif before is not None:
+            # Nothing can follow a decision before every marker is in.
+            self.completed.append(before)
+
+
+def _is_ours(name: str) -> bool:
+    return not name.startswith("__") or name in INTERNAL_TOPICS
+
+
+def _few(found: Iterable[str]) -> str:
+    listed = sorted(found)
+    return ", ".join(listed[:3]) + (f" and {len(listed) - 3:,} more" if len(listed) > 3 else "")
+
+
+def _silent(where: str, done: int, total: int) -> None:
+    """Shows nothing."""

@@ -1,0 +1,51 @@
+"""`python -m txlog.testing.chaos --minutes 2`: a storm over real processes, then the proof. Exit status 1 if it fails."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from txlog.testing.chaos.settings import Settings, parse_options
+from txlog.testing.chaos.show import Show
+from txlog.testing.chaos.supervisor import chaos
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the storm that the command line asks for; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m txlog.testing.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2.0, help="how long to storm")
+    parser.add_argument("--store", help="an empty place; without it a temporary folder is used, and removed")
+    parser.add_argument(
+        "--storage-option", action="append", default=[], metavar="KEY=VALUE", help="of the store's driver"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="decides who is struck, and when")
+    parser.add_argument("--no-spark", action="store_true", help="without the Spark job")
+    parser.add_argument("--keep", action="store_true", help="keep the temporary folder")
+    given: Any = parser.parse_args(arguments)
+    folder = Path(tempfile.mkdtemp(prefix="txlog-chaos-"))
+    keep = given.keep
+    try:
+        settings = Settings(
+            url=given.store or str(folder / "store"),
+            storage_options=parse_options(given.storage_option),
+            histories=str(folder / "histories"),
+            seconds=given.minutes * 60,
+            seed=given.seed,
+            spark=not given.no_spark,
+        )
+        proof = chaos(settings, Show())
+        keep = keep or not proof.holds
+        return 0 if proof.holds else 1
+    finally:
+        if keep:
+            print(f"store and histories stay in {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What do the processes of a storm agree on? Where the store is, its topics, who does what, and how a row is numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+Role: TypeAlias = Literal["eager", "staged", "plain", "job", "pipeline", "reader", "peeker", "witness", "spark"]
+
+ORDERS, AUDIT, JOBS, MADE = "orders", "audit", "jobs", "made"
+PARTITIONS: Mapping[str, int] = {ORDERS: 3, AUDIT: 2, JOBS: 2, MADE: 2}
+"""Producers write orders and audit, batch jobs jobs; a pipeline makes made of orders."""
+SCHEMA: pa.Schema = pa.schema(
+    (pa.field("id", pa.int64(), nullable=False), pa.field("content", pa.string()), pa.field("pad", pa.string()))
+)
+TOPIC_CONFIG: Mapping[str, object] = {"segment.batches": 50, "inline.max.bytes": 4096}
+"""Small, so that a storm of two minutes seals hundreds of segments and writes files as well as inline rows."""
+LARGE_PAD_BYTES = 8000
+
+PIPELINE_GROUP = "made"
+TRANSACTION_TIMEOUT_MS = 6000
+"""How long a dead producer's transaction may hold readers back before others end it."""
+INSTANCE_BITS = 40
+"""A row's id is its writer's instance and a count: unique in the whole history."""
+JOB_ROWS = 12
+
+FENCED = 3
+"""Exit status: a newer instance took over, as was intended."""
+FAILED = 4
+"""Exit status: a call failed in a way that nobody intended; the error is on standard error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the store is, and the folder in which each process leaves its history."""
+
+    url: str
+    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    histories: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What one process is to be. `name` is its transactional.id, or its group; instances of one name follow each other."""
+
+    place: Place
+    role: Role
+    name: str
+    instance: int
+    seed: int
+
+    @property
+    def source(self) -> str:
+        """Names this very process in the history."""
+        return f"{self.name}-{self.instance}"
+
+
+SLOTS: tuple[tuple[Role, str], ...] = (
+    ("eager", "eager-a"),
+    ("eager", "eager-b"),
+    ("staged", "staged-a"),
+    ("plain", "plain"),
+    ("job", "job"),
+    ("pipeline", "pipeline"),
+    ("reader", "reader"),
+    ("peeker", "peeker"),
+)
+"""Who is killed; the witness is not, and Spark has a rhythm of its own."""
+HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "job", "pipeline", "reader"})
+"""Of whom two instances fight: over a transactional.id or a group."""
+
+
+def job_content(name: str, version: int) -> str:
+    """What stands in each row of a job's version, whichever instance and attempt wrote it."""
+    return f"job:{name}:{version}"

@@ -1,0 +1,512 @@
+"""What does an actor do? The calls of scripts: each takes a client, runs shipped programs, and returns the next client.
+
+A client is a value: its views, its transaction, its sequences, and *notes*: what it was told. The rules compare notes with
+what is in the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar
+
+from txlog.core import names
+from txlog.core.append_rules import BatchDraft
+from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Program, WriteRows
+from txlog.core.fetch_plan import InlinePiece, RowRange
+from txlog.core.groups import OffsetsCondition
+from txlog.core.names import TopicPartition
+from txlog.core.records import NO_SEQUENCE, DataFile, OffsetValue, StagedPart, TransactionMetadata, TransactionRow
+from txlog.core.transactions import Skipped, TxnVersion
+from txlog.errors import (
+    AbortableError,
+    CommitFailedError,
+    CorruptRecordError,
+    FencedError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    RetriableError,
+    TxlogError,
+    UnknownTopicOrPartitionError,
+)
+from txlog.protocol import groups, transactions
+from txlog.protocol.append import append_batch, append_log_start
+from txlog.protocol.context import Context, Views
+from txlog.protocol.load import get_fresh_view, load, refresh
+from txlog.protocol.read import IsolationLevel, ReadPlan, plan_read
+from txlog.protocol.seal import seal
+
+T = TypeVar("T")
+Word: TypeAlias = tuple[TopicPartition, str]
+"""A row: every scenario writes each word once, so a word says whose it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What a client was told."""
+
+    kind: str
+    """appended, refused, committed, aborted, failed, skipped, unknown, ready (init returned), read, fetched, broken, done."""
+    words: tuple[Word, ...] = ()
+    tp: TopicPartition | None = None
+    offset: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    rows: tuple[tuple[int, str], ...] = ()
+    """Of a read: (offset, word)."""
+    end: int = -1
+    offsets: tuple[tuple[int, int | None], ...] = ()
+    """(partition of `orders`, offset committed for group g)."""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One process, between two of its calls."""
+
+    ctx: Context
+    transactional_id: str = ""
+    views: Views = field(default_factory=dict)
+    txn: TransactionMetadata | None = None
+    pid: int = -1
+    epoch: int = -1
+    sequences: tuple[tuple[TopicPartition, int], ...] = ()
+    staged: tuple[StagedPart, ...] = ()
+    words: tuple[Word, ...] = ()
+    """Of the open transaction."""
+    sent: tuple[tuple[int, int | None], ...] = ()
+    """Offsets that ride in it."""
+    prepare: TransactionRow | None = None
+    member: OffsetsCondition | None = None
+    """Of the group that it joined."""
+    started: int | None = None
+    """The offset that the job started from."""
+    tries: int = 2
+    """How often a call is made that may be repeated: with few lost replies to go round, more try nothing new."""
+    notes: tuple[Note, ...] = ()
+    stopped: bool = False
+
+    def noted(self, kind: str, *, stop: bool = False, **said: Any) -> Client:
+        return replace(self, notes=(*self.notes, Note(kind=kind, **said)), stopped=stop)
+
+    def broken(self, error: Exception) -> Client:
+        """The client after an error that no call of a correct protocol raises."""
+        return self.noted("broken", text=f"{type(error).__name__}: {error}", stop=True)
+
+    def taking(self, txn: TransactionMetadata) -> Client:
+        """The client with the id's record: a new epoch begins new sequences."""
+        fresh = (txn.producer_id, txn.producer_epoch) != (self.pid, self.epoch)
+        return replace(
+            self,
+            txn=txn,
+            pid=txn.producer_id,
+            epoch=txn.producer_epoch,
+            sequences=() if fresh else self.sequences,
+            staged=() if fresh else self.staged,
+        )
+
+    def after_end(self, txn: TransactionMetadata) -> Client:
+        return replace(self.taking(txn), words=(), sent=())
+
+
+Call: TypeAlias = Callable[[Client], Program[Client]]
+
+
+def patiently(client: Client, call: Callable[[], Program[T]], *, unknown: bool = True) -> Program[T]:
+    """Repeats the identical call while it may be repeated; its last error is raised."""
+    for attempt in range(client.tries):
+        try:
+            return (yield from call())
+        except (RetriableError, OutcomeUnknownError) as error:
+            if attempt == client.tries - 1 or (isinstance(error, OutcomeUnknownError) and not unknown):
+                raise
+    raise AssertionError
+
+
+# -- producers --------------------------------------------------------------------------------------------------------
+
+
+def init(timeout_ms: int = 60_000) -> Call:
+    """init_transactions."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, txn = yield from patiently(
+                client,
+                lambda: transactions.init_producer(client.ctx, client.views, client.transactional_id, timeout_ms),
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        after = replace(client, views=views).taking(txn)
+        return after.noted("ready", producer_id=txn.producer_id, producer_epoch=txn.producer_epoch)
+
+    return call
+
+
+def idempotent() -> Call:
+    """A producer without a transactional.id draws its producer id."""
+
+    def call(client: Client) -> Program[Client]:
+        pid = yield NewProducerId()
+        return replace(client, pid=pid, epoch=0)
+
+    return call
+
+
+def opened(*tps: TopicPartition) -> Call:
+    """Opens partitions, so that the next append is a warm one."""
+
+    def call(client: Client) -> Program[Client]:
+        views = client.views
+        for tp in tps:
+            views, _ = yield from get_fresh_view(client.ctx, views, tp)
+        return replace(client, views=views)
+
+    return call
+
+
+def register(*tps: TopicPartition) -> Call:
+    """add_partitions_to_transaction."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.txn is not None
+        txn = client.txn
+        try:
+            views, registered = yield from patiently(
+                client, lambda: transactions.add_partitions(client.ctx, client.views, txn, tps)
+            )
+        except TxlogError as error:
+            return (yield from _failed(client, error))
+        assert not isinstance(registered, Skipped)
+        return replace(client, views=views).taking(registered)
+
+    return call
+
+
+def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
+    """Registers the partition if need be, and appends a batch; then seals what it finished, as a producer does."""
+
+    def call(client: Client) -> Program[Client]:
+        if client.txn is not None and tp not in client.txn.partitions:
+            client = yield from register(tp)(client)
+            if client.stopped:
+                return client
+        sequence = dict(client.sequences).get(tp, 0)
+        files: tuple[DataFile, ...] = ()
+        if in_file:
+            try:
+                files = ((yield from patiently(client, lambda: _write_file(client, tp, words))),)
+            except RetriableError as error:
+                return client.noted("unknown", words=client.words, text=str(error), stop=True)
+        draft = BatchDraft(
+            records=len(words),
+            producer_id=client.pid,
+            producer_epoch=client.epoch,
+            base_sequence=sequence if client.pid >= 0 else NO_SEQUENCE,
+            transactional=client.txn is not None,
+            files=files,
+            payload=b"" if in_file else json.dumps(words).encode(),
+            roll=client.ctx.roll_of(tp),
+        )
+        said = tuple((tp, word) for word in words)
+        if client.txn is not None:
+            client = replace(client, words=(*client.words, *said))
+        try:
+            # A drawn id that a partition may have forgotten decides nothing, so an unknown outcome is not repeated.
+            views, result = yield from patiently(
+                client,
+                lambda: append_batch(client.ctx, client.views, tp, draft, client.txn),
+                unknown=client.txn is not None,
+            )
+        except (AbortableError, FencedError, UnknownTopicOrPartitionError) as error:
+            return (yield from _failed(client.noted("refused", words=said, tp=tp), error))
+        except RetriableError as error:  # nothing was decided, and nothing will be
+            return client.noted("refused", words=said, tp=tp, text=str(error), stop=True)
+        except OutcomeUnknownError as error:
+            return client.noted("unknown", words=said, text=str(error), stop=True)
+        view = yield from seal(client.ctx, views[tp])
+        after = replace(
+            client,
+            views={**views, tp: view},
+            sequences=(*((at, n) for at, n in client.sequences if at != tp), (tp, sequence + len(words))),
+        )
+        return after.noted("appended", words=said, tp=tp, offset=result.base_offset)
+
+    return call
+
+
+def stage(tp: TopicPartition, *words: str) -> Call:
+    """Writes a file for the commit to name."""
+
+    def call(client: Client) -> Program[Client]:
+        file = yield from patiently(client, lambda: _write_file(client, tp, words))
+        part = StagedPart(topic=tp.topic, partition=tp.partition, files=(file,))
+        said = tuple((tp, word) for word in words)
+        return replace(client, staged=(*client.staged, part), words=(*client.words, *said))
+
+    return call
+
+
+def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = False) -> Call:
+    """commit_transaction or abort_transaction. `then_abort`: whoever is not told how a commit ended aborts, as Spark does."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.txn is not None
+        txn = client.txn
+        said: dict[str, Any] = {"words": client.words, "offsets": client.sent, "producer_id": client.pid}
+        unsure = False
+        try:
+            for attempt in range(client.tries):
+                try:
+                    views, ended = yield from transactions.end_transaction(
+                        client.ctx, client.views, txn, commit and not (then_abort and attempt), client.staged, version
+                    )
+                    break
+                except (RetriableError, OutcomeUnknownError) as error:
+                    unsure = unsure or isinstance(error, OutcomeUnknownError)
+                    if attempt == client.tries - 1:
+                        return client.noted("unknown", text=str(error), stop=True, **said)
+        except (AbortableError, FencedError) as error:
+            # What a repetition is told speaks of the repetition only.
+            kind = "unknown" if unsure else "failed"
+            return client.noted(kind, text=type(error).__name__, stop=True, **said)
+        after = replace(client, views=views)
+        if ended.skipped:
+            return after.noted("skipped", **said).after_end(ended.txn)
+        committed = ended.already_committed or (commit and not (then_abort and attempt))
+        return after.noted("committed" if committed else "aborted", **said).after_end(ended.txn)
+
+    return call
+
+
+def commit(version: TxnVersion | None = None, *, then_abort: bool = False) -> Call:
+    return end(commit=True, version=version, then_abort=then_abort)
+
+
+def abort() -> Call:
+    return end(commit=False)
+
+
+def send_offsets(offset: int | None, *, expected: bool, group: str = "g", staged: bool = False) -> Call:
+    """send_offsets_to_transaction for partition 0 of `orders`, on condition that `client.started` still stands; without an
+    offset: the one after it."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.txn is not None
+        txn = client.txn
+        target = offset if offset is not None else (client.started or 0) + 1
+        values = {TopicPartition("orders", 0): OffsetValue(offset=target)}
+        if staged:
+            parts = groups.staged_offsets(group, values, client.ctx.constants, 0)
+            return replace(client, staged=(*client.staged, *parts), sent=(*client.sent, (0, target)))
+        condition = OffsetsCondition(expected={TopicPartition("orders", 0): client.started}) if expected else None
+        client = replace(client, sent=(*client.sent, (0, target)))
+        try:
+            views, registered = yield from patiently(
+                client, lambda: groups.send_offsets(client.ctx, client.views, txn, group, values, condition)
+            )
+        except TxlogError as error:
+            return (yield from _failed(client, error))
+        assert not isinstance(registered, Skipped)
+        return replace(client, views=views).taking(registered)
+
+    return call
+
+
+def join_group(member: str, group: str = "g") -> Call:
+    """A consumer joins its group."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, value = yield from patiently(
+                client, lambda: groups.join_group(client.ctx, client.views, group, member, member, ("orders",))
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        condition = OffsetsCondition(generation=value.generation, member_id=member)
+        return replace(client, views=views, member=condition).noted("done")
+
+    return call
+
+
+def commit_offsets(offset: int, group: str = "g") -> Call:
+    """A plain commit of offsets; a member's says in its metadata which generation it belongs to."""
+
+    def call(client: Client) -> Program[Client]:
+        member = client.member
+        said = f"generation {member.generation}" if member is not None else ""
+        values = {TopicPartition("orders", 0): OffsetValue(offset=offset, metadata=said)}
+        try:
+            views = yield from patiently(
+                client, lambda: groups.commit_offsets(client.ctx, client.views, group, values, member)
+            )
+        except CommitFailedError:
+            return client.noted("failed", stop=True)
+        except (RetriableError, OutcomeUnknownError, AbortableError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def fetch_offsets(group: str = "g") -> Call:
+    """The committed offset of partition 0 of `orders`, from which a job starts."""
+
+    def call(client: Client) -> Program[Client]:
+        tp = TopicPartition("orders", 0)
+        try:
+            views, found = yield from patiently(
+                client, lambda: groups.fetch_offsets(client.ctx, client.views, group, [tp])
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        value = found[tp]
+        started = value.offset if value is not None else None
+        return replace(client, views=views, started=started).noted("fetched", offsets=((0, started),))
+
+    return call
+
+
+# -- maintenance and readers ------------------------------------------------------------------------------------------
+
+
+def sweep() -> Call:
+    """The time-out sweep: rolls PREPARE_* forward, aborts what is past its time, removes idle ids."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, _ = yield from transactions.expire(client.ctx, client.views)
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def roll_forward() -> Call:
+    """Finishes the PREPARE_* that the client found long ago."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.prepare is not None
+        prepare = client.prepare
+        try:
+            views, _ = yield from patiently(
+                client, lambda: transactions.roll_forward(client.ctx, client.views, prepare)
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def operator_abort(transactional_id: str) -> Call:
+    """`txlog transactions abort`."""
+
+    def call(client: Client) -> Program[Client]:
+        views, _ = yield from transactions.abort_transaction(client.ctx, client.views, transactional_id)
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def expire_producers(tp: TopicPartition) -> Call:
+    """Ends the state of idle producers."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, _ = yield from transactions.expire_producers(client.ctx, client.views, tp)
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def log_start(tp: TopicPartition, offset: int | None, *, deleted_version: int = 0) -> Call:
+    """Retention moves the log start; with a version: the topic was deleted."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, _ = yield from patiently(
+                client, lambda: append_log_start(client.ctx, client.views, tp, offset, deleted_version)
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def seal_all(*tps: TopicPartition) -> Call:
+    """Seals what is finished."""
+
+    def call(client: Client) -> Program[Client]:
+        for tp in tps:
+            view = yield from load(client.ctx, tp)
+            yield from seal(client.ctx, view)
+        return client.noted("done")
+
+    return call
+
+
+def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Call:
+    """One poll: the tail by name, then a plan from where the last poll ended, then its rows."""
+
+    def call(client: Client) -> Program[Client]:
+        held = client.views.get(tp)
+        before = next((note.end for note in reversed(client.notes) if note.kind == "read" and note.tp == tp), 0)
+        try:
+            view = (yield from load(client.ctx, tp)) if held is None else (yield from refresh(client.ctx, held))
+            view, plan = yield from plan_read(client.ctx, view, before, None, isolation)
+            rows = yield from rows_of(plan)
+        except OffsetOutOfRangeError:  # retention was faster: from the log start on
+            return replace(client, views={}).noted("done")
+        except CorruptRecordError as error:
+            return client.noted("corrupt", text=str(error), stop=True)
+        after = replace(client, views={**client.views, tp: view})
+        return after.noted("read", tp=tp, offset=before, end=plan.end, rows=rows, text=isolation)
+
+    return call
+
+
+def rows_of(plan: ReadPlan) -> Program[tuple[tuple[int, str], ...]]:
+    """The rows that a plan stands for; its files are read as they would be, one request each."""
+    rows: list[tuple[int, str]] = []
+    for piece in plan.pieces:
+        if isinstance(piece, InlinePiece):
+            stored: list[list[Any]] = [[None, word] for word in json.loads(piece.payload)]
+            ranges: tuple[RowRange, ...] = (piece.range,)
+        else:
+            data = yield Get(f"{piece.topic_partition.topic}/{piece.file.path}")
+            assert data is not None, f"{piece.file.path} is gone"
+            stored, ranges = json.loads(data), piece.ranges
+        for each in ranges:
+            for row in range(each.rows):
+                offset, word = stored[each.first_row + row]
+                at = offset if each.by_column else each.base_offset + row
+                if plan.start <= at < plan.end:
+                    rows.append((at, word))
+    return tuple(rows)
+
+
+# -- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _write_file(client: Client, tp: TopicPartition, words: tuple[str, ...]) -> Program[DataFile]:
+    unique = yield NewId()
+    path = names.rows_file_path(tp.partition, client.pid, client.epoch, unique)
+    rows = InlineRows(payload=json.dumps(words).encode(), base_offset=0, timestamp=0, schema_id=0)
+    file: DataFile = yield WriteRows(tp.topic, path, (rows,))
+    return file
+
+
+def _failed(client: Client, error: TxlogError) -> Program[Client]:
+    """A call of a transaction failed: abort it if that is what the error asks for, else stop."""
+    if client.txn is None or isinstance(error, FencedError):
+        return client.noted("failed", words=client.words, offsets=client.sent, text=type(error).__name__, stop=True)
+    if isinstance(error, AbortableError | UnknownTopicOrPartitionError):
+        ended = yield from abort()(client)
+        return replace(ended, stopped=True)
+    return client.noted("unknown", words=client.words, offsets=client.sent, text=str(error), stop=True)

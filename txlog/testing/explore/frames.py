@@ -1,0 +1,227 @@
+"""When are two suspended generators the same state?
+
+If they stop at the same instruction with equal locals, equal temporaries on the evaluation stack (iterators of running
+`for` loops, operands of half evaluated expressions, the generator that a `yield from` waits for) and equal counters of
+what they drew. `canonical` turns any value that protocol code holds into a hashable one; it refuses what it does not
+know, so a new kind of local can never be merged by mistake.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Generator, Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from txlog.core.state import PartitionState, StoredRecord
+from txlog.protocol.context import Context
+
+_Handler: TypeAlias = Callable[[Any, tuple[int, ...]], Hashable]
+_ATOMS = frozenset({int, str, bytes, bool, float, type(None)})
+_NOT_HELD = frozenset({FrameType, CodeType})
+_SEQUENCES = (list, tuple)
+_ITERATORS: tuple[type, ...] = (
+    type(iter([])), type(iter(())), type(iter(range(0))), type(iter(range(2**70))), type(iter({})), type(iter({}.values())),
+    type(iter({}.items())), type(iter(set())), type(reversed([])), reversed, enumerate, zip, map, filter,
+)  # fmt: skip
+_CONSTANT = (CodeType, ModuleType, BuiltinFunctionType, type, Enum, Context)
+"""What does not change while a scenario runs is its own identity."""
+
+
+def fingerprint(program: Generator[Any, Any, Any]) -> Hashable:
+    """Everything on which the rest of a suspended generator depends. Of one that has ended: that it has."""
+    return _fingerprint(program, ())
+
+
+def canonical(value: Any) -> Hashable:
+    """`value` as something hashable that is equal for equal states; raises TypeError for a kind that it does not know."""
+    return _canonical(value, ())
+
+
+def _fingerprint(program: Any, inside: tuple[int, ...]) -> Hashable:
+    frame = program.gi_frame
+    if frame is None:
+        return ("ended", program.gi_code)
+    # Locals that are not bound yet leave no gap in what the collector sees, so their names are part of the state.
+    local = frame.f_locals
+    held = [
+        each
+        for each in gc.get_referents(program)
+        if each is not local and type(each) not in _NOT_HELD and not _is_own_function(each, program)
+    ]
+    return (program.gi_code, frame.f_lasti, frozenset(local), tuple(_canonical(each, inside) for each in held))
+
+
+def _is_own_function(value: Any, program: Any) -> bool:
+    return type(value) is FunctionType and value.__code__ is program.gi_code
+
+
+def _canonical(value: Any, inside: tuple[int, ...]) -> Hashable:
+    kind = type(value)
+    if kind in _ATOMS:
+        return value  # type: ignore[no-any-return]
+    handler = _HANDLERS.get(kind)
+    if handler is None:
+        handler = _HANDLERS[kind] = _handler(kind, value)
+    if handler in _CONTAINERS:
+        if id(value) in inside:
+            return ("again", inside.index(id(value)))
+        inside = (*inside, id(value))
+    return handler(value, inside)
+
+
+def _handler(kind: type, value: Any) -> _Handler:
+    """How values of a type are made canonical; the first of its kind decides for all."""
+    for kinds, handler in _KINDS:
+        if issubclass(kind, kinds):
+            return handler
+    if is_dataclass(kind):
+        frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        return _frozen if frozen else _dataclass
+    raise TypeError(
+        f"a protocol program holds a {kind!r}, and the explorer cannot tell when two are the same: {value!r}"
+    )
+
+
+def _constant(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return value if isinstance(value, Enum | type | CodeType) else (type(value), id(value))
+
+
+def _sequence(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return (type(value), *[_canonical(each, inside) for each in value])
+
+
+def _mapping(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("mapping", *[(_canonical(key, inside), _canonical(each, inside)) for key, each in value.items()])
+
+
+def _set(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("set", frozenset([_canonical(each, inside) for each in value]))
+
+
+def _dataclass(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return (
+        type(value),
+        *[_canonical(getattr(value, name), inside) for name in _field_names(cast(Hashable, type(value)))],
+    )
+
+
+def _function(value: Any, inside: tuple[int, ...]) -> Hashable:
+    cells = [_canonical(cell, inside) for cell in value.__closure__ or ()]
+    return (
+        "function",
+        value.__code__,
+        *cells,
+        _canonical(value.__defaults__, inside),
+        _canonical(value.__kwdefaults__, inside),
+    )
+
+
+def _method(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("method", value.__func__.__code__, _canonical(value.__self__, inside))
+
+
+def _cell(value: Any, inside: tuple[int, ...]) -> Hashable:
+    try:
+        return ("cell", _canonical(value.cell_contents, inside))
+    except ValueError:
+        return ("cell",)
+
+
+def _range(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("range", value.start, value.stop, value.step)
+
+
+def _iterator(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return (type(value), *[_canonical(each, inside) for each in value.__reduce__()[1:]])
+
+
+def _error(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return (type(value), str(value))
+
+
+@cache
+def _field_names(kind: Hashable) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(cast(Any, kind)))
+
+
+# Views, states and clients are values, held by many frames; each is looked at once. What is remembered is kept alive, so
+# its id stays its own, and known by a number, so that comparing it costs nothing.
+_remembered: dict[int, tuple[Any, int]] = {}
+_numbers: dict[Hashable, int] = {}
+_MAX_REMEMBERED = 50_000
+
+
+def _frozen(value: Any, inside: tuple[int, ...]) -> Hashable:
+    found = _remembered.get(id(value))
+    if found is None:
+        special = _SPECIAL.get(type(value))
+        made = special(value) if special is not None else _dataclass(value, ())
+        if len(_remembered) > _MAX_REMEMBERED:
+            _remembered.clear()
+        found = _remembered[id(value)] = (value, _numbers.setdefault(made, len(_numbers)))
+    return ("frozen", found[1])
+
+
+def forget() -> None:
+    """Frees what was remembered. Only between explorations: numbers begin anew."""
+    _remembered.clear()
+    _numbers.clear()
+
+
+def _struct(value: msgspec.Struct, inside: tuple[int, ...] = ()) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:  # it holds a dictionary
+        return (type(value), msgspec.json.encode(value))
+    return value
+
+
+def _stored(value: StoredRecord) -> Hashable:
+    return ("stored", value.digest, value.record.base_offset)
+
+
+def _state(value: PartitionState) -> Hashable:
+    # The digest of the last record stands for the whole chain, of which all else is the fold; that shipped code folds
+    # it right is the oracle's to check, so what a wrong snapshot could lack is named too.
+    return (
+        "state", value.topic_partition, value.log_start_offset, value.next_offset, value.segment_base, value.segment_batches,
+        value.segment_bytes, value.segment_record_bytes, value.segment_started_at, value.last_timestamp, value.last_digest,
+        value.deleted_version, tuple(value.producers.values()), tuple(map(_struct, value.transactions.values())),
+        frozenset((pid, frozenset(rows)) for pid, rows in value.pending.items()), frozenset(value.committed), frozenset(value.groups),
+    )  # fmt: skip
+
+
+_SPECIAL: dict[type, Callable[[Any], Hashable]] = {StoredRecord: _stored, PartitionState: _state}
+
+_KINDS: tuple[tuple[type | tuple[type, ...], _Handler], ...] = (
+    (_CONSTANT, _constant),
+    (msgspec.Struct, _struct),
+    (_SEQUENCES, _sequence),
+    ((dict, Mapping, MappingProxyType), _mapping),
+    ((set, frozenset), _set),
+    (GeneratorType, _fingerprint),
+    (FunctionType, _function),
+    (MethodType, _method),
+    (CellType, _cell),
+    (range, _range),
+    (_ITERATORS, _iterator),
+    (BaseException, _error),
+)
+_CONTAINERS = frozenset({_sequence, _mapping, _set, _dataclass, _fingerprint, _function, _method, _cell, _iterator})
+_HANDLERS: dict[type, _Handler] = {}

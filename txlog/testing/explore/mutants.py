@@ -1,0 +1,555 @@
+"""Is each rule needed, and is each guarded? Every mutant breaks one rule of the shipped code; its scenario must notice.
+
+A mutant is a set of patches: where, and what stands there instead. What no scenario notices is a rule that nobody guards,
+or that nobody needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+from unittest.mock import patch
+
+import msgspec
+
+from txlog.core import append_rules, chain, segments, state, transactions
+from txlog.core.append_rules import Duplicate, Proceed, Refuse
+from txlog.core.effects import Monotonic, NewId, PutIfAbsent, PutOutcome
+from txlog.core.groups import check_commit
+from txlog.core.names import TopicPartition, batch_name
+from txlog.core.records import NO_OFFSET, TransactionEntry, TransactionState
+from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judge_end, judge_init
+from txlog.core.txn_index import collect_aborted_txns
+from txlog.errors import CommitFailedError, MissingObjectError, StorageError
+from txlog.protocol import groups, load, put, seal, slot, table
+from txlog.protocol import transactions as coordinator
+from txlog.protocol.context import with_view
+from txlog.testing.explore import client as calls
+
+HERE = "txlog.protocol."
+CORE = "txlog.core."
+SCRIPT = "txlog.testing.explore.client."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One rule, broken."""
+
+    name: str
+    scenario: str
+    """Which one must notice."""
+    section: str
+    """Of DESIGN, where the rule stands."""
+    patches: dict[str, Any]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The shipped code with this rule broken."""
+        undo = [patch(target, becomes) for target, becomes in self.patches.items()]
+        for each in undo:
+            each.start()
+        try:
+            yield
+        finally:
+            for each in reversed(undo):
+                each.stop()
+
+
+# -- what stands there instead ----------------------------------------------------------------------------------------
+
+
+def _nothing(*_: Any, **__: Any) -> Any:
+    return None
+
+
+def _no_guard(*_: Any, **__: Any) -> Any:
+    def guard(_: Any) -> Any:
+        return None
+        yield
+
+    return guard
+
+
+def _program_of(value: Any) -> Callable[..., Any]:
+    def program(*_: Any, **__: Any) -> Any:
+        return value
+        yield
+
+    return program
+
+
+def _newer_only(folded: state.PartitionState, pid: int, epoch: int) -> bool:
+    entry = folded.producers.get(pid)
+    return entry is not None and entry.producer_epoch > epoch
+
+
+def _keep_view(ctx: Any, view: Any, *_: Any) -> Any:
+    return view
+    yield
+
+
+def _complete_anything(current: Any, prepare: Any, *, now_ms: int, write_id: str) -> Any:
+    return judge_complete(prepare, prepare, now_ms=now_ms, write_id=write_id)
+
+
+def _prepare_bumping(by: int) -> Any:
+    original = transactions._prepare
+
+    def prepare(current: Any, *args: Any, **kwargs: Any) -> Any:
+        return msgspec.structs.replace(original(current, *args, **kwargs), producer_epoch=current.producer_epoch + by)
+
+    return prepare
+
+
+def _prepare_dropping_partitions(current: Any, *args: Any, **kwargs: Any) -> Any:
+    made = _ORIGINAL_PREPARE(current, *args, **kwargs)
+    return msgspec.structs.replace(made, partitions=made.partitions[:1])
+
+
+_ORIGINAL_PREPARE = transactions._prepare
+
+
+def _init_aborting_what_is_prepared(current: Any, **kwargs: Any) -> Any:
+    if current is not None and current.state == "PREPARE_COMMIT":
+        return Transit(msgspec.structs.replace(current, state="PREPARE_ABORT", write_id=kwargs["write_id"]))
+    return judge_init(current, **kwargs)
+
+
+def _init_over_what_is_prepared(current: Any, **kwargs: Any) -> Any:
+    if current is not None and current.state.startswith("PREPARE"):
+        current = msgspec.structs.replace(current, state="COMPLETE_" + current.state[8:])
+    return judge_init(current, **kwargs)
+
+
+def _init_over_what_is_open(current: Any, **kwargs: Any) -> Any:
+    if current is not None and current.state == "ONGOING":
+        current = msgspec.structs.replace(current, state="COMPLETE_ABORT")
+    return judge_init(current, **kwargs)
+
+
+def _init_without_a_bump(current: Any, **kwargs: Any) -> Any:
+    verdict = judge_init(current, **kwargs)
+    if isinstance(verdict, Transit) and verdict.to.state == "EMPTY" and current is not None:
+        return Transit(msgspec.structs.replace(verdict.to, producer_epoch=current.producer_epoch))
+    return verdict
+
+
+def _time_out_of_decisions(current: Any, **kwargs: Any) -> Any:
+    if current is not None and current.state == "PREPARE_COMMIT":
+        return Transit(
+            msgspec.structs.replace(
+                current, state="PREPARE_ABORT", last_outcome="abort", staged=(), write_id=kwargs["write_id"]
+            )
+        )
+    return transactions.judge_abort_by_others(current, **kwargs)
+
+
+def _abort_of_nothing_decides_nothing(current: Any, txn: Any, outcome: Any, **kwargs: Any) -> Any:
+    if outcome == "abort" and current is not None and current.state in transactions.IDLE:
+        return Done(current)
+    return judge_end(current, txn, outcome, **kwargs)
+
+
+def _end_by_anybody(current: Any, txn: Any, outcome: Any, **kwargs: Any) -> Any:
+    if (
+        current is not None
+        and current.state in transactions.IDLE | {"ONGOING"}
+        and current.producer_epoch > txn.producer_epoch
+    ):
+        txn = current
+    return judge_end(current, txn, outcome, **kwargs)
+
+
+def _end_by_the_version_of_init(current: Any, txn: Any, outcome: Any, **kwargs: Any) -> Any:
+    version = kwargs.pop("version", None)
+    if version is not None and current is not None and current.producer_epoch == txn.producer_epoch:
+        if txn.txn_version >= version.version:
+            return Skipped(current)
+        # The record that it replaces is not asked: what init found is what counts.
+        current = msgspec.structs.replace(current, txn_version=-1)
+    return judge_end(current, txn, outcome, version=version, **kwargs)
+
+
+def _init_remembering_the_version_before(
+    ctx: Any, views: Any, transactional_id: str, timeout_ms: int, **kw: Any
+) -> Any:
+    views, view = yield from load.get_fresh_view(ctx, views, table.state_partition(ctx, transactional_id))
+    row = view.state.transactions.get(transactional_id)
+    before = row.value.txn_version if row is not None else -1
+    views, txn = yield from _ORIGINAL_INIT(ctx, views, transactional_id, timeout_ms, **kw)
+    return views, msgspec.structs.replace(txn, txn_version=before)
+
+
+_ORIGINAL_INIT = coordinator.init_producer
+
+
+def _unknown_means_failed(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
+    tp = view.topic_partition
+    outcome = yield PutIfAbsent(tp.folder + batch_name(stored.record.base_offset), stored.data)
+    if outcome is PutOutcome.UNKNOWN:
+        raise StorageError("a time-out, so it failed")
+    return stored if outcome is PutOutcome.WRITTEN else (yield from load.read_slot(tp, stored.record.base_offset))
+
+
+def _conflict_means_lost(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
+    tp = view.topic_partition
+    outcome = yield PutIfAbsent(tp.folder + batch_name(stored.record.base_offset), stored.data)
+    if outcome is PutOutcome.WRITTEN:
+        return stored
+    held = yield from load.read_slot(tp, stored.record.base_offset)
+    if held is None:
+        return (yield from _ORIGINAL_CREATE(ctx, view, stored, write_id))
+    return replace(held, record=msgspec.structs.replace(held.record, write_id="somebody else's"))
+
+
+def _unknown_means_free(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
+    """An unknown write is not looked for in its own slot: the loop goes on as if somebody else had it."""
+    tp = view.topic_partition
+    outcome = yield PutIfAbsent(tp.folder + batch_name(stored.record.base_offset), stored.data)
+    if outcome is PutOutcome.UNKNOWN:
+        return None
+    return stored if outcome is PutOutcome.WRITTEN else (yield from load.read_slot(tp, stored.record.base_offset))
+
+
+def _slot_alone_decides(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
+    """After an unknown outcome the holder of the slot is believed, wherever the boundary stands."""
+    tp, number = view.topic_partition, stored.record.base_offset
+    while True:
+        outcome = yield PutIfAbsent(tp.folder + batch_name(number), stored.data)
+        if outcome is PutOutcome.WRITTEN:
+            return stored if (yield from slot._not_overtaken(ctx, view, number)) else None
+        holder = yield from load.read_slot(tp, number)
+        if holder is not None:
+            return holder
+
+
+_ORIGINAL_CREATE = slot._create_slot
+
+
+def _transit_without_ids(ctx: Any, views: Any, transactional_id: str, judge: Any) -> Any:
+    def same_id(folded: Any, current: Any, now_ms: int, _: str) -> Any:
+        return judge(folded, current, now_ms, "0" * 32)
+
+    tp = table.state_partition(ctx, transactional_id)
+    views, view = yield from load.get_view(ctx, views, tp)
+
+    def decide(folded: Any, now_ms: int) -> Any:
+        row = folded.transactions.get(transactional_id)
+        judgement = same_id(folded, row.value if row is not None else None, now_ms, "")
+        if not isinstance(judgement, Transit):
+            return slot.Stop(judgement)
+        entry = TransactionEntry(key=transactional_id, value=judgement.to)
+        return table._table_record(ctx, folded, entry, now_ms, "0" * 32)
+
+    view, outcome = yield from slot.append_slot(ctx, view, decide, write_id="0" * 32)
+    result = (
+        outcome.value if isinstance(outcome, slot.Stop) else table.Written(view.state.transactions[transactional_id])
+    )
+    return with_view(views, view), result
+
+
+def _register_in_memory(ctx: Any, views: Any, txn: Any, partitions: Any, version: Any = None) -> Any:
+    return views, msgspec.structs.replace(txn, partitions=tuple(sorted({*txn.partitions, *partitions})))
+    yield
+
+
+def _check_without_epochs(folded: Any, draft: Any) -> Any:
+    verdict = append_rules.check_batch(folded, draft)
+    entry = folded.producers.get(draft.producer_id)
+    if isinstance(verdict, Refuse) and entry is not None and draft.producer_epoch < entry.producer_epoch:
+        return Proceed()
+    return verdict
+
+
+def _check_without_duplicates(folded: Any, draft: Any) -> Any:
+    verdict = append_rules.check_batch(folded, draft)
+    if isinstance(verdict, Duplicate):
+        forgotten = {pid: msgspec.structs.replace(entry, batches=()) for pid, entry in folded.producers.items()}
+        return append_rules.check_batch(replace(folded, producers=forgotten), draft)
+    return verdict
+
+
+def _committed_alone(folded: Any, entries: Any, **kwargs: Any) -> Any:
+    return check_commit(replace(folded, pending={}), entries, **kwargs)
+
+
+def _plain_commits_are_free(folded: Any, entries: Any, **kwargs: Any) -> Any:
+    return None if kwargs["producer_id"] is None else check_commit(folded, entries, **kwargs)
+
+
+def _staged_condition(offset: int | None, *, expected: bool, group: str = "g", staged: bool = False) -> Any:
+    """A condition is looked at when the offsets are sent; they ride staged, and nobody looks again."""
+
+    def call(client: calls.Client) -> Any:
+        tp = TopicPartition("orders", 0)
+        _, found = yield from groups.fetch_offsets(client.ctx, client.views, group, [tp])
+        held = found[tp]
+        if (held.offset if held is not None else None) != client.started:
+            return (yield from calls._failed(client, CommitFailedError("another job took this range")))
+        return (yield from _ORIGINAL_SEND_OFFSETS(offset, expected=False, group=group, staged=True)(client))
+
+    return call
+
+
+_ORIGINAL_SEND_OFFSETS = calls.send_offsets
+
+
+def _the_last_commit_wins(self: Any, row: Any) -> None:
+    if row.entry.value is None:
+        self.committed.pop(row.entry.key, None)
+    else:
+        self.committed[row.entry.key] = row
+
+
+def _offsets_at_once(self: Any, record: Any, pending_of: int | None) -> None:
+    _ORIGINAL_ENTRIES(self, record, None)
+
+
+_ORIGINAL_ENTRIES = state._Fold._apply_entries
+
+
+def _apply_with_a_clock(self: Any, stored: Any) -> None:
+    _ORIGINAL_APPLY(self, stored)
+    for pid, entry in list(self.producers.items()):
+        if stored.record.timestamp - entry.timestamp >= 3_600_000:
+            del self.producers[pid]
+
+
+_ORIGINAL_APPLY = state._Fold.apply
+
+
+def _unlinked(self: Any, record: Any) -> None:
+    previous, self.last_digest = self.last_digest, record.previous
+    try:
+        _ORIGINAL_LINK(self, record)
+    finally:
+        self.last_digest = previous
+
+
+_ORIGINAL_LINK = state._Fold._check_link
+
+
+def _blind_to_open(producers: Any, next_offset: int, log_start_offset: int, but: int | None = None) -> int:
+    return next_offset
+
+
+def _search_one_index(txns: Any, **kwargs: Any) -> Any:
+    return replace(collect_aborted_txns(txns, **kwargs), is_complete=True)
+
+
+def _search_until_this_marker(txns: Any, *, fetch_offset: int, upper_bound_offset: int) -> Any:
+    """Stops at the first marker at or behind the end of what is read."""
+    found = []
+    for txn in txns:
+        if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
+            found.append(txn)
+        if txn.last_offset >= upper_bound_offset:
+            return replace(
+                collect_aborted_txns((), fetch_offset=0, upper_bound_offset=1), aborted=tuple(found), is_complete=True
+            )
+    return replace(collect_aborted_txns((), fetch_offset=0, upper_bound_offset=1), aborted=tuple(found))
+
+
+def _index_of_those_that_began_here(records: Any, last_digest: str, file: Any) -> Any:
+    index, txn_index = _ORIGINAL_INDEX(records, last_digest, file)
+    if txn_index is None:
+        return index, None
+    kept = tuple(txn for txn in txn_index.aborted if txn.first_offset >= index.base_offset)
+    index = msgspec.structs.replace(index, aborted_txns=len(kept))
+    return index, msgspec.structs.replace(txn_index, aborted=kept) if kept else None
+
+
+_ORIGINAL_INDEX = segments.build_index
+
+
+def _abort_without_its_first_offset(folded: Any, draft: Any, **kwargs: Any) -> Any:
+    return msgspec.structs.replace(append_rules.next_marker(folded, draft, **kwargs), first_offset=NO_OFFSET)
+
+
+def _without_pending(folded: Any) -> Any:
+    return msgspec.structs.replace(state.to_snapshot(folded), pending=())
+
+
+def _without_producers(folded: Any) -> Any:
+    return msgspec.structs.replace(state.to_snapshot(folded), producers=())
+
+
+def _no_snapshots(ctx: Any, path: str, data: bytes) -> Any:
+    if not path.endswith(".snapshot"):
+        yield from put.put_pure(ctx, path, data)
+
+
+def _all_segments(view: Any) -> Any:
+    finished = _ORIGINAL_FINISHED(view)
+    active = tuple(each for each in view.tail if each.record.segment_base == view.state.segment_base)
+    return [*finished, active] if active else finished
+
+
+_ORIGINAL_FINISHED = seal.finished_segments
+
+
+def _seal_with_one_name(ctx: Any, view: Any, stored: Any) -> Any:
+    """Every sealer of a segment gives its file the same name."""
+    program = _ORIGINAL_SEAL(ctx, view, stored)
+    answer = None
+    while True:
+        try:
+            effect = program.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = "5ea1" * 8 if isinstance(effect, NewId) else (yield effect)
+
+
+_ORIGINAL_SEAL = seal._seal_one
+
+
+_ORIGINAL_LISTING = chain.parse_listing
+
+
+def _without_boundaries(listed: Any, folder: str = "") -> Any:
+    return _ORIGINAL_LISTING([name for name in listed if not name.endswith(".boundary")], folder)
+
+
+def _without_clean(listed: Any, folder: str = "") -> Any:
+    return replace(_ORIGINAL_LISTING(listed, folder), clean=None)
+
+
+def _refresh_by_name(ctx: Any, view: Any, max_age_ms: int | None = None) -> Any:
+    """What is found by name counts, however long the request took."""
+    now_ms = yield Monotonic()
+    if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
+        return (yield from load.load(ctx, view.topic_partition))
+    while (stored := (yield from load.read_slot(view.topic_partition, view.state.next_offset))) is not None:
+        view = view.extended(stored)
+    return view
+
+
+def _stubborn(ctx: Any, tp: Any) -> Any:
+    raise MissingObjectError(f"{tp}: an index is gone, and nobody lists again")
+    yield
+
+
+def _complete_first(ctx: Any, views: Any, prepare: Any) -> Any:
+    txn = prepare.value
+
+    def complete(_: Any, current: Any, now_ms: int, write_id: str) -> Any:
+        return judge_complete(current, txn, now_ms=now_ms, write_id=write_id)
+
+    views, _ = yield from table.transit(ctx, views, txn.transactional_id, complete)
+    return (yield from _ORIGINAL_ROLL(ctx, views, prepare))
+
+
+_ORIGINAL_ROLL = coordinator.roll_forward
+
+
+def _condition_unchecked(folded: Any, entries: Any, **kwargs: Any) -> Any:
+    wrong = check_commit(folded, entries, **kwargs)
+    return None if isinstance(wrong, CommitFailedError) else wrong
+
+
+def _rows_for_the_dead(folded: Any, draft: Any, **kwargs: Any) -> Any:
+    return _ORIGINAL_MARKER(replace(folded, deleted_version=0), draft, **kwargs)
+
+
+_ORIGINAL_MARKER = append_rules.next_marker
+
+
+def _check_of_the_living(folded: Any, draft: Any) -> Any:
+    return append_rules.check_batch(replace(folded, deleted_version=0), draft)
+
+
+def _lso_below_the_start(producers: Any, next_offset: int, log_start_offset: int, but: int | None = None) -> int:
+    return _ORIGINAL_LSO(producers, next_offset, 0, but)
+
+
+_ORIGINAL_LSO = state.lso_of
+
+
+def _closed_by_retention(self: Any, stored: Any) -> None:
+    _ORIGINAL_APPLY(self, stored)
+    for pid, entry in self.producers.items():
+        if 0 <= entry.txn_first_offset < self.log_start_offset:
+            self.producers[pid] = msgspec.structs.replace(entry, txn_first_offset=-1)
+
+
+def _may_expire_with_versions(txn: Any, now_ms: int, expiration_ms: int) -> bool:
+    return txn.state in transactions.IDLE and txn.updated_at <= now_ms - expiration_ms
+
+
+__all__ = ["MUTANTS", "Mutant"]
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    Mutant(name=name, scenario=scenario, section=section, patches=patches)
+    for name, scenario, section, patches in (
+        # The slot
+        ("sequences are not checked", "slot", "3", {HERE + "append.check_batch": lambda *_: Proceed()}),
+        ("a duplicate is not recognised", "slot", "3", {HERE + "append.check_batch": _check_without_duplicates}),
+        ("an unknown write is taken for a failed one", "slot", "2", {HERE + "slot._create_slot": _unknown_means_failed}),
+        ("a conflict with oneself is taken for a lost race", "slot", "2", {HERE + "slot._create_slot": _conflict_means_lost}),
+        ("a refusal counts on a stale tail", "slot", "3", {HERE + "slot.refresh": _keep_view}),
+        ("the digest of the record before is not checked", "swapped", "2.5", {CORE + "state._Fold._check_link": _unlinked}),
+        ("acknowledged without the boundary check", "stale", "2.4", {HERE + "slot._not_overtaken": _program_of(True)}),
+        ("a view never grows old", "stale", "2.4", {HERE + "context.Context.max_view_age_ms": property(lambda _: 10**15)}),
+        ("boundaries are ignored", "stale", "2.4", {CORE + "chain.parse_listing": _without_boundaries}),
+        ("what is found by name counts, however old the view", "deleted tail", "4.4", {HERE + "slot.refresh": _refresh_by_name}),
+        ("the slot is read instead of the state", "stale", "2", {HERE + "slot._create_slot": _slot_alone_decides}),
+        ("a drawn producer in doubt is decided by a fold that lacks it", "forgotten", "2", {HERE + "slot._is_known": lambda *_: True}),
+        # Fencing, registration, expiry
+        ("epochs are not checked", "fencing", "3", {HERE + "append.check_batch": _check_without_epochs}),
+        ("partitions are registered in memory", "fencing", "4.1", {HERE + "transactions.add_partitions": _register_in_memory, HERE + "append.registered_guard": _no_guard}),
+        ("no re-read before the first batch", "expiry", "3", {HERE + "append.registered_guard": _no_guard}),
+        ("the re-read is of what is held", "expiry", "3", {HERE + "table.get_fresh_view": load.get_view}),
+        ("no re-read before a marker", "slow marker", "3", {HERE + "transactions.prepared_guard": _no_guard}),
+        ("a producer expires whatever its transaction does", "slow marker", "3", {HERE + "transactions.IDLE": frozenset(get_args(TransactionState))}),
+        ("producers expire by the clock", "pause", "3", {CORE + "state._Fold.apply": _apply_with_a_clock}),
+        # Epochs and decisions
+        ("markers are compared with >", "late abort", "4.1", {HERE + "transactions.marker_is_there": _newer_only}),
+        ("a staged COMMIT is appended by everybody who rolls forward", "staged", "4.3", {HERE + "transactions.marker_is_there": _newer_only}),
+        ("COMPLETE without compare-and-set", "late abort", "4.1", {HERE + "transactions.judge_complete": _complete_anything}),
+        ("COMPLETE before the markers", "commit", "4.1", {HERE + "transactions.roll_forward": _complete_first}),
+        ("a decision drops partitions", "commit", "4.1", {CORE + "transactions._prepare": _prepare_dropping_partitions}),
+        ("an end does not bump the epoch", "fencing", "4.1", {CORE + "transactions._prepare": _prepare_bumping(0)}),
+        ("an end bumps the epoch twice", "late abort", "4.1", {CORE + "transactions._prepare": _prepare_bumping(2)}),
+        ("init does not bump the epoch", "inits", "4.1", {HERE + "transactions.judge_init": _init_without_a_bump}),
+        ("an epoch is owned without write_id", "inits", "4.1", {HERE + "transactions.transit": _transit_without_ids}),
+        ("init aborts what was decided", "commit", "4.1", {HERE + "transactions.judge_init": _init_aborting_what_is_prepared}),
+        ("init passes over what was decided", "commit", "4.1", {HERE + "transactions.judge_init": _init_over_what_is_prepared}),
+        ("init leaves an open transaction", "fencing", "4.1", {HERE + "transactions.judge_init": _init_over_what_is_open}),
+        ("the time-out revokes a decision", "staged", "4.1", {HERE + "transactions.judge_abort_by_others": _time_out_of_decisions}),
+        ("an end does not compare epochs", "fencing", "4.1", {HERE + "transactions.judge_end": _end_by_anybody}),
+        ("an abort is answered after an attempted commit", "unsure", "4.3", {HERE + "transactions.judge_end": _abort_of_nothing_decides_nothing}),
+        ("versions are not compared", "version", "4.1", {CORE + "transactions._check_version": _nothing}),
+        ("a version is checked before init", "version", "4.1", {HERE + "transactions.init_producer": _init_remembering_the_version_before, HERE + "transactions.judge_end": _end_by_the_version_of_init}),
+        ("an id with a version expires", "replay", "4.1", {HERE + "transactions.may_expire": _may_expire_with_versions}),
+        # Offsets
+        ("conditions look at committed offsets alone", "offsets", "4.5", {CORE + "groups.check_commit": _committed_alone}),
+        ("the starting offset is not compared", "offsets", "4.5", {CORE + "groups.check_commit": _condition_unchecked}),
+        ("conditional offsets are staged", "offsets", "4.5", {SCRIPT + "send_offsets": _staged_condition}),
+        ("a plain commit overtakes conditional offsets", "pending", "4.5", {CORE + "groups.check_commit": _plain_commits_are_free}),
+        ("offsets follow the order of commits", "order", "4.5", {CORE + "state._Fold._commit_offset": _the_last_commit_wins}),
+        ("offsets do not wait for their transaction", "pending", "4.5", {CORE + "state._Fold._apply_entries": _offsets_at_once}),
+        ("generations are not compared", "generations", "4.5", {CORE + "groups._check_generation": _nothing}),
+        # Retention and deletion
+        ("the LSO lies below the log start", "retention", "4.4", {CORE + "state.lso_of": _lso_below_the_start}),
+        ("retention closes a transaction", "retention", "4.4", {CORE + "state._Fold.apply": _closed_by_retention}),
+        ("rows of a deleted topic are committed", "deletion", "2.6", {HERE + "transactions.next_marker": _rows_for_the_dead}),
+        ("a deleted topic still takes batches", "deletion", "2.6", {HERE + "append.check_batch": _check_of_the_living}),
+        # Sealed and read
+        ("the LSO passes an open transaction", "seal txn", "4.4", {CORE + "state.lso_of": _blind_to_open}),
+        ("a marker's LSO passes an open transaction", "two aborts", "4.4", {CORE + "append_rules.lso_of": _blind_to_open}),
+        ("the search for aborts ends at a marker behind the range", "two aborts", "4.4", {HERE + "read.collect_aborted_txns": _search_until_this_marker}),
+        ("aborted transactions are looked for in one segment", "seal txn", "4.4", {HERE + "read.collect_aborted_txns": _search_one_index}),
+        ("a .txnindex lacks those that began earlier", "seal txn", "4.4", {HERE + "seal.segments.build_index": _index_of_those_that_began_here}),
+        ("an ABORT does not say where its transaction began", "abort", "2.1", {HERE + "transactions.next_marker": _abort_without_its_first_offset}),
+        ("the active segment is sealed too", "seal", "2.2", {HERE + "seal.finished_segments": _all_segments}),
+        ("two sealers share a file name", "seal", "2.2", {HERE + "seal._seal_one": _seal_with_one_name}),
+        ("a segment is declared sealed without its snapshot", "reader", "2.2", {HERE + "seal.put_pure": _no_snapshots}),
+        ("cleaned runs are not current", "reader", "2.3", {CORE + "chain.parse_listing": _without_clean}),
+        ("nobody lists again when an index is gone", "reader", "6", {HERE + "read.load": _stubborn}),
+        ("a snapshot lacks producers", "seal", "2.2", {HERE + "seal.to_snapshot": _without_producers}),
+        ("a snapshot lacks pending offsets", "internal", "2.2", {HERE + "seal.to_snapshot": _without_pending}),
+    )
+)  # fmt: skip
+"""Each rule and who guards it."""

@@ -1,0 +1,137 @@
+"""Runs scenarios and mutants, and says what was found: the tables of `make simulate` are made of these values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TypeAlias
+from unittest.mock import patch
+
+import msgspec
+
+from txlog.errors import TxlogError
+from txlog.testing.explore import frames
+from txlog.testing.explore.explorer import Exploration, Violation
+from txlog.testing.explore.mutants import Mutant
+from txlog.testing.explore.rules import Rules
+from txlog.testing.explore.scenarios import SCENARIOS, Scenario, Size
+from txlog.testing.explore.world import decoded_once
+
+Progress: TypeAlias = Callable[[str, Exploration], None]
+
+MAX_MUTANT_SECONDS = 60.0
+
+
+class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario, explored."""
+
+    name: str
+    what: str
+    size: str
+    actors: tuple[str, ...]
+    lost_replies: int
+    failures: int
+    ticks: int
+    states: int
+    transitions: int
+    stores: int
+    """Different stores that were reached; from each a lone successor was run to its end."""
+    spots: int
+    """Different places of the shipped generators."""
+    recoveries: int
+    seconds: float
+    invariants: tuple[int, ...]
+    """Those that it is there for; every scenario checks all."""
+    endings: tuple[str, ...]
+    """How each actor was seen to end: what it was told last."""
+    complete: bool
+    violation: str | None = None
+    trace: tuple[str, ...] = ()
+
+
+class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One mutant, and whether its scenario noticed."""
+
+    name: str
+    section: str
+    scenario: str
+    caught: bool
+    rule: str
+    """What the scenario said."""
+    states: int
+    steps: int
+    """Of the trace."""
+    seconds: float
+    trace: tuple[str, ...] = ()
+
+
+def explore(
+    scenario: Scenario, size: Size, *, max_seconds: float = 3_600.0, progress: Progress | None = None
+) -> ScenarioResult:
+    """Explores one scenario to its end, in breadth: the trace of a violation is a shortest one."""
+    with _prepared():
+        scene = scenario.build(size)
+        explorer = scene.explorer()
+        found = explorer.run(max_seconds=max_seconds, progress=_named(scenario.name, progress))
+    watch = explorer.watch
+    assert isinstance(watch, Rules)
+    return ScenarioResult(
+        name=scenario.name,
+        what=scenario.what,
+        size=size,
+        actors=tuple(scene.actors),
+        lost_replies=scene.budget.lost,
+        failures=scene.budget.failures,
+        ticks=len(scene.budget.ticks),
+        states=found.states,
+        transitions=found.transitions,
+        stores=found.stores,
+        spots=found.spots,
+        recoveries=watch.recoveries,
+        seconds=round(found.seconds, 2),
+        invariants=scenario.rules,
+        endings=tuple(sorted(found.ended)),
+        complete=found.complete,
+        violation=found.violation.rule if found.violation is not None else None,
+        trace=found.violation.trace if found.violation is not None else (),
+    )
+
+
+def hunt(mutant: Mutant, *, max_seconds: float = MAX_MUTANT_SECONDS, progress: Progress | None = None) -> MutantResult:
+    """Explores the mutant's scenario (its small size) with the rule broken, in depth, until somebody notices."""
+    with _prepared(), mutant.planted():
+        try:
+            explorer = SCENARIOS[mutant.scenario].build("quick").explorer(order="depth")
+        except (TxlogError, AssertionError) as error:
+            # So broken that the scenario cannot even begin.
+            found = Exploration(violation=Violation(rule=f"15 liveness: {type(error).__name__}: {error}", trace=()))
+        else:
+            found = explorer.run(max_seconds=max_seconds, progress=_named(mutant.name, progress))
+    violation = found.violation
+    return MutantResult(
+        name=mutant.name,
+        section=mutant.section,
+        scenario=mutant.scenario,
+        caught=violation is not None,
+        rule=violation.rule if violation is not None else "",
+        states=found.states,
+        steps=len(violation.trace) if violation is not None else 0,
+        seconds=round(found.seconds, 2),
+        trace=violation.trace if violation is not None else (),
+    )
+
+
+@contextmanager
+def _prepared() -> Iterator[None]:
+    """Decodes each record once, and forgets the values of the exploration before."""
+    frames.forget()
+    with ExitStack() as stack:
+        for module in ("load", "slot"):
+            stack.enter_context(patch(f"txlog.protocol.{module}.stored_record", decoded_once))
+        yield
+
+
+def _named(name: str, progress: Progress | None) -> Callable[[Exploration], None] | None:
+    if progress is None:
+        return None
+    return lambda found: progress(name, found)

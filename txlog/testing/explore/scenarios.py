@@ -1,0 +1,582 @@
+"""Which small worlds are explored? Each is a handful of actors over one store, with a budget for what may go wrong.
+
+The past of a scenario (its prelude) runs alone, so that the actors begin where it gets interesting. *quick* is the size for
+every run of the tests, *full* the one of `make simulate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from txlog.core.append_rules import RollPolicy
+from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition, batch_name
+from txlog.core.records import StoreConstants, TransactionRow
+from txlog.core.transactions import TxnVersion
+from txlog.protocol.context import Context
+from txlog.testing.explore import client as calls
+from txlog.testing.explore.alone import run_alone, run_until
+from txlog.testing.explore.cleaner import clean, deletes
+from txlog.testing.explore.client import Call, Client
+from txlog.testing.explore.explorer import Budget, Explorer
+from txlog.testing.explore.machine import Machine
+from txlog.testing.explore.oracle import read_chain
+from txlog.testing.explore.rules import Rules
+from txlog.testing.explore.world import GHOST, START_MS, World
+
+Size: TypeAlias = Literal["quick", "full"]
+
+A = TopicPartition("orders", 0)
+B = TopicPartition("orders", 1)
+TABLE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
+CONSTANTS = StoreConstants(transaction_state_partitions=1, consumer_offsets_partitions=1)
+GRACE_MS = CONSTANTS.delete_grace_ms
+TIMEOUT_MS = 60_000
+NEVER = RollPolicy(batches=10**9)
+HOUR_MS = 3_600_000
+"""Less than a tenth of the grace: views stay young over it."""
+FORGETFUL = StoreConstants(
+    transaction_state_partitions=1,
+    consumer_offsets_partitions=1,
+    producer_id_expiration_ms=HOUR_MS,
+    transactional_id_expiration_ms=HOUR_MS,
+)
+
+
+def context(batches: int = 10**9, **changes: Any) -> Context:
+    """One partition each of the internal topics; segments of so many batches in `orders`; few tries."""
+    values: dict[str, Any] = {
+        "constants": CONSTANTS,
+        "roll": {"orders": RollPolicy(batches=batches)},
+        "internal_roll": NEVER,
+        "max_settles": 4,
+        "max_races": 12,
+        "max_loads": 4,
+    }
+    return Context(**{**values, **changes})
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """A scenario while it is set up: its world, what happened before, and who acts."""
+
+    ctx: Context = field(default_factory=context)
+    budget: Budget = field(default_factory=Budget)
+    partitions: tuple[TopicPartition, ...] = (A,)
+    transactional_ids: tuple[str, ...] = ()
+    exclusive: tuple[str, ...] = ()
+    deletable: Callable[[str], bool] = lambda _: False
+    recovers: bool = True
+    judges: bool = True
+    """Whether the shipped reader must be able to open every store; not where the log was damaged on purpose."""
+    expects: dict[str, set[str]] = field(default_factory=dict)
+    """How an actor must end (the kind of its last note), whatever happens."""
+    world: World = field(init=False)
+    store: int = field(init=False)
+    actors: dict[str, tuple[Client, Sequence[Call]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.world = World(self.deletable)
+        self.store = self.world.from_files({})
+
+    def client(self, transactional_id: str = "") -> Client:
+        return Client(ctx=self.ctx, transactional_id=transactional_id)
+
+    def before(self, name: str, client: Client, *script: Call) -> Client:
+        """Runs those calls alone, before the scenario begins."""
+        for number, call in enumerate(script):
+            self.store, client = run_alone(self.world, self.store, START_MS, call(client), f"{name}{number}")
+        return client
+
+    def dies(self, name: str, client: Client, call: Call, before: str) -> None:
+        """Somebody began that call, and died before the first conditional write to such a path."""
+        self.store = run_until(self.world, self.store, START_MS, call(client), before, name)
+
+    def actor(self, name: str, client: Client, *script: Call) -> None:
+        self.actors[name] = (replace(client, notes=()), script)
+
+    def prepared(self) -> TransactionRow:
+        """The PREPARE_* that the table ends in."""
+        files = dict(self.world.objects[number] for number in self.world.folder(self.store, TABLE.folder))
+        offset, _, txn = next(
+            row for row in reversed(read_chain(files, TABLE).table) if row[2] and row[2].state.startswith("PREPARE")
+        )
+        assert txn is not None
+        return TransactionRow(offset=offset, value=txn)
+
+    def explorer(self, *, order: Literal["breadth", "depth"] = "breadth") -> Explorer:
+        machines = {name: Machine(name, client, script) for name, (client, script) in self.actors.items()}
+        rules = Rules(
+            self.world, self.ctx, self.transactional_ids, self.partitions, self.exclusive,
+            recovers=self.recovers and self.judges, judges=self.judges, expects=self.expects,
+        )  # fmt: skip
+        explorer = Explorer(self.world, machines, self.store, self.budget, rules, order=order)
+        rules.times = tuple(explorer.times)
+        return explorer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A named world."""
+
+    name: str
+    what: str
+    rules: tuple[int, ...]
+    """Invariants that it is there for; all are checked."""
+    build: Callable[[Size], Scene]
+
+
+def _slot(size: Size) -> Scene:
+    full = size == "full"
+    scene = Scene(budget=Budget(lost=2 if full else 1))
+    # Who does not repeat a call believes what its error says.
+    one = scene.before("one", replace(scene.client(), tries=1), calls.idempotent(), calls.opened(A))
+    later = scene.before("z", one, calls.send(A, "z"))
+    stale = replace(later, views=one.views)
+    scene.actor("first", stale, calls.send(A, "a"))
+    scene.actor("retry", later, calls.send(A, "a"))
+    scene.actor("nobody", scene.client(), calls.send(A, "n"))
+    if full:
+        two = scene.before("two", scene.client(), calls.idempotent())
+        scene.actor("second", two, calls.send(A, "b"))
+    scene.expects = {name: {"appended"} for name in scene.actors}
+    return scene
+
+
+def _fencing(size: Size) -> Scene:
+    scene = Scene(transactional_ids=("x",), budget=Budget(lost=1))
+    old = scene.before("old", scene.client("x"), calls.init(), calls.send(A, "a"))
+    scene.actor("old", old, calls.send(A, "b"), calls.commit())
+    scene.actor(
+        "new", scene.client("x"), calls.init(), calls.send(A, "c"), *([calls.commit()] if size == "full" else [])
+    )
+    return scene
+
+
+def _commit(size: Size) -> Scene:
+    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1))
+    old = scene.before("old", scene.client("x"), calls.init(), calls.send(A, "a"), calls.send(B, "b"))
+    scene.actor("owner", old, calls.commit())
+    scene.actor("takeover", scene.client("x"), calls.init())
+    if size == "full":
+        scene.actor("sweep", scene.client(), calls.sweep())
+    return scene
+
+
+def _abort(size: Size) -> Scene:
+    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1))
+    old = scene.before("old", scene.client("x"), calls.init(), calls.send(A, "a"), calls.send(B, "b"))
+    scene.actor("owner", old, calls.abort(), *([calls.send(A, "c"), calls.commit()] if size == "full" else []))
+    scene.actor("takeover", scene.client("x"), calls.init())
+    return scene
+
+
+def _late_abort(size: Size) -> Scene:
+    scene = Scene(transactional_ids=("x",), budget=Budget(lost=2 if size == "full" else 0))
+    owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "a"))
+    scene.dies("sweep", owner, calls.abort(), "orders/")
+    slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
+    scene.actor("slow", slow, calls.roll_forward())
+    scene.actor("owner", owner, calls.abort(), calls.send(A, "b"), calls.commit())
+    if size == "full":
+        scene.actor("second", replace(slow, views={}), calls.roll_forward())
+    return scene
+
+
+def _staged(size: Size) -> Scene:
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1 if full else 0))
+    owner = scene.before("owner", scene.client("x"), calls.init(), calls.stage(A, "a"), calls.stage(B, "b"))
+    scene.actor("owner", owner, calls.commit())
+    scene.actor("takeover", scene.client("x"), calls.init())
+    scene.actor("sweep", scene.client(), calls.sweep())
+    return scene
+
+
+def _mixed(size: Size) -> Scene:
+    """Staged and eager in one transaction; what follows it is aborted."""
+    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1))
+    owner = scene.before(
+        "owner", scene.client("x"), calls.init(), calls.send(A, "a"), calls.stage(B, "b"), calls.stage(A, "c")
+    )
+    scene.actor("owner", owner, calls.commit(), calls.send(A, "d"), calls.abort())
+    scene.actor("sweep", scene.client(), calls.sweep(), *([calls.sweep()] if size == "full" else []))
+    return scene
+
+
+def _inits(size: Size) -> Scene:
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), budget=Budget(lost=1))
+    old = scene.before("old", scene.client("x"), calls.init(), calls.send(A, "a"))
+    scene.actor("one", scene.client("x"), calls.init())
+    scene.actor("two", scene.client("x"), calls.init())
+    if full:
+        scene.actor("old", old, calls.commit())
+    return scene
+
+
+def _first_init(size: Size) -> Scene:
+    more = (calls.send(A, "b"), calls.commit()) if size == "full" else ()
+    scene = Scene(ctx=context(max_settles=2), transactional_ids=("x", "y"), budget=Budget(lost=1))
+    scene.actor("one", scene.client("x"), calls.init(), calls.send(A, "a"), calls.commit())
+    scene.actor("two", scene.client("x"), calls.init(), *more)
+    return scene
+
+
+def _time_out(size: Size) -> Scene:
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), budget=Budget(lost=1 if full else 0, ticks=(TIMEOUT_MS + 1,)))
+    owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "a"))
+    scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
+    scene.actor("sweep", scene.client(), calls.sweep())
+    return scene
+
+
+def _pause(size: Size) -> Scene:
+    """A producer pauses within its transaction for longer than idle producers are kept; nobody sweeps."""
+    scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(HOUR_MS,)))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
+    plain = scene.before("p", scene.client(), calls.idempotent())
+    scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
+    scene.actor("plain", plain, calls.send(A, "p"), *([calls.expire_producers(A)] if size == "full" else []))
+    scene.expects = {"owner": {"committed"}}
+    return scene
+
+
+def _operator(size: Size) -> Scene:
+    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1 if size == "full" else 0))
+    owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "a"))
+    scene.actor("owner", owner, calls.send(B, "b"), calls.commit())
+    scene.actor("operator", scene.client(), calls.operator_abort("x"))
+    return scene
+
+
+def _offsets(size: Size) -> Scene:
+    scene = Scene(transactional_ids=("x", "y"), partitions=(A, B), exclusive=("range",))
+    ready = {
+        name: scene.before(
+            name, scene.client(name), calls.init(), calls.fetch_offsets(), calls.stage(B, f"range by {name}")
+        )
+        for name in ("x", "y")
+    }
+    send = calls.send_offsets(None, expected=True)
+    if size == "full":
+        scene.actor("x", ready["x"], send, calls.commit())
+    else:
+        scene.actor("x", scene.before("x1", ready["x"], send), calls.commit())
+    scene.actor("y", ready["y"], send, calls.commit())
+    return scene
+
+
+def _pending(size: Size) -> Scene:
+    """An eager transaction with offsets dies; a plain commit and a fetch meet what it left."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), budget=Budget(ticks=(TIMEOUT_MS + 1,) if full else ()))
+    owner = scene.before(
+        "x", scene.client("x"), calls.init(), calls.fetch_offsets(), calls.send_offsets(3, expected=True)
+    )
+    scene.actor("x", owner, calls.commit())
+    scene.actor("plain", scene.client(), calls.commit_offsets(7), calls.fetch_offsets())
+    return scene
+
+
+def _order(size: Size) -> Scene:
+    """Two transactions with offsets of one group, neither with a condition: the later send counts."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x", "y"), budget=Budget(lost=2 if full else 0))
+    one = scene.before("x", scene.client("x"), calls.init(), calls.send_offsets(1, expected=False))
+    two = scene.before("y", scene.client("y"), calls.init(), calls.send_offsets(2, expected=False))
+    scene.actor("x", one, calls.commit())
+    scene.actor("y", two, calls.commit())
+    return scene
+
+
+def _internal(size: Size) -> Scene:
+    """Internal topics are sealed in the middle of a transaction with offsets."""
+    ctx = context(internal_roll=RollPolicy(batches=2 if size == "full" else 1))
+    scene = Scene(ctx=ctx, transactional_ids=("x",), budget=Budget(lost=1 if size == "full" else 0))
+    owner = scene.before("x", scene.client("x"), calls.init())
+    scene.actor("owner", owner, calls.send_offsets(1, expected=True), calls.commit())
+    scene.actor("plain", scene.client(), calls.commit_offsets(7))
+    if size == "full":
+        scene.actor("sweep", scene.client(), calls.sweep())
+    return scene
+
+
+def _seal(size: Size) -> Scene:
+    full = size == "full"
+    scene = Scene(ctx=context(batches=2), budget=Budget(lost=2 if full else 1))
+    one = scene.before("one", scene.client(), calls.idempotent(), calls.send(A, "a"), calls.opened(A))
+    two = scene.before("two", scene.client(), calls.idempotent())
+    scene.actor("one", one, calls.send(A, "b"), calls.send(A, "c"))
+    scene.actor("two", two, calls.send(A, "d"), *([calls.send(A, "e")] if full else []))
+    scene.actor("sealer", scene.client(), calls.seal_all(A))
+    return scene
+
+
+def _seal_txn(size: Size) -> Scene:
+    """Segments end within transactions: markers, snapshots and transaction indexes of what is open."""
+    scene = Scene(ctx=context(batches=1), transactional_ids=("x",), budget=Budget(lost=1 if size == "full" else 0))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
+    plain = scene.before("p", scene.client(), calls.idempotent())
+    scene.actor("owner", owner, calls.abort(), calls.send(A, "b"), calls.commit())
+    scene.actor("plain", plain, calls.send(A, "p"))
+    scene.actor("reader", scene.client(), calls.read(A), calls.read(A))
+    return scene
+
+
+def _stale(size: Size) -> Scene:
+    scene = Scene(ctx=context(batches=1), deletable=deletes(A), budget=Budget(lost=1, ticks=(GRACE_MS,)))
+    sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
+    other = scene.before("o", scene.client(), calls.idempotent(), calls.send(A, "o"), calls.send(A, "p"))
+    scene.actor("sleeper", sleeper, calls.send(A, "s"))
+    scene.actor("cleaner", scene.client(), clean(A))
+    if size == "full":
+        scene.actor("other", other, calls.send(A, "q"))
+    return scene
+
+
+def _deleted_tail(size: Size) -> Scene:
+    """Who asks for the next slot by name finds none, for it was deleted: that is not the end of the log."""
+    scene = Scene(ctx=context(batches=1), deletable=deletes(A), budget=Budget(ticks=(GRACE_MS,)))
+    sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
+    later = scene.before("z", sleeper, calls.send(A, "z"))
+    other = scene.before("o", scene.client(), calls.idempotent(), calls.send(A, "o"), calls.send(A, "p"))
+    scene.actor("sleeper", replace(later, views=sleeper.views), calls.send(A, "s"))
+    scene.actor("cleaner", scene.client(), clean(A))
+    if size == "full":
+        scene.actor("other", other, calls.send(A, "q"))
+    scene.expects = {"sleeper": {"appended"}}
+    return scene
+
+
+def _stale_txn(size: Size) -> Scene:
+    """The sleeper is a transaction's owner, or whoever rolls it forward."""
+    full = size == "full"
+    scene = Scene(
+        ctx=context(batches=1),
+        deletable=deletes(A),
+        transactional_ids=("x",),
+        budget=Budget(lost=1 if full else 0, ticks=(GRACE_MS,)),
+    )
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
+    scene.dies("x!", owner, calls.abort(), "orders/")
+    slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
+    scene.before("y", scene.client("x"), calls.init(), calls.send(A, "b"), *([calls.commit()] if full else []))
+    scene.actor("slow", slow, calls.roll_forward())
+    scene.actor("late", owner, calls.send(A, "c"))
+    scene.actor("cleaner", scene.client(), clean(A))
+    return scene
+
+
+def _reader(size: Size) -> Scene:
+    full = size == "full"
+    scene = Scene(
+        ctx=context(batches=2), transactional_ids=("x",), deletable=deletes(A, merges=True),
+        budget=Budget(ticks=(GRACE_MS,)), recovers=False,
+    )  # fmt: skip
+    plain = scene.before("p", scene.client(), calls.idempotent())
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
+    plain = scene.before("p1", plain, calls.send(A, "p"))
+    owner = scene.before("x1", owner, calls.abort(), calls.send(A, "b"), calls.commit())
+    plain = scene.before("p2", plain, calls.send(A, "q"))
+    scene.actor("reader", scene.client(), calls.read(A), calls.read(A))
+    scene.actor("cleaner", scene.client(), clean(A, merges=True))
+    if full:
+        scene.actor("plain", plain, calls.send(A, "r"))
+    return scene
+
+
+def _two_aborts(size: Size) -> Scene:
+    """Two open transactions, aborted one after the other, in segments of their own."""
+    full = size == "full"
+    scene = Scene(ctx=context(batches=2), transactional_ids=("x", "y"), budget=Budget(lost=2 if full else 0))
+    one = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
+    two = scene.before("y", scene.client("y"), calls.init(), calls.send(A, "b"))
+    scene.actor("x", one, calls.abort())
+    scene.actor("y", two, calls.send(A, "c"), calls.abort())
+    return scene
+
+
+def _retention(size: Size) -> Scene:
+    """The log start moves into an open transaction."""
+    full = size == "full"
+    scene = Scene(ctx=context(batches=2), transactional_ids=("x",), budget=Budget(lost=2 if full else 0))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
+    scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
+    scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
+    scene.actor("retention", scene.client(), calls.log_start(A, 2))
+    if full:
+        scene.actor("reader", scene.client(), calls.read(A), calls.read(A))
+    return scene
+
+
+def _deletion(size: Size) -> Scene:
+    """A topic is deleted while a staged commit and an append are on their way."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), partitions=(), budget=Budget(lost=1))
+    staged = scene.before(
+        "x", scene.client("x"), calls.init(), calls.stage(A, "a"), *([calls.send(A, "b")] if full else [])
+    )
+    plain = scene.before("p", scene.client(), calls.idempotent(), calls.opened(A))
+    scene.actor("owner", staged, calls.commit())
+    scene.actor("plain", plain, calls.send(A, "p"))
+    scene.actor("deletion", scene.client(), calls.log_start(A, None, deleted_version=1))
+    return scene
+
+
+def _generations(size: Size) -> Scene:
+    """A second consumer joins a group while the first commits its offsets."""
+    scene = Scene(budget=Budget(lost=2 if size == "full" else 1))
+    one = scene.before("one", scene.client(), calls.join_group("one"))
+    scene.actor("one", one, calls.commit_offsets(1))
+    scene.actor("two", scene.client(), calls.join_group("two"), calls.commit_offsets(2))
+    if size == "full":
+        scene.actor("three", scene.client(), calls.join_group("three"))
+    return scene
+
+
+def _expiry(size: Size) -> Scene:
+    full = size == "full"
+    scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(HOUR_MS, HOUR_MS)))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.register(A), calls.opened(A))
+    scene.actor("sleeper", owner, calls.send(A, "a"), *([calls.commit()] if full else []))
+    forget = [calls.sweep(), calls.expire_producers(A), *([calls.sweep()] if full else [])]
+    scene.actor("maintenance", scene.client(), *forget)
+    return scene
+
+
+def _slow_marker(size: Size) -> Scene:
+    """Whoever rolls forward sleeps until the partition has forgotten the producer."""
+    scene = Scene(
+        ctx=context(constants=FORGETFUL),
+        transactional_ids=("x",),
+        budget=Budget(lost=1 if size == "full" else 0, ticks=(HOUR_MS,)),
+    )
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "a"))
+    scene.dies("x!", owner, calls.commit(), "orders/")
+    slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
+    scene.actor("slow", slow, calls.roll_forward())
+    scene.actor("sweep", scene.client(), calls.sweep(), *([calls.sweep()] if size == "full" else []))
+    scene.actor("expiry", scene.client(), calls.expire_producers(A))
+    return scene
+
+
+def _forgotten(size: Size) -> Scene:
+    """A drawn producer's batch of unknown outcome is sealed, deleted and forgotten before it is asked for."""
+    scene = Scene(
+        ctx=context(batches=1, constants=FORGETFUL),
+        deletable=deletes(A),
+        budget=Budget(lost=2 if size == "full" else 1, ticks=(HOUR_MS, GRACE_MS)),
+    )
+    sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
+    scene.actor("sleeper", sleeper, calls.send(A, "s"))
+    scene.actor("maintenance", scene.client(), calls.expire_producers(A), clean(A))
+    return scene
+
+
+def _replay(size: Size) -> Scene:
+    """A stream is started again from an old checkpoint, long after its last commit."""
+    scene = Scene(
+        ctx=context(constants=FORGETFUL),
+        transactional_ids=("x",),
+        exclusive=("batch 5",),
+        budget=Budget(ticks=(HOUR_MS,)),
+    )
+    version = TxnVersion(version=5, scope="q")
+    scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "batch 5 first"), calls.commit(version))
+    scene.actor("again", scene.client("x"), calls.init(), calls.stage(A, "batch 5 again"), calls.commit(version))
+    scene.actor("sweep", scene.client(), calls.sweep(), *([calls.expire_producers(A)] if size == "full" else []))
+    return scene
+
+
+def _swapped(size: Size) -> Scene:
+    """Somebody put another record in the place of one: whoever reads on must find the chain broken."""
+    scene = Scene(judges=False)
+    plain = scene.before(
+        "p", scene.client(), calls.idempotent(), calls.send(A, "a"), calls.send(A, "b"), calls.send(A, "c")
+    )
+    other = Scene()
+    other.before("p", other.client(), calls.idempotent(), calls.send(A, "a"), calls.send(A, "?"))
+    path = A.folder + batch_name(1)
+    data = other.world.data(other.store, path)
+    assert data is not None
+    scene.actor("plain", plain, calls.send(A, "d"))
+    files = dict(scene.world.objects[number] for number in scene.world.stores[scene.store])
+    scene.store = scene.world.from_files({**files, path: data, GHOST + path: files[path]})
+    scene.actor("reader", scene.client(), calls.read(A), *([calls.read(A)] if size == "full" else []))
+    return scene
+
+
+def _version(size: Size) -> Scene:
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), exclusive=("batch 5",), budget=Budget(lost=2 if full else 0))
+    version = TxnVersion(version=5, scope="q")
+    one = scene.before("one", scene.client("x"), calls.init(), calls.stage(A, "batch 5 by one"))
+    scene.actor("one", one, calls.commit(version))
+    scene.actor("two", scene.client("x"), calls.init(), calls.stage(A, "batch 5 by two"), calls.commit(version))
+    return scene
+
+
+def _unsure(size: Size) -> Scene:
+    """A commit of unknown outcome, then an abort, as Spark does it; the late commit must not win after that."""
+    full = size == "full"
+    scene = Scene(ctx=context(max_settles=1), transactional_ids=("x",), budget=Budget(lost=2 if full else 1))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "a"))
+    scene.actor("owner", owner, calls.commit(then_abort=True))
+    if full:
+        scene.actor("takeover", scene.client("x"), calls.init())
+    else:
+        scene.actor("sweep", scene.client(), calls.sweep())
+    return scene
+
+
+def _weather(size: Size) -> Scene:
+    """One client in bad weather: requests fail for sure, or nobody knows."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1, failures=2 if full else 1))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
+    scene.actor("owner", owner, calls.send(B, "b", in_file=True), calls.commit(), calls.send(A, "c"), calls.abort())
+    return scene
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario(name="slot", what="two appenders and a retry want one slot", rules=(1, 2, 3), build=_slot),
+        Scenario(name="fencing", what="init fences an append and a commit in flight", rules=(8, 9), build=_fencing),
+        Scenario(name="commit", what="an eager commit over two partitions; its coordinator dies anywhere, one or two take over", rules=(4, 5, 11), build=_commit),
+        Scenario(name="abort", what="an eager abort over two partitions; its coordinator dies anywhere, another takes over", rules=(4, 5, 11), build=_abort),
+        Scenario(name="late abort", what="a delayed, repeated ABORT meets the producer's next transaction", rules=(10,), build=_late_abort),
+        Scenario(name="staged", what="a staged commit over two partitions, with two who take over", rules=(4, 5, 16), build=_staged),
+        Scenario(name="mixed", what="a transaction both eager and staged, swept meanwhile, and the one after it", rules=(5, 10), build=_mixed),
+        Scenario(name="inits", what="two inits race with each other and with a commit", rules=(8,), build=_inits),
+        Scenario(name="first init", what="two instances make the same id at once, and work", rules=(8, 9), build=_first_init),
+        Scenario(name="time-out", what="the time-out races with an append and a commit", rules=(4, 5), build=_time_out),
+        Scenario(name="pause", what="a producer pauses in its transaction for longer than idle producers are kept", rules=(7,), build=_pause),
+        Scenario(name="operator", what="an operator's abort races with a registration and a commit", rules=(4, 5, 9), build=_operator),
+        Scenario(name="offsets", what="two jobs took the same range; both try to commit it", rules=(12,), build=_offsets),
+        Scenario(name="pending", what="a plain commit and a fetch meet offsets of an undecided transaction", rules=(12,), build=_pending),
+        Scenario(name="generations", what="a consumer joins a group while another commits", rules=(12,), build=_generations),
+        Scenario(name="order", what="two transactions send offsets of one group, and end in any order", rules=(12,), build=_order),
+        Scenario(name="internal", what="internal topics are sealed while offsets are pending", rules=(12, 13), build=_internal),
+        Scenario(name="seal", what="sealing races with appends that roll", rules=(1, 13, 16), build=_seal),
+        Scenario(name="seal txn", what="segments end within transactions, and a reader walks over them", rules=(6, 7, 13), build=_seal_txn),
+        Scenario(name="two aborts", what="two open transactions are aborted in segments of their own", rules=(5, 6), build=_two_aborts),
+        Scenario(name="stale", what="a writer slept; its slot was sealed, bounded and deleted", rules=(2, 14), build=_stale),
+        Scenario(name="deleted tail", what="a slot that was deleted is asked for by name", rules=(13, 14), build=_deleted_tail),
+        Scenario(name="stale txn", what="a coordinator and an owner slept, and the slots are gone", rules=(10, 14), build=_stale_txn),
+        Scenario(name="reader", what="a reader walks while segments are merged, bounded and deleted", rules=(6, 13), build=_reader),
+        Scenario(name="retention", what="the log start moves into an open transaction", rules=(2, 5, 7), build=_retention),
+        Scenario(name="deletion", what="a topic is deleted under a staged commit and an append", rules=(2, 5), build=_deletion),
+        Scenario(name="expiry", what="an id and its producer state expire while the producer sleeps", rules=(8, 9, 11), build=_expiry),
+        Scenario(name="slow marker", what="whoever rolls forward sleeps until the partition forgot the producer", rules=(5, 10), build=_slow_marker),
+        Scenario(name="forgotten", what="a drawn producer's batch is sealed, deleted and forgotten before its outcome is known", rules=(3, 14), build=_forgotten),
+        Scenario(name="replay", what="a stream starts again from an old checkpoint, long after", rules=(4, 8), build=_replay),
+        Scenario(name="swapped", what="a record was replaced by another that is whole in itself", rules=(1, 6), build=_swapped),
+        Scenario(name="version", what="two runs of one query commit the same version", rules=(4, 8), build=_version),
+        Scenario(name="unsure", what="a commit of unknown outcome is followed by an abort", rules=(4, 5), build=_unsure),
+        Scenario(name="weather", what="requests fail, or nobody knows", rules=(2, 3, 5, 11), build=_weather),
+    )
+}  # fmt: skip

@@ -1,0 +1,175 @@
+"""What is a store, as a value, and what does a request do to it?
+
+A store is a set of objects (path, bytes), each known by a number, and the set itself is known by a number: two stores are
+equal if their numbers are. Nothing is forgotten: what is deleted is kept under a ghost's name, which no request sees, so
+that the whole history of a chain can be judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeVar
+
+from txlog.core import state as fold
+from txlog.core.effects import Delete, Get, List, PutIfAbsent, PutOutcome, WriteRows
+from txlog.core.records import DataFile
+
+T = TypeVar("T")
+Request: TypeAlias = Get | List | PutIfAbsent | Delete | WriteRows
+
+GHOST = "~"
+"""Before the path of an object that was deleted."""
+WRITTEN_AGAIN = "~again"
+"""After the path of a file that was written though its name had been used: what no store could undo."""
+START_MS = 1_700_000_000_000
+"""The time when a scenario begins, by both clocks: clocks that differ are not of interest here."""
+
+decoded_once = lru_cache(maxsize=100_000)(fold.stored_record)
+"""A stored record is a value of its bytes and its slot; decoding the same few a million times is what takes time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request is answered, and the store afterwards."""
+
+    value: Any
+    store: int
+    key: int
+    """Of the value: equal answers have equal keys."""
+
+
+class World:
+    """The stores of one exploration, by number, and their objects."""
+
+    def __init__(self, deletable: Callable[[str], bool] = lambda _: False) -> None:
+        self.deletable = deletable
+        """Whether somebody in this scenario may delete an object of that path."""
+        self.objects: list[tuple[str, bytes]] = []
+        self.stores: list[frozenset[int]] = []
+        self._object_ids: dict[tuple[str, bytes], int] = {}
+        self._store_ids: dict[frozenset[int], int] = {}
+        self._files: list[dict[str, int] | None] = []
+        self._answers: dict[tuple[int, int], Answer] = {}
+        self._requests: dict[Request, int] = {}
+        self._keys: dict[Any, int] = {}
+
+    # -- stores as values ---------------------------------------------------------------------------------------------
+
+    def object_id(self, path: str, data: bytes) -> int:
+        key = (path, data)
+        found = self._object_ids.get(key)
+        if found is None:
+            found = self._object_ids[key] = len(self.objects)
+            self.objects.append(key)
+        return found
+
+    def store_id(self, objects: frozenset[int]) -> int:
+        found = self._store_ids.get(objects)
+        if found is None:
+            found = self._store_ids[objects] = len(self.stores)
+            self.stores.append(objects)
+            self._files.append(None)
+        return found
+
+    def from_files(self, files: dict[str, bytes]) -> int:
+        return self.store_id(frozenset(self.object_id(path, data) for path, data in files.items()))
+
+    def files(self, store: int) -> dict[str, int]:
+        """Path -> number of the object there; ghosts included."""
+        found = self._files[store]
+        if found is None:
+            found = self._files[store] = {self.objects[each][0]: each for each in self.stores[store]}
+        return found
+
+    def data(self, store: int, path: str) -> bytes | None:
+        number = self.files(store).get(path)
+        return None if number is None else self.objects[number][1]
+
+    def folder(self, store: int, prefix: str) -> frozenset[int]:
+        """The objects below a folder, ghosts of it included: what a partition's state depends on."""
+        ghosts = GHOST + prefix
+        return frozenset(n for path, n in self.files(store).items() if path.startswith((prefix, ghosts)))
+
+    def key(self, value: Any) -> int:
+        """Equal (hashable) values have equal keys."""
+        return self._keys.setdefault(value, len(self._keys))
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def request_id(self, request: Request) -> int:
+        return self._requests.setdefault(request, len(self._requests))
+
+    def answer(self, store: int, request: Request, number: int) -> Answer:
+        """What the store answers; `number` is the request's."""
+        found = self._answers.get((store, number))
+        if found is None:
+            value, after = self._apply(store, request)
+            found = self._answers[store, number] = Answer(value, after, self.key(_hashable(value)))
+        return found
+
+    def put(self, store: int, path: str, data: bytes) -> int:
+        """The store after that object was created if nothing was there; the same store if something was."""
+        if path in self.files(store):
+            return store
+        return self.store_id(self.stores[store] | {self.object_id(path, data)})
+
+    def is_certain(self, store: int, request: Request) -> bool:
+        """Whether the answer is the same whatever others do from here on, and nobody else sees that it was asked."""
+        match request:
+            case Get(path) | PutIfAbsent(path, _):
+                return path in self.files(store) and not self.deletable(path)
+            case WriteRows():
+                return True
+        return False
+
+    def _apply(self, store: int, request: Request) -> tuple[Any, int]:
+        match request:
+            case Get(path):
+                return self.data(store, path), store
+            case List(prefix, start_after):
+                return self._list(store, prefix, start_after), store
+            case PutIfAbsent(path, data):
+                after = self.put(store, path, data)
+                return (PutOutcome.CONFLICT if after == store else PutOutcome.WRITTEN), after
+            case Delete(path):
+                number = self.files(store).get(path)
+                if number is None:
+                    return None, store
+                left = self.stores[store] - {number}
+                if GHOST + path in self.files(store):  # made again by a writer that slept: it was never part of the log
+                    return None, self.store_id(left)
+                return None, self.store_id(left | {self.object_id(GHOST + path, self.objects[number][1])})
+            case WriteRows(topic, file_path, rows):
+                words = [
+                    [inline.base_offset + n, word]
+                    for inline in rows
+                    for n, word in enumerate(json.loads(inline.payload))
+                ]
+                file, data = rows_file(file_path, words)
+                path = f"{topic}/{file_path}"
+                again = WRITTEN_AGAIN if path in self.files(store) else ""
+                return file, self.put(store, path + again, data)
+
+    def _list(self, store: int, prefix: str, start_after: str) -> tuple[str, ...]:
+        found = set()
+        for path in self.files(store):
+            if path.startswith(prefix) and not path.startswith(GHOST):
+                name, slash, _ = path[len(prefix) :].partition("/")
+                if name + slash > start_after and not name.endswith(".parquet") and name + slash != "rows/":
+                    found.add(name + slash)
+        return tuple(sorted(found))
+
+
+def rows_file(path: str, rows: list[list[Any]]) -> tuple[DataFile, bytes]:
+    """A stand-in for a Parquet file: [[offset or null, word], ...] as JSON."""
+    data = json.dumps(rows).encode()
+    return DataFile(
+        path=path, rows=len(rows), bytes=len(data), digest=None, footer_digest="f" * 64, row_groups=(len(rows),)
+    ), data
+
+
+def _hashable(value: Any) -> Any:
+    return ("file", value.path) if isinstance(value, DataFile) else value

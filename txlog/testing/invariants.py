@@ -1,0 +1,557 @@
+"""Is what lies in a store what PROTOCOL.md allows, whoever wrote it and whatever died on the way?
+
+`find_violations` reads every metadata object of a store as bytes, folds every chain from its start and compares: the
+chain with itself, sealed segments and snapshots with the chain, the partitions with the table of transactions. It
+shares the fold and the codecs with the library, none of its decisions. What only a client can know (what it was
+acknowledged, what it read before) is the test's to add.
+
+Sentences begin with the invariant of PROTOCOL.md that is broken. It is for tests: all slots of a partition are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import msgspec
+
+from txlog.clock import SystemClock, SystemIds
+from txlog.core import envelope, names
+from txlog.core.names import SegmentName, TopicPartition
+from txlog.core.records import (
+    Boundary,
+    CommitRecord,
+    SegmentIndex,
+    StagedList,
+    StagedPart,
+    StoreConstants,
+    StoreDescriptor,
+    TopicMetadata,
+    TransactionEntry,
+    TransactionMetadata,
+    TxnIndex,
+)
+from txlog.core.segments import build_index
+from txlog.core.state import PartitionState, StoredRecord, decode_snapshot, replay, stored_record, to_snapshot
+from txlog.core.transactions import PREPARED, VALID_PREVIOUS_STATES
+from txlog.errors import CorruptLogError, TxlogError
+from txlog.protocol.context import Context
+from txlog.protocol.load import load
+from txlog.storage.driver import Driver
+from txlog.storage.object_store import ObjectStore
+
+THREADS = 16
+"""GETs in flight: on an object store each takes milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """What was looked at."""
+
+    partitions: int
+    records: int
+    rows: int
+    """Of user topics, aborted ones included."""
+    segments: int
+    decisions: int
+    """Transactions that were decided."""
+
+
+def check_store(store: ObjectStore, *, settled: bool = True) -> Census:
+    """Raises AssertionError with all that `find_violations` finds."""
+    census, violations = find_violations(store, settled=settled)
+    if violations:
+        raise AssertionError(f"{store.url}: {len(violations)} violations\n" + "\n".join(violations))
+    return census
+
+
+def find_violations(store: ObjectStore, *, settled: bool = True) -> tuple[Census, list[str]]:
+    """(what was looked at, a sentence for each rule that is broken). The store must be at rest.
+
+    `settled` says that nobody is writing and that one maintenance pass, or an init of every id, came after the last
+    crash: then nothing may be open (invariants 5, 7, 11). Without it what an unfinished transaction lacks is no fault.
+    """
+    data = store.get(names.STORE_DESCRIPTOR)
+    if data is None:
+        left = [name for name in store.list("") if name != names.PROBE_FOLDER]
+        return _census({}, {}), [f"store: no {names.STORE_DESCRIPTOR}, but {left}"] if left else []
+    descriptor, _ = envelope.decode(data, StoreDescriptor, names.STORE_DESCRIPTOR)
+    judge = _Judge(store, descriptor.constants, settled)
+    with ThreadPoolExecutor(THREADS) as pool, closing(judge.driver):
+        judge.look(pool)
+        judge.check()
+    return _census(judge.partitions, judge.decisions), judge.violations
+
+
+# -- what was found ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Partition:
+    """A partition as it lies there."""
+
+    tp: TopicPartition
+    boundary: int = 0
+    base: PartitionState | None = None
+    """The fold below the first record that is left."""
+    records: list[StoredRecord] = field(default_factory=list)
+    state: PartitionState | None = None
+    states: dict[int, PartitionState] = field(default_factory=dict)
+    """Segment end -> fold up to it."""
+    markers: dict[tuple[int, int], list[CommitRecord]] = field(default_factory=lambda: defaultdict(list))
+    """(producer id, epoch) -> COMMITs and ABORTs of it."""
+    by_segment: dict[int, list[StoredRecord]] = field(default_factory=lambda: defaultdict(list))
+    segments: list[SegmentName] = field(default_factory=list)
+    has_runs: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    """A PREPARE_*: where, what, and for whom."""
+
+    tp: TopicPartition
+    offset: int
+    value: TransactionMetadata
+    parts: tuple[StagedPart, ...]
+    completed: bool
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        return {*self.value.partitions, *(part.topic_partition for part in self.parts)}
+
+
+class _Judge:
+    def __init__(self, store: ObjectStore, constants: StoreConstants, settled: bool) -> None:
+        self.store = store
+        self.driver = Driver(store, SystemClock(), SystemIds(), threads=THREADS)
+        self.constants = constants
+        self.settled = settled
+        self.violations: list[str] = []
+        self.topics: dict[str, list[TopicMetadata]] = {}
+        self.partitions: dict[TopicPartition, _Partition] = {}
+        self.decisions: dict[tuple[int, int], _Decision] = {}
+        """(producer id, epoch of the markers) -> the decision."""
+        self.registered: dict[tuple[int, int], set[TopicPartition]] = defaultdict(set)
+        """(producer id, epoch of the transaction) -> partitions that ONGOING records name."""
+        self.transactional_ids: dict[int, str] = {}
+        self.named: Counter[str] = Counter()
+        """Files of rows by how many batches name them."""
+
+    def say(self, invariant: str, where: object, what: str) -> None:
+        self.violations.append(f"invariant {invariant}: {where}: {what}")
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def look(self, pool: ThreadPoolExecutor) -> None:
+        for folder in self.store.list(""):
+            topic = folder.removesuffix("/")
+            if not folder.endswith("/") or folder == names.PROBE_FOLDER or not names.is_topic_name(topic):
+                continue
+            listed = self.store.list(folder)
+            if topic not in names.INTERNAL_TOPICS:
+                self._look_at_topic(topic, listed)
+            for name in listed:
+                number = names.parse_partition_folder(name)
+                if number is not None:
+                    self._look_at_partition(TopicPartition(topic, number), pool)
+
+    def _look_at_topic(self, topic: str, listed: Iterable[str]) -> None:
+        numbers = sorted(n for name in listed if (n := names.parse_topic_metadata_name(name)) is not None)
+        if numbers != list(range(len(numbers))):
+            self.say("1", topic, f"versions {numbers} of its metadata have a hole")
+        found = []
+        for number in numbers:
+            path = names.topic_metadata_path(topic, number)
+            metadata, _ = envelope.decode(self.store.get(path) or b"", TopicMetadata, path)
+            found.append(metadata)
+        self.topics[topic] = found
+
+    def _look_at_partition(self, tp: TopicPartition, pool: ThreadPoolExecutor) -> None:
+        seen = _Partition(tp)
+        bases = []
+        for name in self.store.list(tp.folder):
+            parsed = names.parse_partition_object(name)
+            if isinstance(parsed, names.SegmentObject) and parsed.kind == "index":
+                if parsed.segment.generation:
+                    seen.has_runs = True
+                else:
+                    seen.segments.append(parsed.segment)
+            elif isinstance(parsed, names.NumberedName) and parsed.kind == "batch":
+                bases.append(parsed.number)
+            elif isinstance(parsed, names.NumberedName) and parsed.kind == "boundary":
+                boundary, _ = envelope.decode(self.store.get(tp.folder + name) or b"", Boundary, tp.folder + name)
+                seen.boundary = max(seen.boundary, boundary.offset)
+        seen.segments.sort()
+        live = sorted(base for base in bases if base >= seen.boundary)
+        try:
+            paths = [tp.folder + names.batch_name(base) for base in live]
+            for base, data in zip(live, pool.map(self.store.get, paths), strict=True):
+                stored = stored_record(data or b"", tp, base)
+                seen.records.append(stored)
+                seen.by_segment[stored.record.segment_base].append(stored)
+                if stored.record.kind in ("commit", "abort"):
+                    seen.markers[stored.record.producer_id, stored.record.producer_epoch].append(stored.record)
+            seen.base = PartitionState(topic_partition=tp)
+            if seen.boundary:
+                path = tp.folder + names.snapshot_name(seen.boundary)
+                seen.base = decode_snapshot(self.store.get(path) or b"", tp, seen.boundary)
+        except CorruptLogError as error:
+            self.say("1", tp, str(error))
+        self.partitions[tp] = seen
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        for seen in self.partitions.values():
+            self._check_chain(seen)
+        for seen in self.partitions.values():
+            if seen.tp.topic == names.TRANSACTION_STATE_TOPIC:
+                self._check_table(seen)
+        for seen in self.partitions.values():
+            self._check_segments(seen)
+            self._check_snapshots(seen)
+            self._check_against_table(seen)
+            self._check_loaded(seen)
+            if self.settled:
+                self._check_settled(seen)
+        for decision in self.decisions.values():
+            self._check_outcome(decision)
+        for topic, versions in self.topics.items():
+            self._check_topic(topic, versions)
+        for path, count in self.named.items():
+            if count > 1:
+                self.say("3", path, f"{count} batches name this file")
+
+    def _check_chain(self, seen: _Partition) -> None:
+        """Invariants 1, 3, 7, 8, 16: each record on the fold of those before it."""
+        if seen.base is None:
+            return
+        state = seen.base
+        sequences: set[tuple[int, int, int]] = set()
+        for stored in seen.records:
+            record = stored.record
+            try:
+                after = replay(state, [stored])
+            except CorruptLogError as error:
+                self.say("1", seen.tp, str(error))
+                return
+            where = f"{seen.tp} offset {record.base_offset}"
+            if record.timestamp < state.last_timestamp:
+                self.say("1", where, f"timestamp {record.timestamp} after {state.last_timestamp}")
+            if after.last_stable_offset < state.last_stable_offset:
+                self.say("7", where, f"the LSO falls from {state.last_stable_offset} to {after.last_stable_offset}")
+            if record.base_sequence >= 0:
+                key = (record.producer_id, record.producer_epoch, record.base_sequence)
+                if key in sequences:
+                    self.say("3", where, f"(producer, epoch, sequence) {key} a second time")
+                sequences.add(key)
+            self._check_producer(where, state, record)
+            self._check_abort(where, state, after, record)
+            self._check_files(where, seen.tp, record)
+            if record.segment_base == record.base_offset and state.next_offset:
+                seen.states[record.base_offset] = state
+            state = after
+        seen.state = state
+        seen.states[state.next_offset] = state
+
+    def _check_producer(self, where: str, state: PartitionState, record: CommitRecord) -> None:
+        known = state.producers.get(record.producer_id)
+        if record.producer_id < 0 or record.kind not in ("data", "commit", "abort"):
+            return
+        epoch = known.producer_epoch if known is not None else -1
+        if record.kind != "data":
+            if record.producer_epoch <= epoch:
+                self.say(
+                    "10", where, f"a marker of epoch {record.producer_epoch}, and epoch {epoch} was there before it"
+                )
+            return
+        if record.producer_epoch < epoch:
+            self.say("8", where, f"a batch of epoch {record.producer_epoch} after epoch {epoch}")
+        if record.base_sequence < 0:
+            return
+        last = known.last_sequence if known is not None and epoch == record.producer_epoch else -1
+        if record.base_sequence != last + 1:
+            self.say("3", where, f"sequence {record.base_sequence} after {last}")
+        if known is not None and known.txn_first_offset >= 0 and not record.transactional:
+            self.say("9", where, "a batch outside of the transaction that its producer has open here")
+
+    def _check_abort(self, where: str, state: PartitionState, after: PartitionState, record: CommitRecord) -> None:
+        if record.kind != "abort":
+            return
+        known = state.producers.get(record.producer_id)
+        first = known.txn_first_offset if known is not None else -1
+        if (record.first_offset, record.last_stable_offset) != (first, after.last_stable_offset):
+            self.say(
+                "5",
+                where,
+                f"an ABORT that says first offset {record.first_offset}, LSO {record.last_stable_offset}; the chain says {first}, {after.last_stable_offset}",
+            )
+
+    def _check_files(self, where: str, tp: TopicPartition, record: CommitRecord) -> None:
+        for file in record.files:
+            path = f"{tp.topic}/{file.path}"
+            self.named[path] += 1
+            parsed = names.parse_rows_path(file.path)
+            epoch = record.producer_epoch - (record.kind == "commit")
+            if parsed is None or (parsed.producer_id, parsed.producer_epoch) != (record.producer_id, epoch):
+                self.say(
+                    "16",
+                    where,
+                    f"{file.path} does not carry producer {record.producer_id}, epoch {epoch} (PROTOCOL W7)",
+                )
+            self._check_object(where, path, file.bytes, file.digest)
+
+    def _check_object(self, where: str, path: str, size: int, digest: str | None) -> None:
+        data = self.store.get(path)
+        if data is None:
+            self.say("16", where, f"{path} is gone")
+        elif len(data) != size or (digest is not None and hashlib.sha256(data).hexdigest() != digest):
+            self.say("16", where, f"{path} is not what its record says ({len(data)} bytes, expected {size})")
+
+    # -- the table of transactions ------------------------------------------------------------------------------------
+
+    def _check_table(self, seen: _Partition) -> None:
+        """Invariant 4 and the rules of epochs (PROTOCOL, "The coordinator"), over the whole history of every id."""
+        last: dict[str, TransactionMetadata] = {}
+        if seen.base is not None:
+            last = {key: row.value for key, row in seen.base.transactions.items()}
+        open_prepares: dict[str, tuple[int, TransactionMetadata]] = {}
+        for stored in seen.records:
+            for number, entry in enumerate(stored.record.entries):
+                if not isinstance(entry, TransactionEntry):
+                    self.say("4", seen.tp, f"an entry of another table at offset {stored.record.base_offset}")
+                    continue
+                offset = stored.record.base_offset + number
+                where = f"{seen.tp} offset {offset} ({entry.key})"
+                before = last.pop(entry.key, None)
+                value = entry.value
+                if value is None:
+                    if before is not None and before.state not in ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"):
+                        self.say("4", where, f"a tombstone over {before.state}")
+                    continue
+                last[entry.key] = value
+                self.transactional_ids[value.producer_id] = entry.key
+                self._check_transition(where, seen, offset, before, value)
+                if value.state == "ONGOING":
+                    self.registered[value.producer_id, value.producer_epoch].update(value.partitions)
+                elif value.state in PREPARED:
+                    open_prepares[entry.key] = (offset, value)
+                elif value.state in ("COMPLETE_COMMIT", "COMPLETE_ABORT") and entry.key in open_prepares:
+                    self._decided(seen, *open_prepares.pop(entry.key), completed=True)
+        for offset, value in open_prepares.values():
+            self._decided(seen, offset, value, completed=False)
+        for key, value in last.items():
+            if self.settled and value.state not in ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"):
+                self.say("11", f"{seen.tp} ({key})", f"its transaction is still {value.state}")
+
+    def _check_transition(
+        self, where: str, seen: _Partition, offset: int, before: TransactionMetadata | None, value: TransactionMetadata
+    ) -> None:
+        if before is None:
+            expected = offset * self.constants.transaction_state_partitions + seen.tp.partition
+            if value.state != "EMPTY" or value.producer_epoch != 0 or value.producer_id != expected:
+                self.say(
+                    "4",
+                    where,
+                    f"a new id begins as {value.state}, producer {value.producer_id} (expected {expected}), epoch {value.producer_epoch}",
+                )
+            return
+        if before.state not in VALID_PREVIOUS_STATES[value.state]:
+            self.say("4", where, f"{value.state} after {before.state}")
+        if value.producer_id != before.producer_id:
+            self.say("4", where, f"producer {value.producer_id} after {before.producer_id}")
+        rises = value.state == "EMPTY" or value.state in PREPARED
+        if value.producer_epoch != before.producer_epoch + rises:
+            self.say("8", where, f"{value.state} of epoch {value.producer_epoch} after epoch {before.producer_epoch}")
+        if value.state in PREPARED and value.last_epoch != before.producer_epoch:
+            self.say(
+                "4", where, f"{value.state} ends epoch {value.last_epoch}, the open one is {before.producer_epoch}"
+            )
+        if before.state == "ONGOING" and value.state != "EMPTY":
+            lost = set(before.partitions) - set(value.partitions)
+            if lost:
+                self.say("9", where, f"{value.state} forgets the registered {sorted(map(str, lost))}")
+        if value.txn_version < before.txn_version and value.txn_scope == before.txn_scope:
+            self.say("4", where, f"txn.version {value.txn_version} after {before.txn_version}")
+
+    def _decided(self, seen: _Partition, offset: int, value: TransactionMetadata, *, completed: bool) -> None:
+        parts = value.staged
+        if value.staged_object is not None:
+            path = seen.tp.folder + value.staged_object.name
+            staged, _ = envelope.decode(self.store.get(path) or b"", StagedList, path)
+            parts = staged.staged
+        key = (value.producer_id, value.producer_epoch)
+        if key in self.decisions:
+            self.say("4", f"{seen.tp} offset {offset}", f"a second decision of (producer, epoch) {key}")
+        self.decisions[key] = _Decision(tp=seen.tp, offset=offset, value=value, parts=parts, completed=completed)
+
+    def _check_outcome(self, decision: _Decision) -> None:
+        """Invariant 5: after COMPLETE_* every partition has the marker, and a COMMIT the rows that were decided."""
+        value = decision.value
+        if not decision.completed and not self.settled:
+            return
+        parts = {part.topic_partition: part for part in decision.parts}
+        for tp in decision.partitions:
+            seen = self.partitions.get(tp)
+            if seen is not None and seen.boundary:
+                continue  # the marker may lie in what was cleaned away
+            markers = seen.markers.get((value.producer_id, value.producer_epoch), []) if seen is not None else []
+            where = f"{tp}, transaction of {value.transactional_id} decided at {decision.tp} offset {decision.offset}"
+            if len(markers) != 1:
+                self.say("5", where, f"{len(markers)} markers, expected one")
+                continue
+            part = parts.get(tp)
+            marker = markers[0]
+            if part is None and marker.records:
+                self.say("5", where, f"its marker has {marker.records} rows, and none were staged")
+            elif part is not None and (marker.files, marker.entries) != (part.files, part.entries):
+                deleted = seen is not None and seen.state is not None and seen.state.deleted_version > part.schema_id
+                if not (deleted and not marker.records):
+                    self.say("5", where, "its marker does not carry the rows that were staged")
+
+    # -- partitions against the rest ----------------------------------------------------------------------------------
+
+    def _check_against_table(self, seen: _Partition) -> None:
+        """Invariants 9 and 10: every transactional record belongs to a registration or a decision."""
+        for record in (stored.record for stored in seen.records):
+            where = f"{seen.tp} offset {record.base_offset}"
+            if record.kind == "data" and record.transactional:
+                known = self.registered.get((record.producer_id, record.producer_epoch), set())
+                if seen.tp not in known and self._knows_all_of(record.producer_id):
+                    self.say(
+                        "9", where, f"producer {record.producer_id}, epoch {record.producer_epoch} never registered it"
+                    )
+            if record.kind not in ("commit", "abort"):
+                continue
+            decision = self.decisions.get((record.producer_id, record.producer_epoch))
+            if decision is None:
+                if self._knows_all_of(record.producer_id):
+                    self.say("10", where, f"a marker of a transaction that was never decided: {record.producer_id}")
+            elif (
+                record.kind != decision.value.last_outcome
+                or record.coordinator_epoch != decision.offset
+                or seen.tp not in decision.partitions
+            ):
+                self.say(
+                    "10",
+                    where,
+                    f"a {record.kind} marker; decided was {decision.value.last_outcome} at {decision.tp} offset {decision.offset} for "
+                    f"{sorted(map(str, decision.partitions))}",
+                )
+
+    def _knows_all_of(self, producer_id: int) -> bool:
+        """Whether the whole history of the table's partition that gave this id is there."""
+        number = producer_id % self.constants.transaction_state_partitions
+        table = self.partitions.get(TopicPartition(names.TRANSACTION_STATE_TOPIC, number))
+        return table is None or not table.boundary
+
+    def _check_segments(self, seen: _Partition) -> None:
+        """Invariants 1, 16: sealed segments lie one after another and say what the chain says."""
+        expected = 0
+        for name in seen.segments:
+            where = seen.tp.folder + name.index
+            if name.base_offset != expected and not seen.has_runs:
+                self.say("1", where, f"the segment before it ends at {expected}")
+            expected = name.end_offset
+            records = seen.by_segment.get(name.base_offset, [])
+            if not records or name.base_offset < seen.boundary:
+                continue
+            try:
+                self._check_segment(seen, name, where, records)
+            except CorruptLogError as error:
+                self.say("16", where, str(error))
+
+    def _check_segment(self, seen: _Partition, name: SegmentName, where: str, records: Sequence[StoredRecord]) -> None:
+        index, _ = envelope.decode(self.store.get(where) or b"", SegmentIndex, where)
+        inline = next((file for file in index.files if file.offset_column), None)
+        if inline is not None:
+            self._check_object(where, f"{seen.tp.topic}/{inline.path}", inline.bytes, inline.digest)
+        built, aborted = build_index([stored.record for stored in records], records[-1].digest, inline)
+        after = seen.states.get(name.end_offset)
+        if after is None:
+            self.say("1", where, "no segment of the chain ends there")
+            return
+        built = msgspec.structs.replace(built, last_stable_offset=after.last_stable_offset)
+        if envelope.encode(built) != envelope.encode(index):
+            self.say("16", where, "it is not the index of its records")
+        path = seen.tp.folder + name.txnindex
+        data = self.store.get(path)
+        if (data is None) != (aborted is None):
+            self.say(
+                "6", path, f"{'missing' if data is None else 'there'}, with {built.aborted_txns} aborted transactions"
+            )
+        elif data is not None and aborted is not None and envelope.decode(data, TxnIndex, path)[0] != aborted:
+            self.say("6", path, "it is not the transaction index of its records")
+        if self.store.get(seen.tp.folder + names.snapshot_name(name.end_offset)) is None:
+            self.say("1", where, "sealed without a snapshot")
+
+    def _check_snapshots(self, seen: _Partition) -> None:
+        for offset, state in seen.states.items():
+            path = seen.tp.folder + names.snapshot_name(offset)
+            data = self.store.get(path)
+            if data is not None and data != envelope.encode(to_snapshot(state)):
+                self.say("1", path, "it is not the fold of the chain")
+
+    def _check_loaded(self, seen: _Partition) -> None:
+        """What the library opens, through snapshots and indexes, is the fold of the whole chain."""
+        if seen.state is None:
+            return
+        try:
+            view = self.driver.run(load(Context(constants=self.constants), seen.tp))
+        except TxlogError as error:
+            self.say("1", seen.tp, f"it cannot be opened: {error}")
+            return
+        if to_snapshot(view.state) != to_snapshot(seen.state):
+            self.say("1", seen.tp, "what a reader opens is not the fold of the chain")
+
+    def _check_settled(self, seen: _Partition) -> None:
+        state = seen.state
+        if state is None:
+            return
+        if state.open_transactions:
+            who = [self.transactional_ids.get(e.producer_id, e.producer_id) for e in state.open_transactions]
+            self.say("7", seen.tp, f"transactions of {who} are open")
+        if state.last_stable_offset != state.next_offset:
+            self.say("7", seen.tp, f"LSO {state.last_stable_offset}, log end {state.next_offset}")
+        if state.pending:
+            self.say("12", seen.tp, f"offsets of producers {sorted(state.pending)} are pending")
+
+    def _check_topic(self, topic: str, versions: Sequence[TopicMetadata]) -> None:
+        fields: dict[int, str] = {}
+        for number, metadata in enumerate(versions):
+            if (metadata.topic, metadata.number) != (topic, number):
+                self.say("1", topic, f"version {number} says {metadata.topic} {metadata.number}")
+            before = versions[number - 1] if number else None
+            if before is not None and metadata.partitions < before.partitions:
+                self.say("1", topic, f"version {number} has {metadata.partitions} partitions after {before.partitions}")
+            for column in metadata.schema:
+                if fields.setdefault(column.id, column.name) != column.name:
+                    self.say("1", topic, f"field id {column.id} was {fields[column.id]} and is {column.name}")
+        if versions and versions[-1].deleted and self.settled:
+            for seen in self._partitions_of(topic):
+                start = seen.state.log_start_offset if seen.state is not None else 0
+                rows = sum(s.record.records for s in seen.records if s.record.end_offset > start)
+                if rows:
+                    self.say("5", seen.tp, f"{topic} is deleted, and {rows} rows from {start} on are not")
+
+    def _partitions_of(self, topic: str) -> Iterator[_Partition]:
+        return (seen for tp, seen in self.partitions.items() if tp.topic == topic)
+
+
+def _census(partitions: dict[TopicPartition, _Partition], decisions: dict[tuple[int, int], _Decision]) -> Census:
+    return Census(
+        partitions=len(partitions),
+        records=sum(len(seen.records) for seen in partitions.values()),
+        rows=sum(
+            stored.record.records
+            for tp, seen in partitions.items()
+            if tp.topic not in names.INTERNAL_TOPICS
+            for stored in seen.records
+        ),
+        segments=sum(len(seen.segments) for seen in partitions.values()),
+        decisions=len(decisions),
+    )

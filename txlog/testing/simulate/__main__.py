@@ -1,0 +1,144 @@
+"""`python -m txlog.testing.simulate`: runs random worlds, and prints what they had in them.
+
+    python -m txlog.testing.simulate --seeds 1000              worlds 0 to 999
+    python -m txlog.testing.simulate --seeds 1 --start 4711    one of them again
+    ... --history FOLDER                                       its history, as JSON lines
+
+The exit status is 1 if a world showed an anomaly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from txlog.clock import Clock, SystemClock
+from txlog.testing.histories.recorder import encode_history
+from txlog.testing.simulate.world import DEFAULT_STEPS, Result, simulate
+
+SHOWN_CHARACTERS = 4_000
+"""Of a failing world's report."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Figures of all worlds together."""
+
+    worlds: int = 0
+    requests: int = 0
+    faults: int = 0
+    deaths: int = 0
+    events: int = 0
+    operations: int = 0
+    rows_written: int = 0
+    rows_read: int = 0
+    worst_lag_ms: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    anomalies: Counter[str] = field(default_factory=Counter)
+    failed: list[int] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        report = result.report
+        self.worlds += 1
+        self.requests += result.requests
+        self.faults += result.faults
+        self.deaths += result.deaths
+        self.events += report.events
+        self.operations += report.operations
+        self.rows_written += report.rows_written
+        self.rows_read += report.rows_read
+        self.worst_lag_ms = max(self.worst_lag_ms, report.worst_lag_ms)
+        self.outcomes.update(report.outcomes)
+        self.notes.update(note.name for note in report.notes)
+        self.anomalies.update(report.names)
+        if not result.ok:
+            self.failed.append(result.seed)
+
+
+def main(arguments: Sequence[str] | None = None, clock: Clock | None = None) -> int:
+    """Runs the worlds that the arguments ask for. -> the exit status."""
+    options = _parse(arguments)
+    clock = clock or SystemClock()
+    console = Console()
+    totals = Totals()
+    started_ms = clock.monotonic_ms()
+    columns = (
+        TextColumn("[progress.description]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("worlds", total=options.seeds)
+        for seed in range(options.start, options.start + options.seeds):
+            result = simulate(seed, options.steps)
+            totals.add(result)
+            if not result.ok:
+                progress.console.print(f"[bold red]seed {seed} failed[/]")
+                progress.console.print(str(result)[:SHOWN_CHARACTERS], markup=False, highlight=False)
+                progress.console.print(f"run it again: {_rerun(seed, options.steps)}", markup=False, highlight=False)
+            if options.history is not None:
+                options.history.mkdir(parents=True, exist_ok=True)
+                (options.history / f"{seed}.jsonl").write_bytes(encode_history(result.events))
+            progress.advance(bar)
+            progress.update(bar, description=f"worlds ({len(totals.failed)} failed)" if totals.failed else "worlds")
+    console.print(_table(totals, clock.monotonic_ms() - started_ms))
+    for seed in totals.failed:
+        console.print(_rerun(seed, options.steps), markup=False, highlight=False)
+    return 1 if totals.failed else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m txlog.testing.simulate", description="Runs random worlds.")
+    parser.add_argument("--seeds", type=int, default=100, help="how many worlds (default: %(default)s)")
+    parser.add_argument("--start", type=int, default=0, help="the first seed (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="requests a world (default: %(default)s)")
+    parser.add_argument("--history", type=Path, help="folder to write every world's history to, as JSON lines")
+    return parser.parse_args(arguments)
+
+
+def _rerun(seed: int, steps: int) -> str:
+    more = "" if steps == DEFAULT_STEPS else f" --steps {steps}"
+    return f"python -m txlog.testing.simulate --seeds 1 --start {seed}{more}"
+
+
+def _table(totals: Totals, elapsed_ms: int) -> Table:
+    table = Table(title="Random worlds", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    committed, aborted, unknown = (totals.outcomes[each] for each in ("committed", "aborted", "unknown"))
+    rows: list[tuple[str, str]] = [
+        ("worlds", f"{totals.worlds:,}"),
+        ("requests to the store", f"{totals.requests:,}"),
+        ("  faults among them", f"{totals.faults:,}"),
+        ("processes that died", f"{totals.deaths:,}"),
+        ("operations of clients", f"{totals.operations:,}"),
+        ("events recorded", f"{totals.events:,}"),
+        ("rows written", f"{totals.rows_written:,}"),
+        ("rows read", f"{totals.rows_read:,}"),
+        ("transactions and sends: committed", f"{committed:,}"),
+        ("  aborted", f"{aborted:,}"),
+        ("  unknown to their client", f"{unknown:,}"),
+        *((f"allowed: {name}", f"{count:,}") for name, count in sorted(totals.notes.items())),
+        ("worst lag of a reader", f"{totals.worst_lag_ms / 1000:,.1f} s of simulated time"),
+        *((f"ANOMALY: {name}", f"{count:,}") for name, count in sorted(totals.anomalies.items())),
+        ("worlds with an anomaly", f"{len(totals.failed):,}"),
+        ("time", f"{elapsed_ms / 1000:,.1f} s"),
+    ]
+    for name, figure in rows:
+        table.add_row(name, figure)
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""Who lives in a simulated world? Programs, each the life of one process, from its start to its end.
+
+bank        transfers between accounts of two partitions, eager, staged or both; some are aborted
+pipeline    reads accounts, writes what it made of them, and commits the group's offsets in the same transaction
+plain       an idempotent producer without transactions
+tail        a reader of either isolation level, by name
+watcher     the one member of a group, which commits its offsets plainly
+auditor     reads all accounts, and knows what it may expect (`txlog.testing.histories.bank`)
+sweeper     times out, rolls forward, seals, expires, aborts as an operator
+cleaner     boundaries and deletions, `delete.grace.ms` after sealing
+retention   moves the log start
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from txlog.core import chain, envelope, names
+from txlog.core.effects import Delete, List, Program, PutIfAbsent, Sleep
+from txlog.core.groups import OffsetsCondition
+from txlog.core.names import TopicPartition
+from txlog.core.records import Boundary
+from txlog.core.transactions import PREPARED
+from txlog.errors import (
+    AbortableError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    OutOfOrderSequenceError,
+    RetriableError,
+    TransactionalIdNotFoundError,
+)
+from txlog.protocol import transactions
+from txlog.protocol.append import append_log_start
+from txlog.protocol.load import load
+from txlog.protocol.seal import seal
+from txlog.testing.histories.bank import Leg
+from txlog.testing.histories.events import Audit, Isolation, Note
+from txlog.testing.histories.offsets import made_from
+from txlog.testing.simulate.client import Client
+from txlog.testing.simulate.cluster import START_MS, Cluster
+
+ACCOUNTS = (TopicPartition("accounts", 0), TopicPartition("accounts", 1))
+LEDGER = TopicPartition("ledger", 0)
+EVENTS = TopicPartition("events", 0)
+PARTITIONS = (*ACCOUNTS, LEDGER, EVENTS)
+BANKS = ("bank-0", "bank-1")
+PIPELINES = ("pipeline-0", "pipeline-1")
+GROUP = "pipelines"
+WATCHERS = "watchers"
+
+
+class GaveUpError(Exception):
+    """A process that could not get on ends, as one that is restarted would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What one seed's world is like (swarm testing: what is rare in one is common in another)."""
+
+    timeout_ms: tuple[int, ...]
+    rivals: bool
+    """Whether several transactional.ids work for one group: then offsets carry conditions."""
+    by_generation: bool
+    aborts: float
+    staged: float
+    most: int
+    """How many offsets a poll takes at most."""
+
+
+@dataclass(slots=True)
+class Life:
+    """What an actor is given."""
+
+    client: Client
+    choose: random.Random
+    habits: Habits
+    cluster: Cluster
+
+
+def bank(life: Life, transactional_id: str) -> Program[None]:
+    client, choose = life.client, life.choose
+    yield from client.init(transactional_id, choose.choice(life.habits.timeout_ms))
+    for _ in range(choose.randint(1, 5)):
+        yield from _transaction(life, lambda: _transfer(life))
+        yield Sleep(choose.choice([0, 0, 50, 5_000]))
+
+
+def _transfer(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    label = client.begin().replace("/", "-")
+    count = choose.choice([2, 2, 2, 3, 4])
+    deltas = [choose.randint(-100, 100) for _ in range(count - 1)]
+    deltas.append(-sum(deltas))
+    staged = {tp: choose.random() < life.habits.staged for tp in (*ACCOUNTS, EVENTS)}
+    waiting: dict[TopicPartition, list[str]] = {tp: [] for tp in ACCOUNTS}
+    for number, delta in enumerate(deltas):
+        account = choose.randrange(10)
+        leg = Leg(transfer=label, number=number, legs=count, account=account, delta=delta)
+        tp = ACCOUNTS[account % 2]
+        waiting[tp].append(leg.encode())
+        if choose.random() < 0.7:
+            yield from client.send(tp, waiting[tp], choose, staged=staged[tp])
+            waiting[tp] = []
+    for tp, contents in waiting.items():
+        if contents:
+            yield from client.send(tp, contents, choose, staged=staged[tp])
+    if choose.random() < 0.2:
+        yield from client.send(EVENTS, [f"fee of {label}"], choose, staged=staged[EVENTS])
+
+
+def pipeline(life: Life, transactional_id: str) -> Program[None]:
+    """Consume, transform, produce. Init comes before the first fetch: only then nobody else's offsets can ride behind."""
+    client, choose, habits = life.client, life.choose, life.habits
+    yield from client.init(transactional_id, choose.choice(habits.timeout_ms))
+    condition: OffsetsCondition | None = None
+    if habits.rivals and habits.by_generation:
+        member = yield from client.join(GROUP, client.name)
+        condition = OffsetsCondition(generation=member.generation, member_id=member.member_id)
+    for _ in range(choose.randint(1, 6)):
+        # Mostly the same one: rivals are to meet.
+        tp = ACCOUNTS[0] if choose.random() < 0.7 else ACCOUNTS[1]
+        yield from _transaction(life, lambda tp=tp: _step(life, tp, condition))  # type: ignore[misc]
+        yield Sleep(choose.choice([0, 0, 500]))
+
+
+def _step(life: Life, tp: TopicPartition, condition: OffsetsCondition | None) -> Program[None]:
+    client, choose, habits = life.client, life.choose, life.habits
+    label = client.begin()
+    committed = (yield from client.fetch(GROUP, [tp]))[tp]
+    client.go_elsewhere(tp)
+    poll = yield from client.poll(tp, max(committed, 0), most=choose.randint(1, habits.most), txn=label)
+    if poll.end <= max(committed, 0):
+        return
+    staged = choose.random() < habits.staged
+    yield Sleep(choose.choice([0, 0, 100, 1_000]))
+    for row in poll.rows:
+        yield from client.send(LEDGER, [made_from(GROUP, tp, row.offset)], choose, staged=staged)
+    if habits.rivals and condition is None:
+        condition = OffsetsCondition(expected={tp: committed if committed >= 0 else None})
+    ranges = {tp: (max(committed, 0), poll.end)}
+    yield from client.send_offsets(GROUP, ranges, condition=condition, staged=staged)
+    yield Sleep(choose.choice([0, 0, 100, 1_000]))
+
+
+def _transaction(life: Life, work: Callable[[], Program[None]]) -> Program[None]:
+    """Work in a transaction, then its end: aborted if the work could not be done, and now and then without a reason."""
+    client, choose = life.client, life.choose
+    try:
+        yield from work()
+        commit = choose.random() >= life.habits.aborts
+    except (AbortableError, RetriableError, OutcomeUnknownError):
+        commit = False
+    for _ in range(10):
+        try:
+            yield from client.end(commit)
+            return
+        except (RetriableError, OutcomeUnknownError):
+            # Spark calls abort after a commit that failed: it must be told if the commit has won.
+            commit = commit and choose.random() < 0.8
+        except AbortableError:
+            commit = False
+    raise GaveUpError(f"{client.name}: {client.label} does not end")
+
+
+def plain(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    yield from client.draw_identity()
+    for number in range(choose.randint(1, 8)):
+        contents = [f"{client.name} {number}.{row}" for row in range(choose.randint(1, 3))]
+        try:
+            yield from client.send(EVENTS, contents, choose)
+        except (RetriableError, OutcomeUnknownError, OutOfOrderSequenceError):
+            # Nobody can vouch for the sequence any more, or the partition has forgotten this producer.
+            yield from client.draw_identity()
+        yield Sleep(choose.choice([0, 0, 100, 30_000]))
+
+
+def tail(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    tp = choose.choice(PARTITIONS)
+    isolation: Isolation = choose.choice(["read_committed", "read_committed", "read_uncommitted"])
+    at = -1
+    for _ in range(choose.randint(1, 12)):
+        try:
+            poll = yield from client.poll(tp, at, isolation=isolation, most=choose.choice([None, 3, 20]))
+            at = poll.end
+        except OffsetOutOfRangeError:
+            client.go_elsewhere(tp)
+            at = -1
+        yield Sleep(choose.choice([0, 10, 1_000]))
+
+
+def watcher(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    member = yield from client.join(WATCHERS, client.name)
+    condition = OffsetsCondition(generation=member.generation, member_id=member.member_id)
+    committed = max((yield from client.fetch(WATCHERS, [EVENTS]))[EVENTS], 0)
+    at = committed
+    for _ in range(choose.randint(1, 6)):
+        try:
+            poll = yield from client.poll(EVENTS, at, most=choose.randint(1, life.habits.most))
+        except OffsetOutOfRangeError:
+            client.go_elsewhere(EVENTS)
+            poll = yield from client.poll(EVENTS, -1, most=choose.randint(1, life.habits.most))
+        at = poll.end
+        if at > committed:
+            yield from client.commit_offsets(WATCHERS, {EVENTS: (committed, at)}, condition)
+            committed = at
+        yield Sleep(choose.choice([0, 200]))
+
+
+def auditor(life: Life) -> Program[None]:
+    """See `txlog.testing.histories.bank` for when an audit is quiet."""
+    client, choose = life.client, life.choose
+    for number in range(choose.randint(1, 3)):
+        name = f"{client.name}/{number}"
+        polls = []
+        for tp in ACCOUNTS:
+            client.go_elsewhere(tp)
+            polls.append((yield from client.poll(tp, -1, audit=name, again=choose.random() < 0.5)))
+        client.views, rows = yield from transactions.list_transactions(client.ctx, client.views)
+        quiet = all(row.value.state not in PREPARED for row in rows)
+        for tp, poll in zip(ACCOUNTS, polls, strict=True):
+            now = yield from client.look(tp)
+            quiet = quiet and poll.end == poll.log_end == now.log_end == now.last_stable
+        client.record(Audit(audit=name, topic=ACCOUNTS[0].topic, quiet=quiet))
+        yield Sleep(choose.choice([0, 100, 10_000]))
+
+
+def sweeper(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    what = choose.choice(["expire", "expire", "seal", "producers", "abort"])
+    client.record(Note(text=what))
+    if what == "expire":
+        client.views, _ = yield from transactions.expire(client.ctx, client.views)
+    elif what == "seal":
+        for tp in PARTITIONS:
+            yield from seal(client.ctx, (yield from load(client.ctx, tp)))
+    elif what == "producers":
+        yield from expire_idle_producers(life)
+    else:
+        try:
+            yield from transactions.abort_transaction(client.ctx, client.views, choose.choice([*BANKS, *PIPELINES]))
+        except TransactionalIdNotFoundError:
+            return
+
+
+def expire_idle_producers(life: Life) -> Program[None]:
+    client = life.client
+    for tp in PARTITIONS:
+        client.views, _ = yield from transactions.expire_producers(client.ctx, client.views, tp)
+
+
+def cleaner(life: Life) -> Program[None]:
+    """Of every partition: a boundary above what has been sealed for the grace, seen to be there, then the slots below."""
+    ctx = life.client.ctx
+    topics = [*PARTITIONS]
+    for topic, count in (
+        (names.TRANSACTION_STATE_TOPIC, ctx.constants.transaction_state_partitions),
+        (names.CONSUMER_OFFSETS_TOPIC, ctx.constants.consumer_offsets_partitions),
+    ):
+        topics.extend(TopicPartition(topic, number) for number in range(count))
+    for tp in topics:
+        yield from _clean(life, tp)
+
+
+def _clean(life: Life, tp: TopicPartition) -> Program[None]:
+    cluster, grace_ms = life.cluster, life.client.ctx.constants.delete_grace_ms
+    listing = chain.parse_listing((yield List(tp.folder)), tp.folder)
+    end = 0
+    for segment in listing.segments:
+        # True time: when an object appeared is the store's to say, and what a cleaner's own clock thinks of it is not.
+        if cluster.passed_ms - cluster.sealed_at_ms[tp.folder + segment.index] < grace_ms:
+            break
+        end = segment.end_offset
+    if end > listing.boundary:
+        boundary = envelope.encode(Boundary(offset=end, created_at=START_MS + cluster.passed_ms))
+        yield PutIfAbsent(tp.folder + names.boundary_name(end), boundary)
+    listed = yield List(tp.folder)
+    boundary_now = chain.parse_listing(listed, tp.folder).boundary
+    for name in listed:
+        parsed = names.parse_partition_object(name)
+        if isinstance(parsed, names.NumberedName) and parsed.kind == "batch" and parsed.number < boundary_now:
+            yield Delete(tp.folder + name)
+            life.client.record(Note(text=f"deleted {tp.folder}{name}"))
+
+
+def retention(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    ends = yield from client.look(EVENTS)
+    if ends.log_end > ends.log_start:
+        target = choose.randint(ends.log_start, ends.log_end)
+        client.record(Note(text=f"log start to {target}"))
+        client.views, _ = yield from append_log_start(client.ctx, client.views, EVENTS, target)
+
+
+ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
+    **dict.fromkeys(BANKS, bank),
+    **dict.fromkeys(PIPELINES, pipeline),
+    "plain": plain,
+    "tail": tail,
+    "watcher": watcher,
+    "auditor": auditor,
+    "sweeper": sweeper,
+    "cleaner": cleaner,
+    "retention": retention,
+}
+
+
+def live(kind: str, life: Life) -> Program[None]:
+    """The life of a process of that kind."""
+    if kind in BANKS or kind in PIPELINES:
+        return ACTORS[kind](life, kind)
+    return ACTORS[kind](life)

@@ -1,0 +1,317 @@
+"""What happens in one world, from its seed to its verdict?
+
+Five producers (two banks, two pipelines, one kind without transactions) and everybody else in `actors` come and go, several
+instances of one id at a time. Between any two requests of one process others may run; a request may be lost, late,
+applied in silence, refused; a process may die at it, or sleep for a second, a time-out or more than the grace, while
+segments are sealed and their slots deleted; wall clocks jump both ways. Then the weather clears, everything recovers,
+the log is read once more, and the history goes to the checker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from txlog.core.append_rules import RollPolicy
+from txlog.core.effects import Program, PutIfAbsent, WriteRows
+from txlog.core.records import StoreConstants
+from txlog.errors import (
+    AbortableError,
+    FencedError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    RetriableError,
+)
+from txlog.protocol.context import Context
+from txlog.testing.histories.anomaly import Anomaly
+from txlog.testing.histories.checker import Report, check
+from txlog.testing.histories.events import Event, Isolation, Note
+from txlog.testing.histories.inspection import inspect_partition, inspect_transactions
+from txlog.testing.histories.recorder import Recorder, encode_history
+from txlog.testing.simulate.actors import (
+    ACCOUNTS,
+    BANKS,
+    EVENTS,
+    GROUP,
+    PARTITIONS,
+    PIPELINES,
+    WATCHERS,
+    GaveUpError,
+    Habits,
+    Life,
+    expire_idle_producers,
+    live,
+)
+from txlog.testing.simulate.client import Client
+from txlog.testing.simulate.cluster import (
+    FAULTS_OF_FILES,
+    FAULTS_OF_READS,
+    FAULTS_OF_WRITES,
+    Cluster,
+    Fault,
+    Machine,
+    WriteFile,
+)
+from txlog.testing.simulate.task import Fiber, Task
+
+CONSTANTS = StoreConstants(transaction_state_partitions=2, consumer_offsets_partitions=2)
+GRACE_MS = CONSTANTS.delete_grace_ms
+SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+SKEWS_MS = (0, 0, 0, -SECOND_MS, SECOND_MS, -10 * MINUTE_MS, 10 * MINUTE_MS)
+JUMPS_MS = (
+    SECOND_MS, 61 * SECOND_MS, 20 * MINUTE_MS, 2 * HOUR_MS, 25 * HOUR_MS, 8 * DAY_MS,
+)  # fmt: skip
+"""How far a wall clock jumps, either way."""
+LEVELS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
+DEFAULT_STEPS = 2_000
+MAX_SETTLING_STEPS = 60_000
+"""Steps that a world may take to come to rest: more is a livelock."""
+
+EXPECTED_ERRORS = (
+    AbortableError,
+    FencedError,
+    GaveUpError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    RetriableError,
+)
+"""With which a process may end; any other is a bug."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One world's verdict."""
+
+    seed: int
+    steps: int
+    report: Report
+    trouble: tuple[str, ...]
+    """What went wrong beside the history: an error that no client should meet, a world that did not come to rest."""
+    digest: str
+    """Of the whole history and of every object in the store."""
+    requests: int
+    faults: int
+    deaths: int
+    events: tuple[Event, ...] = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        return not self.trouble and not self.report.anomalies
+
+    @property
+    def anomalies(self) -> tuple[Anomaly, ...]:
+        return self.report.anomalies
+
+    def __str__(self) -> str:
+        return "\n".join([*self.trouble, *map(str, self.anomalies)]) or f"seed {self.seed}: no anomaly"
+
+
+class World:
+    """One seed's world. `run` it once."""
+
+    def __init__(self, seed: int, steps: int = DEFAULT_STEPS) -> None:
+        self.seed = seed
+        self.steps = steps
+        self.random = random.Random(seed)
+        self.cluster = Cluster()
+        self.recorder = Recorder("world", self.cluster)
+        self.trouble: list[str] = []
+        self.deaths = 0
+        self._numbers = itertools.count(1)
+        self._tasks: dict[str, Task] = {}
+        self._weights: dict[str, float] = {}
+        choice = self.random.choice
+        roll = RollPolicy(batches=choice([1, 2, 3, 5, 20, 100]))
+        self._ctx = Context(
+            constants=CONSTANTS,
+            roll={tp.topic: roll for tp in PARTITIONS},
+            internal_roll=RollPolicy(batches=choice([1, 3, 5, 20, 100])),
+            max_settles=choice([1, 2, 40, 40]),
+        )
+        rivals = choice([True, False])
+        self._habits = Habits(
+            timeout_ms=choice([(60_000,), (5_000, 60_000), (900_000,)]),
+            rivals=rivals,
+            by_generation=choice([True, False]),
+            aborts=choice([0, 0.2, 0.5]),
+            staged=choice([0, 0.3, 0.7, 1]),
+            most=choice([2, 5, 20]),
+        )
+        self._crowd = choice([3, 5, 8])
+        self._fault_rate = choice([0, 0.01, 0.03, 0.1, 0.3])
+        self._death_rate = choice([0.1, 0.3])
+        self._sleep_rate = choice([0, 0.001, 0.004, 0.01])
+        self._jump_rate = choice([0, 0, 0.01, 0.03])
+        kinds = [*BANKS, *(PIPELINES if rivals else PIPELINES[:1]), "plain", "tail", "watcher", "auditor", "sweeper"]
+        self._kinds = [kind for kind in kinds for _ in range(self.random.randint(0, 3))] or [*BANKS]
+        if rivals:
+            self._kinds += PIPELINES * 2
+        self._kinds += ["cleaner"] * choice([0, 1]) + ["retention"] * choice([0, 1])
+
+    def run(self) -> Result:
+        try:
+            for _ in range(self.steps):
+                while len(self._tasks) < self._crowd:
+                    self._spawn()
+                self._step(self._fault_rate)
+                self._weather()
+            self._settle()
+        except _NoRestError as error:
+            self.trouble.append(str(error))
+        history = encode_history(self.recorder.events)
+        digest = hashlib.sha256(history)
+        for path in sorted(self.cluster.objects):
+            digest.update(path.encode() + b"\0" + self.cluster.objects[path])
+        return Result(
+            seed=self.seed,
+            steps=self.steps,
+            report=check(self.recorder.events),
+            trouble=tuple(f"seed {self.seed}: {each}" for each in self.trouble),
+            digest=digest.hexdigest(),
+            requests=self.cluster.requests,
+            faults=self.cluster.faults,
+            deaths=self.deaths,
+            events=tuple(self.recorder.events),
+        )
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        kind = self.random.choice(self._kinds)
+        name = self._start(kind, lambda life: live(kind, life))
+        # Some are as slow as if they slept, and do their next request long after the one before.
+        self._weights[name] = self.random.choice([0.01, 0.1, 1, 1, 1])
+
+    def _start(self, kind: str, program: Any) -> str:
+        name = f"{kind}#{next(self._numbers)}"
+        machine = Machine(name, skew_ms=self.random.choice(SKEWS_MS), monotonic_base_ms=self.random.randrange(10**9))
+        client = Client(machine, self._ctx, self.recorder, lambda: next(self._numbers))
+        life = Life(client, random.Random(self.random.random()), self._habits, self.cluster)
+        self._tasks[name] = Task(self.cluster, machine, program(life))
+        self._weights[name] = 1
+        return name
+
+    def _step(self, fault_rate: float) -> None:
+        ready = [(name, fiber) for name, task in self._tasks.items() for fiber in task.ready(self.cluster.passed_ms)]
+        if not ready:
+            wakes = [task.wakes_at_ms for task in self._tasks.values()]
+            self.cluster.passed_ms = min(ms for ms in wakes if ms is not None)
+            return
+        name, fiber = self.random.choices(ready, [self._weights[name] for name, _ in ready])[0]
+        task = self._tasks[name]
+        task.step(fiber, self._fault(fiber, fault_rate))
+        if task.done:
+            self._end(name, task)
+
+    def _end(self, name: str, task: Task) -> None:
+        del self._tasks[name], self._weights[name]
+        if task.died:
+            self.deaths += 1
+            self.recorder.single(name, Note(text="died"))
+        elif task.error is not None:
+            self.recorder.single(name, Note(text=f"ended: {task.error!r}"[:300]))
+            if not isinstance(task.error, EXPECTED_ERRORS):
+                self.trouble.append(f"{name} met an error that no client should: {task.error!r}")
+
+    def _fault(self, fiber: Fiber, rate: float) -> Fault | None:
+        if fiber.request is None or self.random.random() >= rate:
+            return None
+        if isinstance(fiber.request, PutIfAbsent):
+            fault = self.random.choice(FAULTS_OF_WRITES)
+        elif isinstance(fiber.request, WriteRows | WriteFile):
+            fault = self.random.choice(FAULTS_OF_FILES)
+        else:
+            fault = self.random.choice(FAULTS_OF_READS)
+        return None if fault.startswith("crash") and self.random.random() > self._death_rate else fault
+
+    # -- weather ------------------------------------------------------------------------------------------------------
+
+    def _weather(self) -> None:
+        self.cluster.passed_ms += self.random.choice([0, 0, 1, 5, 20])
+        dice = self.random.random()
+        if dice < 0.1 and self.cluster.in_flight:
+            path = self.cluster.land(self.random.randrange(len(self.cluster.in_flight)))
+            self.recorder.single("weather", Note(text=f"landed {path}"))
+        elif dice < 0.105:
+            self._pass(self.random.choice([SECOND_MS, 61 * SECOND_MS, 16 * MINUTE_MS]))
+        elif dice < 0.105 + self._sleep_rate:
+            self._pass(self.random.choice([GRACE_MS // 10, GRACE_MS // 2, GRACE_MS, GRACE_MS, 8 * DAY_MS]))
+            # What maintenance does in such a night, while slow processes sleep on.
+            if self.random.random() < 0.7:
+                self._run_alone("cleaner", lambda life: live("cleaner", life))
+            if self.random.random() < 0.5:
+                self._run_alone("sweeper", expire_idle_producers)
+        elif dice < 0.105 + self._sleep_rate + self._jump_rate:
+            name = self.random.choice(list(self._tasks))
+            jump_ms = self.random.choice(JUMPS_MS) * self.random.choice([-1, 1])
+            self._tasks[name].machine.skew_ms += jump_ms
+            self.recorder.single("weather", Note(text=f"the clock of {name} jumps by {jump_ms} ms"))
+
+    def _pass(self, ms: int) -> None:
+        self.cluster.passed_ms += ms
+        self.recorder.single("weather", Note(text=f"{ms} ms pass"))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Faults end, everybody who lives finishes, what is in flight lands, new instances of all ids take over."""
+        for _ in range(MAX_SETTLING_STEPS):
+            if not self._tasks:
+                break
+            self._step(0)
+            self.cluster.passed_ms += 1
+        else:
+            raise _NoRestError(f"{sorted(self._tasks)} did not end in {MAX_SETTLING_STEPS} steps of fair weather")
+        self._recover()
+        while self.cluster.in_flight:
+            self.cluster.land(0)
+        self._pass(GRACE_MS)
+        self._run_alone("cleaner", lambda life: live("cleaner", life))
+        self._recover()
+        self._run_alone("final", _read_all)
+
+    def _recover(self) -> None:
+        for transactional_id in (*BANKS, *PIPELINES):
+            self._run_alone(transactional_id, lambda life, name=transactional_id: life.client.init(name, 60_000))
+
+    def _run_alone(self, kind: str, program: Any) -> None:
+        """A process that nothing happens to."""
+        name = self._start(kind, program)
+        task = self._tasks[name]
+        task.machine.skew_ms = 0
+        for _ in range(MAX_SETTLING_STEPS):
+            if task.done:
+                self._end(name, task)
+                return
+            ready = task.ready(self.cluster.passed_ms)
+            if ready:
+                task.step(ready[0])
+            else:
+                self.cluster.passed_ms = task.wakes_at_ms or self.cluster.passed_ms
+        raise _NoRestError(f"{name} did not end in {MAX_SETTLING_STEPS} steps of its own")
+
+
+def simulate(seed: int, steps: int = DEFAULT_STEPS) -> Result:
+    """One world. The same seed and steps give the same history and the same store, byte for byte."""
+    return World(seed, steps).run()
+
+
+def _read_all(life: Life) -> Program[None]:
+    """The last look: everything has recovered."""
+    client = life.client
+    for tp in PARTITIONS:
+        for isolation in LEVELS:
+            client.go_elsewhere(tp)
+            yield from client.poll(tp, -1, isolation=isolation, final=True, again=True)
+        yield from client.look(tp)
+        client.record((yield from inspect_partition(client.ctx, tp, final=True)))
+    yield from client.fetch(GROUP, ACCOUNTS, final=True)
+    yield from client.fetch(WATCHERS, [EVENTS], final=True)
+    client.record((yield from inspect_transactions(client.ctx)))
+
+
+class _NoRestError(Exception):
+    """A world that does not come to rest."""
