@@ -29,6 +29,7 @@ from pyspark_txlog.options import WriteOptions, parse_write_options
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.core.records import StagedPart, TransactionMetadata
+from txlog.core.transactions import TxnVersion, is_repeated
 from txlog.errors import FencedError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class TxlogWriter(DataSourceArrowWriter):
     def _is_repeated(self) -> bool:
         """Whether the coordinator is sure to skip this version: versions of an id only rise."""
         version = self._options.txn_version
-        return version is not None and not self._txn.txn_scope and version <= self._txn.txn_version
+        return version is not None and is_repeated(self._txn, TxnVersion(version=version))
 
     @property
     def _hint(self) -> str:

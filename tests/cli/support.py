@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner
 
-from txlog.cli.main import app
+from txlog.cli.program import app
 
 FAST = {"fsync": "false"}
 """Nobody pulls the plug on a test."""

@@ -62,6 +62,22 @@ def test_create_again(cli: Cli) -> None:
     )
 
 
+def test_what_if_not_exists_compares(cli: Cli) -> None:
+    """What its help says: columns and types, others only if they take null; neither partitions nor settings."""
+    create = ("topics", "create", "orders", "--column", "id:int64")
+    cli(*create, "--column", "note:string")
+    assert "nothing was changed" in cli(*create, "--partitions", 9, "--set", "segment.ms=1", "--if-not-exists").out
+    (found,) = cli("topics", "list", "-o", "json").json
+    assert (found["partitions"], found["config"]) == (1, {})
+    assert "its column 'id' is int64, and int32 was asked for" in cli.fails(
+        "topics", "create", "orders", "--column", "id:int32", "--if-not-exists"
+    )
+    cli("topics", "create", "strict", "--column", "id:int64", "--column", "note:string:not-null")
+    assert "'note' (string not null) was not asked for, and takes no null" in cli.fails(
+        "topics", "create", "strict", "--column", "id:int64", "--if-not-exists"
+    )
+
+
 def test_alter(cli: Cli, store: Store) -> None:
     done = cli("topics", "alter", "orders", "--partitions", 4, "--column", "note:string", "--set", "segment.batches=7")
     assert done.out == "Changed topic 'orders': version 1, 4 partitions, 3 columns, segment.batches=7.\n"

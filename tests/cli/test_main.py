@@ -16,7 +16,7 @@ import typer
 
 import txlog
 from tests.cli.support import Cli, run
-from txlog.cli import main as program
+from txlog.cli import program
 
 HEAVY = ("pyarrow", "numpy", "pandas", "pyspark", "fsspec", "txlog.client", "txlog.storage", "txlog.protocol")
 EXECUTABLE = Path(sys.executable).with_name("txlog")
@@ -52,6 +52,17 @@ def test_every_command_has_help(group: str) -> None:
         help_text = run(group, command, "--help").out
         assert "Store and output" in help_text
         assert "<bool>" not in help_text
+
+
+def test_help_lines_of_groups_name_what_they_can() -> None:
+    text = run("--help").out
+    for group, words in {
+        "topics": ("Create", "list", "describe", "alter", "delete"),
+        "consumer-groups": ("List", "describe", "move", "delete"),
+        "transactions": ("List", "describe", "hanging", "abort", "expire"),
+    }.items():
+        line = " ".join(text.split(f"│ {group} ")[1].split("│ get-offsets")[0].split("│ consumer-groups")[0].split())
+        assert [word for word in words if word not in line] == [], group
 
 
 def test_paragraphs_of_help_are_wrapped_once() -> None:
@@ -210,6 +221,21 @@ def test_a_reader_that_has_enough_is_no_error(cli: Cli) -> None:
     row, status = done.stdout.splitlines()
     assert row.startswith('{"key":null,"value":"000')
     assert status == "141"
+
+
+def test_ctrl_c_while_it_loads_is_no_traceback() -> None:
+    """It comes the moment that the heavy part of the program is imported."""
+    code = (
+        "import os, signal, sys\n"
+        "class Strike:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'txlog.cli.program': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Strike())\n"
+        "from txlog.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_ctrl_c_ends_a_consumer_in_peace(seen: Cli) -> None:

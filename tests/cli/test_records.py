@@ -9,8 +9,12 @@ import msgspec
 import pytest
 
 from tests.cli.support import Cli
+from txlog import client
 from txlog.cli import records
 from txlog.client import Store, TopicPartition
+from txlog.errors import OutcomeUnknownError, TxlogTimeoutError
+from txlog.storage.local import LocalObjectStore
+from txlog.testing.failing_store import FailingStore, Fault
 
 
 def lines(*rows: dict[str, Any]) -> str:
@@ -91,18 +95,77 @@ def test_one_transaction_a_run(cli: Cli, store: Store) -> None:
 def test_a_bad_line_leaves_nothing_of_a_transaction(cli: Cli, store: Store) -> None:
     bad = ALL + lines({"id": "seven"})
     message = cli.fails("produce", "orders", "--transactional-id", "loader", "--batch", 2, stdin=bad)
-    assert message == "line 7: column 'id': expected int64 not null, found \"seven\""
+    assert message.splitlines() == [
+        "line 7: column 'id': expected int64 not null, found \"seven\"",
+        "Dropped: 6 rows before line 7. The transaction of 'loader' was aborted: nothing of it is visible.",
+    ]
     assert cli("consume", "orders", *NOW).rows == []
     assert cli("transactions", "list", "--state", "ONGOING", "-o", "json").json == []
 
 
 def test_a_bad_line_without_a_transaction_says_what_was_written(cli: Cli, store: Store) -> None:
-    message = cli.fails("produce", "orders", "--batch", 2, stdin=ALL + lines({"id": None}))
+    message = cli.fails("produce", "orders", "--batch", 4, stdin=ALL + lines({"id": None}, {"id": 8}))
     assert message.splitlines() == [
         "line 7: column 'id' is not nullable, and its value is missing or null",
-        "6 rows had been written before; with --transactional-id it is all or nothing",
+        "Written: 6 rows before line 7, and nothing from there on. With --transactional-id it is all or nothing.",
     ]
-    assert len(cli("consume", "orders", *NOW).rows) == 6
+    assert cli("consume", "orders", *NOW).rows == ROWS
+    message = cli.fails("produce", "orders", stdin="{\n" + ALL)
+    assert message.splitlines()[1] == "Nothing was written. With --transactional-id it is all or nothing."
+    assert cli("consume", "orders", *NOW).rows == ROWS
+
+
+# -- what a wrapper that repeats by exit status would write twice --------------------------------------------------------
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, cli: Cli, *faults: Fault) -> None:
+    """Has the command line work on a store that fails."""
+    real = client.open
+
+    def broken(url: str, **options: Any) -> Store:
+        return real(url, **options, object_store=FailingStore(LocalObjectStore(str(cli.root), fsync=False), *faults))
+
+    monkeypatch.setattr(client, "open", broken)
+
+
+def test_an_unknown_outcome_without_a_transaction_is_no_case_for_a_retry(
+    cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, cli, Fault(action="fail", match=r"put_if_absent orders/1/.*batch", times=10**6))
+    produce = ("produce", "orders", "--partition", 1, "--property", "delivery.timeout.ms=1500")
+    message = cli.fails(*produce, status=4, stdin=ALL)
+    assert "may have been written" in message
+    assert message.splitlines()[1] == "Written for sure: 0 of 6 rows. With --transactional-id it is all or nothing."
+
+
+@pytest.mark.parametrize(("options", "status"), [((), 4), (("--txn-version", 1), 5)])
+def test_an_unknown_commit_may_be_repeated_only_by_its_version(
+    cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch, options: tuple[str | int, ...], status: int
+) -> None:
+    produce = ("produce", "orders", "--transactional-id", "loader", *options)
+
+    def commit(*_: Any, **__: Any) -> None:
+        real(*_, **__)
+        raise OutcomeUnknownError("nobody knows")
+
+    real = client.Producer.commit_transaction
+    with monkeypatch.context() as patched:
+        patched.setattr(client.Producer, "commit_transaction", commit)
+        assert cli.fails(*produce, status=status, stdin=ALL) == "nobody knows"
+    # It was in: what a wrapper does at status 5 has to leave it at that.
+    if status == 5:
+        assert cli(*produce, stdin=ALL).out.startswith("Skipped: ")
+    assert cli("consume", "orders", *NOW).rows == ROWS
+
+
+def test_a_store_that_fails_before_any_row_was_taken_is_worth_a_retry(
+    cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(*_: Any, **__: Any) -> None:
+        raise TxlogTimeoutError("too much waits")
+
+    monkeypatch.setattr(client.Producer, "send", send)
+    assert cli.fails("produce", "orders", status=5, stdin=ALL) == "too much waits"
 
 
 def test_a_version_that_was_committed_is_skipped(cli: Cli, store: Store) -> None:
@@ -170,6 +233,22 @@ def test_a_group_goes_on_behind_what_was_printed(cli: Cli, store: Store) -> None
     described = cli("consumer-groups", "describe", "audit", "-o", "json").json
     assert described["state"] == "EMPTY"
     assert [(each["partition"], each["lag"]) for each in described["offsets"]] == [(0, 0), (1, 0)]
+
+
+def test_a_consumer_whose_group_was_taken_is_fenced(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("produce", "orders", "--partition", 0, stdin=ALL)
+    encode = records.encode_row
+
+    def with_a_rival(row: Any) -> str:
+        if row["id"] == 3:
+            store.consumer("orders", group_id="audit", enable_auto_commit=False).poll(0)
+        return encode(row)
+
+    monkeypatch.setattr(records, "encode_row", with_a_rival)
+    done = cli("consume", "orders", "--group", "audit", *NOW, status=3)
+    assert "another consumer joined" in done.err
+    described = store.admin().describe_group("audit")
+    assert [each.committed for each in described.offsets if each.committed] == []
 
 
 def test_a_group_passes_over_rows_that_it_does_not_see(cli: Cli, store: Store) -> None:

@@ -126,6 +126,18 @@ def test_numbers_that_are_exact_stay_exact() -> None:
     assert decode('{"id": 9223372036854775807}', fields("id:int64")) == {"id": 2**63 - 1}
 
 
+def test_decimals_keep_the_digits_that_a_float_has_not() -> None:
+    schema = fields("p:decimal(38,2)", "x:float64", "a:list<decimal(38,2)>")
+    row = decode('{"p": 12345678901234567890.12, "x": 0.1, "a": [1E+3, -0.500, 0.000, "7"]}', schema)
+    assert row == {
+        "p": Decimal("12345678901234567890.12"),
+        "x": 0.1,
+        "a": [Decimal(1000), Decimal("-0.5"), Decimal(0), Decimal(7)],
+    }
+    assert type(row["x"]) is float
+    assert conform([row], schema, topic="orders").to_pylist() == [row]
+
+
 def test_a_record_of_kafkas_shape() -> None:
     row = decode('{"key": "k", "value": "v", "headers": [{"key": "h", "value": "x"}]}', KAFKA_FIELDS)
     assert row == {"key": b"k", "value": b"v", "headers": [{"key": "h", "value": b"x"}], "timestamp": None}
@@ -148,6 +160,8 @@ def test_empty_lines_are_passed_over_but_counted() -> None:
             "quantity:int32",
             "line 1: column 'quantitty' is unknown; topic 'orders' has quantity. Did you mean 'quantity'?",
         ),
+        ('{"id": 1, "id": 2}', "id:int64", "line 1: 'id' is there twice in one object"),
+        ('{"id": {"b": 1, "b": 1}}', "id:struct<b int32>", "line 1: 'b' is there twice in one object"),
         ("{}", "id:int64:not-null", "line 1: column 'id' is not nullable, and its value is missing or null"),
         ('{"id": "7"}', "id:int64", "line 1: column 'id': expected int64, found \"7\""),
         ('{"id": 1.0}', "id:int64", "line 1: column 'id': expected int64, found 1.0"),
@@ -158,6 +172,19 @@ def test_empty_lines_are_passed_over_but_counted() -> None:
         ('{"id": "x"}', "id:float64", "line 1: column 'id': expected float64, found \"x\""),
         ('{"id": "x"}', "id:decimal(5,2)", "line 1: column 'id': expected decimal"),
         ('{"id": "NaN"}', "id:decimal(5,2)", "line 1: column 'id': expected decimal"),
+        (
+            '{"id": 1.234}',
+            "id:decimal(9,2)",
+            r"expected decimal\(9,2\) \(at most 2 digits after the point\), found 1.234$",
+        ),
+        ('{"id": "1.234"}', "id:decimal(9,2)", r"\(at most 2 digits after the point\), found \"1.234\""),
+        ('{"id": 12345678}', "id:decimal(9,2)", r"\(at most 7 digits before the point\), found 12345678"),
+        ('{"id": 1e999999999}', "id:decimal(9,2)", r"at most 7 digits before the point"),
+        (
+            '{"id": [0.5, 0.25]}',
+            "id:list<decimal(2,1)>",
+            r"'id.element': .*\(at most 1 digit after the point\), found 0.25",
+        ),
         ('{"id": "31.1.2013"}', "id:date", r"expected date \(as in 2013-01-31\), found \"31.1.2013\""),
         ('{"id": "2013-01-31T05:17"}', "id:timestamp", "with its zone, as in 2013-01-31T05:17:00Z"),
         ('{"id": "2013-01-31T05:17Z"}', "id:timestamp_ntz", "without a zone, as in 2013-01-31T05:17:00"),

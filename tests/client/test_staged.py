@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pytest
 
@@ -22,14 +24,15 @@ from txlog.errors import (
     TxlogTimeoutError,
 )
 from txlog.protocol.context import PartitionView
+from txlog.protocol.transactions import resolve
 from txlog.storage.arrow_schema import conform
 from txlog.testing.failing_store import Fault
 
 
-def staged(store, txn, *ids, partition=0):
+def staged(store, txn, *ids, partition=0, topic="orders"):
     files = StagedFiles(store.runtime, txn.txn)
-    topic = store.runtime.topic("orders")
-    files.add(topic, conform(orders(*ids), topic.schema, topic="orders"), partition)
+    metadata = store.runtime.topic(topic)
+    files.add(metadata, conform(orders(*ids), metadata.schema, topic=topic), partition)
     return files.finish()
 
 
@@ -117,6 +120,82 @@ def test_parts_of_different_schemas_cannot_be_one_batch(world, store):
         txn.commit([*old, *staged(store, txn, 2)])
     txn.abort()
     assert world.read() == []
+
+
+# -- segments ---------------------------------------------------------------------------------------------------------
+
+
+def small_segments(store):
+    """Makes "orders" roll after three batches."""
+    store.alter_topic("orders", config={"segment.batches": 3})
+
+
+def sealed(world):
+    """(sealed segments, batches in the tail) of the first partition."""
+    described = world.open().admin().describe_partition("orders", 0)
+    return len(described.segments), described.tail_batches
+
+
+def test_commits_by_processes_that_never_opened_the_topic_roll_and_seal_as_it_says(world, store):
+    """As Spark does it: one process begins, another one commits and knows nothing but files."""
+    small_segments(store)
+    for number in range(10):
+        begun = StagedTransaction.begin(world.open().runtime, "nightly")
+        parts = staged(store, begun, number)
+        resumed = StagedTransaction.resume(world.open().runtime, begun.txn, drawn=False, attempted=False)
+        resumed.commit(parts)
+    assert sealed(world) == (3, 1)
+    assert world.read() == list(range(10))
+
+
+@pytest.mark.parametrize("finisher", ["init", "expire", "reader"])
+def test_whoever_rolls_a_commit_forward_rolls_its_segments_as_the_topic_says(world, store, finisher):
+    small_segments(store)
+    for number in range(4):
+        outage, dying = world.outage(max_block_ms=300)
+        txn = StagedTransaction.begin(dying.runtime, "nightly")
+        parts = staged(store, txn, number)
+        outage.pattern = "put_if_absent orders/"
+        with pytest.raises(OutcomeUnknownError):
+            txn.commit(parts)
+        other = world.open()
+        if finisher == "init":
+            StagedTransaction.begin(other.runtime, "nightly")
+        elif finisher == "expire":
+            other.admin().expire()
+        else:
+            other.runtime.run(resolve(other.runtime.context(), {}, txn.producer_id))
+    assert sealed(world) == (1, 1)
+    assert world.read() == list(range(4))
+
+
+def test_a_topic_is_looked_up_once_however_many_partitions_and_transactions(world, store):
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    cold = StagedTransaction.resume(world.open().runtime, txn.txn, drawn=False, attempted=False)
+    for expected in (["list", "get"], []):
+        parts = [part for number in range(4) for part in staged(store, cold, number, partition=number)]
+        with world.counting.counting() as cost:
+            cold.commit(parts)
+        assert [verb for verb, path in cost.calls() if re.search(r"^orders/(topic|$)", path)] == expected
+
+
+def test_commit_into_a_deleted_topic_needs_no_settings(world, store):
+    store.create_topic("other", ORDERS)
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    parts = [*staged(store, txn, 1), *staged(store, txn, 2, topic="other")]
+    store.delete_topic("other")
+    cold = StagedTransaction.resume(world.open().runtime, txn.txn, drawn=False, attempted=False)
+    assert cold.commit(parts).txn.state == "COMPLETE_COMMIT"
+    assert world.read() == [1]
+
+
+def test_commit_goes_on_where_the_settings_cannot_be_read(world, store):
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    parts = staged(store, txn, 1)
+    outage, other = world.outage()
+    outage.pattern = r"list orders/$"
+    StagedTransaction.resume(other.runtime, txn.txn, drawn=False, attempted=False).commit(parts)
+    assert world.read() == [1]
 
 
 # -- patience ---------------------------------------------------------------------------------------------------------

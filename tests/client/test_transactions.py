@@ -568,6 +568,41 @@ def test_version_that_was_committed_is_skipped(world, store, staged):
     assert world.ends()[1] == world.ends()[2]
 
 
+@both_kinds
+def test_a_repeated_version_writes_nothing(world, store, staged, caplog):
+    """A job that is started again every night must not leave its whole input behind each time."""
+
+    def run(version=7):
+        with world.open().producer("loader", staged=staged) as producer:
+            with producer.transaction(version) as scope:
+                sent = producer.send("orders", orders(1), partition=0)
+                producer.send_offsets_to_transaction({tp("orders", 1): 3}, "g")
+            return sent.result(20), scope.result.skipped
+
+    run()
+    before = world.ends()
+    with caplog.at_level("INFO"), world.counting.counting() as cost:
+        done, skipped = run()
+    assert skipped
+    assert done.records == 0
+    assert "version 7 was committed before (now 7)" in caplog.text
+    assert (cost.put_if_absent, cost.write_file) == (1, 0), "the init of the new instance, and nothing else"
+    assert world.ends() == before
+    assert store.admin().describe_transaction("loader").state == "EMPTY", "no abort, which would look like a failure"
+
+
+def test_what_was_dropped_as_repeated_cannot_be_committed_as_another_version(world, store):
+    with store.producer("loader") as producer:
+        with producer.transaction(3):
+            producer.send("orders", orders(1), partition=0)
+        producer.begin_transaction(3)
+        producer.send("orders", orders(2), partition=0)
+        with pytest.raises(InvalidRequestError, match=r"rows were dropped; it cannot be committed as .*version=4"):
+            producer.commit_transaction(4)
+        producer.abort_transaction()
+    assert world.read() == [1]
+
+
 def test_empty_transaction_with_a_version_is_remembered(world, store):
     with store.producer("loader") as producer:
         with producer.transaction(7):

@@ -30,7 +30,7 @@ from pyspark_txlog.demo.proof import Proof, prove
 from pyspark_txlog.demo.show import NOISE, Show, SparkMessages
 from tests.cli.support import run
 from tests.spark.conftest import Log
-from txlog.cli.main import app
+from txlog.cli.program import app
 from txlog.client.admin import OffsetInfo
 from txlog.client.store import Store
 from txlog.errors import TxlogError

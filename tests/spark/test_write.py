@@ -21,6 +21,16 @@ def test_a_write_is_one_batch_a_partition_however_many_tasks(log: Log) -> None:
     assert len(log.files()) == 12
 
 
+def test_segments_roll_and_are_sealed_as_the_topic_says(log: Log) -> None:
+    """The process that commits has opened no topic."""
+    log.create(partitions=1, segment_batches="2")
+    for number in range(5):
+        log.write(log.frame(number, 1, tasks=1))
+    found = log.store.admin().describe_partition("orders", 0)
+    assert ([segment.batches for segment in found.segments], found.tail_batches) == ([2, 2], 1)
+    assert log.ids() == list(range(5))
+
+
 def test_a_write_without_id_leaves_no_id_behind(log: Log) -> None:
     log.create()
     log.write(log.frame(0, 10))

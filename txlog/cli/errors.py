@@ -15,6 +15,7 @@ from txlog.cli.documents import ErrorDocument
 from txlog.cli.interrupts import Interrupted
 from txlog.cli.output import OutputFormat, encode_line
 from txlog.errors import (
+    CommitFailedError,
     CorruptLogError,
     FencedError,
     InvalidProducerEpochError,
@@ -24,19 +25,24 @@ from txlog.errors import (
     TxlogError,
 )
 
+_LOOK = 4
+_REPEAT = 5
 _STATUS: tuple[tuple[type[TxlogError], int], ...] = (
     (InvalidRequestError, 2),
     (FencedError, 3),
     # What fenced it was met in a partition before the coordinator could say so; a race, so the status may not depend on it.
     (InvalidProducerEpochError, 3),
-    (CorruptLogError, 4),
-    (RetriableError, 5),
-    (OutcomeUnknownError, 5),
+    # Nobody but a group's member commits under a condition here: another one has the group.
+    (CommitFailedError, 3),
+    (CorruptLogError, _LOOK),
+    (RetriableError, _REPEAT),
+    (OutcomeUnknownError, _REPEAT),
     (TxlogError, 1),
 )
 STATUS_WORDS = (
-    "Exit status: 0 done, 2 the call was wrong, 3 fenced by another instance, 4 stored bytes are damaged, "
-    "5 the same call may succeed later, 1 anything else; 130 ended by Ctrl-C, 143 by SIGTERM."
+    "Exit status: 0 done, 2 the call was wrong, 3 fenced by another instance, 4 stop and look (stored bytes are damaged, "
+    "or a repeated `produce` could write rows twice), 5 the same call may succeed later, 1 anything else; "
+    "130 ended by Ctrl-C, 143 by SIGTERM."
 )
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
@@ -44,14 +50,18 @@ BROKEN_PIPE = 141
 """Likewise, for one whose reader was gone."""
 
 
-def exit_status(error: TxlogError) -> int:
-    """The status of the group that the error belongs to: of the next move."""
-    return next(status for kind, status in _STATUS if isinstance(error, kind))
+def exit_status(error: TxlogError, *, repeatable: bool = True) -> int:
+    """The status of the group that the error belongs to: of the next move.
+
+    A command that is not `repeatable` did what a second run would do again, or may have: that is no case for a retry.
+    """
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    return status if repeatable or status != _REPEAT else _LOOK
 
 
-def report(error: TxlogError, output: OutputFormat) -> int:
+def report(error: TxlogError, output: OutputFormat, *, repeatable: bool = True) -> int:
     """Shows an error on the standard error; its exit status."""
-    status, notes = exit_status(error), _notes(error)
+    status, notes = exit_status(error, repeatable=repeatable), _notes(error)
     if output is OutputFormat.JSON:
         _write_document(error, status)
     else:

@@ -1,174 +1,23 @@
-"""`txlog`: which commands are there?
+"""Where does the program `txlog` begin?
 
-Further ones come from the entry-point group `txlog.commands` (of a typer app, or of a function that typer can turn into
-a command). They are loaded when called, so a missing or broken one harms nobody else, and says so itself.
+Here, and nearly nothing is imported before: what takes its time is, too, when Ctrl-C ends it in peace.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, NoReturn
-
-import typer
-
-from txlog._version import __version__
-from txlog.cli import dump, groups, offsets, records, topics, transactions
-from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
-from txlog.cli.options import Command, Group, root
-from txlog.cli.output import OutputFormat
-from txlog.errors import TxlogError
-
-ENTRY_POINTS = "txlog.commands"
-
-_ORDER = ("topics", "get-offsets", "consumer-groups", "transactions", "produce", "consume", "dump-log")
-_MANAGE = "Topics and state"
-_MORE = "More commands"
-
-# typer carries a copy of click in newer versions; the common ancestor of its errors has the same name in both.
-_USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-
-
-class _Root(Group):
-    """Shows errors, and finds the commands of other packages."""
-
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
-        """Runs a command line and raises SystemExit with its status; without `standalone_mode` errors are raised."""
-
-        def run() -> Any:
-            # By position: `super()` takes the same, and mypy cannot see that `extra` has none of it.
-            return super(_Root, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
-
-        return run() if not standalone_mode else sys.exit(_status(run))
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        own = super().list_commands(ctx)
-        # typer puts commands before groups of commands.
-        own.sort(key=_ORDER.index)
-        return [*own, *sorted(set(_entry_points()) - set(own))]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
-        point = _entry_points().get(cmd_name)
-        return None if point is None else _Lazy(point)
-
-
-class _Lazy(Command):
-    """A command of another package, which is not imported before it is called."""
-
-    def __init__(self, point: EntryPoint) -> None:
-        super().__init__(name=point.name, help=f"From the package {_package(point)}.", rich_help_panel=_MORE)
-        self._point = point
-
-    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        return self._load().make_context(info_name, args, parent=parent, **extra)
-
-    def _load(self) -> Any:
-        point = self._point
-        try:
-            found = point.load()
-        except Exception as error:
-            raise TxlogError(
-                f"the command {point.name!r} belongs to the package {_package(point)} and cannot be loaded from {point.value}: "
-                f"{type(error).__name__}: {error}{_missing_extra(point, error)}"
-            ) from error
-        if isinstance(found, typer.Typer):
-            return typer.main.get_command(found)
-        single = typer.Typer(add_completion=False, rich_markup_mode=app.rich_markup_mode)
-        single.command(point.name)(found)
-        return typer.main.get_command(single)
-
-
-app = typer.Typer(
-    cls=_Root,
-    name="txlog",
-    help="Kafka's exactly-once transactions as a storage format: look into a store, and act on it.",
-    epilog=STATUS_WORDS,
-    no_args_is_help=True,
-    add_completion=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-    # Tracebacks are for bugs, and then whole; never with the values of variables, which may be credentials.
-    pretty_exceptions_enable=False,
-)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"txlog {__version__}")
-        raise typer.Exit
-
-
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", metavar="", is_eager=True, callback=_show_version, help="Show the version and exit."),
-    ] = False,
-) -> None: ...
-
-
-root(app, _root)
-app.add_typer(topics.app, rich_help_panel=_MANAGE)
-offsets.register(app, panel=_MANAGE)
-app.add_typer(groups.app, rich_help_panel=_MANAGE)
-app.add_typer(transactions.app, rich_help_panel=_MANAGE)
-records.register(app, panel="Records")
-dump.register(app, panel="Inspect")
+from typing import NoReturn
 
 
 def main() -> NoReturn:
     """The program `txlog`."""
-    typer.main.get_command(app).main(prog_name="txlog")
-    raise AssertionError("a command line ends with SystemExit")
-
-
-def _status(run: Callable[[], Any]) -> int:
-    """Runs a command line, and shows what it fails with."""
     try:
-        result = run()
-        sys.stdout.flush()
-    except TxlogError as error:
-        return report(error, OutputFormat.TEXT)
-    except _USAGE_ERROR as error:
-        return _report_usage(error)
-    except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
-    except BrokenPipeError:
-        return reader_is_gone()
-    return result if isinstance(result, int) else 0
+        from txlog.cli.program import run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell says it; txlog.cli.errors is not to be had yet
 
 
-def _entry_points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-
-
-def _missing_extra(point: EntryPoint, error: Exception) -> str:
-    """Commands of our own distribution fail to load where an extra was left out."""
-    if _package(point) != "pyspark-txlog" or not isinstance(error, ModuleNotFoundError):
-        return ""
-    return f". An extra is not installed: pip install 'pyspark-txlog[spark,{point.name}]'"
-
-
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else point.module.partition(".")[0]
-
-
-def _report_usage(error: Any) -> int:
-    context = getattr(error, "ctx", None)
-    message = error.format_message()
-    if type(error).__name__ == "NoArgsIsHelpError":
-        # Help was asked for by saying nothing; typer has printed it already, unless rich is off.
-        typer.echo(message, err=True, nl=bool(message))
-    else:
-        complain(message, *([f"Try '{context.command_path} --help'."] if context is not None else []))
-    return int(error.exit_code)
+if __name__ == "__main__":
+    main()

@@ -113,6 +113,8 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.out = Output(settings.output)
+        self.repeatable = True
+        """Whether the same command line may be run again after it failed; a command that adds rows says when not."""
         self._store: Store | None = None
         self._admin: Admin | None = None
 
@@ -195,11 +197,12 @@ def command(
     def register(function: Callable[..., None]) -> Callable[..., None]:
         def run(ctx: typer.Context, **given: Any) -> None:
             settings = settings_of(ctx).overlaid(**{option: given.pop(option) for option in _SHARED})
+            session = Session(settings)
             try:
-                with Session(settings) as session:
+                with session:
                     function(session, **given)
             except TxlogError as error:
-                raise typer.Exit(report(error, settings.output)) from error
+                raise typer.Exit(report(error, settings.output, repeatable=session.repeatable)) from error
             except Interrupted as error:
                 raise typer.Exit(report_interrupt(error, settings.output)) from error
             except BrokenPipeError as error:

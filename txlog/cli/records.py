@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ from txlog.cli.rows import decode_rows, encode_row
 from txlog.clock import Clock
 from txlog.core.names import TopicPartition
 from txlog.core.words import count_text, duration_text
-from txlog.errors import InvalidRequestError, TxlogError
+from txlog.errors import InvalidRequestError, OutcomeUnknownError, SchemaMismatchError, TxlogError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,8 +95,8 @@ def produce(
 
     A member a column; binary as text or {"base64": "…"}, dates, timestamps and decimals as text.
 
-    Rows are sent after a second at the latest. Ctrl-C and SIGTERM end the input: what was read is written, but a
-    transaction is aborted.
+    Rows are sent after a second at the latest. A line that is no row ends the input with an error, and Ctrl-C and SIGTERM
+    end it too: what was read before is written, but a transaction is aborted.
     """
     name = one_of(topic, topic_option, "topic")
     if batch < 1:
@@ -127,15 +127,15 @@ def produce(
                     with producer.transaction(version=txn_version) as transaction:
                         feed.run(producer, soon=False)
                         interrupts.check()
+                    feed.committed = True
                     skipped = transaction.result is not None and transaction.result.skipped
         except TxlogError as error:
-            if transactional_id is None and feed.tally.written():
-                error.add_note(
-                    f"{count_text(feed.tally.written(), 'row')} had been written before; with --transactional-id it is all or nothing"
-                )
+            session.repeatable = _repeatable(error, transactional_id, txn_version, feed)
+            _say_what_became(error, transactional_id, feed)
             raise
         except Interrupted as interrupt:
             raise _aborted(interrupt, transactional_id, feed.rows) from interrupt
+    session.repeatable = txn_version is not None or not feed.rows
     document = ProduceDocument(
         topic=name,
         records=0 if skipped else feed.tally.written(),
@@ -149,6 +149,34 @@ def produce(
         raise Interrupted(
             interrupts.received,
             f"Ended by {interrupts.received.name}: {count_text(document.records, 'row')} written, {lost}.",
+        )
+
+
+def _repeatable(error: TxlogError, transactional_id: str | None, txn_version: int | None, feed: _Feed) -> bool:
+    """Whether a second run with the same rows would not write rows twice."""
+    if transactional_id is None:
+        return not feed.rows  # what was handed over may be in, whatever became of the rest
+    # Numbered, it would be skipped.
+    return txn_version is not None or not (feed.committed or isinstance(error, OutcomeUnknownError))
+
+
+def _say_what_became(error: TxlogError, transactional_id: str | None, feed: _Feed) -> None:
+    """Notes beside an error what became of the rows that were read before it."""
+    before = f"{count_text(feed.rows, 'row')} before {feed.bad_line}" if feed.bad_line else count_text(feed.rows, "row")
+    if transactional_id is None:
+        written = feed.tally.written()
+        if feed.bad_line and not feed.rows:
+            said = "Nothing was written"
+        elif feed.bad_line and written == feed.rows:
+            said = f"Written: {before}, and nothing from there on"
+        elif feed.rows:
+            said = f"Written for sure: {written} of {before}"
+        else:
+            return
+        error.add_note(f"{said}. With --transactional-id it is all or nothing.")
+    elif feed.bad_line and not getattr(error, "__notes__", ()):
+        error.add_note(
+            f"Dropped: {before}. The transaction of {transactional_id!r} was aborted: nothing of it is visible."
         )
 
 
@@ -175,7 +203,11 @@ class _Feed:
 
     def __init__(self, lines: Lines, topic: TopicDescription, *, key: list[str] | None, partition: int | None) -> None:
         self.rows = 0
-        """How many were handed over."""
+        """How many were handed over; of a transaction, how many were read."""
+        self.bad_line = ""
+        """The line that was no row, if there was one."""
+        self.committed = False
+        """Whether the transaction of the rows is."""
         self.tally = _Tally()
         self._lines = lines
         self._topic = topic
@@ -186,14 +218,28 @@ class _Feed:
         """All there are. `soon` has them written wherever the input pauses, so that they are seen, and errors too."""
         first = 1
         for chunk in self._lines:
-            rows = list(decode_rows(chunk, self._topic.fields, self._topic.name, first=first))
+            rows, bad = self._decode(chunk, first)
             first += len(chunk)
-            if rows:
-                self.rows += len(rows)
+            # Rows before a bad line are written as any; those of a transaction would be aborted with it.
+            if rows and (soon or bad is None):
                 self.tally.add(producer.send(self._topic.name, rows, key=self._key, partition=self._partition))
-            if soon and len(chunk) < self._lines.chunk:
+            self.rows += len(rows)
+            if soon and (bad is not None or len(chunk) < self._lines.chunk):
                 producer.flush()
+            if bad is not None:
+                raise bad
         producer.flush()
+
+    def _decode(self, lines: list[bytes], first: int) -> tuple[list[dict[str, Any]], SchemaMismatchError | None]:
+        """The rows of lines, as far as they are rows; and why no further."""
+        rows: list[dict[str, Any]] = []
+        try:
+            for row in decode_rows(lines, self._topic.fields, self._topic.name, first=first):
+                rows.append(row)  # noqa: PERF402 - those before the bad one are wanted
+        except SchemaMismatchError as error:
+            self.bad_line = str(error).partition(":")[0]
+            return rows, error
+        return rows, None
 
 
 class _Tally:

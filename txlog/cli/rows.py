@@ -11,7 +11,9 @@ import base64
 import binascii
 import datetime
 import decimal
+import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,9 +22,11 @@ import msgspec
 from txlog.config import nearest
 from txlog.core.records import SchemaField
 from txlog.core.schema import describe, parse_decimal
+from txlog.core.words import count_text
 from txlog.errors import SchemaMismatchError
 
 _BASE64 = "base64"
+_MEMBER = re.compile(rb'"\s*:')
 _NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
@@ -81,24 +85,41 @@ def decode_rows(
     Raises SchemaMismatchError naming the line and the column, the expected and the found.
     """
     known = {field.name: field for field in fields}
+    decode = _DECODER.decode if not any(map(_has_decimals, fields)) else _SPELLING_DECODER.decode
     for number, line in enumerate(lines, first):
         if not line.strip():
             continue
         where = f"line {number}"
         try:
-            given = msgspec.json.decode(line)
+            given = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SchemaMismatchError(f"{where}: not JSON: {error}") from None
         if not isinstance(given, dict):
             raise SchemaMismatchError(
                 f"{where}: expected a JSON object with the columns of topic {topic!r}, found {_shown(given)}"
             )
+        _check_members(line, given, where)
         for name in given:
             if name not in known:
                 raise SchemaMismatchError(
                     f"{where}: column {name!r} is unknown; topic {topic!r} has {', '.join(known)}.{nearest(name, known)}"
                 )
         yield {name: _value(given.get(name), field, name, where) for name, field in known.items()}
+
+
+def _check_members(line: bytes, given: dict[str, Any], where: str) -> None:
+    """Raises SchemaMismatchError where an object has two members of one name, of which one would be lost."""
+    # No line has more members than this finds: most need no second look, which is the slow one.
+    if len(_MEMBER.findall(line)) == len(given):
+        return
+
+    def members(pairs: list[tuple[str, Any]]) -> None:
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            twice = next(name for number, name in enumerate(names) if name in names[:number])
+            raise SchemaMismatchError(f"{where}: {twice!r} is there twice in one object")
+
+    json.loads(line, object_pairs_hook=members, parse_int=str, parse_float=str)
 
 
 def _value(given: Any, field: SchemaField, path: str, where: str) -> Any:
@@ -111,8 +132,8 @@ def _value(given: Any, field: SchemaField, path: str, where: str) -> Any:
     try:
         if field.type in _INTEGER_BITS:
             return _integer(given, _INTEGER_BITS[field.type])
-        if parse_decimal(field.type) is not None:
-            return _decimal(given)
+        if (size := parse_decimal(field.type)) is not None:
+            return _decimal(given, *size)
         return _SCALARS[field.type](given)
     except (ValueError, TypeError, KeyError, OverflowError, decimal.InvalidOperation) as error:
         raise _mismatch(given, field, path, where, str(error) if isinstance(error, _WrongFormError) else "") from None
@@ -128,7 +149,7 @@ def _mismatch(given: Any, field: SchemaField, path: str, where: str, needs: str 
 
 
 def _shown(given: Any) -> str:
-    text = msgspec.json.encode(given).decode()
+    text = msgspec.json.encode(given, enc_hook=_as_spelled).decode()
     return text if len(text) <= 100 else text[:99] + "…"
 
 
@@ -145,17 +166,50 @@ def _float(given: Any) -> float:
         return _NOT_NUMBERS[given]
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError
-    return float(given)
+    found = float(given)
+    if math.isinf(found):
+        raise OverflowError
+    return found
 
 
-def _decimal(given: Any) -> decimal.Decimal:
+class _Spelled(float):
+    """A number with a fraction, and how the line spells it: a decimal may have more digits than a float."""
+
+    spelling: str
+
+    @classmethod
+    def of(cls, spelling: str) -> _Spelled:
+        found = cls(spelling)
+        found.spelling = spelling
+        return found
+
+
+def _as_spelled(given: Any) -> msgspec.Raw:
+    if not isinstance(given, _Spelled):
+        raise NotImplementedError
+    return msgspec.Raw(given.spelling.encode())
+
+
+def _has_decimals(field: SchemaField) -> bool:
+    return parse_decimal(field.type) is not None or any(map(_has_decimals, field.fields))
+
+
+def _decimal(given: Any, precision: int, scale: int) -> decimal.Decimal:
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise TypeError
-    # A float's shortest text is what the line said.
-    found = decimal.Decimal(given if isinstance(given, int) else str(given))
+    found = decimal.Decimal(given.spelling if isinstance(given, _Spelled) else given)
     if not found.is_finite():
         raise ValueError
-    return found
+    _, digits, exponent = found.as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    assert isinstance(exponent, int)
+    # Trailing zeros are no digits that could be lost.
+    exponent += len(digits) - len(text)
+    if text and exponent < -scale:
+        raise _WrongFormError(f"at most {count_text(scale, 'digit')} after the point")
+    if text and len(text) + exponent > precision - scale:
+        raise _WrongFormError(f"at most {count_text(precision - scale, 'digit')} before the point")
+    return found if text else decimal.Decimal(0)
 
 
 def _bool(given: Any) -> bool:
@@ -232,6 +286,9 @@ def _map(given: Any, field: SchemaField, path: str, where: str) -> list[tuple[An
     return [(_value(k, key, f"{path}.key", where), _value(v, item, f"{path}.value", where)) for k, v in pairs]
 
 
+_DECODER = msgspec.json.Decoder()
+_SPELLING_DECODER = msgspec.json.Decoder(float_hook=_Spelled.of)
+"""Slower; where there are decimals."""
 _SCALARS: dict[str, Callable[[Any], Any]] = {
     "bool": _bool,
     "float32": _float,

@@ -65,7 +65,12 @@ def create(
     settings: _Set = None,
     if_not_exists: Annotated[
         bool,
-        typer.Option("--if-not-exists", metavar="", help="Do nothing if the topic exists already, with these columns."),
+        typer.Option(
+            "--if-not-exists",
+            metavar="",
+            help="Do nothing if the topic exists already and has these columns, with these types; more only if they take null. "
+            "Partitions and settings are not compared.",
+        ),
     ] = False,
 ) -> None:
     """Create a topic, and the store itself if the location is empty.

@@ -15,7 +15,7 @@ from txlog.errors import InvalidRequestError
 if TYPE_CHECKING:
     from txlog.client.admin import TransactionDescription
 
-app = group("transactions", "List, describe, abort and expire transactions.")
+app = group("transactions", "List and describe transactions, find hanging ones, abort and expire them.")
 
 _Id = Annotated[str | None, typer.Argument(metavar="ID", help="The transactional.id.", show_default=False)]
 _IdOption = Annotated[str | None, typer.Option("--transactional-id", hidden=True)]

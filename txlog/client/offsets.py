@@ -28,6 +28,8 @@ from txlog.protocol.read import IsolationLevel, end_offset, offset_for_timestamp
 EARLIEST = -2
 LATEST = -1
 
+_SPARK_OPTIONS = ("starting", "ending")
+
 Kind: TypeAlias = Literal["earliest", "latest", "committed", "offsets", "timestamp", "timestamps"]
 Missing: TypeAlias = Literal["earliest", "latest", "none"]
 
@@ -194,9 +196,14 @@ def check_range(view: PartitionView, offset: int, option: str, *, clamp: bool = 
         return offset
     if clamp:
         return min(max(offset, low), high)
+    # Spark's reads name Spark's options, and have a way on; nobody else has.
+    way_on = (
+        " or 'earliest', or let the read go on from the nearer end: failOnDataLoss=false"
+        if option.startswith(_SPARK_OPTIONS)
+        else ""
+    )
     raise OffsetOutOfRangeError(
-        f"{view.topic_partition}: {option} asks for offset {offset}, but the log holds {low} to {high}. Choose an offset in that range or "
-        "'earliest', or let the read go on from the nearer end: failOnDataLoss=false (Spark), auto.offset.reset (consumer)"
+        f"{view.topic_partition}: {option} asks for offset {offset}, but the log holds {low} to {high}. Choose an offset in that range{way_on}"
     )
 
 

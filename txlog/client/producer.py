@@ -7,6 +7,7 @@ commit). See PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transact
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -38,7 +39,7 @@ from txlog.config import Layer
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart, TopicMetadata
-from txlog.core.transactions import TxnVersion
+from txlog.core.transactions import TxnVersion, is_repeated
 from txlog.core.words import count_text
 from txlog.errors import (
     AbortableError,
@@ -54,6 +55,8 @@ from txlog.errors import (
 )
 from txlog.protocol.transactions import EndResult
 from txlog.storage.arrow_schema import conform
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -94,6 +97,8 @@ class Producer:
         self._first_error: BaseException | None = None
         """Without transactions: the first failed send since the last flush, which must not go unseen."""
         self._version: TxnVersion | None = None
+        self._repeats = False
+        """Whether the open transaction is sure to be skipped, so that nothing of it needs to be written."""
         self._offsets: list[GroupOffsets] = []
         self._closed = False
         unclosed.watch(self)
@@ -151,7 +156,8 @@ class Producer:
         `partition` names one; else `key` (columns) or the topic's `key.columns` spread the rows by Kafka's hash; else
         all go to one partition. The rows of one send and partition are never split between batches.
 
-        Rows linger for others (`linger.ms`) until somebody waits for their future, flushes or commits. Raises, with
+        Rows linger for others (`linger.ms`) until somebody waits for their future, flushes or commits. In a transaction
+        whose version was committed before they are checked and dropped: the future tells of no record. Raises, with
         nothing sent: SchemaMismatchError (which column, expected, found), UnknownTopicOrPartitionError,
         IllegalStateError, TxlogTimeoutError (too much waits already); in a transaction that failed, its error again.
         """
@@ -166,6 +172,8 @@ class Producer:
                 raise
             metadata = newest
             parts = self._split(metadata, data, key, partition)
+        if self._repeats:
+            parts = []
         self._runtime.ensure_writable()
         deadline_ms = self._deadline_ms()
         with self._lock:
@@ -197,7 +205,8 @@ class Producer:
     def flush(self) -> None:
         """Sends what waits and returns when all of it is in, and full segments are sealed.
 
-        Raises the first error since the last flush, if any.
+        Raises the first error since the last flush, if any, once: rows that failed are not sent again by another flush
+        (without transactions; each send's future tells of its own rows).
         """
         self._check_process()
         if self.transactional_id is not None:
@@ -232,12 +241,15 @@ class Producer:
             self._state.move("READY")
 
     def begin_transaction(self, version: int | TxnVersion | None = None) -> None:
-        """Opens a transaction; nothing is written before its first rows. `version` as in `commit_transaction`.
+        """Opens a transaction; nothing is written before its first rows. `version` as in `commit_transaction`; given
+        here, one that was committed before is known at once, and nothing of the transaction is written.
 
         Raises IllegalStateError; after a fatal error that error again.
         """
         self._check_transactional("begin_transaction")
-        self._version = txn_version(version)
+        self._version = wanted = txn_version(version)
+        coordinator = self._sender.coordinator
+        self._repeats = wanted is not None and coordinator is not None and is_repeated(coordinator.txn, wanted)
         self._offsets = []
         with self._lock:
             self._sender.new_transaction()
@@ -262,7 +274,7 @@ class Producer:
         """
         self._check_transactional("send_offsets_to_transaction")
         sent = self._group_offsets(offsets, group, expected)
-        if not sent.offsets:
+        if not sent.offsets or self._repeats:
             return
         if self._config.staged:
             self._offsets.append(sent)
@@ -280,7 +292,7 @@ class Producer:
         """Commits; returns when every row and offset is visible to read_committed.
 
         `version` numbers the transaction: one that is not above the id's last committed version is not committed, its
-        rows never show, and the result says `skipped` (PROTOCOL.md, "Transaction versions"). An empty transaction without a
+        rows never show, and the result says `skipped` (so does the log, at INFO) (PROTOCOL.md, "Transaction versions"). An empty transaction without a
         version writes nothing.
 
         Raises what a send failed with (then only `abort_transaction` helps), ProducerFencedError, InvalidTxnStateError
@@ -289,7 +301,7 @@ class Producer:
         """
         self._check_transactional("commit_transaction")
         if version is not None and self._state.state == "IN_TRANSACTION":
-            self._version = txn_version(version)
+            self._set_version(txn_version(version))
         coordinator, wanted = self._coordinator(), self._version
         if self._state.state == "IN_TRANSACTION":
             with self._lock:
@@ -313,7 +325,22 @@ class Producer:
         with self._lock:
             self._state.move("READY")
             self._sender.new_transaction()
+        if result.skipped and wanted is not None:
+            _LOG.info(
+                "%s: version %d was committed before (now %d): this transaction was skipped, nothing of it is visible",
+                self._who,
+                wanted.version,
+                result.txn.txn_version,
+            )
         return result
+
+    def _set_version(self, version: TxnVersion | None) -> None:
+        if self._repeats and version != self._version:
+            raise InvalidRequestError(
+                f"{self._who}: the transaction was begun as {self._version}, which had been committed, so its rows were dropped; it cannot be "
+                f"committed as {version}. Abort, and begin one with that version"
+            )
+        self._version = version
 
     def abort_transaction(self) -> None:
         """Gives the transaction up: rows that wait are not sent, those that were written never show.

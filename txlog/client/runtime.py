@@ -19,7 +19,7 @@ from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata
-from txlog.errors import NotAStoreError, SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.errors import NotAStoreError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import Context
 from txlog.storage.driver import Driver
@@ -111,10 +111,11 @@ class Runtime:
         return self.driver.run(program)
 
     def context(self, *, retry_backoff_ms: int | None = None, retry_backoff_max_ms: int | None = None) -> Context:
-        """What protocol calls need; roll policies are those of the topics seen so far."""
+        """What protocol calls need; roll policies are those of the topics seen so far, others are looked up where they are needed."""
         return Context(
             constants=self.constants,
             roll=self._rolls,
+            find_roll=self._find_roll,
             retry_backoff_ms=self._client.retry_backoff_ms if retry_backoff_ms is None else retry_backoff_ms,
             retry_backoff_max_ms=(
                 self._client.retry_backoff_max_ms if retry_backoff_max_ms is None else retry_backoff_max_ms
@@ -212,6 +213,26 @@ class Runtime:
     def close(self) -> None:
         """Ends the helper threads; idempotent."""
         self.driver.close()
+
+    def _find_roll(self, topic: str) -> Program[RollPolicy]:
+        """The roll policy of a topic, once looked up remembered; the default if it cannot be told.
+
+        Asked for once a transaction is decided: that must not fail for want of a setting. A deleted topic's last hold.
+        """
+        known = self._rolls.get(topic)
+        if known is not None:
+            return known
+        try:
+            metadata = yield from topic_protocol.find_topic(topic)
+            if metadata is None:
+                return RollPolicy()
+            roll = self.settings.roll_policy(metadata)
+        except TxlogError:
+            return RollPolicy()
+        with self._lock:
+            # What `remember_topic` may have put there meanwhile is at least as new.
+            self._rolls = {topic: roll, **self._rolls}
+        return roll
 
     def _patiently(self, what: str, program: Callable[[], Program[T]]) -> T:
         """The result of a call that may be repeated at will."""

@@ -380,6 +380,11 @@ def _who(txn: TransactionMetadata) -> str:
     return f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch})"
 
 
+def is_repeated(current: TransactionMetadata, version: TxnVersion) -> bool:
+    """Whether a transaction with `version` is sure to be skipped, whatever happens yet: versions of an id only rise."""
+    return current.txn_scope == version.scope and version.version <= current.txn_version
+
+
 def _check_version(current: TransactionMetadata, version: TxnVersion) -> Skipped | Refused | None:
     if current.txn_version < 0:
         return None
@@ -391,4 +396,4 @@ def _check_version(current: TransactionMetadata, version: TxnVersion) -> Skipped
                 f"this one with `txlog transactions expire --transactional-id {current.transactional_id} --force`"
             )
         )
-    return Skipped(current) if version.version <= current.txn_version else None
+    return Skipped(current) if is_repeated(current, version) else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from txlog.core.append_rules import RollPolicy
+from txlog.core.effects import Program
 from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
 from txlog.core.records import StoreConstants
 from txlog.core.state import PartitionState, StoredRecord, replay
@@ -19,6 +20,8 @@ class Context:
     constants: StoreConstants = field(default_factory=StoreConstants)
     roll: Mapping[str, RollPolicy] = field(default_factory=dict)
     """When segments of each user's topic are full, where it is known; a view of an older configuration is legal."""
+    find_roll: Callable[[str], Program[RollPolicy]] | None = None
+    """Looks up the policy of a topic that is not in `roll`. It raises no TxlogError: any policy is legal."""
     internal_roll: RollPolicy = field(default_factory=RollPolicy)
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000

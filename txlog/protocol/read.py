@@ -201,10 +201,14 @@ def _check_range(view: PartitionView, start: int) -> None:
     state = view.state
     if state.log_start_offset <= start <= state.next_offset:
         return
+    why = (
+        "It lies below the log start, where rows were removed"
+        if start < state.log_start_offset
+        else "It lies beyond the log end"
+    )
     raise OffsetOutOfRangeError(
-        f"{view.topic_partition}: offset {start} is out of range, the log holds {state.log_start_offset} to {state.next_offset}. "
-        "Rows below the log start were removed by retention: start from 'earliest', or set failOnDataLoss=false (Spark) or "
-        "auto.offset.reset=earliest (consumer) to go on from there"
+        f"{view.topic_partition}: offset {start} is out of range, the log holds {state.log_start_offset} to {state.next_offset}. {why}: "
+        "choose an offset in that range (the end waits for the next row), or have auto.offset.reset (earliest, latest) choose one"
     )
 
 

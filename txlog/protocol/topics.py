@@ -121,10 +121,30 @@ def describe_topic(topic: str) -> Program[TopicMetadata]:
     InvalidTopicError if no topic can have that name; CorruptRecordError or MissingObjectError naming the object.
     """
     names.check_topic_name(topic)
-    metadata = yield from _latest(topic)
+    metadata = yield from find_topic(topic)
     if metadata is None or metadata.deleted:
         raise (yield from _unknown_topic(topic, metadata))
     return metadata
+
+
+def find_topic(topic: str) -> Program[TopicMetadata | None]:
+    """The newest version of a topic's metadata, also one that says `deleted`; None if there never was such a topic.
+
+    One LIST and one GET. Raises CorruptRecordError or MissingObjectError naming the object.
+    """
+    # Partitions and staged files sort before `topic.`, so the LIST sees versions only.
+    listed = yield List(f"{topic}/", start_after="topic.")
+    numbers = [number for name in listed if (number := names.parse_topic_metadata_name(name)) is not None]
+    if not numbers:
+        return None
+    number = max(numbers)
+    path = names.topic_metadata_path(topic, number)
+    data = yield Get(path)
+    if data is None:
+        raise MissingObjectError(
+            f"{path}: was listed and is gone, but versions of topics are never removed; look at it with `txlog dump-log`"
+        )
+    return _decode(data, topic, number)
 
 
 def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:
@@ -148,7 +168,7 @@ def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:
 def list_topics(*, deleted: bool = False) -> Program[tuple[TopicMetadata, ...]]:
     """Newest metadata of all topics, by name; `deleted` ones too, if asked for: one LIST, and two requests a topic."""
     topics = yield from _topic_names()
-    found = yield Gather(tuple(_latest(topic) for topic in topics))
+    found = yield Gather(tuple(find_topic(topic) for topic in topics))
     return tuple(metadata for metadata in found if metadata is not None and (deleted or not metadata.deleted))
 
 
@@ -180,7 +200,7 @@ def create_topic(
     checked = _check_config(topic, config or {}, wanted)
     topic_id = yield NewId()
     for _ in range(ctx.max_races):
-        old = yield from _latest(topic)
+        old = yield from find_topic(topic)
         number, schema = 0, wanted
         if old is not None:
             if not old.deleted:
@@ -254,7 +274,7 @@ def delete_topic(ctx: Context, topic: str, *, append_log_start: AppendLogStart) 
     """
     names.check_topic_name(topic)
     for _ in range(ctx.max_races):
-        current = yield from _latest(topic)
+        current = yield from find_topic(topic)
         if current is None:
             raise (yield from _unknown_topic(topic, None))
         if current.deleted:
@@ -280,22 +300,6 @@ def finish_deletion(metadata: TopicMetadata, append_log_start: AppendLogStart) -
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
-
-
-def _latest(topic: str) -> Program[TopicMetadata | None]:
-    # Partitions and staged files sort before `topic.`, so the LIST sees versions only.
-    listed = yield List(f"{topic}/", start_after="topic.")
-    numbers = [number for name in listed if (number := names.parse_topic_metadata_name(name)) is not None]
-    if not numbers:
-        return None
-    number = max(numbers)
-    path = names.topic_metadata_path(topic, number)
-    data = yield Get(path)
-    if data is None:
-        raise MissingObjectError(
-            f"{path}: was listed and is gone, but versions of topics are never removed; look at it with `txlog dump-log`"
-        )
-    return _decode(data, topic, number)
 
 
 def _decode(data: bytes, topic: str, number: int) -> TopicMetadata:

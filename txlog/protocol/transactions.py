@@ -7,14 +7,14 @@ No process owns a coordinator partition: whoever comes next finishes what a dead
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from txlog.core import envelope, names
 from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, next_control, next_marker
 from txlog.core.effects import Gather, Get, NewId, Now, Program
-from txlog.core.names import TopicPartition
+from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
     CommitRecord,
@@ -251,6 +251,7 @@ def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program
     staged = yield from _staged_parts(ctx, txn)
     parts = {part.topic_partition: part for part in staged} if commit else {}
     tps = sorted({*txn.partitions, *parts})
+    ctx = yield from _with_rolls(ctx, tps)
 
     def marker(tp: TopicPartition) -> Program[PartitionView]:
         part = parts.get(tp)
@@ -432,6 +433,17 @@ def _roll_forward_current(ctx: Context, views: Views, transactional_id: str) -> 
     if row is not None and row.value.state in PREPARED:
         views, _ = yield from roll_forward(ctx, views, row)
     return views
+
+
+def _with_rolls(ctx: Context, tps: Iterable[TopicPartition]) -> Program[Context]:
+    """`ctx` with the roll policies of all topics of `tps`: who ends a transaction need not have opened any of them."""
+    if ctx.find_roll is None:
+        return ctx
+    unknown = sorted({tp.topic for tp in tps} - INTERNAL_TOPICS - set(ctx.roll))
+    if not unknown:
+        return ctx
+    found = yield Gather(tuple(ctx.find_roll(topic) for topic in unknown))
+    return replace(ctx, roll={**ctx.roll, **dict(zip(unknown, found, strict=True))})
 
 
 def _checked_parts(txn: TransactionMetadata, staged: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
