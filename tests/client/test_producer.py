@@ -15,6 +15,7 @@ from txlog.errors import (
     InvalidRequestError,
     OutcomeUnknownError,
     SchemaMismatchError,
+    TxlogError,
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
 )
@@ -447,3 +448,37 @@ def test_local_directory(tmp_path):
         assert [row["id"] for row in rows_of(consumer)] == [0, 1, 2, *range(10, 5010)]
     names = {path.suffix for path in root.rglob("*") if path.is_file()}
     assert {".batch", ".index", ".snapshot", ".parquet", ".json"} <= names
+
+
+# -- the thread -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transactional_id", [None, "loader"])
+def test_nothing_waits_for_a_thread_that_has_ended(store, monkeypatch, transactional_id):
+    producer = store.producer(transactional_id)
+    if transactional_id is not None:
+        producer.init_transactions()
+        producer.begin_transaction()
+
+    def broken(batches):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(producer._sender, "_send", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        producer.send("orders", orders(1), partition=0).result(20)
+    with pytest.raises(TxlogError, match="a bug"):
+        producer.send("orders", orders(2), partition=0)
+
+
+def test_what_goes_wrong_after_the_rows_are_in_does_not_end_the_thread(world, store, monkeypatch, caplog):
+    producer = store.producer()
+
+    def broken(partitions, own):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(producer._session, "end_overdue", broken)
+    for number in range(3):
+        assert producer.send("orders", orders(number), partition=0).result(20).base_offset == number
+    producer.close()
+    assert world.read() == [0, 1, 2]
+    assert "the rows are in" in caplog.text

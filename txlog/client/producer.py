@@ -567,6 +567,7 @@ class Producer:
         if self.transactional_id is not None:
             with self._lock:
                 self._state.check("send")
+                self._check_fatal()
             return
         if self._closed:
             self._refuse_closed("send")
@@ -576,6 +577,8 @@ class Producer:
         raise IllegalStateError(f"{self._who}: {call}() on a closed producer; make a new one")
 
     def _check_fatal(self) -> None:
+        if self._sender.dead is not None:
+            raise again(self._sender.dead)
         if self._state.state == "FATAL_ERROR" and self._state.error is not None:
             raise again(self._state.error)
 

@@ -7,6 +7,7 @@ futures of the batch, and in the producer's state. See kafka-semantics 4.9, case
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ MAX_BUFFER_BYTES = 256 * 2**20
 """Rows that may wait to be sent; a send beyond that waits for them."""
 STAGED_LINGER_MS = 1000
 """Staged rows are in no hurry, and every batch of them is a file for good: they wait at least as long for each other."""
+_LOG = logging.getLogger(__name__)
 _MAX_WAIT_MS = 60_000
 _POLL_MS = 50
 """How long the thread sleeps at most before it looks for new work while a batch waits to be tried again."""
@@ -106,7 +108,8 @@ class Sender:
         self._drawn_id: int | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._dead: BaseException | None = None
+        self.dead: BaseException | None = None
+        """Why the thread has ended, if it has: nothing that is sent afterwards would ever go out."""
         self._doomed = False
         """Whether the open transaction can only be aborted."""
 
@@ -161,7 +164,7 @@ class Sender:
         """Waits until `done()`; False when the time is up. Returns at once if the thread has died."""
         clock = self._session.clock
         while not done():
-            if self._dead is not None:
+            if self.dead is not None:
                 return True
             if deadline_ms is not None and clock.monotonic_ms() >= deadline_ms:
                 return False
@@ -229,9 +232,15 @@ class Sender:
         )
         for outcome in outcomes:
             self._settle(outcome)
-        self._seal(ctx, [outcome.view for outcome in outcomes if isinstance(outcome, _Appended)])
-        appended = [outcome.batch.tp for outcome in outcomes if isinstance(outcome, _Appended)]
-        self._session.end_overdue(appended, self._identity()[0])
+        self._keep_house(ctx, [outcome for outcome in outcomes if isinstance(outcome, _Appended)])
+
+    def _keep_house(self, ctx: Context, appended: Sequence[_Appended]) -> None:
+        """Seals what is full, and ends what is overdue. Its failure is left to the next writer: the rows are in."""
+        try:
+            self._seal(ctx, [outcome.view for outcome in appended])
+            self._session.end_overdue([outcome.batch.tp for outcome in appended], self._identity()[0])
+        except Exception:
+            _LOG.warning("%s: tidying up after an append failed; the rows are in", self._session.who, exc_info=True)
 
     def _register(self, tps: Sequence[TopicPartition]) -> None:
         """All new partitions of a round in one record, before the first batch to any of them (invariant 9)."""
@@ -424,7 +433,7 @@ class Sender:
     def _die(self, error: BaseException) -> None:
         """The thread ends; whoever waits learns why."""
         with self.condition:
-            self._dead = error
+            self.dead = error
             dropped = self._waiting.remove_all()
             self._in_flight = []
             self._on_error(error)
