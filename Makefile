@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test simulate chaos demo bench-core conf wheel clean distclean
+.PHONY: help setup check format test test-storm simulate chaos demo bench-core conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -32,6 +32,10 @@ format: $(STAMP) ## Mend what ruff can mend
 
 test: $(STAMP) ## Run all tests
 	$(BIN)/python -m pytest $(ARGS)
+
+test-storm: $(STAMP) ## Run the tests that make test leaves out: storms of real processes, kills over S3's protocol
+	TXLOG_TEST_STORM=1 $(BIN)/python -m pytest -s tests/crash/test_kill_s3.py tests/machine tests/spark/test_chaos.py \
+		tests/spark/test_driver_killed.py tests/testing/test_chaos.py $(ARGS)
 
 simulate: $(STAMP) ## Explore every scenario of the protocol whole, and plant every mutant
 	$(BIN)/python -m txlog.testing.explore $(ARGS)
