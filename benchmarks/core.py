@@ -39,6 +39,10 @@ BATCH = pa.table(
 )
 
 
+SEALING_PUTS = 3 * 2 / 100
+"""A transaction writes up to three records to the transaction-state table, each hundred of which are sealed by two PUTs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """A kind of store, and how often each work is measured on it."""
@@ -119,7 +123,7 @@ def main(
     (output / "core.json").write_text(json.dumps(report, indent=2) + "\n")
     _plot(results, output / "core.png")
     console.print(f"written: {output / 'core.json'}, {output / 'core.png'}")
-    over = [result for result in results if result.conditional_puts > result.budget]
+    over = [result for result in results if result.conditional_puts > result.budget + SEALING_PUTS]
     if over:
         console.print(f"[red]over the request budget: {[(r.store, r.work, r.partitions) for r in over]}[/]")
         raise typer.Exit(1)

@@ -92,7 +92,7 @@ class Producer:
         self._state = ProducerState(self._who)
         placer = Placer(runtime, call)
         self._sender = Sender(self._session, config, placer, on_error=self._failed)
-        self._lock = self._sender.condition
+        self._lock = self._sender.lock
         self._partitioner = Partitioner(runtime, placer, config.batch_size)
         self._first_error: BaseException | None = None
         """Without transactions: the first failed send since the last flush, which must not go unseen."""
@@ -193,7 +193,7 @@ class Producer:
                 waiting.add(tp, metadata, rows, send, now_ms)
             if parts:
                 self._sender.start()
-                self._lock.notify_all()
+                self._sender.condition.notify_all()
         if not parts:
             send.future.set_result(
                 RecordMetadata(

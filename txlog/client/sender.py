@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 
 class Sender:
-    """The thread and what it works on. `condition` guards everything here and the producer's state."""
+    """The thread and what it works on. `lock` guards everything here and the producer's state; `condition` is on it."""
 
     def __init__(
         self,
@@ -85,7 +85,10 @@ class Sender:
         *,
         on_error: Callable[[BaseException], None],
     ) -> None:
-        self.condition = threading.Condition()
+        # Taken by `with lock`, in C, never by `with condition`, in Python: a Ctrl-C could fall between the two halves of that,
+        # and the lock would be held for ever.
+        self.lock = threading.RLock()
+        self.condition = threading.Condition(self.lock)
         self.coordinator: Coordinator | None = None
         """Set by init; None for a producer without transactional.id."""
         self.attempted = False
@@ -113,7 +116,7 @@ class Sender:
         self._doomed = False
         """Whether the open transaction can only be aborted."""
 
-    # -- called by the producer, `condition` held ---------------------------------------------------------------------
+    # -- called by the producer, `lock` held --------------------------------------------------------------------------
 
     def start(self) -> None:
         """Starts the thread at the first rows."""
@@ -144,7 +147,7 @@ class Sender:
 
     def hurry(self) -> None:
         """No rows wait for more rows: somebody waits for them."""
-        with self.condition:
+        with self.lock:
             self._waiting.flush()
             self.condition.notify_all()
 
@@ -178,7 +181,7 @@ class Sender:
         self.condition.notify_all()
 
     def join(self) -> None:
-        """Waits for the thread. Call it without holding `condition`."""
+        """Waits for the thread. Call it without holding `lock`."""
         if self._thread is not None:
             self._thread.join()
 
@@ -191,7 +194,7 @@ class Sender:
                 if batches is None:
                     return
                 self._send(batches)
-                with self.condition:
+                with self.lock:
                     self._in_flight = []
                     self.condition.notify_all()
         except BaseException as error:
@@ -201,7 +204,7 @@ class Sender:
         """Waits for batches that may be sent; None when the producer closes."""
         clock = self._session.clock
         while True:
-            with self.condition:
+            with self.lock:
                 if self._closing:
                     return None
                 now_ms = clock.monotonic_ms()
@@ -334,7 +337,7 @@ class Sender:
             batch.done(outcome.result.base_offset, outcome.result.timestamp)
         else:
             batch.done(NO_OFFSET, NO_TIMESTAMP)
-        with self.condition:
+        with self.lock:
             self.trouble = None
             self._waiting.remove(batch)
             if isinstance(outcome, _Staged):
@@ -356,7 +359,7 @@ class Sender:
         final = self._final_error(batch, error)
         if isinstance(error, UnknownTopicOrPartitionError):
             self._session.runtime.forget_topic(batch.tp.topic)
-        with self.condition:
+        with self.lock:
             self._waiting.remove(batch)
             dropped: list[Batch] = []
             if self.coordinator is not None:
@@ -395,7 +398,7 @@ class Sender:
             return False
         backoff_ms = self._session.context().backoff_ms(batch.attempts)
         wait_ms = 0 if lost_sequence else self._session.runtime.ids.jitter(backoff_ms)
-        with self.condition:
+        with self.lock:
             self.trouble = error
             batch.attempts += 1
             batch.retry_at_ms = clock.monotonic_ms() + min(wait_ms, left_ms)
@@ -432,7 +435,7 @@ class Sender:
 
     def _die(self, error: BaseException) -> None:
         """The thread ends; whoever waits learns why."""
-        with self.condition:
+        with self.lock:
             self.dead = error
             dropped = self._waiting.remove_all()
             self._in_flight = []
