@@ -25,6 +25,7 @@ for name in ("TXLOG_CONFIG", "TXLOG_STORE"):
 # busy machine, for every change.
 STORMS = (
     "crash/test_kill_s3.py",
+    "disk/test_interrupted.py",
     "machine/test_machine.py",
     "spark/test_chaos.py",
     "spark/test_driver_killed.py",
