@@ -25,13 +25,14 @@ import typer
 
 import txlog
 from pyspark_txlog.demo import data, worker
-from pyspark_txlog.demo.processes import Crew, Worker, orderly_end
+from pyspark_txlog.demo.processes import Crew, Worker
 from pyspark_txlog.demo.show import Show, SparkMessages
 from txlog.cli.options import Session, command
 from txlog.core.names import TopicPartition
 from txlog.core.words import count_text
 from txlog.errors import InvalidRequestError, TransactionalIdNotFoundError, TxlogError
 from txlog.storage.open import open_object_store
+from txlog.testing.signals import orderly_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

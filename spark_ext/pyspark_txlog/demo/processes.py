@@ -14,8 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from pyspark_txlog.demo import worker
@@ -143,21 +142,3 @@ class Crew:
         started = Worker(role, self._url, faults, self._environment)
         self._workers.append(started)
         return started
-
-
-@contextmanager
-def orderly_end() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP end this process as Ctrl-C does: cleaning up behind itself."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

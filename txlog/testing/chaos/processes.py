@@ -12,11 +12,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
-from types import FrameType
 from typing import Protocol
 
 from txlog.testing.chaos import workers
@@ -145,24 +143,6 @@ def prepare(url: str) -> None:
     """Says what the fork server imports before the first process is started, for a store at `url`."""
     drivers = {"s3": ["s3fs"], "gs": ["gcsfs"], "abfs": ["adlfs"], "abfss": ["adlfs"]}
     _CONTEXT.set_forkserver_preload([*PRELOADED, *drivers.get(url.partition("://")[0], ())])
-
-
-@contextmanager
-def orderly_end() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP end this process as Ctrl-C does: cleaning up behind itself."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _open_pidfd(pid: int) -> int | None:

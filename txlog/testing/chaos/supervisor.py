@@ -12,11 +12,12 @@ from txlog.errors import InvalidRequestError
 from txlog.storage.open import open_object_store
 from txlog.testing.chaos import plan
 from txlog.testing.chaos.plan import PARTITIONS, SLOTS, Assignment, Place
-from txlog.testing.chaos.processes import Program, orderly_end, prepare
+from txlog.testing.chaos.processes import Program, prepare
 from txlog.testing.chaos.proof import Proof, prove, recover
 from txlog.testing.chaos.settings import SPARK_WORKER, Settings, has_spark
 from txlog.testing.chaos.show import Show
 from txlog.testing.chaos.storm import Slot, Storm
+from txlog.testing.signals import orderly_end
 
 LAST_INSTANCE = 2**20
 """Of the recovery: above all that a storm starts."""
