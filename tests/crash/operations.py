@@ -17,6 +17,7 @@ import pyarrow as pa
 
 import txlog
 from txlog.client.groups import GroupOffsets, offset_values
+from txlog.client.producer import Producer
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import StagedFiles
@@ -103,6 +104,18 @@ def history(store: Store, segment_batches: int) -> None:
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
+def left_open(store: Store, note: Note) -> Producer:
+    """A producer with an open transaction, whose rows are in."""
+    producer = store.producer(ID)
+    producer.init_transactions()
+    note("begin", "txn")
+    producer.begin_transaction()
+    send(producer, A, 10)
+    send(producer, C, 13)
+    producer.flush()
+    return producer
+
+
 def eager_transaction(store: Store, note: Note) -> None:
     with store.producer(ID) as producer:
         note("begin", "txn")
@@ -185,13 +198,7 @@ def pipeline(store: Store, note: Note) -> None:
 
 def takeover(store: Store, note: Note) -> None:
     """What an older instance left open, and what it left decided, is ended by inits that may die themselves."""
-    old = store.producer(ID)
-    old.init_transactions()
-    note("begin", "txn")
-    old.begin_transaction()
-    send(old, A, 10)
-    send(old, C, 13)
-    old.flush()
+    old = left_open(store, note)
     with store.producer(ID) as new:
         note("aborted", "txn")
         note("begin", "next")
@@ -269,26 +276,14 @@ def spark_abort(store: Store, note: Note) -> None:
 
 
 def operator_abort(store: Store, note: Note) -> None:
-    producer = store.producer(ID)
-    producer.init_transactions()
-    note("begin", "txn")
-    producer.begin_transaction()
-    send(producer, A, 10)
-    send(producer, C, 13)
+    producer = left_open(store, note)
     producer.send_offsets_to_transaction({A: 5}, GROUP)
-    producer.flush()
     store.admin().abort_transaction(ID)
     note("aborted", "txn")
 
 
 def sweep(store: Store, note: Note) -> None:
-    producer = store.producer(ID)
-    producer.init_transactions()
-    note("begin", "txn")
-    producer.begin_transaction()
-    send(producer, A, 10)
-    send(producer, C, 13)
-    producer.flush()
+    left_open(store, note)
     store.runtime.clock.sleep_ms(3)
     store.admin().expire()
     note("aborted", "txn")
