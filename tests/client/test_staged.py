@@ -241,8 +241,8 @@ def test_catching_up_gets_through_a_store_that_fails_one_request_in_five(world, 
             listed_at_ms=0,
             boundary=0,
             walk=(),
-            base=PartitionState(topic_partition=tp("orders", 0)),
-            state=PartitionState(topic_partition=tp("orders", 0)),
+            base=PartitionState.empty(tp("orders", 0)),
+            state=PartitionState.empty(tp("orders", 0)),
         )
     )
     views = session.fresh_views([tp("orders", 0)], "catching up")

@@ -51,7 +51,7 @@ class Log:
         self.tp = tp
         self.roll = roll
         self.now_ms = 1_000
-        self.state = start or PartitionState(topic_partition=tp)
+        self.state = start or PartitionState.empty(tp)
         self.start = self.state
         self.records: list[StoredRecord] = []
         self._writes = 0

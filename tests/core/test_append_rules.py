@@ -272,7 +272,7 @@ def test_what_an_index_will_repeat_is_counted_without_inline_rows() -> None:
 
 
 def test_an_empty_segment_never_rolls() -> None:
-    state = PartitionState(topic_partition=TP)
+    state = PartitionState.empty(TP)
     assert next_segment_base(state, RollPolicy(batches=0, bytes=0, ms=0), 10**15) == 0
 
 
@@ -283,7 +283,7 @@ def test_the_refusal_says_who_where_expected_and_found() -> None:
     text = str(verdict.error)
     for part in ("orders-0", "producer 1", "epoch 0", "7..8", "last sequence here is 2", "3 must come next"):
         assert part in text, part
-    other = PartitionState(topic_partition=TopicPartition("orders", 3))
+    other = PartitionState.empty(TopicPartition("orders", 3))
     refused = check_batch(other, BatchDraft(records=1, producer_id=9, producer_epoch=0, base_sequence=4))
     assert isinstance(refused, Refuse)
     assert "orders-3" in str(refused.error)

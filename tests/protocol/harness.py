@@ -300,7 +300,7 @@ class Cluster:
             boundary = view.boundary
             stored = [each for each in self.batches(tp) if each.record.base_offset >= boundary]
             if not boundary:
-                again = replay(PartitionState(topic_partition=tp), stored)
+                again = replay(PartitionState.empty(tp), stored)
                 assert again.next_offset == state.next_offset
                 assert to_snapshot(again) == to_snapshot(state), tp
             seen: set[tuple[int, int, int]] = set()

@@ -115,7 +115,7 @@ def test_what_is_written_is_a_function_of_the_chain() -> None:
         check_index(index, name, path)
         inside = [s for s in before if name.base_offset <= s.record.base_offset < name.end_offset]
         state = replay(
-            PartitionState(topic_partition=A),
+            PartitionState.empty(A),
             [s for s in before if s.record.base_offset < name.end_offset],
         )
         assert index.last_digest == inside[-1].digest

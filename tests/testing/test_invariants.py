@@ -14,7 +14,7 @@ from tests.crash.operations import A, B
 from txlog.core import envelope, names
 from txlog.core.names import TopicPartition
 from txlog.core.records import CommitRecord, TransactionEntry
-from txlog.core.state import stored_record
+from txlog.core.state import PartitionState, stored_record
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.invariants import check_store, find_violations
@@ -40,7 +40,7 @@ def rewrite(store: MemoryObjectStore, tp: TopicPartition, change: Callable[[Reco
             stored = stored_record(store.get(tp.folder + name) or b"", tp, int(name[:20]))
             found.append((stored.record, stored.payload))
             store.delete(tp.folder + name)
-    offset, previous = 0, ""
+    offset, previous = 0, PartitionState.empty(tp).last_digest
     for record, payload in change(found):
         linked = msgspec.structs.replace(record, base_offset=offset, previous=previous, segment_base=0)
         data = envelope.encode(linked, payload)

@@ -335,7 +335,7 @@ def _batch_words(name: _Name, value: CommitRecord) -> tuple[str, ...]:
             f"It rolls forward the decision at offset {value.coordinator_epoch} of its transaction-state partition."
         )
     words += [_entry_words(entry) for entry in value.entries]
-    previous = f"after the record with digest {value.previous[:12]}…" if value.previous else "as the first record"
+    previous = f"after the record with digest {value.previous[:12]}…" if value.base_offset else "as the first record"
     words.append(
         f"Appended {time_text(value.timestamp)}, {previous}, in the segment that begins at {value.segment_base}."
     )

@@ -194,7 +194,7 @@ class CommitRecord(_Object, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] = ()
     write_id: str
     previous: str
-    """Digest of the record before; empty in the first of a partition."""
+    """Digest of the record before; in the first of a partition, of the partition's name (`PartitionState.empty`)."""
     coordinator_epoch: Int64 = -1
     """Markers: offset of the PREPARE_* record that this marker rolls forward, in its state partition."""
     first_offset: Int64 = NO_OFFSET

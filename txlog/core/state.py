@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from txlog.core import envelope, names
 from txlog.core.names import TopicPartition
@@ -64,6 +64,8 @@ class PartitionState:
     """The fold of a partition's chain up to `next_offset`."""
 
     topic_partition: TopicPartition
+    last_digest: str
+    """What the next record names as `previous`."""
     log_start_offset: int = 0
     next_offset: int = 0
     """The log end offset; equal to the high watermark, for a published batch is as durable as the store."""
@@ -74,7 +76,6 @@ class PartitionState:
     """Of the active segment's records without their inline rows: what its index will repeat."""
     segment_started_at: int = -1
     last_timestamp: int = -1
-    last_digest: str = ""
     deleted_version: int = 0
     """The topic version whose deletion emptied this partition; rows of an older schema_id are refused."""
     producers: Mapping[int, ProducerStateEntry] = field(default_factory=dict)
@@ -82,6 +83,12 @@ class PartitionState:
     committed: Mapping[OffsetKey, OffsetRow] = field(default_factory=dict)
     pending: Mapping[int, Mapping[OffsetKey, OffsetRow]] = field(default_factory=dict)
     groups: Mapping[str, GroupRow] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, tp: TopicPartition) -> Self:
+        """Before a partition's first record, which names the partition where others name the record before them: so it
+        cannot stand in another's place."""
+        return cls(topic_partition=tp, last_digest=envelope.digest(str(tp).encode()))
 
     @property
     def last_stable_offset(self) -> int:
@@ -215,6 +222,11 @@ class _Fold:
             raise CorruptRecordError(f"{path}: expected a batch at offset {self.next_offset}; the chain has a hole")
         if record.previous != self.last_digest:
             folder = self.base.topic_partition.folder
+            if not record.base_offset:
+                raise CorruptRecordError(
+                    f"{path}: as the first record of {self.base.topic_partition} it names {self.last_digest[:12]}… as the one "
+                    f"before it, and it says {record.previous[:12] or 'nothing'}…; it is another partition's"
+                )
             before = (
                 f"what ends at offset {record.base_offset}"
                 if self.last_base is None
@@ -222,7 +234,7 @@ class _Fold:
             )
             raise CorruptRecordError(
                 f"{path}: it follows a record with digest {record.previous[:12] or 'none'}…, the one before it ({before}) has "
-                f"{self.last_digest[:12] or 'none'}…; one of the two was replaced"
+                f"{self.last_digest[:12]}…; one of the two was replaced"
             )
         if record.segment_base not in (record.base_offset, self.segment[0]):
             raise CorruptRecordError(

@@ -252,7 +252,7 @@ class _PartitionCheck:
         """Folds the chain from the highest boundary on; the state at its end, None if damage hides it."""
         boundary = self.listing.boundary
         self._check_dead_slots(boundary)
-        state: PartitionState | None = PartitionState(topic_partition=self.tp)
+        state: PartitionState | None = PartitionState.empty(self.tp)
         if boundary:
             snapshot = self.snapshots.get(boundary)
             state = None if snapshot is None else from_snapshot(snapshot, self.tp)

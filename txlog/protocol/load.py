@@ -138,7 +138,7 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
         path = tp.folder + names.clean_name(listing.clean)
         clean, _ = envelope.decode(present(found.pop(), path), Clean, path)
         chain.check_clean(clean, listing.clean, path)
-    state = PartitionState(topic_partition=tp)
+    state = PartitionState.empty(tp)
     if snapshot_offset:
         path = tp.folder + names.snapshot_name(snapshot_offset)
         state = decode_snapshot(present(found.pop(), path), tp, snapshot_offset)

@@ -455,7 +455,7 @@ def _checked_parts(txn: TransactionMetadata, staged: Iterable[StagedPart]) -> tu
         if not names.is_topic_name(part.topic) or part.partition < 0:
             raise InvalidRequestError(f"{tp} cannot be a partition, and rows were staged for it")
         draft = _marker_draft(txn, txn.producer_epoch + 1, True, 0, part, RollPolicy())
-        record = next_marker(PartitionState(topic_partition=tp), draft, now_ms=0, write_id="0" * 32)
+        record = next_marker(PartitionState.empty(tp), draft, now_ms=0, write_id="0" * 32)
         if not record.records:
             raise InvalidRequestError(f"{tp}: the part that was staged for it has no rows; leave it out")
         encode_checked(tp, record, headroom_bytes=_MARKER_HEADROOM_BYTES)

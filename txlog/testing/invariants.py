@@ -195,7 +195,7 @@ class _Judge:
                 seen.by_segment[stored.record.segment_base].append(stored)
                 if stored.record.kind in ("commit", "abort"):
                     seen.markers[stored.record.producer_id, stored.record.producer_epoch].append(stored.record)
-            seen.base = PartitionState(topic_partition=tp)
+            seen.base = PartitionState.empty(tp)
             if seen.boundary:
                 path = tp.folder + names.snapshot_name(seen.boundary)
                 seen.base = decode_snapshot(self.store.get(path) or b"", tp, seen.boundary)

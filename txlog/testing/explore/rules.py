@@ -207,7 +207,7 @@ class Rules:
         except TxlogError as error:
             return f"13 clean-up: {tp} cannot be opened: {type(error).__name__}: {error}"
         state = view.state
-        whole = replay(PartitionState(topic_partition=tp), truth.stored)
+        whole = replay(PartitionState.empty(tp), truth.stored)
         if state.next_offset != truth.log_end_offset:
             return f"1 chain: {tp}: a reader finds the log end at {state.next_offset}, it is at {truth.log_end_offset}"
         if state.last_stable_offset != truth.last_stable_offset:
