@@ -33,9 +33,8 @@ format: $(STAMP) ## Mend what ruff can mend
 test: $(STAMP) ## Run all tests
 	$(BIN)/python -m pytest $(ARGS)
 
-test-storm: $(STAMP) ## Run the tests that make test leaves out: storms of real processes, kills over S3's protocol
-	TXLOG_TEST_STORM=1 $(BIN)/python -m pytest -s tests/crash/test_kill_s3.py tests/disk/test_interrupted.py tests/machine tests/spark/test_chaos.py \
-		tests/spark/test_driver_killed.py tests/testing/test_chaos.py $(ARGS)
+test-storm: $(STAMP) ## Run the tests that take many minutes: SIGKILL at every write over S3's protocol, longer storms
+	$(BIN)/python -m pytest -m storm -s $(ARGS)
 
 simulate: $(STAMP) ## Explore every scenario of the protocol whole, and plant every mutant
 	$(BIN)/python -m txlog.testing.explore $(ARGS)

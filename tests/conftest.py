@@ -21,17 +21,5 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 for name in ("TXLOG_CONFIG", "TXLOG_STORE"):
     os.environ.pop(name, None)
 
-# Long storms of real processes, and the longest stories: `make test-storm` runs them. Too long, and too much at the mercy of a
-# busy machine, for every change.
-STORMS = (
-    "crash/test_kill_s3.py",
-    "disk/test_interrupted.py",
-    "machine/test_machine.py",
-    "spark/test_chaos.py",
-    "spark/test_driver_killed.py",
-    "testing/test_chaos.py",
-)
-collect_ignore = [] if os.environ.get("TXLOG_TEST_STORM") else list(STORMS)
-
 # Tests leave producers behind as a crash would; what is said of them at the end of a program is tested in programs.
 atexit.unregister(unclosed.end_all)

@@ -1,4 +1,4 @@
-"""A storm with a Spark job in it: its driver is killed like everybody else, and each of its versions is there once."""
+"""Two minutes of storm with a Spark job in it: its driver is killed like everybody else, and each of its versions is there once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from txlog.testing.chaos.supervisor import chaos
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.timeout(600)
 def test_a_storm_with_spark(tmp_path: Path) -> None:
     assert has_spark()
     printed = tmp_path / "printed"
@@ -21,7 +22,7 @@ def test_a_storm_with_spark(tmp_path: Path) -> None:
         url=str(tmp_path / "store"),
         storage_options={"fsync": False},
         histories=str(tmp_path / "histories"),
-        seconds=60,
+        seconds=120,
         seed=4,
     )
     with printed.open("w") as file:

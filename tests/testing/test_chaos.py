@@ -25,7 +25,7 @@ from txlog.testing.chaos.supervisor import LAST_INSTANCE, chaos, make_place
 from txlog.testing.chaos.workers import Worker
 from txlog.testing.histories.events import Begin, End, Send
 
-STORM_S = 30
+STORM_S = 15
 
 
 def settings(folder: Path, seconds: float = STORM_S, seed: int = 1) -> Settings:
@@ -48,9 +48,9 @@ def test_a_storm(tmp_path: Path) -> None:
     text = printed.read_text()
     print(text)
     assert proof.holds, text
-    assert proof.transactions["committed"] > 50
-    assert proof.made > 50
-    assert proof.versions["job"] > 3
+    assert proof.transactions["committed"] > 20
+    assert proof.made > 20
+    assert proof.versions["job"] > 1
     for word in ("SIGKILL", "second instances", "longest reader stall"):
         assert word in text
 
