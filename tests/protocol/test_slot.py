@@ -616,6 +616,10 @@ def test_append_batch_takes_only_a_registered_transaction(cluster: Cluster) -> N
     other.do(other.register(A))
     with pytest.raises(InvalidRequestError):
         cluster.run(append.append_batch(process.ctx, process.views, A, draft, other.txn))
+    # W22: a PREPARE_* has the epoch of the next transaction, and names the partitions of the one that it ends.
+    prepared = change(process.identity, state="PREPARE_COMMIT")
+    with pytest.raises(InvalidRequestError, match=r"orders-0.*not registered"):
+        cluster.run(append.append_batch(process.ctx, process.views, A, draft, prepared))
     process.do(process.abort())
     cluster.check(settled=False)
 
