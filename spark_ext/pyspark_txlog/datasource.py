@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyspark_txlog.reader import TxlogReader
-    from pyspark_txlog.streams import NoStreamReader
+    from pyspark_txlog.stream_reader import TxlogStreamReader
     from pyspark_txlog.writer import TxlogWriter
 
 
@@ -29,9 +29,9 @@ class TxlogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the topics asked for, or those that the option `columns` names."""
-        from pyspark_txlog import reader
+        from pyspark_txlog import options, reader
 
-        return reader.schema_of(reader.parse_read_options(self.options))
+        return reader.schema_of(options.parse_schema_options(self.options))
 
     def reader(self, schema: StructType) -> TxlogReader:
         """A batch read; `schema` is the user's where one was given, and prunes."""
@@ -45,11 +45,11 @@ class TxlogDataSource(DataSource):
 
         return writer.TxlogWriter.begin(self.options, schema, overwrite=overwrite)
 
-    def streamReader(self, schema: StructType) -> NoStreamReader:  # noqa: N802  Spark's name
-        """Streams are not there yet: a reader that says so when its query starts."""
-        from pyspark_txlog import streams
+    def streamReader(self, schema: StructType) -> TxlogStreamReader:  # noqa: N802  Spark's name
+        """A streaming read; `schema` is the user's where one was given, and prunes. Wrong options are told by its first call."""
+        from pyspark_txlog import stream_reader
 
-        return streams.NoStreamReader()
+        return stream_reader.TxlogStreamReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  Spark's name
         """Streams are not there yet: raises InvalidRequestError."""

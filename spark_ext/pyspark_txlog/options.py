@@ -11,6 +11,9 @@ as Spark does, values are not. An option that nothing reads is an error that nam
             startingOffsetsByTimestampStrategy, group.id and auto.offset.reset (startingOffsets=committed),
             isolation.level, columns, failOnDataLoss, minPartitions
     write   topic (or a column `topic`), key, transactional.id, txn.version, transaction.timeout.ms, compression.type
+    stream  as a read, but for: where it ends, which a stream does not; startingOffsets takes latest too, its default;
+            maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay, metadata.max.age.ms;
+            with group.id the query is a visible consumer group, whatever it starts from
     both    path (what `load` and `save` take), storage.<name>, storageOptions
 
 `subscribePattern` is a Python regular expression that matches the whole name. `columns` are names in the order wanted,
@@ -25,6 +28,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -32,7 +36,7 @@ from pyspark_txlog.messages import plain_errors
 from txlog.client.offsets import Missing, OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
 from txlog.config import ConsumerConfig, ProducerConfig, nearest
 from txlog.core import names
-from txlog.errors import InvalidRequestError, UnknownOptionError, UnsupportedStoreError
+from txlog.errors import InvalidRequestError, TxlogError, UnknownOptionError, UnsupportedStoreError
 
 T = TypeVar("T")
 
@@ -57,6 +61,9 @@ READ_OPTIONS = (
     "failOnDataLoss",
     "minPartitions",
 )
+_ENDING_OPTIONS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_STREAM_ONLY_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "metadata.max.age.ms")
+STREAM_OPTIONS = (*(name for name in READ_OPTIONS if name not in _ENDING_OPTIONS), *_STREAM_ONLY_OPTIONS)
 WRITE_OPTIONS = (
     *_COMMON,
     "topic",
@@ -68,6 +75,9 @@ WRITE_OPTIONS = (
 )
 _STORAGE_PREFIX = "storage."
 _MAX_INT64 = 2**63 - 1
+_MAX_TRIGGER_DELAY_MS = 15 * 60_000
+"""As Spark's Kafka source has it."""
+_DELAY_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +111,19 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """The options of `spark.readStream`, checked as far as they can be without the store."""
+
+    read: ReadOptions
+    """What a stream shares with a batch; its `end` stands for nothing."""
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = _MAX_TRIGGER_DELAY_MS
+    metadata_max_age_ms: int | None = None
+    """How often new partitions and new topics of a pattern are looked for; None: what the client's settings say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """The options of a batch write, checked as far as they can be without the store."""
 
@@ -118,50 +141,59 @@ class WriteOptions:
 @plain_errors
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """The options of `spark.read`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
-    given = _Given(options, READ_OPTIONS, WRITE_OPTIONS, "a read")
-    store = given.store("load")
-    modes = [mode for mode in _SUBSCRIPTIONS if mode in given]
-    if len(modes) != 1:
-        found = " and ".join(modes) if modes else "none"
-        raise InvalidRequestError(f"a read takes exactly one of {', '.join(_SUBSCRIPTIONS)}; found {found}")
-    mode = modes[0]
-    topics: tuple[str, ...] = ()
-    partitions: dict[str, tuple[int, ...]] | None = None
-    if mode == "subscribe":
-        topics = given.parsed(mode, _topics)
-    elif mode == "assign":
-        partitions = given.parsed(mode, _assignment)
-        topics = tuple(partitions)
-    pattern = given.parsed("subscribePattern", _pattern) if mode == "subscribePattern" else ""
-    start = given.offsets("starting", "earliest", ("earliest", "committed"))
-    group_id = given.text("group.id")
-    if start.kind == "committed" and not group_id:
-        raise InvalidRequestError(
-            "startingOffsets=committed reads on where a consumer group stands; name it in 'group.id'"
-        )
-    missing = _missing_start(given, start)
-    consumer = ConsumerConfig.parse({"isolation.level": given.text("isolation.level")})
-    return ReadOptions(
-        store=store,
-        mode=mode,
-        topics=topics,
-        pattern=pattern,
-        partitions=partitions,
-        start=start,
-        end=given.offsets("ending", "latest", ("latest",)),
-        missing_start=missing,
-        group_id=group_id,
-        isolation_level="read_committed" if consumer.isolation_level == "read_committed" else "read_uncommitted",
-        columns=given.parsed("columns", _columns, None),
-        fail_on_data_loss=given.parsed("failOnDataLoss", _boolean, True),
-        min_partitions=given.parsed("minPartitions", _positive, None),
+    given = _Given(options, READ_OPTIONS, {"a write": WRITE_OPTIONS, "a stream": STREAM_OPTIONS}, "a read")
+    return _read_options(
+        given, "a read", starts=("earliest", "committed"), ends=given.offsets("ending", "latest", ("latest",))
     )
+
+
+@plain_errors
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """The options of `spark.readStream`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
+    lowered = {name.lower() for name in options}
+    if ending := [name for name in _ENDING_OPTIONS if name.lower() in lowered]:
+        raise InvalidRequestError(
+            f"option {ending[0]!r} is one of a batch read: a stream has no end. Leave it out; Trigger.AvailableNow ends a query at what is "
+            "there when it starts, and spark.read takes the option"
+        )
+    given = _Given(options, STREAM_OPTIONS, {"a write": WRITE_OPTIONS}, "a stream")
+    end = OffsetSpec(kind="latest", option="endingOffsets")
+    read = _read_options(given, "a stream", starts=("latest", "earliest", "committed"), ends=end)
+    at_most = given.parsed("maxOffsetsPerTrigger", _positive, None)
+    at_least = given.parsed("minOffsetsPerTrigger", _positive, None)
+    if at_most is not None and at_least is not None and at_least > at_most:
+        raise InvalidRequestError(
+            f"option 'minOffsetsPerTrigger': expected at most maxOffsetsPerTrigger, {at_most}, found {at_least}: no batch could be both"
+        )
+    return StreamOptions(
+        read=read,
+        max_offsets_per_trigger=at_most,
+        min_offsets_per_trigger=at_least,
+        max_trigger_delay_ms=given.parsed("maxTriggerDelay", _delay_ms, _MAX_TRIGGER_DELAY_MS),
+        metadata_max_age_ms=given.parsed("metadata.max.age.ms", _version, None),
+    )
+
+
+def parse_schema_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a read whose schema Spark asks for, without saying whether it is of a batch or of a stream.
+
+    What one of the two allows passes here, and is refused where the other begins.
+    """
+    lowered = {name.lower() for name in options}
+    if any(name.lower() in lowered for name in _STREAM_ONLY_OPTIONS):
+        return parse_stream_options(options).read
+    try:
+        return parse_read_options(options)
+    except TxlogError:
+        with suppress(TxlogError):
+            return parse_stream_options(options).read
+        raise
 
 
 @plain_errors
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """The options of `df.write`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
-    given = _Given(options, WRITE_OPTIONS, READ_OPTIONS, "a write")
+    given = _Given(options, WRITE_OPTIONS, {"a read": READ_OPTIONS, "a stream": STREAM_OPTIONS}, "a write")
     store = given.store("save")
     transactional_id = given.text("transactional.id")
     producer = ProducerConfig.parse(
@@ -188,21 +220,65 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
+def _read_options(given: _Given, call: str, *, starts: Sequence[str], ends: OffsetSpec) -> ReadOptions:
+    """What batches and streams share; `starts` are the words of `startingOffsets`, its default first."""
+    store = given.store("load")
+    modes = [mode for mode in _SUBSCRIPTIONS if mode in given]
+    if len(modes) != 1:
+        found = " and ".join(modes) if modes else "none"
+        raise InvalidRequestError(f"{call} takes exactly one of {', '.join(_SUBSCRIPTIONS)}; found {found}")
+    mode = modes[0]
+    topics: tuple[str, ...] = ()
+    partitions: dict[str, tuple[int, ...]] | None = None
+    if mode == "subscribe":
+        topics = given.parsed(mode, _topics)
+    elif mode == "assign":
+        partitions = given.parsed(mode, _assignment)
+        topics = tuple(partitions)
+    pattern = given.parsed("subscribePattern", _pattern) if mode == "subscribePattern" else ""
+    start = given.offsets("starting", starts[0], starts)
+    group_id = given.text("group.id")
+    if start.kind == "committed" and not group_id:
+        raise InvalidRequestError(
+            "startingOffsets=committed reads on where a consumer group stands; name it in 'group.id'"
+        )
+    missing = _missing_start(given, start)
+    consumer = ConsumerConfig.parse({"isolation.level": given.text("isolation.level")})
+    return ReadOptions(
+        store=store,
+        mode=mode,
+        topics=topics,
+        pattern=pattern,
+        partitions=partitions,
+        start=start,
+        end=ends,
+        missing_start=missing,
+        group_id=group_id,
+        isolation_level="read_committed" if consumer.isolation_level == "read_committed" else "read_uncommitted",
+        columns=given.parsed("columns", _columns, None),
+        fail_on_data_loss=given.parsed("failOnDataLoss", _boolean, True),
+        min_partitions=given.parsed("minPartitions", _positive, None),
+    )
+
+
 class _Given:
     """The options of one call, by lower-case name."""
 
-    def __init__(self, options: Mapping[str, str], known: Sequence[str], others: Iterable[str], call: str) -> None:
+    def __init__(
+        self, options: Mapping[str, str], known: Sequence[str], others: Mapping[str, Iterable[str]], call: str
+    ) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
         lowered = {name.lower(): name for name in known}
         for name in self._options:
             if name in lowered or (name.startswith(_STORAGE_PREFIX) and len(name) > len(_STORAGE_PREFIX)):
                 continue
-            other = next((other for other in others if other.lower() == name), None)
-            hint = (
-                f" It is an option of {'a write' if call == 'a read' else 'a read'}." if other else nearest(name, known)
+            spelled, whose = next(
+                ((other, whose) for whose, theirs in others.items() for other in theirs if other.lower() == name),
+                (None, None),
             )
+            hint = f" It is an option of {whose}." if whose else nearest(name, known)
             raise UnknownOptionError(
-                f"option {other or name!r} is unknown: {call} has {', '.join(known)}, storage.<name>.{hint}"
+                f"option {spelled or name!r} is unknown: {call} has {', '.join(known)}, storage.<name>.{hint}"
             )
 
     def __contains__(self, name: str) -> bool:
@@ -325,6 +401,17 @@ def _positive(name: str, text: str) -> int:
 
 def _version(name: str, text: str) -> int:
     return _integer(name, text, 0)
+
+
+def _delay_ms(name: str, text: str) -> int:
+    """Spark's way to write a time: `15m`, `90s`, `500ms`; a bare number is milliseconds."""
+    match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.lower(), re.ASCII)
+    unit_ms = _DELAY_UNITS_MS.get(match[2] or "ms") if match else None
+    if match is None or unit_ms is None:
+        raise InvalidRequestError(
+            f"option {name!r}: expected a number and one of {', '.join(_DELAY_UNITS_MS)}, as 15m, found {text!r}"
+        )
+    return int(match[1]) * unit_ms
 
 
 def _integer(name: str, text: str, minimum: int) -> int:

@@ -8,8 +8,7 @@ is planned twice, as with Spark's Kafka source, unless it is cached.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,25 +20,31 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import packing, schemas
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.options import ReadOptions, parse_read_options
+from pyspark_txlog.subscription import resolve_starts, subscribed_partitions, subscribed_topics
 from txlog.client import reading
-from txlog.client.offsets import check_exist, resolve
+from txlog.client.offsets import resolve
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.core.fetch_plan import FilePiece, Piece
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
-from txlog.errors import (
-    InvalidRequestError,
-    NoOffsetForPartitionError,
-    OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
-)
+from txlog.errors import InvalidRequestError, OffsetOutOfRangeError
+from txlog.protocol.read import ReadPlan
 from txlog.storage.open import open_object_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TxlogReader", "open_runtime", "parse_read_options", "plan_input", "schema_of"]
+__all__ = [
+    "TxlogReader",
+    "check_schema",
+    "open_runtime",
+    "pack_plans",
+    "parse_read_options",
+    "plan_input",
+    "read_input",
+    "schema_of",
+]
 
 
 class TxlogReader(DataSourceReader):
@@ -57,11 +62,7 @@ class TxlogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one input partition, in the order of offsets within each topic partition."""
-        # Here and not at the top: planning goes without pyarrow.
-        from pyspark_txlog.arrow import spark_batches
-
-        tasks: Sequence[reading.ReadTask] = partition.value or ()
-        return spark_batches((batch for task in tasks for batch in _read(task)), self._schema)
+        return read_input(partition, self._schema, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def _open(self) -> Runtime:
         return open_runtime(self._options)
@@ -72,26 +73,45 @@ def open_runtime(options: ReadOptions) -> Runtime:
     return Runtime.open(options.store.path, storage_options=options.store.storage)
 
 
+def read_input(partition: InputPartition, schema: StructType, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    """The rows of one input partition, on an executor. Raises OffsetOutOfRangeError if retention overtook the read."""
+    # Here and not at the top: planning goes without pyarrow.
+    from pyspark_txlog.arrow import spark_batches
+
+    tasks: Sequence[reading.ReadTask] = partition.value or ()
+    on_lost = None if fail_on_data_loss else _say_lost
+    batches = (
+        batch
+        for task in tasks
+        for batch in reading.read_task(task, open_object_store(task.url, task.storage_options), on_lost=on_lost)
+    )
+    return spark_batches(batches, schema)
+
+
 @plain_errors
 def schema_of(options: ReadOptions) -> StructType:
     """The columns of a read for which the user gave no schema."""
     with closing(open_runtime(options)) as runtime:
-        topics = _topics(runtime, options)
+        topics = subscribed_topics(runtime, options)
     return schemas.select({name: topic.schema for name, topic in topics.items()}, options.columns)
 
 
 def plan_input(runtime: Runtime, options: ReadOptions, schema: StructType) -> list[tuple[reading.ReadTask, ...]]:
     """What each input partition reads; none of them is empty."""
-    topics = _topics(runtime, options)
-    if options.columns is not None and schemas.ALL_COLUMNS not in options.columns:
-        _check_one_choice(options.columns, schema)
-    schemas.check_user_schema(schema, {name: topic.schema for name, topic in topics.items()})
+    topics = subscribed_topics(runtime, options)
+    check_schema(schema, topics, options)
     session = reading.read_session(runtime)
-    ranges = _ranges(session, _partitions(session, options, topics), options)
-    plans = reading.plan_reads(session, ranges, options.isolation_level)
+    ranges = _ranges(session, subscribed_partitions(session, options, topics), options)
+    return pack_plans(runtime, reading.plan_reads(session, ranges, options.isolation_level).values(), schema, options)
+
+
+def pack_plans(
+    runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: ReadOptions
+) -> list[tuple[reading.ReadTask, ...]]:
+    """What each input partition reads of `plans`; none of them is empty."""
     tasks = reading.tasks(
         runtime,
-        list(plans.values()),
+        list(plans),
         columns=[name for name in schema.names if name not in schemas.METADATA.names],
         metadata_columns=[name for name in schema.names if name in schemas.METADATA.names],
         isolation=options.isolation_level,
@@ -101,33 +121,14 @@ def plan_input(runtime: Runtime, options: ReadOptions, schema: StructType) -> li
     return [_input(run, by_partition) for run in packing.pack(pieces, options.min_partitions)]
 
 
-def _check_one_choice(columns: Sequence[str], schema: StructType) -> None:
-    if list(columns) != schema.names:
+def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], options: ReadOptions) -> None:
+    """Raises SchemaMismatchError unless each topic has the columns of `schema`, InvalidRequestError if `columns` asks for others."""
+    columns = options.columns
+    if columns is not None and schemas.ALL_COLUMNS not in columns and list(columns) != schema.names:
         raise InvalidRequestError(
             f"the option 'columns' asks for {', '.join(columns)}, and the schema of this read for {', '.join(schema.names)}; give one of them"
         )
-
-
-def _topics(runtime: Runtime, options: ReadOptions) -> dict[str, TopicMetadata]:
-    if options.mode != "subscribePattern":
-        return {name: runtime.topic(name, 0) for name in options.topics}
-    pattern = re.compile(options.pattern)
-    known = runtime.list_topics()
-    found = {topic.topic: topic for topic in known if pattern.fullmatch(topic.topic)}
-    if not found:
-        names = ", ".join(topic.topic for topic in known) or "no topics at all"
-        raise UnknownTopicOrPartitionError(
-            f"subscribePattern: no topic of {runtime.where} is matched by {options.pattern!r}; there are {names}"
-        )
-    return found
-
-
-def _partitions(session: Session, options: ReadOptions, topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
-    if options.partitions is not None:
-        assigned = [TopicPartition(name, number) for name, numbers in options.partitions.items() for number in numbers]
-        check_exist(session, assigned)
-        return assigned
-    return [TopicPartition(name, number) for name, topic in topics.items() for number in range(topic.partitions)]
+    schemas.check_user_schema(schema, {name: topic.schema for name, topic in topics.items()})
 
 
 def _ranges(
@@ -146,24 +147,11 @@ def _ranges(
 def _strict_ranges(
     session: Session, partitions: list[TopicPartition], options: ReadOptions, *, clamp: bool
 ) -> dict[TopicPartition, tuple[int, int | None]]:
-    isolation = options.isolation_level
-    try:
-        start = resolve(
-            session,
-            partitions,
-            options.start,
-            isolation,
-            group=options.group_id,
-            missing=options.missing_start,
-            clamp=clamp,
-        )
-    except NoOffsetForPartitionError as error:
-        option = "auto.offset.reset" if options.start.kind == "committed" else "startingOffsetsByTimestampStrategy"
-        raise NoOffsetForPartitionError(f"{error}; the option '{option}' does") from error
+    start = resolve_starts(session, partitions, options, clamp=clamp)
     if options.end.kind == "latest":
         # No second look at the tails: the plan ends where the views that resolved the start do.
         return {tp: (start[tp], None) for tp in partitions}
-    end = resolve(session, partitions, options.end, isolation, missing="latest", clamp=clamp)
+    end = resolve(session, partitions, options.end, options.isolation_level, missing="latest", clamp=clamp)
     return {tp: (start[tp], end[tp]) for tp in partitions}
 
 
@@ -188,5 +176,7 @@ def _light(piece: Piece) -> Piece:
     return piece
 
 
-def _read(task: reading.ReadTask) -> Iterator[pa.RecordBatch]:
-    return reading.read_task(task, open_object_store(task.url, task.storage_options))
+def _say_lost(tp: TopicPartition, start: int, end: int) -> None:
+    say(
+        f"failOnDataLoss=false, {tp}: {end - start} offsets, {start} to {end}, were removed while they were read; going on at {end}"
+    )

@@ -17,16 +17,27 @@ from txlog.client.reading import check_isolation
 from txlog.client.runtime import check_partition
 from txlog.client.session import Session
 from txlog.core.effects import Gather, Program
+from txlog.core.groups import OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition
 from txlog.core.records import OffsetValue
-from txlog.errors import InvalidConfigurationError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from txlog.core.segments import floor_entry
+from txlog.errors import (
+    CommitFailedError,
+    InvalidConfigurationError,
+    MissingObjectError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.groups import fetch_offsets
+from txlog.protocol.groups import commit_offsets, fetch_offsets
 from txlog.protocol.load import get_view
-from txlog.protocol.read import IsolationLevel, end_offset, offset_for_timestamp
+from txlog.protocol.read import IsolationLevel, ReadIndexes, end_offset, offset_for_timestamp, read_index
 
 EARLIEST = -2
 LATEST = -1
+
+MAX_RAISES = 5
+"""How often a commit that may only raise offsets looks again because somebody else committed first."""
 
 _SPARK_OPTIONS = ("starting", "ending")
 
@@ -189,6 +200,57 @@ def offsets_for_times(
     return session.call("looking up offsets by time", program)
 
 
+def append_times(
+    session: Session, offsets: Mapping[TopicPartition, int], indexes: Mapping[TopicPartition, ReadIndexes]
+) -> dict[TopicPartition, int]:
+    """When the records at `offsets` were appended (ms), on the views that the session has.
+
+    One GET for an offset in a segment whose index is not among `indexes`, none for one in the tail. A partition is left
+    out if its log does not hold the offset, or if a clean-up has just replaced what its view names.
+    """
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, list[int | None]]]:
+        return views, (yield Gather(tuple(_append_time(views[tp], offsets[tp], indexes.get(tp, {})) for tp in offsets)))
+
+    found = session.call("looking up times of records", program) if offsets else []
+    return {tp: time for tp, time in zip(offsets, found, strict=True) if time is not None}
+
+
+def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commits those of `offsets` that lie beyond what the group has committed: never backwards, whoever else commits.
+
+    The condition is checked where the record is appended. Raises UnstableOffsetCommitError or ConcurrentTransactionsError
+    while an undecided transaction holds others, CommitFailedError if others committed first MAX_RAISES times in a row.
+    """
+    check_group(group)
+    for attempt in range(MAX_RAISES):
+        committed = committed_offsets(session, group, offsets, wait=False)
+        stand = {tp: value.offset if value is not None else None for tp, value in committed.items()}
+        ahead = {tp: offset for tp, offset in offsets.items() if (stands := stand[tp]) is None or stands < offset}
+        if not ahead:
+            return
+        session.runtime.ensure_writable()
+        values = {tp: OffsetValue(offset=offset) for tp, offset in ahead.items()}
+        condition = OffsetsCondition(expected={tp: stand[tp] for tp in ahead})
+
+        def program(
+            ctx: Context,
+            views: Views,
+            values: Mapping[TopicPartition, OffsetValue] = values,
+            condition: OffsetsCondition = condition,
+        ) -> Program[tuple[Views, None]]:
+            return (yield from commit_offsets(ctx, views, group, values, condition)), None
+
+        try:
+            session.call(f"committing offsets of group {group!r}", program, wait=False)
+        except CommitFailedError:
+            # Somebody else committed between the look and the commit: look again, theirs may be further on.
+            if attempt == MAX_RAISES - 1:
+                raise
+        else:
+            return
+
+
 def check_range(view: PartitionView, offset: int, option: str, *, clamp: bool = False) -> int:
     """`offset`, if the log holds it or ends there; raises OffsetOutOfRangeError with the range, or clamps."""
     low, high = view.state.log_start_offset, view.state.next_offset
@@ -229,6 +291,24 @@ def check_exist(session: Session, partitions: Iterable[TopicPartition]) -> None:
         if not 0 <= tp.partition < topic.partitions:
             topic = session.runtime.topic(tp.topic, 0)  # partitions may have been added since
         check_partition(topic, tp.partition)
+
+
+def _append_time(view: PartitionView, offset: int, indexes: ReadIndexes) -> Program[int | None]:
+    if offset >= view.sealed_end:
+        for stored in view.tail:
+            if stored.record.base_offset <= offset < stored.record.end_offset:
+                return stored.record.timestamp
+        return None
+    for name in view.walk:
+        if name.base_offset <= offset < name.end_offset:
+            known = indexes.get(name)
+            try:
+                read = known if known is not None else (yield from read_index(view.topic_partition, name))
+            except MissingObjectError:
+                return None
+            at = floor_entry(read.index, offset)
+            return read.index.entries[at].timestamp if at >= 0 else None
+    return None
 
 
 def _resolve_one(view: PartitionView, asked: int, level: IsolationLevel, spec: OffsetSpec, clamp: bool) -> int:

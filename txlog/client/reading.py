@@ -7,7 +7,7 @@ offset (DESIGN 6).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -177,12 +177,17 @@ def topic_for(runtime: Runtime, plan: ReadPlan, max_age_ms: int | None = None) -
 
 
 def read_task(
-    task: ReadTask, store: ObjectStore | None = None, *, max_rows: int | None = None
+    task: ReadTask,
+    store: ObjectStore | None = None,
+    *,
+    max_rows: int | None = None,
+    on_lost: Callable[[TopicPartition, int, int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The task's rows, in order of offsets: its columns, then its metadata columns; at most `max_rows` in a batch.
 
-    `store` is opened from the task if None. Raises CorruptRecordError naming the object, MissingObjectError if one
-    stays missing, OffsetOutOfRangeError if retention overtook the read.
+    `store` is opened from the task if None. Where retention overtook the read, `on_lost` is told which offsets
+    `[start, end)` are gone, and the read goes on behind them; without it that is an OffsetOutOfRangeError. Raises
+    CorruptRecordError naming the object, MissingObjectError if one stays missing.
     """
     # Here and not at the top: planning processes import this module and must not pay for pyarrow.
     from txlog.client import rows
@@ -203,7 +208,7 @@ def read_task(
             relists += 1
             if relists > MAX_RELISTS or not task.relist:
                 raise
-        task = _plan_again(task, at)
+        task = _plan_again(task, at, on_lost)
 
 
 def piece_rows(pieces: Sequence[Piece]) -> int:
@@ -214,11 +219,18 @@ def piece_rows(pieces: Sequence[Piece]) -> int:
     )
 
 
-def _plan_again(task: ReadTask, store: ObjectStore) -> ReadTask:
+def _plan_again(
+    task: ReadTask, store: ObjectStore, on_lost: Callable[[TopicPartition, int, int], None] | None
+) -> ReadTask:
     runtime = Runtime(store, url=task.url, storage_options=task.storage_options)
     try:
         session = read_session(runtime)
-        session.keep_view(runtime.run(load(session.context(), task.topic_partition)))
+        view = runtime.run(load(session.context(), task.topic_partition))
+        session.keep_view(view)
+        log_start = view.state.log_start_offset
+        if on_lost is not None and task.start < log_start:
+            on_lost(task.topic_partition, task.start, min(log_start, task.end))
+            task = replace(task, start=min(log_start, task.end))
         wanted = {task.topic_partition: (task.start, task.end)}
         made = plan_reads(session, wanted, task.isolation)[task.topic_partition]
         topic = topic_for(runtime, made)

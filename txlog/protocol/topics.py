@@ -165,6 +165,17 @@ def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:
     return newest
 
 
+def is_made_anew(metadata: TopicMetadata) -> Program[bool]:
+    """Whether the name was another topic's before, from whose end this one's offsets go on: at most one GET."""
+    if metadata.number == 0:
+        return False
+    path = names.topic_metadata_path(metadata.topic, 0)
+    data = yield Get(path)
+    if data is None:
+        raise MissingObjectError(f"{path} is gone; versions of topics are never removed, look at it with `txlog fsck`")
+    return _decode(data, metadata.topic, 0).topic_id != metadata.topic_id
+
+
 def list_topics(*, deleted: bool = False) -> Program[tuple[TopicMetadata, ...]]:
     """Newest metadata of all topics, by name; `deleted` ones too, if asked for: one LIST, and two requests a topic."""
     topics = yield from _topic_names()

@@ -1,0 +1,351 @@
+"""Where does a stream stand, what comes next, and what was lost?
+
+One per query, in the process that Spark keeps beside the driver as long as the query runs. It holds nothing that a
+restart would miss: what must survive is in the offsets, which Spark writes to the checkpoint before it runs a batch
+(`pyspark_txlog.stream_offsets`).
+
+* **Begin.** The initial offset is a constant. The first `latest` resolves where the query begins and hands it on in the
+  end of the first batch, so it is resolved once, whatever crashes.
+* **Join.** A partition that appears later, of a known topic or of one that a pattern newly matches, joins at its log
+  start, with no row in its first batch: from then on the checkpoint holds where it is read from.
+* **Loss.** What retention or a deletion removed before it was read ends the query (`failOnDataLoss`, the default), or is
+  counted and said. A log that ends before the query's offset was put back to an older state: always an error, for its
+  next rows take offsets that count as read.
+* **Group.** What lies before the offset that Spark asks to go on from has been processed: it is committed for
+  `group.id`, if that raises what the group has. So the group is never ahead of the query, and at most the batch that is
+  under way behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from pyspark_txlog import stream_limits
+from pyspark_txlog.messages import say
+from pyspark_txlog.options import StreamOptions
+from pyspark_txlog.reader import check_schema, pack_plans
+from pyspark_txlog.stream_offsets import SOURCE_KEY, StreamOffset
+from pyspark_txlog.subscription import starting_offsets, subscribed_partitions, subscribed_topics
+from txlog.client import reading
+from txlog.client.offsets import append_times, raise_committed
+from txlog.client.runtime import Runtime
+from txlog.core.names import TopicPartition
+from txlog.core.records import TopicMetadata
+from txlog.errors import (
+    ConcurrentTransactionsError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+from txlog.protocol.context import PartitionView
+from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
+from txlog.protocol.topics import is_made_anew
+
+Offsets = Mapping[TopicPartition, int]
+
+MAX_PLANS = 3
+"""How often a batch is planned anew because a clean-up moved a log start meanwhile."""
+
+
+class StreamSource:
+    """What `spark.readStream.format("txlog")` asks of a store. Not thread-safe: Spark asks one thing at a time."""
+
+    def __init__(self, runtime: Runtime, options: StreamOptions, schema: StructType) -> None:
+        max_age_ms = options.metadata_max_age_ms
+        config = None if max_age_ms is None else {"metadata.max.age.ms": max_age_ms}
+        self._runtime = runtime
+        self._options = options
+        self._read = options.read
+        self._schema = schema
+        self._store_id = runtime.require_store().store_id
+        self._session = reading.read_session(runtime, config)
+        self._target: Offsets | None = None
+        self._delay = stream_limits.TriggerDelay(
+            min_offsets=options.min_offsets_per_trigger or 0,
+            max_delay_ms=options.max_trigger_delay_ms,
+            # As with Kafka's source: what lies there when a query starts has waited long enough.
+            last_batch_ms=runtime.clock.monotonic_ms() - options.max_trigger_delay_ms,
+        )
+        self._subscribed: tuple[list[TopicPartition], int] | None = None
+        self._gone: set[TopicPartition] = set()
+        self._indexes: dict[TopicPartition, ReadIndexes] = {}
+        self._group_has: dict[TopicPartition, int] = {}
+        self._told: set[str] = set()
+        self._lost = 0
+        self._progress: dict[str, Any] | None = None
+
+    def initial(self) -> dict[str, Any]:
+        """The beginning of a query, unresolved: Spark asks for it again with every attempt at the first batch."""
+        return self._offset({}, None).to_json()
+
+    def stop_at_what_is_there(self) -> None:
+        """Has `latest` never go beyond the ends of now: Trigger.AvailableNow."""
+        partitions = self._partitions(is_first=True)
+        views = self._session.fresh_views(partitions, "looking up what is available now")
+        self._target = {tp: self._end(view) for tp, view in views.items()}
+
+    def latest(self, start: Mapping[str, Any], *, limited: bool) -> Mapping[str, Any]:
+        """Where a batch that begins at `start` ends; `start` itself if there is nothing to do.
+
+        Asked for only once everything before `start` has been processed. One GET for each partition in which nothing is
+        new. Raises OffsetOutOfRangeError, NoOffsetForPartitionError, UnknownTopicOrPartitionError,
+        InvalidRequestError (a checkpoint of another store).
+        """
+        given = StreamOffset.from_json(start)
+        self._check_store(given)
+        is_first = given.is_unresolved
+        partitions = self._partitions(is_first)
+        if is_first:
+            begins = starting_offsets(self._session, partitions, self._read)
+        else:
+            self.commit(given.ends)
+            begins = dict(given.ends)
+            self._look(partitions, begins)
+            self._look_after_gone(partitions, begins)
+        views = {tp: self._session.views[tp] for tp in partitions}
+        joining = {
+            tp: self._joins_at(view)
+            for tp, view in views.items()
+            if tp not in begins and (self._target is None or tp in self._target)
+        }
+        starts = {tp: max(at, views[tp].state.log_start_offset) for tp, at in begins.items() if tp in views}
+        ends = {tp: max(at, self._end(views[tp])) for tp, at in starts.items()}
+        if self._target is not None:
+            ends = {tp: max(min(end, self._target.get(tp, 0)), starts[tp]) for tp, end in ends.items()}
+        chosen = {**begins, **joining, **self._limited(begins, starts, ends, limited=limited, is_first=is_first)}
+        self._progress = self._report(chosen, views)
+        if is_first:
+            return self._offset(chosen, begins).to_json()
+        return start if chosen == given.ends else self._offset(chosen, None).to_json()
+
+    def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[reading.ReadTask, ...]]:
+        """What each input partition of the batch `[start, end)` reads; none of them is empty.
+
+        Raises OffsetOutOfRangeError (data loss), SchemaMismatchError (a topic lacks a column of the query),
+        InvalidRequestError (a checkpoint of another store).
+        """
+        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        self._check_store(first)
+        self._check_store(last)
+        begins = last.starts if first.is_unresolved else first.ends
+        if begins is None:
+            raise InvalidRequestError(
+                "the end of the query's first batch does not say where that batch begins: the checkpoint was changed by hand; "
+                "put it back, or start the query with a new checkpointLocation"
+            )
+        # What `begins` lacks joins with this batch, without a row.
+        wanted = {tp: (begins[tp], to) for tp, to in last.ends.items() if tp in begins and begins[tp] < to}
+        plans, lost = self._plan(wanted)
+        for tp, count in lost.items():
+            self._lost += count
+            say(
+                f"failOnDataLoss=false, {tp}: {count} offsets from {wanted[tp][0]} on were removed before this query read them; "
+                f"going on at {wanted[tp][0] + count}{self._so_far()}"
+            )
+        topics = {tp.topic: self._topic(tp.topic) for tp in plans}
+        check_schema(self._schema, topics, self._read)
+        for tp, plan in plans.items():
+            self._indexes[tp] = {name: read for name, read in plan.indexes.items() if name.end_offset > plan.end}
+        return pack_plans(self._runtime, plans.values(), self._schema, self._read)
+
+    def commit(self, ends: Offsets) -> None:
+        """Raises what `group.id` has committed to `ends`, if the query has one: everything before them is processed."""
+        group = self._read.group_id
+        raised = {tp: offset for tp, offset in ends.items() if offset > self._group_has.get(tp, -1)}
+        if group is None or not raised:
+            return
+        try:
+            raise_committed(self._session, group, raised)
+        except (UnstableOffsetCommitError, ConcurrentTransactionsError):
+            # A transaction that is not decided yet holds offsets of this group. They come true or not; the next call,
+            # which has later ones, sees which. Being behind is allowed, holding up the query for it is not.
+            return
+        self._group_has.update(raised)
+
+    def report(self) -> dict[str, Any] | None:
+        """What the last `latest` saw, for the query's progress: the ends of the log, the lag behind them, and the loss.
+
+        `rows` counts offsets, markers and aborted rows among them; `seconds` is how long the oldest of them has waited.
+        """
+        return self._progress
+
+    def close(self) -> None:
+        """Ends the helper threads; idempotent."""
+        self._runtime.close()
+
+    # -- which partitions -------------------------------------------------------------------------------------------------
+
+    def _partitions(self, is_first: bool) -> list[TopicPartition]:
+        """The partitions that are there to read, looked up every `metadata.max.age.ms`."""
+        now_ms = self._runtime.clock.monotonic_ms()
+        known = self._subscribed
+        if known is not None and now_ms - known[1] < self._session.metadata_max_age_ms:
+            return known[0]
+        found = subscribed_partitions(self._session, self._read, self._topics(is_first))
+        self._subscribed = (found, now_ms)
+        return found
+
+    def _topics(self, is_first: bool) -> dict[str, TopicMetadata]:
+        if self._read.mode == "subscribePattern" or is_first:
+            return subscribed_topics(self._runtime, self._read, may_be_none=True)
+        found: dict[str, TopicMetadata] = {}
+        for name in self._read.topics:
+            try:
+                found[name] = self._topic(name, 0)
+            except UnknownTopicOrPartitionError as error:
+                if self._read.fail_on_data_loss:
+                    raise UnknownTopicOrPartitionError(
+                        f"{error}. The running query subscribes it: failOnDataLoss=false goes on with the other topics, and with this one once it is made anew"
+                    ) from error
+                self._tell_once(name, f"failOnDataLoss=false, going on without topic {name!r}: {error}")
+        return found
+
+    def _topic(self, name: str, max_age_ms: int | None = None) -> TopicMetadata:
+        try:
+            return self._runtime.topic(name, max_age_ms)
+        except UnknownTopicOrPartitionError:
+            # Deleted, but perhaps made anew since: the runtime has forgotten what it knew of it.
+            return self._runtime.topic(name, 0)
+
+    def _look(self, partitions: list[TopicPartition], begins: Offsets) -> None:
+        for tp, view in self._session.fresh_views(partitions, "looking for new rows").items():
+            if begins.get(tp, 0) > view.state.next_offset:
+                raise _log_went_back(tp, begins[tp], view)
+
+    def _look_after_gone(self, partitions: list[TopicPartition], begins: Offsets) -> None:
+        """Says once what was lost with partitions that the query has read so far and that are gone now, or fails."""
+        gone = begins.keys() - set(partitions)
+        newly = sorted(gone - self._gone)
+        for tp, view in self._session.fresh_views(newly, "looking at partitions that are gone").items():
+            try:
+                self._topic(tp.topic, 0)
+                end, is_loss, why = self._end(view), True, "the options of this query do not name it any more"
+            except UnknownTopicOrPartitionError:
+                end = view.state.log_start_offset
+                is_loss, why = end > begins[tp], "its topic was deleted"
+            unread = max(end - begins[tp], 0)
+            if is_loss and self._read.fail_on_data_loss:
+                raise OffsetOutOfRangeError(
+                    f"{tp}: {why}; this query has read it up to offset {begins[tp]}, {unread} offsets are unread. "
+                    "To go on without it: failOnDataLoss=false"
+                )
+            self._lost += unread
+            say(f"{tp} is not read any more: {why}; {unread} offsets are unread{self._so_far()}")
+        self._session.forget(newly)
+        self._gone = set(gone)
+
+    def _joins_at(self, view: PartitionView) -> int:
+        """Where a partition joins that was not there when the query began: at its log start."""
+        tp, log_start = view.topic_partition, view.state.log_start_offset
+        # The offsets of a topic that was made anew go on from the old one's end: then nothing need have been missed.
+        if log_start and not self._runtime.run(is_made_anew(self._topic(tp.topic))):
+            if self._read.fail_on_data_loss:
+                raise OffsetOutOfRangeError(
+                    f"{tp} is new to this query, and its log begins at offset {log_start}: rows were removed before the query read them. "
+                    "To go on with what is there: failOnDataLoss=false; and a shorter metadata.max.age.ms finds partitions sooner"
+                )
+            self._lost += log_start
+            say(f"failOnDataLoss=false, {tp} joins at offset {log_start}: what lay before was removed{self._so_far()}")
+        return log_start
+
+    def _so_far(self) -> str:
+        return f" ({self._lost} offsets lost since the query started)" if self._lost else ""
+
+    def _tell_once(self, name: str, text: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            say(text)
+
+    # -- how far ----------------------------------------------------------------------------------------------------------
+
+    def _end(self, view: PartitionView) -> int:
+        return end_offset(view, self._read.isolation_level)
+
+    def _limited(self, begins: Offsets, starts: Offsets, ends: Offsets, *, limited: bool, is_first: bool) -> Offsets:
+        """`ends` within the limits; nothing if a batch is not worth it yet. The first batch is never put off."""
+        now_ms = self._runtime.clock.monotonic_ms()
+        offsets = stream_limits.available(starts, ends)
+        may_wait = limited and not is_first and self._target is None and not self._delay.is_due(offsets, now_ms)
+        # A batch without rows moves the query past what was removed: there it is counted, or ends the query.
+        is_overtaken = any(starts[tp] > begins[tp] for tp in starts)
+        if not is_overtaken and (not offsets or may_wait):
+            return {}
+        self._delay = self._delay.after_batch(now_ms)
+        most = self._options.max_offsets_per_trigger
+        return stream_limits.at_most(starts, ends, most) if limited and most is not None else ends
+
+    def _report(self, chosen: Offsets, views: Mapping[TopicPartition, PartitionView]) -> dict[str, Any]:
+        ends = {tp: max(self._end(view), chosen.get(tp, 0)) for tp, view in views.items()}
+        unread = {
+            tp: max(chosen[tp], views[tp].state.log_start_offset) for tp in ends if chosen.get(tp, ends[tp]) < ends[tp]
+        }
+        times = append_times(self._session, unread, self._indexes)
+        waited_ms = max((self._runtime.clock.now_ms() - time for time in times.values()), default=0)
+        report = self._offset({**chosen, **ends}, None).to_json()
+        lag = {"rows": sum(ends[tp] - at for tp, at in unread.items()), "seconds": max(waited_ms, 0) / 1000}
+        report[SOURCE_KEY].update(lag=lag, lost=self._lost)
+        return report
+
+    # -- planning ---------------------------------------------------------------------------------------------------------
+
+    def _plan(
+        self, wanted: Mapping[TopicPartition, tuple[int, int]]
+    ) -> tuple[dict[TopicPartition, ReadPlan], dict[TopicPartition, int]]:
+        """Plans of what is left of `wanted`, and how many offsets of each partition are lost."""
+        for attempt in range(MAX_PLANS):
+            lacking = [tp for tp in wanted if attempt or tp not in self._session.views]
+            self._session.fresh_views(lacking, "planning a batch")
+            ranges: dict[TopicPartition, tuple[int, int | None]] = {}
+            lost: dict[TopicPartition, int] = {}
+            for tp, (start, end) in wanted.items():
+                log_start = self._check_range(self._session.views[tp], start, end)
+                if start < log_start:
+                    lost[tp] = min(log_start, end) - start
+                if log_start < end:
+                    ranges[tp] = (max(start, log_start), end)
+            try:
+                return reading.plan_reads(self._session, ranges, self._read.isolation_level, self._indexes), lost
+            except OffsetOutOfRangeError:
+                # A clean-up took objects away, and on a new LIST the log began later: look again.
+                if attempt == MAX_PLANS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _check_range(self, view: PartitionView, start: int, end: int) -> int:
+        """The log start, if a batch of `[start, end)` may be read on it."""
+        tp, state = view.topic_partition, view.state
+        if start < state.log_start_offset and self._read.fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{tp}: this query has read up to offset {start}, and the log begins at {state.log_start_offset}: "
+                f"{min(state.log_start_offset, end) - start} offsets of this batch were removed before it read them. "
+                "To count them as lost and go on with what is there: failOnDataLoss=false. To keep rows longer: retention.ms of the topic"
+            )
+        if end > state.next_offset:
+            raise _log_went_back(tp, end, view)
+        if end > self._end(view):
+            raise OffsetOutOfRangeError(
+                f"{tp}: this batch was planned up to offset {end}, and isolation.level={self._read.isolation_level} shows rows up to {self._end(view)}: "
+                "it was planned with read_uncommitted. Go on with that until the batch is done, or start again once the open transactions have ended"
+            )
+        return state.log_start_offset
+
+    def _offset(self, ends: Offsets, starts: Offsets | None) -> StreamOffset:
+        return StreamOffset(store_id=self._store_id, group_id=self._read.group_id, ends=ends, starts=starts)
+
+    def _check_store(self, offset: StreamOffset) -> None:
+        if offset.store_id != self._store_id:
+            raise InvalidRequestError(
+                f"the checkpoint of this query is of the store {offset.store_id}, and {self._runtime.where} is the store {self._store_id}: "
+                "its offsets mean nothing there. Read the store that the query was started with, or give it a new checkpointLocation"
+            )
+
+
+def _log_went_back(tp: TopicPartition, offset: int, view: PartitionView) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(
+        f"{tp}: this query has read or planned up to offset {offset}, and the log ends at {view.state.next_offset}: the store was put back to an "
+        "older state, and rows to come would take offsets that count as read. Start the query with a new checkpointLocation"
+    )

@@ -1,0 +1,89 @@
+"""Which topics and partitions does a read take, and where does it begin in them? The same for batches and streams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from pyspark_txlog.messages import say
+from pyspark_txlog.options import ReadOptions
+from txlog.client.offsets import check_exist, resolve
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.core.names import TopicPartition
+from txlog.core.records import TopicMetadata
+from txlog.errors import NoOffsetForPartitionError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+
+
+def subscribed_topics(runtime: Runtime, options: ReadOptions, *, may_be_none: bool = False) -> dict[str, TopicMetadata]:
+    """The topics that the options name or match, as they are now.
+
+    Raises UnknownTopicOrPartitionError for one that is named and not there, or, unless there `may_be_none`, a pattern
+    that matches none.
+    """
+    if options.mode != "subscribePattern":
+        return {name: runtime.topic(name, 0) for name in options.topics}
+    pattern = re.compile(options.pattern)
+    known = runtime.list_topics()
+    found = {topic.topic: topic for topic in known if pattern.fullmatch(topic.topic)}
+    if not found and not may_be_none:
+        names = ", ".join(topic.topic for topic in known) or "no topics at all"
+        raise UnknownTopicOrPartitionError(
+            f"subscribePattern: no topic of {runtime.where} is matched by {options.pattern!r}; there are {names}"
+        )
+    return found
+
+
+def subscribed_partitions(
+    session: Session, options: ReadOptions, topics: Mapping[str, TopicMetadata]
+) -> list[TopicPartition]:
+    """The partitions of `topics` that are read; raises UnknownTopicOrPartitionError for an assigned one that is not there."""
+    if options.partitions is not None:
+        assigned = [
+            TopicPartition(name, number)
+            for name, numbers in options.partitions.items()
+            if name in topics
+            for number in numbers
+        ]
+        check_exist(session, assigned)
+        return assigned
+    return [TopicPartition(name, number) for name, topic in topics.items() for number in range(topic.partitions)]
+
+
+def starting_offsets(
+    session: Session, partitions: Iterable[TopicPartition], options: ReadOptions
+) -> dict[TopicPartition, int]:
+    """Where the read begins in each partition, on fresh tails; with `failOnDataLoss=false` clamped to the log, and said.
+
+    Raises OffsetOutOfRangeError, NoOffsetForPartitionError.
+    """
+    wanted = list(partitions)
+    try:
+        return resolve_starts(session, wanted, options, clamp=False)
+    except OffsetOutOfRangeError as error:
+        if options.fail_on_data_loss:
+            raise
+        say(f"failOnDataLoss=false, reading what there is. {error}")
+        return resolve_starts(session, wanted, options, clamp=True)
+
+
+def resolve_starts(
+    session: Session, partitions: list[TopicPartition], options: ReadOptions, *, clamp: bool
+) -> dict[TopicPartition, int]:
+    """Where the read begins in each partition, on fresh tails; `clamp` moves it into the log.
+
+    Raises OffsetOutOfRangeError, NoOffsetForPartitionError naming the option that helps.
+    """
+    try:
+        return resolve(
+            session,
+            partitions,
+            options.start,
+            options.isolation_level,
+            group=options.group_id,
+            missing=options.missing_start,
+            clamp=clamp,
+        )
+    except NoOffsetForPartitionError as error:
+        option = "auto.offset.reset" if options.start.kind == "committed" else "startingOffsetsByTimestampStrategy"
+        raise NoOffsetForPartitionError(f"{error}; the option '{option}' does") from error
