@@ -87,7 +87,7 @@ class StreamSource:
 
     def stop_at_what_is_there(self) -> None:
         """Has `latest` never go beyond the ends of now: Trigger.AvailableNow."""
-        partitions = self._partitions(is_first=True)
+        partitions = self._partitions(is_first=False)
         views = self._session.fresh_views(partitions, "looking up what is available now")
         self._target = {tp: self._end(view) for tp, view in views.items()}
 
@@ -186,7 +186,8 @@ class StreamSource:
         """The partitions that are there to read, looked up every `metadata.max.age.ms`."""
         now_ms = self._runtime.clock.monotonic_ms()
         known = self._subscribed
-        if known is not None and now_ms - known[1] < self._session.metadata_max_age_ms:
+        # A query that begins looks for itself: a topic that is named must be there, whatever `failOnDataLoss` says.
+        if not is_first and known is not None and now_ms - known[1] < self._session.metadata_max_age_ms:
             return known[0]
         found = subscribed_partitions(self._session, self._read, self._topics(is_first))
         self._subscribed = (found, now_ms)
@@ -199,6 +200,7 @@ class StreamSource:
         for name in self._read.topics:
             try:
                 found[name] = self._topic(name, 0)
+                self._told.discard(name)
             except UnknownTopicOrPartitionError as error:
                 if self._read.fail_on_data_loss:
                     raise UnknownTopicOrPartitionError(

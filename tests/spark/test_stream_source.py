@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import txlog
 from tests.spark.streaming import Checkpoint, Query
+from txlog.client import offsets as client_offsets
 from txlog.client.producer import Producer
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
@@ -457,6 +459,12 @@ def test_a_deleted_topic_that_is_named_ends_the_query(store: Store) -> None:
         strict.drain()
     send(store, 0, 5)
     assert lax.drain() == ids(0, 5)
+    again = Query(store, lax.checkpoint, schema=lax.schema, subscribe="orders,returns", failOnDataLoss="false")
+    again.source.stop_at_what_is_there()
+    assert again.drain() == []
+    first = Query(store, schema=lax.schema, subscribe="orders,returns", failOnDataLoss="false")
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'returns'"):
+        first.drain()
 
 
 def test_options_that_name_less_than_the_checkpoint_are_noticed(store: Store) -> None:
@@ -535,6 +543,30 @@ def test_the_group_never_goes_backwards(store: Store) -> None:
         query.batch()
     assert query.batch() is None
     assert committed(store) == [5, 0]
+
+
+def test_two_that_commit_for_one_group_never_take_it_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another commits further on, between this query's look at the group and its commit: the condition tells it."""
+    looks = 0
+    look = client_offsets.committed_offsets
+
+    def look_and_be_overtaken(*args: Any, **kwargs: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        found = look(*args, **kwargs)
+        if looks == 1:
+            with store.consumer(group_id="audit") as consumer:
+                consumer.commit({("orders", 0): 4})
+        return found
+
+    send(store, 0, 3)
+    query = Query(store, group_id="audit")
+    assert query.batch() == ids(0, 3)
+    monkeypatch.setattr(client_offsets, "committed_offsets", look_and_be_overtaken)
+    assert query.batch() is None
+    monkeypatch.undo()
+    assert looks == 2
+    assert committed(store) == [4, 0]
 
 
 def test_a_group_with_undecided_offsets_does_not_hold_the_query_up(store: Store, aborting: Producer) -> None:
