@@ -3,6 +3,8 @@
 
 PYTHON ?=
 MINUTES ?= 2
+WORLDS ?= 300
+START ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 # Made by scripts/setup.sh at its end; made again when the dependencies change.
@@ -36,8 +38,9 @@ test: $(STAMP) ## Run all tests
 test-storm: $(STAMP) ## Run the tests that take many minutes: SIGKILL at every write over S3's protocol, longer storms
 	$(BIN)/python -m pytest -m storm -s $(ARGS)
 
-simulate: $(STAMP) ## Explore every scenario of the protocol whole, and plant every mutant
+simulate: $(STAMP) ## Explore every scenario of the protocol whole, plant every mutant, then run WORLDS=300 random worlds
 	$(BIN)/python -m txlog.testing.explore $(ARGS)
+	$(BIN)/python -m txlog.testing.simulate --seeds $(WORLDS) --start $(START)
 
 demo: $(STAMP) ## Run the main job on 336,776 real flights
 	$(BIN)/txlog demo $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from txlog.client import unclosed
@@ -20,6 +21,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # Settings of the developer's shell must not decide what a test sees.
 for name in ("TXLOG_CONFIG", "TXLOG_STORE"):
     os.environ.pop(name, None)
+
+APART = ("storm",)
+"""Markers of tests that only run where `-m` names them: each set has a make target of its own."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unasked = [marker for marker in APART if marker not in config.option.markexpr]
+    left = [item for item in items if any(item.get_closest_marker(marker) for marker in unasked)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
+
 
 # Tests leave producers behind as a crash would; what is said of them at the end of a program is tested in programs.
 atexit.unregister(unclosed.end_all)

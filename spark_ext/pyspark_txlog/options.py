@@ -174,11 +174,13 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     )
 
 
+@plain_errors
 def parse_schema_options(options: Mapping[str, str]) -> ReadOptions:
     """The options of a read whose schema Spark asks for, without saying whether it is of a batch or of a stream.
 
     What one of the two allows passes here, and is refused where the other begins.
     """
+    _Given(options, (*READ_OPTIONS, *_STREAM_ONLY_OPTIONS), {"a write": WRITE_OPTIONS}, "a read")
     lowered = {name.lower() for name in options}
     if any(name.lower() in lowered for name in _STREAM_ONLY_OPTIONS):
         return parse_stream_options(options).read

@@ -32,8 +32,10 @@ from pyspark_txlog.subscription import starting_offsets, subscribed_partitions, 
 from txlog.client import reading
 from txlog.client.offsets import append_times, raise_committed
 from txlog.client.runtime import Runtime
+from txlog.core.effects import Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
+from txlog.core.state import StoredRecord
 from txlog.errors import (
     ConcurrentTransactionsError,
     InvalidRequestError,
@@ -41,7 +43,8 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from txlog.protocol.context import PartitionView
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.load import read_slot
 from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
 from txlog.protocol.topics import is_made_anew
 
@@ -84,7 +87,7 @@ class StreamSource:
 
     def stop_at_what_is_there(self) -> None:
         """Has `latest` never go beyond the ends of now: Trigger.AvailableNow."""
-        partitions = self._partitions(is_first=True)
+        partitions = self._partitions(is_first=False)
         views = self._session.fresh_views(partitions, "looking up what is available now")
         self._target = {tp: self._end(view) for tp, view in views.items()}
 
@@ -144,7 +147,7 @@ class StreamSource:
             self._lost += count
             say(
                 f"failOnDataLoss=false, {tp}: {count} offsets from {wanted[tp][0]} on were removed before this query read them; "
-                f"going on at {wanted[tp][0] + count}{self._so_far()}"
+                f"going on behind them{self._so_far()}"
             )
         topics = {tp.topic: self._topic(tp.topic) for tp in plans}
         check_schema(self._schema, topics, self._read)
@@ -183,7 +186,8 @@ class StreamSource:
         """The partitions that are there to read, looked up every `metadata.max.age.ms`."""
         now_ms = self._runtime.clock.monotonic_ms()
         known = self._subscribed
-        if known is not None and now_ms - known[1] < self._session.metadata_max_age_ms:
+        # A query that begins looks for itself: a topic that is named must be there, whatever `failOnDataLoss` says.
+        if not is_first and known is not None and now_ms - known[1] < self._session.metadata_max_age_ms:
             return known[0]
         found = subscribed_partitions(self._session, self._read, self._topics(is_first))
         self._subscribed = (found, now_ms)
@@ -196,6 +200,7 @@ class StreamSource:
         for name in self._read.topics:
             try:
                 found[name] = self._topic(name, 0)
+                self._told.discard(name)
             except UnknownTopicOrPartitionError as error:
                 if self._read.fail_on_data_loss:
                     raise UnknownTopicOrPartitionError(
@@ -225,7 +230,7 @@ class StreamSource:
                 self._topic(tp.topic, 0)
                 end, is_loss, why = self._end(view), True, "the options of this query do not name it any more"
             except UnknownTopicOrPartitionError:
-                end = view.state.log_start_offset
+                end = begins[tp] + self._removed(view, begins[tp])
                 is_loss, why = end > begins[tp], "its topic was deleted"
             unread = max(end - begins[tp], 0)
             if is_loss and self._read.fail_on_data_loss:
@@ -302,9 +307,11 @@ class StreamSource:
             ranges: dict[TopicPartition, tuple[int, int | None]] = {}
             lost: dict[TopicPartition, int] = {}
             for tp, (start, end) in wanted.items():
-                log_start = self._check_range(self._session.views[tp], start, end)
-                if start < log_start:
-                    lost[tp] = min(log_start, end) - start
+                view = self._session.views[tp]
+                log_start = view.state.log_start_offset
+                if removed := min(self._removed(view, start), end - start):
+                    lost[tp] = removed
+                self._check_range(view, start, end, removed)
                 if log_start < end:
                     ranges[tp] = (max(start, log_start), end)
             try:
@@ -315,13 +322,30 @@ class StreamSource:
                     raise
         raise AssertionError("unreachable")
 
-    def _check_range(self, view: PartitionView, start: int, end: int) -> int:
-        """The log start, if a batch of `[start, end)` may be read on it."""
+    def _removed(self, view: PartitionView, start: int) -> int:
+        """How many offsets from `start` to the log start may have held rows.
+
+        The record that empties a log lies below the log start that it sets: a query that had read everything lost nothing.
+        """
+        tp, end = view.topic_partition, view.state.log_start_offset
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, StoredRecord | None]]:
+            return views, (yield from read_slot(tp, end - 1))
+
+        while end > max(start, view.boundary):
+            stored = self._session.call("looking at what was removed", program)
+            if stored is None or stored.record.kind != "log_start":
+                break
+            end -= 1
+        return max(end - start, 0)
+
+    def _check_range(self, view: PartitionView, start: int, end: int, removed: int) -> None:
+        """Whether a batch of `[start, end)`, of which `removed` offsets are gone, may be read on `view`."""
         tp, state = view.topic_partition, view.state
-        if start < state.log_start_offset and self._read.fail_on_data_loss:
+        if removed and self._read.fail_on_data_loss:
             raise OffsetOutOfRangeError(
                 f"{tp}: this query has read up to offset {start}, and the log begins at {state.log_start_offset}: "
-                f"{min(state.log_start_offset, end) - start} offsets of this batch were removed before it read them. "
+                f"{removed} offsets of this batch were removed before it read them. "
                 "To count them as lost and go on with what is there: failOnDataLoss=false. To keep rows longer: retention.ms of the topic"
             )
         if end > state.next_offset:
@@ -331,7 +355,6 @@ class StreamSource:
                 f"{tp}: this batch was planned up to offset {end}, and isolation.level={self._read.isolation_level} shows rows up to {self._end(view)}: "
                 "it was planned with read_uncommitted. Go on with that until the batch is done, or start again once the open transactions have ended"
             )
-        return state.log_start_offset
 
     def _offset(self, ends: Offsets, starts: Offsets | None) -> StreamOffset:
         return StreamOffset(store_id=self._store_id, group_id=self._read.group_id, ends=ends, starts=starts)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,8 +33,10 @@ def server() -> Iterator[Server]:
     "name", [pytest.param(name, marks=() if name in MAIN else pytest.mark.storm) for name in OPERATIONS]
 )
 def test_a_kill_at_every_write(server: Server, name: str, tmp_path: Path) -> None:
+    folder = re.sub(r"\W+", "-", name)
+
     def place(point: str) -> Place:
-        return Place(url=server.store_url(f"{name.replace(' ', '-')}/{point}"), options=server.storage_options)
+        return Place(url=server.store_url(f"{folder}/{point}"), options=server.storage_options)
 
     # Before a write is after the one before it, but for the first; the local store's test has both.
     done = kill_everywhere(name, place, tmp_path, moments=("after",))

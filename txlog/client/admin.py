@@ -152,15 +152,13 @@ class Admin:
         self._runtime = runtime
         self._session = Session(
             runtime,
+            config,
             patience=Patience(
                 who=f"admin of {runtime.where}",
                 timeout_ms=config.default_api_timeout_ms,
                 setting="default.api.timeout.ms",
                 retries=config.retries,
             ),
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-            metadata_max_age_ms=config.metadata_max_age_ms,
         )
 
     # -- transactions -------------------------------------------------------------------------------------------------

@@ -72,12 +72,10 @@ def consumer_session(runtime: Runtime, config: ConsumerConfig, who: str) -> Sess
     """A session with a consumer's settings."""
     return Session(
         runtime,
+        config,
         patience=Patience(
             who=who, timeout_ms=config.default_api_timeout_ms, setting="default.api.timeout.ms", retries=config.retries
         ),
-        retry_backoff_ms=config.retry_backoff_ms,
-        retry_backoff_max_ms=config.retry_backoff_max_ms,
-        metadata_max_age_ms=config.metadata_max_age_ms,
     )
 
 

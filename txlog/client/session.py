@@ -15,6 +15,7 @@ from typing import TypeVar
 from txlog.client.patience import Patience
 from txlog.client.runtime import Runtime
 from txlog.clock import Clock
+from txlog.config import ClientConfig, ConsumerConfig, ProducerConfig
 from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.errors import TxlogError
@@ -43,17 +44,15 @@ class Session:
     def __init__(
         self,
         runtime: Runtime,
+        config: ClientConfig | ConsumerConfig | ProducerConfig,
         *,
         patience: Patience,
-        retry_backoff_ms: int,
-        retry_backoff_max_ms: int,
-        metadata_max_age_ms: int,
     ) -> None:
         self.runtime = runtime
         self.patience = patience
-        self.metadata_max_age_ms = metadata_max_age_ms
-        self._retry_backoff_ms = retry_backoff_ms
-        self._retry_backoff_max_ms = retry_backoff_max_ms
+        self.metadata_max_age_ms = config.metadata_max_age_ms
+        self._retry_backoff_ms = config.retry_backoff_ms
+        self._retry_backoff_max_ms = config.retry_backoff_max_ms
         self._lock = threading.Lock()
         self._views: Views = {}
         self._looked_at_ms: dict[int, int] = {}

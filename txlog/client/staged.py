@@ -169,8 +169,6 @@ def producer_session(runtime: Runtime, config: ProducerConfig, who: str) -> Sess
     """A session with a producer's settings."""
     return Session(
         runtime,
+        config,
         patience=Patience(who=who, timeout_ms=config.max_block_ms, setting="max.block.ms", retries=config.retries),
-        retry_backoff_ms=config.retry_backoff_ms,
-        retry_backoff_max_ms=config.retry_backoff_max_ms,
-        metadata_max_age_ms=config.metadata_max_age_ms,
     )

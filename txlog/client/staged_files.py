@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from txlog.client.runtime import Runtime
+from txlog.client.runtime import Runtime, check_partition
 from txlog.core.names import rows_file_path
 from txlog.core.records import DataFile, StagedPart, TopicMetadata, TransactionMetadata
-from txlog.errors import UnknownTopicOrPartitionError
 from txlog.storage.segment_file import ROW_GROUP_ROWS, write_rows_file
 
 MAX_BUFFER_BYTES = 256 * 2**20
@@ -47,10 +46,7 @@ class StagedFiles:
         Raises UnknownTopicOrPartitionError for a partition out of range, StorageError.
         """
         for partition, part in _split(rows, partitions):
-            if not 0 <= partition < topic.partitions:
-                raise UnknownTopicOrPartitionError(
-                    f"topic {topic.topic!r} has no partition {partition}: it has {topic.partitions}, numbered 0 to {topic.partitions - 1}"
-                )
+            check_partition(topic, partition)
             buffer = self._buffers.setdefault((topic.topic, partition), _Buffer(topic, partition))
             buffer.tables.append(part)
             buffer.bytes += part.nbytes

@@ -1,0 +1,223 @@
+"""Streaming reads in a real Spark: triggers, restarts, joins, loss, the group and the query's progress."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from tests.spark.conftest import ORDERS, Console, Log, dotted
+from txlog.client.consumer import Consumer
+from txlog.core.names import TopicPartition
+
+pytestmark = pytest.mark.spark
+
+WAIT_S = 60
+
+
+class Sink:
+    """What a query has read, by batch; Spark's own checkpoint makes it exactly once as long as no batch fails half-way."""
+
+    def __init__(self, log: Log, folder: Path) -> None:
+        self.log = log
+        self.checkpoint = folder / "checkpoint"
+        self.batches: list[list[int]] = []
+        self.fail_at: int | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        return sorted(number for batch in self.batches for number in batch)
+
+    def stream(self, **options: Any) -> DataFrame:
+        reader = self.log.spark.readStream.format("txlog")
+        given = {"storage.fsync": "false", "startingOffsets": "earliest"} | dotted(options)
+        if "subscribePattern" not in given and "assign" not in given:
+            given.setdefault("subscribe", "orders")
+        for name, value in given.items():
+            reader = reader.option(name, str(value))
+        return reader.load(self.log.url)
+
+    def start(self, *, trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
+        def write(frame: DataFrame, number: int) -> None:
+            if self.fail_at == number:
+                raise RuntimeError("the sink is out of order")
+            self.batches.append(sorted(row.order_id for row in frame.select("order_id").collect()))
+
+        writer = self.stream(**options).writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()
+
+    def run(self, **options: Any) -> StreamingQuery:
+        """A query over what there is now."""
+        query = self.start(trigger={"availableNow": True}, **options)
+        assert query.awaitTermination(WAIT_S)
+        return query
+
+
+@pytest.fixture
+def sink(log: Log, tmp_path: Path) -> Sink:
+    log.create()
+    return Sink(log, tmp_path)
+
+
+def send(log: Log, first: int, count: int, *, partition: int = 0, topic: str = "orders") -> None:
+    with log.store.producer() as producer:
+        producer.send(topic, [{"order_id": first + at} for at in range(count)], partition=partition)
+
+
+def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, query.lastProgress
+        time.sleep(0.05)
+
+
+def source_of(query: StreamingQuery, number: int = -1) -> dict[str, Any]:
+    """What the query's progress says of the source, its offsets parsed."""
+    found: dict[str, Any] = query.recentProgress[number]["sources"][0]
+    return {name: json.loads(value) if name.endswith("Offset") and value else value for name, value in found.items()}
+
+
+def test_available_now_reads_the_backlog_in_batches_and_goes_on_after_a_restart(sink: Sink) -> None:
+    log = sink.log
+    log.write(log.frame(0, 100))
+    sink.run(maxOffsetsPerTrigger=40)
+    assert [len(batch) for batch in sink.batches] == [40, 40, 20]
+    assert sink.run(maxOffsetsPerTrigger=40).recentProgress[-1]["numInputRows"] == 0
+    log.write(log.frame(100, 10))
+    query = sink.run(maxOffsetsPerTrigger=40)
+    assert sink.ids == list(range(110))
+    source = source_of(query)
+    assert source["numInputRows"] == 10
+    ends = source["endOffset"]["orders"]
+    assert sum(ends.values()) == 110
+    # The batches' ends are in the checkpoint, as Kafka's JSON and our key.
+    kept = [
+        json.loads(file.read_text().splitlines()[2]) for file in sorted((sink.checkpoint / "offsets").glob("[0-9]*"))
+    ]
+    assert kept[-1] == source["endOffset"]
+    assert [("start" in each["txlog:source"]) for each in kept] == [True, False, False, False]
+
+
+def test_a_running_query_takes_new_rows_partitions_and_topics_and_reports_its_lag(sink: Sink) -> None:
+    log = sink.log
+    query = sink.start(subscribePattern="orders.*", group_id="audit", metadata_max_age_ms=0)
+    try:
+        send(log, 0, 5)
+        wait_for(lambda: sink.ids == list(range(5)), query)
+        log.store.alter_topic("orders", partitions=3)
+        send(log, 5, 5, partition=2)
+        wait_for(lambda: sink.ids == list(range(10)), query)
+        log.create("orders-eu", partitions=1)
+        send(log, 10, 5, topic="orders-eu")
+        wait_for(lambda: sink.ids == list(range(15)), query)
+        # A nullable column that is added does not disturb the query: it keeps the columns it began with.
+        log.store.alter_topic("orders", add_columns=pa.schema([pa.field("note", pa.string())]))
+        with log.store.producer() as producer:
+            producer.send("orders", [{"order_id": 15, "note": "new"}], partition=0)
+        wait_for(lambda: sink.ids == list(range(16)), query)
+        wait_for(lambda: source_of(query)["latestOffset"]["orders"].get("0") == 6, query)
+        latest = source_of(query)["latestOffset"]
+        assert latest["txlog:source"]["lag"] == {"rows": 0, "seconds": 0}
+        assert latest["orders"] == {"0": 6, "1": 0, "2": 5}
+
+        with log.store.consumer(group_id="audit") as consumer:
+            wait_for(lambda: _committed(consumer) == [6, 0, 5], query)
+    finally:
+        query.stop()
+    assert sink.stream().columns == [*ORDERS.names, "note"]
+
+
+def _committed(consumer: Consumer) -> list[int | None]:
+    found = consumer.committed(*(TopicPartition("orders", number) for number in range(3)))
+    return [None if value is None else value.offset for _, value in sorted(found.items())]
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_a_query_that_failed_in_its_first_batch_begins_where_it_began(sink: Sink, start: str) -> None:
+    log = sink.log
+    log.write(log.frame(0, 10))
+    sink.fail_at = 0
+    with pytest.raises(StreamingQueryException, match="out of order"):
+        sink.run(startingOffsets=start)
+    log.write(log.frame(10, 10))
+    sink.fail_at = None
+    sink.run(startingOffsets=start)
+    assert sink.ids == (list(range(20)) if start == "earliest" else list(range(10, 20)))
+    assert len(sink.batches) == 2
+
+
+def test_retention_that_overtakes_a_query(sink: Sink, console: Console) -> None:
+    log = sink.log
+    send(log, 0, 5)
+    sink.run()
+    for first in (5, 10):
+        send(log, first, 5)
+    log.store.admin().delete_records("orders", 0, 10)
+    with pytest.raises(StreamingQueryException) as caught:
+        sink.run()
+    message = str(caught.value)
+    assert "orders-0: this query has read up to offset 5, and the log begins at 10: 5 offsets" in message
+    assert "Traceback" not in message.split("OffsetOutOfRangeError", 1)[1]
+    sink.run(failOnDataLoss="false")
+    assert sink.ids == [*range(5), *range(10, 15)]
+    assert "txlog: failOnDataLoss=false, orders-0: 5 offsets from 5 on were removed" in console.text()
+
+
+def test_isolation_levels_and_offsets_without_rows(sink: Sink, tmp_path: Path) -> None:
+    log = sink.log
+    with log.store.producer("aborting") as producer:
+        for number, commits in enumerate([False, True, False, True, False]):
+            producer.begin_transaction()
+            producer.send("orders", [{"order_id": number}], partition=0)
+            producer.flush()
+            producer.commit_transaction() if commits else producer.abort_transaction()
+    sink.run(maxOffsetsPerTrigger=1)
+    assert sink.ids == [1, 3]
+    uncommitted = Sink(log, tmp_path / "uncommitted")
+    uncommitted.run(isolation_level="read_uncommitted", maxOffsetsPerTrigger=3)
+    assert uncommitted.ids == [0, 1, 2, 3, 4]
+
+
+def test_columns_of_the_log_and_a_schema_that_prunes(sink: Sink) -> None:
+    log = sink.log
+    send(log, 0, 3)
+    query = (
+        sink.stream(columns="order_id,_topic,_partition,_offset")
+        .writeStream.format("memory")
+        .queryName("pruned")
+        .option("checkpointLocation", str(sink.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(WAIT_S)
+    found = sorted(tuple(row) for row in log.spark.table("pruned").collect())
+    assert found == [(0, "orders", 0, 0), (1, "orders", 0, 1), (2, "orders", 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endingOffsets": "latest"}, "InvalidRequestError: option 'endingOffsets' is one of a batch read: a stream has no end"),
+        ({"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 3}, "'minOffsetsPerTrigger': expected at most maxOffsetsPerTrigger, 3, found 9"),
+        ({"startingOffsets": "committed", "group_id": "new"}, "NoOffsetForPartitionError: .* the option 'auto.offset.reset' does"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_told_when_the_query_starts(sink: Sink, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message) as caught:
+        sink.run(**options)
+    assert "UnboundLocalError" not in str(caught.value)
+
+
+def test_a_misspelled_option_is_told_at_load(sink: Sink) -> None:
+    with pytest.raises(Exception, match=r"'maxoffsetpertrigger' is unknown: .* Did you mean 'maxOffsetsPerTrigger'"):
+        sink.stream(maxOffsetPerTrigger=3)
