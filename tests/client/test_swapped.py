@@ -10,6 +10,9 @@ from txlog.core import envelope, names
 from txlog.core.records import CommitRecord
 from txlog.core.state import PartitionState
 from txlog.errors import CorruptRecordError, MissingObjectError
+from txlog.maintenance.fsck import check_store
+from txlog.protocol.append import append_log_start
+from txlog.protocol.table import state_partition
 
 EAST = "east/0/00000000000000000000-00000000000000000004-0.txnindex"
 
@@ -40,6 +43,23 @@ def swap(world: World, one: str, other: str) -> None:
     world.memory.put(other, first)
 
 
+def objects_below(world: World, folder: str) -> list[str]:
+    found = [folder + name for name in world.memory.list(folder)]
+    return [path for name in found for path in (objects_below(world, name) if name.endswith("/") else [name])]
+
+
+def swap_folders(world: World, one: str, other: str) -> None:
+    moved = {
+        **{other + path.removeprefix(one): world.memory.get(path) for path in objects_below(world, one)},
+        **{one + path.removeprefix(other): world.memory.get(path) for path in objects_below(world, other)},
+    }
+    for path in [*objects_below(world, one), *objects_below(world, other)]:
+        world.memory.delete(path)
+    for path, data in moved.items():
+        assert data is not None
+        world.memory.put(path, data)
+
+
 def rewritten(world: World, source: str, target: str, **fields: object) -> None:
     """The record of `source`, with other fields and a right checksum, in the place of `target`."""
     record, payload = envelope.decode(world.memory.get(source) or b"", CommitRecord, source)
@@ -61,6 +81,77 @@ def test_a_transaction_index_of_another_partition_is_not_believed(world: World) 
             CorruptRecordError, match=f"{topic}/0/.*txnindex.*swapped or copied|{topic}/0/.*txnindex.*not in it"
         ):
             read(world, topic)
+
+
+def test_a_transaction_index_of_the_same_transaction_is_not_believed(world: World) -> None:
+    """Its marker has one offset in both partitions; it began in a segment before, at another offset in each."""
+    store = world.open()
+    store.create_topic("east", ORDERS, partitions=2, config={"segment.batches": 4})
+    with store.producer() as plain, store.producer("loader") as loader:
+        loader.begin_transaction()
+        for partition in range(2):
+            for number in range(4):
+                producer = loader if number == partition else plain
+                producer.send("east", orders(10 * partition + number), partition=partition).result()
+        loader.abort_transaction()
+        for partition in range(2):
+            for number in range(5, 9):
+                plain.send("east", orders(10 * partition + number), partition=partition).result()
+    index = "00000000000000000004-00000000000000000008-0.txnindex"
+    assert world.memory.get("east/0/" + index) != world.memory.get("east/1/" + index)
+    assert 0 not in read(world, "east")
+    swap(world, "east/0/" + index, "east/1/" + index)
+    with pytest.raises(CorruptRecordError, match=rf"^east/\d/{index}: it says .*'east-\d'; an object was swapped"):
+        read(world, "east")
+
+
+def test_an_index_of_markers_alone_does_not_hide_rows(world: World) -> None:
+    store = world.open()
+    for topic in ("east", "west"):
+        store.create_topic(topic, ORDERS, config={"segment.batches": 2})
+    with store.producer() as producer:
+        for number in range(3):
+            producer.send("east", orders(number)).result()
+    for number in range(2):
+        store.runtime.run(append_log_start(store.runtime.context(), {}, tp("west", 0), number + 1))
+    with store.producer() as producer:
+        for number in range(3):
+            producer.send("west", orders(number)).result()
+    index = "0/00000000000000000000-00000000000000000002-0.index"
+    assert read(world, "east") == [0, 1, 2]
+    swap(world, "east/" + index, "west/" + index)
+    with pytest.raises(CorruptRecordError, match=f"^east/{index}: it says that it is of partition 'west-0'"):
+        read(world, "east")
+
+
+def test_a_folder_of_another_topic_is_not_believed(world: World) -> None:
+    """Sealed, it is opened by its snapshot: the first record, which names the partition, is not looked at."""
+    store = world.open()
+    for topic in ("east", "west"):
+        store.create_topic(topic, ORDERS, config={"segment.batches": 2})
+        with store.producer() as producer:
+            for number in range(3):
+                producer.send(topic, orders(number)).result()
+    swap_folders(world, "east/0/", "west/0/")
+    with pytest.raises(CorruptRecordError, match=r"^east/0/0+2\.snapshot: it says that it is of partition 'west-0'"):
+        read(world, "east")
+    assert not check_store(world.memory, threads=0, clock=world.clock).is_clean
+
+
+def test_a_folder_of_other_transactions_is_not_believed(world: World) -> None:
+    """An id that its partition does not know has no version: a transaction that had been committed would be again."""
+    store = world.open()
+    store.create_topic("east", ORDERS)
+    folders = []
+    for name in ("one", "two"):
+        with store.producer(name) as producer:
+            for version in range(40):
+                with producer.transaction(version):
+                    producer.send("east", orders(version))
+        folders.append(state_partition(store.runtime.context(), name).folder)
+    swap_folders(world, *folders)
+    with pytest.raises(CorruptRecordError, match=r"\.snapshot: it says that it is of partition '__transaction_state-"):
+        world.open().producer("one").init_transactions()
 
 
 def test_a_lost_version_of_a_topic_loses_no_column(world: World) -> None:

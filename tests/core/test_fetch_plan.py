@@ -24,7 +24,7 @@ def tail_of(records: Iterable[CommitRecord]) -> Tail:
 
 
 def index_of(records: Sequence[CommitRecord]) -> SegmentIndex:
-    return build_index(records, "", inline_file_of(records))[0]
+    return build_index(TP, records, "", inline_file_of(records))[0]
 
 
 def aborted(*ranges: tuple[int, int, int]) -> list[AbortedTxn]:
@@ -284,7 +284,7 @@ class TestHoles:
     def test_internal_topics_cannot_be_read(self) -> None:
         entry = OffsetEntry(group="g", topic="t", partition=0, value=None)
         record = msgspec.structs.replace(self.CHAIN.records[0], files=(), entries=(entry, entry))
-        index, _ = build_index([record], "", None)
+        index, _ = build_index(TP, [record], "", None)
         for indexes in ([], [index]):
             with pytest.raises(CorruptLogError, match="an internal topic cannot be read"):
                 plan_fetch(tp=TP, indexes=indexes, tail=tail_of([record]), aborted=(), start=0, end=2)
@@ -413,6 +413,7 @@ def cleaned_run(
         )
         at += size
     index = SegmentIndex(
+        partition=str(TP),
         base_offset=base,
         end_offset=end,
         generation=1,

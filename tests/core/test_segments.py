@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.chains import TP, Chain, chains, data_file, inline_file_of
-from txlog.core.names import SegmentName
+from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import (
     AbortedTxn,
     CommitRecord,
@@ -53,7 +53,7 @@ class TestBuildIndex:
         chain = mixed()
         records = chain.segments()[1]
         inline = inline_file_of(records)
-        index, txn_index = build_index(records, "last", inline)
+        index, txn_index = build_index(TP, records, "last", inline)
         assert (index.base_offset, index.end_offset, index.generation, index.last_digest) == (5, 26, 0, "last")
         assert [(e.base_offset, e.records, e.kind, e.file, e.first_row) for e in index.entries] == [
             (5, 5, "data", 0, 0),
@@ -90,18 +90,19 @@ class TestBuildIndex:
             write_id="",
             previous="",
         )
-        index, txn_index = build_index([record], "x", None)
+        tp = TopicPartition("__consumer_offsets", 0)
+        index, txn_index = build_index(tp, [record], "x", None)
         assert (index.files, index.entries[0].file, index.entries[0].records, txn_index) == ((), None, 2, None)
         check_index(index, SegmentName(0, 2, 0), "__consumer_offsets/0/x.index")
         with pytest.raises(CorruptRecordError, match="entry 0 has 2 rows and names no file"):
-            check_index(index, SegmentName(0, 2, 0), "orders/0/x.index")
+            check_index(change(index, partition="orders-0"), SegmentName(0, 2, 0), "orders/0/x.index")
 
     def test_the_inline_file_has_the_newest_schema_of_its_rows(self) -> None:
         chain = Chain()
         for schema_id in (3, 7, 7):
             chain.append("data", 1, [2], inline=True)
             chain.records[-1] = change(chain.records[-1], schema_id=schema_id)
-        index, _ = build_index(chain.records, "", inline_file_of(chain.records))
+        index, _ = build_index(TP, chain.records, "", inline_file_of(chain.records))
         assert [file.schema_id for file in index.files] == [7]
 
     def test_files_keep_the_schema_they_were_written_in(self) -> None:
@@ -109,34 +110,34 @@ class TestBuildIndex:
         for schema_id in (3, 7):
             chain.append("data", 1, [2, 1])
             chain.records[-1] = change(chain.records[-1], schema_id=schema_id)
-        index, _ = build_index(chain.records, "", None)
+        index, _ = build_index(TP, chain.records, "", None)
         assert [file.schema_id for file in index.files] == [3, 3, 7, 7]
 
     def test_what_is_no_segment_is_refused(self) -> None:
         records = mixed().segments()[1]
         inline = inline_file_of(records)
         with pytest.raises(CorruptLogError, match="cannot be empty"):
-            build_index([], "", None)
+            build_index(TP, [], "", None)
         with pytest.raises(CorruptLogError, match="where offset 10 was expected"):
-            build_index([records[0], *records[2:]], "", data_file("3/x", 2))
+            build_index(TP, [records[0], *records[2:]], "", data_file("3/x", 2))
         with pytest.raises(CorruptLogError, match="in segment 5 where offset 10 was expected"):
-            build_index(records[1:], "", inline)
+            build_index(TP, records[1:], "", inline)
         with pytest.raises(CorruptLogError, match="6 rows rode inline, and the file for them is none"):
-            build_index(records, "", None)
+            build_index(TP, records, "", None)
         with pytest.raises(CorruptLogError, match="6 rows rode inline, and the file for them is 3/x with 5"):
-            build_index(records, "", data_file("3/x", 5))
+            build_index(TP, records, "", data_file("3/x", 5))
         with pytest.raises(CorruptLogError, match="0 rows rode inline, and the file for them is 3/x with 5"):
-            build_index(records[:1], "", data_file("3/x", 5))
+            build_index(TP, records[:1], "", data_file("3/x", 5))
 
     @given(chains())
     def test_any_segment_passes_its_own_check(self, chain: Chain) -> None:
         for number, records in enumerate(chain.segments()):
-            index, txn_index = build_index(records, "", inline_file_of(records))
+            index, txn_index = build_index(TP, records, "", inline_file_of(records))
             check(index)
             aborted = [t for t in chain.aborted if index.base_offset <= t.last_offset < index.end_offset]
             assert list(txn_index.aborted if txn_index else ()) == aborted
             if txn_index is not None:
-                check_txn_index(txn_index, name_of(index), "p", expected=index.aborted_txns)
+                check_txn_index(txn_index, name_of(index), TP.folder, expected=index.aborted_txns)
             assert sum(entry.records for entry in index.entries) == sum(file.rows for file in index.files)
             assert number == 0 or records[0].segment_base == index.base_offset
 
@@ -176,7 +177,7 @@ class TestCheckRows:
 
 
 class TestLookUp:
-    INDEX, _ = build_index(mixed().segments()[1], "", inline_file_of(mixed().segments()[1]))
+    INDEX, _ = build_index(TP, mixed().segments()[1], "", inline_file_of(mixed().segments()[1]))
 
     @pytest.mark.parametrize(
         ("offset", "entry"),
@@ -196,7 +197,7 @@ class TestLookUp:
     @given(chains(), st.integers(0, 200), st.integers(990, 1100))
     def test_against_a_scan(self, chain: Chain, offset: int, timestamp: int) -> None:
         for records in chain.segments():
-            index, _ = build_index(records, "", inline_file_of(records))
+            index, _ = build_index(TP, records, "", inline_file_of(records))
             below = [number for number, entry in enumerate(index.entries) if entry.base_offset <= offset]
             assert floor_entry(index, offset) == (below[-1] if below else -1)
             later = [n for n, entry in enumerate(index.entries) if entry.records and entry.timestamp >= timestamp]
@@ -273,6 +274,7 @@ def run_index(*entries: tuple[int, int, int, int], rows: tuple[int, ...] = (4, 6
     """A cleaned run over [100, 200): entries (base_offset, records, file, first_row)."""
     name = SegmentName(100, 200, 1, "abcdef12")
     return SegmentIndex(
+        partition=str(TP),
         base_offset=100,
         end_offset=200,
         generation=1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
@@ -14,7 +14,17 @@ from tests.core.partition_log import OFFSETS_TP, TP, Log, offset_entry
 from txlog.core import envelope
 from txlog.core.append_rules import RollPolicy, next_record
 from txlog.core.names import TopicPartition
-from txlog.core.records import AbortedTxn, GroupEntry, GroupValue, TransactionEntry, TransactionMetadata
+from txlog.core.records import (
+    AbortedTxn,
+    GroupEntry,
+    GroupRow,
+    GroupValue,
+    OffsetRow,
+    ProducerStateEntry,
+    TransactionEntry,
+    TransactionMetadata,
+    TransactionRow,
+)
 from txlog.core.state import (
     PartitionState,
     StoredRecord,
@@ -415,6 +425,34 @@ def test_from_any_snapshot_on_the_state_is_the_same(script: list[tuple[Any, ...]
             assert envelope.encode(to_snapshot(loaded)) == data  # a pure function of the chain
             assert replay(loaded, log.records[number:]) == log.state
         state = replay(state, [stored])
+
+
+def test_a_snapshot_keeps_all_of_the_state() -> None:
+    """Every field, for some show long after: who deleted the topic, the time of the last record, a group's member."""
+    offset = OffsetRow(position=4, write_id="w", entry=offset_entry("g", 0, 5))
+    group = GroupEntry(group="g", value=GroupValue(generation=2, member_id="m"))
+    txn = TransactionMetadata(
+        transactional_id="x", producer_id=1, producer_epoch=0, state="EMPTY", timeout_ms=1, write_id="w"
+    )
+    full = PartitionState(
+        topic_partition=OFFSETS_TP,
+        log_start_offset=3,
+        next_offset=9,
+        segment_base=9,
+        last_timestamp=7,
+        last_digest="d",
+        deleted_version=2,
+        producers={1: ProducerStateEntry(producer_id=1, producer_epoch=2, timestamp=6, txn_first_offset=4)},
+        transactions={"x": TransactionRow(offset=1, value=txn)},
+        committed={offset.entry.key: offset},
+        pending={1: {offset.entry.key: offset}},
+        groups={"g": GroupRow(position=5, write_id="w", entry=group)},
+    )
+    begun = {"segment_batches", "segment_bytes", "segment_record_bytes", "segment_started_at"}
+    for each in fields(PartitionState):
+        if each.name not in {"topic_partition", *begun}:
+            assert getattr(full, each.name) != getattr(PartitionState.empty(OFFSETS_TP), each.name), each.name
+    assert decode_snapshot(envelope.encode(to_snapshot(full)), OFFSETS_TP, 9) == full
 
 
 @given(steps(), st.integers(1, 5))

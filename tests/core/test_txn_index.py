@@ -133,7 +133,12 @@ class TestCheck:
 
     def test_right_ones(self) -> None:
         # Case 112: the rows may lie in an earlier segment. Case 101: the LSO stays while an older one is open.
-        check_txn_index(TxnIndex(aborted=(txn(1, 0, 20, 5), txn(2, 5, 59, 60))), self.NAME, self.PATH, expected=2)
+        check_txn_index(
+            TxnIndex(partition="orders-0", aborted=(txn(1, 0, 20, 5), txn(2, 5, 59, 60))),
+            self.NAME,
+            self.PATH,
+            expected=2,
+        )
 
     @pytest.mark.parametrize(
         ("aborted", "message"),
@@ -150,7 +155,7 @@ class TestCheck:
     )
     def test_wrong_ones_are_refused_by_name(self, aborted: tuple[AbortedTxn, ...], message: str) -> None:
         with pytest.raises(CorruptRecordError, match=message) as caught:
-            check_txn_index(TxnIndex(aborted=aborted), self.NAME, self.PATH)
+            check_txn_index(TxnIndex(partition="orders-0", aborted=aborted), self.NAME, self.PATH)
         assert str(caught.value).startswith(self.PATH)
 
     @pytest.mark.parametrize("expected", [0, 2])
@@ -158,4 +163,6 @@ class TestCheck:
         with pytest.raises(
             CorruptRecordError, match=f"holds 1 aborted transaction, and the index announces {expected}"
         ):
-            check_txn_index(TxnIndex(aborted=(txn(1, 0, 30, 5),)), self.NAME, self.PATH, expected=expected)
+            check_txn_index(
+                TxnIndex(partition="orders-0", aborted=(txn(1, 0, 30, 5),)), self.NAME, self.PATH, expected=expected
+            )

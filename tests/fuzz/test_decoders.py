@@ -125,7 +125,7 @@ def test_indexes(data: bytes, aborted: bytes) -> None:
         listed = () if found is None else found[0].aborted
         refused_or(
             txn_index.check_txn_index,
-            records.TxnIndex(aborted=listed), name, path, expected=index.aborted_txns, entries=index.entries,
+            records.TxnIndex(partition=index.partition, aborted=listed), name, path, expected=index.aborted_txns, entries=index.entries,
         )  # fmt: skip
         for start in range(0, name.end_offset, 3):
             refused_or(

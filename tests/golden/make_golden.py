@@ -222,6 +222,7 @@ class Story:
             **msgspec.structs.asdict(file), schema_id=self.topics["orders"].schema_id, offset_column=True
         )
         index = records.SegmentIndex(
+            partition=str(ORDERS_0),
             base_offset=0,
             end_offset=MERGED_END,
             generation=1,
@@ -231,7 +232,7 @@ class Story:
             last_digest="",
             last_stable_offset=indexes[-1].last_stable_offset,
         )
-        self.put(ORDERS_0, run.txnindex, records.TxnIndex(aborted=tuple(aborted)))
+        self.put(ORDERS_0, run.txnindex, records.TxnIndex(partition=str(ORDERS_0), aborted=tuple(aborted)))
         self.put(ORDERS_0, run.index, index)
         now_ms = self.clock.now_ms()
         gone = [kind for name in inputs for kind in (name.index, name.txnindex)]

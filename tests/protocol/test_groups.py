@@ -572,6 +572,27 @@ def test_removing_nobody(cluster: Cluster) -> None:
     assert cluster.objects == before
 
 
+def test_a_deletion_removes_what_it_saw(cluster: Cluster) -> None:
+    """An offset that is committed before the deletion has its slot would stay behind, in a group that is gone."""
+    process = started(cluster)
+    process.do(process.commit_offsets({0: 5}))
+    task = Task(cluster, groups.delete_group(context(), {}, "g")).run(until=is_put(OFFSETS))
+    process.do(process.commit_offsets({1: 6}))
+    with pytest.raises(ConcurrentTransactionsError, match="changed"):
+        _ = task.run().result
+    assert cluster.committed() == {0: 5, 1: 6}
+
+
+def test_a_reset_does_not_overtake_conditional_offsets(cluster: Cluster) -> None:
+    """W35 holds for operators, too: the transaction's offsets would win later, by their position or not at all."""
+    process = started(cluster)
+    process.do(process.send_offsets({0: 7}, condition=OffsetsCondition(expected={A: None})))
+    with pytest.raises(ConcurrentTransactionsError):
+        cluster.run(groups.reset_offsets(context(), {}, "g", FIVE))
+    process.do(process.commit())
+    assert cluster.committed() == {0: 7}
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_reset_and_a_join_at_once(force: bool) -> None:
     """Whoever joins is judged at the reset's own slot: offsets are never moved under a member that keeps its group."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -202,7 +203,7 @@ def test_an_index_of_another_segment_is_refused() -> None:
         script.offsets()
     (path,) = (path for path in script.cluster.objects if path.endswith(".txnindex"))
     value, _ = envelope.decode(script.cluster.objects[path], TxnIndex, path)
-    script.cluster.objects[path] = envelope.encode(TxnIndex(aborted=value.aborted * 2))
+    script.cluster.objects[path] = envelope.encode(msgspec.structs.replace(value, aborted=value.aborted * 2))
     with pytest.raises(CorruptLogError, match=path):
         script.cluster.run(aborted_transactions(script.ctx, view, 6, 10))
 
@@ -320,6 +321,7 @@ def test_a_run_without_entries_hides_nothing() -> None:
             index, _ = envelope.decode(cluster.objects[path], SegmentIndex, path)
             run = SegmentName(index.base_offset, index.end_offset, 1, "0" * 8)
             emptied = SegmentIndex(
+                partition=str(A),
                 base_offset=run.base_offset,
                 end_offset=run.end_offset,
                 generation=1,

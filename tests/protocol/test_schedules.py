@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.protocol.harness import CONSTANTS, A, B, Cluster, Process, context, rolling
@@ -50,6 +51,28 @@ def test_a_registration_leaves_room_for_the_abort(monkeypatch: pytest.MonkeyPatc
     found = cluster.txn()
     assert found is not None
     assert found.state == "EMPTY"
+
+
+def test_a_staged_commit_leaves_room_for_what_its_record_may_grow_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decided just below the limit, it could be rolled forward by nobody: offsets and times have more digits by then."""
+    monkeypatch.setattr(envelope, "MAX_COMMIT_BYTES", 4096)
+    cluster = Cluster()
+    process = Process(cluster)
+    process.do(process.init())
+    good = process.stage(A, "a")
+    for length in range(1000, 1600, 10):
+        file = msgspec.structs.replace(good.files[0], statistics={"1": ("x" * length, "x" * length, 0)})
+        try:
+            process.do(process.commit(staged=[msgspec.structs.replace(good, files=(file,))]))
+        except RecordTooLargeError:
+            break
+        good = process.stage(A, "a")
+    else:
+        pytest.fail("nothing was too large")
+    assert max(len(stored.data) for stored in cluster.batches(A)) < 4096 - 512
+    found = cluster.txn()
+    assert found is not None
+    assert found.state == "COMPLETE_COMMIT"
 
 
 def test_more_idle_producers_than_one_record_may_name_go_one_record_after_another(

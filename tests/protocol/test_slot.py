@@ -504,6 +504,28 @@ def test_the_age_is_measured_after_the_put_returned(cluster: Cluster) -> None:
     assert list(cluster.read(A).values()).count("b") == 1
 
 
+def test_the_age_counts_from_the_start_of_the_put(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W14: after the LIST that vouched for the append the process sleeps, and its tail is cleaned."""
+    process = writer(cluster)
+    process.do(process.send(A, "a"))
+    task = process.start(process.send(A, "b")).run(until=is_put("orders"))
+    cluster.pass_ms(GRACE_MS // 10)
+    task.run(until=lambda effect: isinstance(effect, List))
+    perform = cluster.perform
+
+    def answered_and_asleep(effect: Effect, fault: Fault | None = None) -> Any:
+        answer = perform(effect, fault)
+        monkeypatch.undo()
+        rolled_and_cleaned(cluster)
+        return answer
+
+    monkeypatch.setattr(cluster, "perform", answered_and_asleep)
+    task.run()
+    assert task.result.base_offset == 1
+    assert process.do(process.send(A, "c")).base_offset == 8
+    cluster.check()
+
+
 def test_a_record_that_readers_would_refuse_is_never_written(cluster: Cluster) -> None:
     """One bad record would make the partition unreadable for everybody, for ever."""
     process = writer(cluster)
@@ -594,6 +616,10 @@ def test_append_batch_takes_only_a_registered_transaction(cluster: Cluster) -> N
     other.do(other.register(A))
     with pytest.raises(InvalidRequestError):
         cluster.run(append.append_batch(process.ctx, process.views, A, draft, other.txn))
+    # W22: a PREPARE_* has the epoch of the next transaction, and names the partitions of the one that it ends.
+    prepared = change(process.identity, state="PREPARE_COMMIT")
+    with pytest.raises(InvalidRequestError, match=r"orders-0.*not registered"):
+        cluster.run(append.append_batch(process.ctx, process.views, A, draft, prepared))
     process.do(process.abort())
     cluster.check(settled=False)
 

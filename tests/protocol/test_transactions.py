@@ -486,6 +486,26 @@ def test_a_slow_roll_forward_after_the_partition_forgot_the_producer() -> None:
     assert cluster.kinds(A) == "Ce"
 
 
+def test_a_slow_roll_forward_is_not_vouched_for_by_the_next_decision() -> None:
+    """As before, but the id has decided again meanwhile: "this very PREPARE" is not "a PREPARE"."""
+    cluster = Cluster()
+    process = started(cluster)
+    process.stage(A, "once")
+    crash_at_put(process, process.commit(), 1)
+    slow = Task(cluster, transactions.expire(context(), {})).run(until=is_put(A.folder))
+    cluster.run(transactions.expire(context(), {}))
+    cluster.pass_ms(CONSTANTS.producer_id_expiration_ms)
+    assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == (process.pid,)
+    process = started(cluster)
+    process.stage(B, "then")
+    crash_at_put(process, process.commit(), 1)
+    slow.run()
+    assert cluster.read(A) == {0: "once"}
+    cluster.run(transactions.expire(context(), {}))
+    assert cluster.read(B) == {0: "then"}
+    cluster.check()
+
+
 def test_a_zombie_s_first_append_after_the_partition_forgot_its_producer() -> None:
     cluster = Cluster()
     process = started(cluster)

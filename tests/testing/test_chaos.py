@@ -230,7 +230,7 @@ def test_what_a_terminal_shows(place: Place, tmp_path: Path) -> None:
         storm.tally.kills = 17
         show.tick()
         show.phase("recovering")
-    assert "30 seconds of chaos, seed 1" in screen.getvalue()
+    assert f"{STORM_S} seconds of chaos, seed 1" in screen.getvalue()
     assert "17 killed" in screen.getvalue()
     assert "recovering" in screen.getvalue()
 

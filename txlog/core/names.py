@@ -239,6 +239,13 @@ def check_data_path(topic: str, partition: int, path: str) -> str:
     )
 
 
+def check_own(said: str, path: str) -> None:
+    """Raises CorruptRecordError unless an object that says it is of partition `said` lies in that partition's folder."""
+    topic, _, rest = path.partition("/")
+    if said != f"{topic}-{rest.partition('/')[0]}":
+        raise CorruptRecordError(f"{path}: it says that it is of partition {said!r}; an object was swapped or copied")
+
+
 # -- staged lists -----------------------------------------------------------------------------------------------------
 
 

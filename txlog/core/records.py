@@ -252,6 +252,8 @@ class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
 class SegmentIndex(_Object, frozen=True, kw_only=True):
     """`<base>-<end>-<generation>[-<unique>].index`: its existence declares the segment sealed (generation 0)."""
 
+    partition: Text
+    """Of which partition, `<topic>-<number>`: nothing else in it may tell."""
     base_offset: Offset
     end_offset: Offset
     generation: Count
@@ -281,6 +283,8 @@ class AbortedTxn(msgspec.Struct, frozen=True, kw_only=True):
 class TxnIndex(_Object, frozen=True, kw_only=True):
     """`….txnindex`: the aborted transactions of a segment, in the order of their markers."""
 
+    partition: Text
+    """As in the segment's index."""
     aborted: tuple[AbortedTxn, ...]
 
 
@@ -379,6 +383,8 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(_Object, frozen=True, kw_only=True):
     """`<offset>.snapshot`: the fold of a partition's chain up to `offset`, a pure function of the chain."""
 
+    partition: Text
+    """Of which partition, `<topic>-<number>`: the records that follow tell only that they follow it."""
     offset: Offset
     log_start_offset: Offset
     deleted_version: Int64 = 0

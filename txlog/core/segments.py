@@ -12,18 +12,18 @@ from collections.abc import Sequence
 import msgspec
 
 from txlog.core import names
-from txlog.core.names import SegmentName
+from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import CommitRecord, DataFile, IndexedFile, IndexEntry, SegmentIndex, TxnIndex
 from txlog.core.txn_index import aborted_txn_of
 from txlog.errors import CorruptLogError, CorruptRecordError
 
 
 def build_index(
-    records: Sequence[CommitRecord], last_digest: str, inline_file: DataFile | None
+    tp: TopicPartition, records: Sequence[CommitRecord], last_digest: str, inline_file: DataFile | None
 ) -> tuple[SegmentIndex, TxnIndex | None]:
     """The generation-0 index of a segment, and its transaction index if any of its markers ended a transaction with rows.
 
-    `records` are all of one segment, in order; `last_digest` is the digest of the last. `inline_file` holds the rows of
+    `records` are all of one segment of `tp`, in order; `last_digest` is the digest of the last. `inline_file` holds the rows of
     all batches that rode inline, in offset order, with an `_offset` column; None if there is no such batch.
 
     Raises CorruptLogError if the records are no segment, or the file does not hold exactly their inline rows.
@@ -65,6 +65,7 @@ def build_index(
         files.append(_indexed(inline_file, max(record.schema_id for record in inline), offset_column=True))
     aborted = tuple(txn for txn in map(aborted_txn_of, records) if txn is not None)
     index = SegmentIndex(
+        partition=str(tp),
         base_offset=base_offset,
         end_offset=expected,
         generation=0,
@@ -73,7 +74,7 @@ def build_index(
         aborted_txns=len(aborted),
         last_digest=last_digest,
     )
-    return index, TxnIndex(aborted=aborted) if aborted else None
+    return index, TxnIndex(partition=str(tp), aborted=aborted) if aborted else None
 
 
 def check_rows(record: CommitRecord, where: str) -> None:
@@ -123,7 +124,7 @@ def first_at_or_after_timestamp(index: SegmentIndex, timestamp: int) -> int | No
 def check_index(index: SegmentIndex, name: SegmentName, path: str) -> None:
     """Raises CorruptRecordError naming `path` unless the index is what its name says and hangs together.
 
-    `path` is relative to the root, `<topic>/<partition>/<name>`. Checked: base, end, generation; entries in order and,
+    `path` is relative to the root, `<topic>/<partition>/<name>`. Checked: partition, base, end, generation; entries in order and,
     in generation 0, without holes; every file a possible one of this partition; every batch's rows inside the files it
     names. An index that passes can be planned from without looking at anything else.
     """
@@ -132,6 +133,7 @@ def check_index(index: SegmentIndex, name: SegmentName, path: str) -> None:
             f"{path}: holds segment {index.base_offset} to {index.end_offset} of generation {index.generation}, and its name "
             f"says {name.base_offset} to {name.end_offset} of generation {name.generation}"
         )
+    names.check_own(index.partition, path)
     topic, _, rest = path.partition("/")
     partition = rest.partition("/")[0]
     for file in index.files:

@@ -345,6 +345,7 @@ class _Fold:
 def to_snapshot(state: PartitionState) -> Snapshot:
     """The stored form of a state at a segment's end; equal states give equal bytes."""
     return Snapshot(
+        partition=str(state.topic_partition),
         offset=state.next_offset,
         log_start_offset=state.log_start_offset,
         deleted_version=state.deleted_version,
@@ -385,4 +386,5 @@ def decode_snapshot(data: bytes, tp: TopicPartition, offset: int) -> PartitionSt
     snapshot, _ = envelope.decode(data, Snapshot, path)
     if snapshot.offset != offset:
         raise CorruptRecordError(f"{path}: it says offset {snapshot.offset}; an object was swapped or copied")
+    names.check_own(snapshot.partition, path)
     return from_snapshot(snapshot, tp)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from txlog.core import names
 from txlog.core.names import SegmentName
 from txlog.core.records import NO_OFFSET, AbortedTxn, CommitRecord, IndexEntry, TxnIndex
 from txlog.core.words import count_text
@@ -64,6 +65,7 @@ def check_txn_index(
     `expected` is the number of entries that the segment's `.index` announces, `entries` its batches. In generation 0 these
     hold every ABORT marker, so a transaction index of another partition, which may fit by its offsets alone, shows.
     """
+    names.check_own(txn_index.partition, path)
     if expected is not None and len(txn_index.aborted) != expected:
         raise CorruptRecordError(
             f"{path}: holds {count_text(len(txn_index.aborted), 'aborted transaction')}, and the index announces {expected}"

@@ -184,6 +184,11 @@ class _PartitionCheck:
             if found.offset != number:
                 self.findings.damaged(path, f"offset {number}, as its name says", f"offset {found.offset}")
                 continue
+            try:
+                names.check_own(found.partition, path)
+            except CorruptLogError as error:
+                self.findings.damaged(path, "the state of the partition that it lies in", reason(error, path))
+                continue
             self.snapshots[number] = found
 
     def _read_indexes(self) -> None:
@@ -348,7 +353,7 @@ class _PartitionCheck:
             inline = next((file for file in index.files if file.offset_column), None)
             plain = None if inline is None else _as_data_file(inline)
             try:
-                expected, txn_index = build_index(records, last_digest, plain)
+                expected, txn_index = build_index(self.tp, records, last_digest, plain)
             except CorruptLogError as error:
                 self.findings.damaged(path, "an index of the segment's records", str(error))
                 continue
@@ -356,11 +361,12 @@ class _PartitionCheck:
             if index != expected:
                 self.findings.damaged(path, "the index of the segment's records", _difference(index, expected))
             found = self.txn_indexes.get(name)
-            if found is not None and found != (txn_index or TxnIndex(aborted=())):
+            wanted = txn_index or TxnIndex(partition=str(self.tp), aborted=())
+            if found is not None and found != wanted:
                 self.findings.damaged(
                     self.folder + name.txnindex,
                     "the aborted transactions of the segment's records",
-                    _difference(found, txn_index or TxnIndex(aborted=())),
+                    _difference(found, wanted),
                 )
 
     def compare_snapshot(self, state: PartitionState) -> None:

@@ -72,7 +72,7 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
         )
         own = SegmentName(name.base_offset, name.end_offset, 0, unique)
         file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows)
-    index, txn_index = segments.build_index(records, stored[-1].digest, file)
+    index, txn_index = segments.build_index(tp, records, stored[-1].digest, file)
     index = msgspec.structs.replace(index, last_stable_offset=after.last_stable_offset)
     index_data = _encode_readable(tp.folder + name.index, index)
     if txn_index is not None:

@@ -470,7 +470,7 @@ class _Judge:
         inline = next((file for file in index.files if file.offset_column), None)
         if inline is not None:
             self._check_object(where, f"{seen.tp.topic}/{inline.path}", inline.bytes, inline.digest)
-        built, aborted = build_index([stored.record for stored in records], records[-1].digest, inline)
+        built, aborted = build_index(seen.tp, [stored.record for stored in records], records[-1].digest, inline)
         after = seen.states.get(name.end_offset)
         if after is None:
             self.say("1", where, "no segment of the chain ends there")

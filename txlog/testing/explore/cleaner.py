@@ -82,7 +82,7 @@ def _merge(ctx: Context, tp: TopicPartition) -> Program[tuple[str, ...]]:
     run = SegmentName(base, end, 1, (yield NewId()))
     read = [plan.indexes[name] for name in inputs]
     aborted = tuple(txn for each in read for txn in each.aborted)
-    index, file_rows = _index(run, read, aborted, dict(rows))
+    index, file_rows = _index(tp, run, read, aborted, dict(rows))
     path = names.segment_file_path(tp.partition, run)
     files: tuple[IndexedFile, ...] = ()
     if file_rows:
@@ -93,7 +93,7 @@ def _merge(ctx: Context, tp: TopicPartition) -> Program[tuple[str, ...]]:
             ),
         )
     if aborted:
-        yield from _create(tp.folder + run.txnindex, TxnIndex(aborted=aborted))
+        yield from _create(tp.folder + run.txnindex, TxnIndex(partition=str(tp), aborted=aborted))
     yield from _create(tp.folder + run.index, msgspec.structs.replace(index, files=files))
     listing = parse_listing((yield List(tp.folder)), tp.folder)
     if listing.clean is not None:
@@ -109,7 +109,7 @@ def _merge(ctx: Context, tp: TopicPartition) -> Program[tuple[str, ...]]:
 
 
 def _index(
-    run: SegmentName, read: list[ReadIndex], aborted: tuple[AbortedTxn, ...], rows: dict[int, str]
+    tp: TopicPartition, run: SegmentName, read: list[ReadIndex], aborted: tuple[AbortedTxn, ...], rows: dict[int, str]
 ) -> tuple[SegmentIndex, list[tuple[int, str]]]:
     entries: list[IndexEntry] = []
     kept: list[tuple[int, str]] = []
@@ -119,6 +119,7 @@ def _index(
             entries.append(msgspec.structs.replace(entry, file=0, first_row=len(kept)))
             kept.extend(mine)
     index = SegmentIndex(
+        partition=str(tp),
         base_offset=run.base_offset,
         end_offset=run.end_offset,
         generation=1,

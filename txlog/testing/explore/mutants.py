@@ -352,8 +352,8 @@ def _search_until_this_marker(txns: Any, *, fetch_offset: int, upper_bound_offse
     return replace(collect_aborted_txns((), fetch_offset=0, upper_bound_offset=1), aborted=tuple(found))
 
 
-def _index_of_those_that_began_here(records: Any, last_digest: str, file: Any) -> Any:
-    index, txn_index = _ORIGINAL_INDEX(records, last_digest, file)
+def _index_of_those_that_began_here(tp: Any, records: Any, last_digest: str, file: Any) -> Any:
+    index, txn_index = _ORIGINAL_INDEX(tp, records, last_digest, file)
     if txn_index is None:
         return index, None
     kept = tuple(txn for txn in txn_index.aborted if txn.first_offset >= index.base_offset)
