@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.kill import driver
+from tests.kill.cluster import spark_cluster
 from tests.kill.points import COMMON, Strike, Victim
 from tests.kill.sinks import SINKS, Sink
 
@@ -85,27 +86,32 @@ def strikes_of(sink: Sink, victims: Iterable[Victim] = ("driver", "worker", "exe
 
 def kill_stream(name: str, strikes: Sequence[Strike], folder: Path, *, speculation: bool = False) -> Report:
     """Runs a query into the sink `name` through all `strikes`, to its end. Raises AssertionError if a life ends otherwise
-    than it should, or the sink is not in order afterwards; what is lost or doubled is in the report."""
-    sink = SINKS[name]()
-    run = _Run(sink, folder, len(strikes) * _BATCHES_A_STRIKE + _SPARE_BATCHES)
-    # The cheap ones first: those that the driver survives need no new JVM.
-    local = [strike for strike in strikes if strike.victim == "worker"]
-    cluster = [strike for strike in strikes if strike.victim == "executor"]
-    deadly = [strike for strike in strikes if strike.victim == "driver"]
-    if cluster or speculation:
-        run.live(cluster, CLUSTER, speculation=speculation, files=_BATCHES_A_STRIKE * len(cluster) + _SPARE_BATCHES)
-    if local:
-        run.live(local, LOCAL, files=_BATCHES_A_STRIKE * len(local))
-    for strike in deadly:
-        run.live([strike], LOCAL, files=_BATCHES_A_STRIKE)
+    than it should, or the sink is not in order afterwards; what is lost or doubled is in the report. With `speculation` a
+    first life runs on a cluster that starts tasks twice."""
+    run = _Run(SINKS[name](), folder)
+    if speculation:
+        with spark_cluster(folder / "cluster") as master:
+            run.live([], master, files=_SPARE_BATCHES, speculation=True)
+    # Those that the driver survives need no new JVM.
+    survived = [strike for strike in strikes if strike.victim != "driver"]
+    if survived:
+        has_executors = any(strike.victim == "executor" for strike in survived)
+        files = _BATCHES_A_STRIKE * len(survived) + _SPARE_BATCHES
+        run.live(survived, CLUSTER if has_executors else LOCAL, files=files)
+    for strike in strikes:
+        if strike.victim == "driver":
+            run.live([strike], LOCAL, files=_BATCHES_A_STRIKE)
     run.live([], LOCAL, files=0, read=True)
-    return run.report(strikes)
+    report = run.report(strikes)
+    if speculation and not report.speculated:
+        report.missed.append("a speculative attempt")
+    return report
 
 
 class _Run:
     """One sink, one checkpoint, many lives."""
 
-    def __init__(self, sink: Sink, folder: Path, files: int) -> None:
+    def __init__(self, sink: Sink, folder: Path) -> None:
         self._sink = sink
         self._place, self._files, self._marks = folder / "sink", folder / "files", folder / "strikes"
         self._checkpoint, self._folder = folder / "checkpoint", folder
