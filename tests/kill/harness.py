@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -88,7 +89,7 @@ def kill_stream(name: str, strikes: Sequence[Strike], folder: Path, *, speculati
     """Runs a query into the sink `name` through all `strikes`, to its end. Raises AssertionError if a life ends otherwise
     than it should, or the sink is not in order afterwards; what is lost or doubled is in the report. With `speculation` a
     first life runs on a cluster that starts tasks twice."""
-    run = _Run(SINKS[name](), folder)
+    run = Run(SINKS[name](), folder)
     if speculation:
         with spark_cluster(folder / "cluster") as master:
             run.live([], master, files=_SPARE_BATCHES, speculation=True)
@@ -108,7 +109,7 @@ def kill_stream(name: str, strikes: Sequence[Strike], folder: Path, *, speculati
     return report
 
 
-class _Run:
+class Run:
     """One sink, one checkpoint, many lives."""
 
     def __init__(self, sink: Sink, folder: Path) -> None:
@@ -126,12 +127,30 @@ class _Run:
     ) -> None:
         """One life, up to its end or its death, with so many files more to read."""
         self._add(files)
-        status = self._start(strikes, master, speculation=speculation, read=read)
+        status = _wait(self._start(strikes, master, speculation=speculation, read=read))
         dies = any(strike.victim == "driver" for strike in strikes)
         expected = -signal.SIGKILL if dies else 0
         assert status == expected, (
             f"{self._sink.name}, {', '.join(map(str, strikes)) or 'the last life'}: the driver ended with {status} instead of {expected}\n{self._said()}"
         )
+
+    def outlive(self, strike: Strike, *, files: int) -> str:
+        """A life whose JVM is stopped at a point, a second one beside it, to its end, and then the first goes on, to its own.
+        What Spark said to the first."""
+        self._add(files)
+        first = self._start([strike], LOCAL)
+        try:
+            deadline = time.monotonic() + LIFE_S
+            while not list(self._marks.glob("struck-*")) and first.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            jvm = json.loads((self._marks / "pids.json").read_text())["jvm"]
+            second = _wait(self._start([], LOCAL))
+            assert second == 0, f"the second run ended with {second}\n{self._said()}"
+            os.kill(jvm, signal.SIGCONT)
+        finally:
+            status = _wait(first)
+        assert status == 0, f"the first run ended with {status}\n{self._said()}"
+        return "".join(json.loads(line) for line in (self._marks / "failures.txt").read_text().splitlines())
 
     def report(self, strikes: Sequence[Strike]) -> Report:
         """Counts what the last life has read."""
@@ -148,7 +167,7 @@ class _Run:
             if not struck[strike.point.name, strike.victim]:
                 report.missed.append(str(strike))
         for hit in hits:
-            report.outcomes[hit["name"], hit["victim"]].kills += 1
+            report.outcomes.setdefault((hit["name"], hit["victim"]), Outcome()).kills += 1
         for batch in range(self._count):
             ids = range(batch * ROWS, (batch + 1) * ROWS)
             lost, doubled = sum(found[one] == 0 for one in ids), sum(max(found[one] - 1, 0) for one in ids)
@@ -171,7 +190,9 @@ class _Run:
             os.utime(path, (1_700_000_000 + number,) * 2)
         self._count += count
 
-    def _start(self, strikes: Sequence[Strike], master: str, *, speculation: bool, read: bool) -> int:
+    def _start(
+        self, strikes: Sequence[Strike], master: str, *, speculation: bool = False, read: bool = False
+    ) -> subprocess.Popen[bytes]:
         self._lives += 1
         for stale in ("armed.json", "pids.json"):
             (self._marks / stale).unlink(missing_ok=True)
@@ -192,19 +213,23 @@ class _Run:
             )
         )
         with (self._folder / "console.txt").open("ab") as console:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, driver.__file__, str(spec)],
                 stdout=console,
                 stderr=console,
                 start_new_session=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
-            try:
-                return process.wait(LIFE_S)
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
 
     def _said(self) -> str:
         return (self._folder / "console.txt").read_text(errors="replace")[-6000:]
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """The status it ends with; whatever it leaves behind is killed."""
+    try:
+        return process.wait(LIFE_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

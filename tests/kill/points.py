@@ -6,6 +6,7 @@ or by a file that appears (`file`, which any sink has). A strike is a point and 
     driver    the driver's JVM and its Python program, at once
     worker    the Python process that is at the point: of a task, or the one that begins or commits a micro-batch
     executor  the JVM of the executor that runs the task (in a local session that is the driver)
+    stopped   nobody: the driver's JVM gets SIGSTOP, and goes on when somebody says so
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Victim = Literal["driver", "worker", "executor"]
+Victim = Literal["driver", "worker", "executor", "stopped"]
 Hook = Literal["task", "store", "file"]
 
 

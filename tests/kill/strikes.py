@@ -63,9 +63,13 @@ class Striker:
             "driver": lambda: [pids["jvm"], pids["driver"]],
             "executor": lambda: [_java_above(os.getpid())],
             "worker": list,
+            "stopped": lambda: [pids["jvm"]],
         }[armed["victim"]]()
         os.write(mark, json.dumps({**armed, "killed": victims or [os.getpid()]}).encode())
         os.close(mark)
+        if armed["victim"] == "stopped":
+            os.kill(pids["jvm"], signal.SIGSTOP)
+            return
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         # A worker of the dead must not work on either; the driver's own program has just killed itself.
