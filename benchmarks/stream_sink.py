@@ -40,6 +40,8 @@ def main(
 ) -> None:
     """Measures and prints a table."""
     spark = session("txlog stream benchmark")
+    # A query that is stopped is stopped in the midst of a micro-batch, which Spark logs as an error.
+    spark.sparkContext.setLogLevel("OFF")
     found: dict[str, dict[str, list[int]]] = {sink: defaultdict(list) for sink in SINKS}
     with tempfile.TemporaryDirectory(prefix="txlog-bench-stream-") as folder:
         with txlog.open(f"{folder}/txlog") as store:
