@@ -11,11 +11,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-storm simulate chaos demo bench-core conf wheel clean distclean
+.PHONY: help setup check format test test-storm test-kill simulate chaos demo bench-core bench-stream conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is handed on by test, simulate, chaos, demo and bench-core; PYTHON=... chooses the interpreter of setup.'
+	@echo '  ARGS="..." is handed on by test, test-kill, simulate, chaos, demo and the benchmarks; PYTHON=... chooses the interpreter of setup.'
 
 setup: $(STAMP) ## Make .venv with all that the other targets need
 
@@ -38,6 +38,9 @@ test: $(STAMP) ## Run all tests
 test-storm: $(STAMP) ## Run the tests that take many minutes: SIGKILL at every write over S3's protocol, longer storms
 	$(BIN)/python -m pytest -m storm -s $(ARGS)
 
+test-kill: $(STAMP) ## Kill streaming queries at every point of a micro-batch, three times each; a table of what was lost
+	$(BIN)/python -m tests.kill $(ARGS)
+
 simulate: $(STAMP) ## Explore every scenario of the protocol whole, plant every mutant, then run WORLDS=300 random worlds
 	$(BIN)/python -m txlog.testing.explore $(ARGS)
 	$(BIN)/python -m txlog.testing.simulate --seeds $(WORLDS) --start $(START)
@@ -50,6 +53,9 @@ chaos: $(STAMP) ## Kill and stop real processes for MINUTES=2, then prove that n
 
 bench-core: $(STAMP) ## Milliseconds and storage requests of an append and of a transaction
 	$(BIN)/python -m benchmarks.core $(ARGS)
+
+bench-stream: $(STAMP) ## Milliseconds of a micro-batch through the streaming sink, beside noop and Parquet
+	$(BIN)/python -m benchmarks.stream_sink $(ARGS)
 
 conf: $(STAMP) ## Write conf/txlog.toml from the table of settings
 	$(BIN)/python conf/generate.py

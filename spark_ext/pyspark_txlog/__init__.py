@@ -22,9 +22,9 @@ except ModuleNotFoundError as error:
 
 DefaultSource = TxlogDataSource
 
-_LAZY = {"session": "pyspark_txlog.spark_session"}
+_LAZY = {"committed_source_offsets": "pyspark_txlog.source_offsets", "session": "pyspark_txlog.spark_session"}
 
-__all__ = ["DefaultSource", "TxlogDataSource", "session"]
+__all__ = ["DefaultSource", "TxlogDataSource", "committed_source_offsets", "session"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ neither txlog nor pyarrow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
     from pyspark_txlog.reader import TxlogReader
     from pyspark_txlog.stream_reader import TxlogStreamReader
+    from pyspark_txlog.stream_writer import TxlogStreamWriter
     from pyspark_txlog.writer import TxlogWriter
 
 
 class TxlogDataSource(DataSource):
     """`format("txlog")`: a store's topics as DataFrames. The options are described in `pyspark_txlog.options`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._made_here = True
 
     @classmethod
     def name(cls) -> str:
@@ -51,8 +56,15 @@ class TxlogDataSource(DataSource):
 
         return stream_reader.TxlogStreamReader(self.options, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  Spark's name
-        """Streams are not there yet: raises InvalidRequestError."""
-        from pyspark_txlog import streams
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TxlogStreamWriter:  # noqa: N802  Spark's name
+        """A streaming query's sink. Spark asks for one to begin each micro-batch, and again to commit or to abort it."""
+        from pyspark_txlog.stream_writer import TxlogStreamWriter
 
-        streams.refuse("writeStream")
+        if self._made_here:
+            return TxlogStreamWriter.begin(self.options, schema, overwrite=overwrite)
+        return TxlogStreamWriter.settling(self.options, schema)
+
+    def __getstate__(self) -> dict[str, object]:
+        # Spark says nowhere what it wants a stream's writer for. To begin a batch it makes a data source from the options, in
+        # the very process; to settle one it sends the instance that it keeps for the query.
+        return {**self.__dict__, "_made_here": False}

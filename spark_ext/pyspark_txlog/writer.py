@@ -60,7 +60,7 @@ class TxlogWriter(DataSourceArrowWriter):
         Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError, and what
         `StagedTransaction.begin` raises.
         """
-        # Here and in `write`, not at the top: a commit goes without pyarrow.
+        # Here and in `write_parts`, not at the top: a commit goes without pyarrow.
         from pyspark_txlog.routing import TopicRoute, check_routing
 
         if overwrite:
@@ -69,30 +69,22 @@ class TxlogWriter(DataSourceArrowWriter):
             )
         parsed = parse_write_options(options)
         check_routing(parsed, schema)
-        with closing(cls._open(parsed)) as runtime:
+        with closing(open_store(parsed)) as runtime:
             if parsed.topic is not None:
                 TopicRoute(runtime, parsed, schema, runtime.topic(parsed.topic, 0))
-            transaction = StagedTransaction.begin(runtime, parsed.transactional_id, config=_producer_config(parsed))
+            transaction = StagedTransaction.begin(runtime, parsed.transactional_id, config=producer_config(parsed))
             return cls(parsed, schema, transaction.txn, drawn=transaction.drawn)
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]  # as pyspark's own
         """Executor side: this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
-        from pyspark_txlog.routing import Router
-        from txlog.client.staged_files import StagedFiles
-
         if self._is_repeated:
             # The coordinator will skip this version: the rows need not even be computed.
             return TaskFiles(parts=())
-        context = TaskContext.get()
-        with closing(self._open(self._options)) as runtime:
-            task = context.partitionId() if context is not None else 0
-            router = Router(runtime, self._options, self._schema, task)
-            files = StagedFiles(runtime, self._txn, compression=self._options.compression_type)
-            for batch in iterator:
-                for topic, rows, partitions in router.route(batch):
-                    files.add(topic, rows, partitions)
-            return TaskFiles(parts=files.finish())
+        with closing(open_store(self._options)) as runtime:
+            return TaskFiles(
+                parts=write_parts(runtime, self._options, self._schema, self._txn, TaskContext.get(), iterator)
+            )
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -101,7 +93,7 @@ class TxlogWriter(DataSourceArrowWriter):
         Raises ProducerFencedError, TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError; Spark calls `abort` then.
         """
         parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
-        with closing(self._open(self._options)) as runtime:
+        with closing(open_store(self._options)) as runtime:
             transaction = self._resume(runtime, attempted=False)
             result = transaction.commit(parts, version=self._options.txn_version)
             if result.skipped:
@@ -117,7 +109,7 @@ class TxlogWriter(DataSourceArrowWriter):
         Spark reports the error that brought it here; what became of the transaction goes to standard error.
         """
         try:
-            with closing(self._open(self._options)) as runtime:
+            with closing(open_store(self._options)) as runtime:
                 transaction = self._resume(runtime, attempted=True)
                 if transaction.abort().already_committed:
                     say(
@@ -150,14 +142,37 @@ class TxlogWriter(DataSourceArrowWriter):
 
     def _resume(self, runtime: Runtime, *, attempted: bool) -> StagedTransaction:
         return StagedTransaction.resume(
-            runtime, self._txn, drawn=self._drawn, attempted=attempted, config=_producer_config(self._options)
+            runtime, self._txn, drawn=self._drawn, attempted=attempted, config=producer_config(self._options)
         )
 
-    @classmethod
-    def _open(cls, options: WriteOptions) -> Runtime:
-        """The store; a test puts a failing one in its place."""
-        return Runtime.open(options.store.path, storage_options=options.store.storage)
+
+def open_store(options: WriteOptions) -> Runtime:
+    """The store to write to."""
+    return Runtime.open(options.store.path, storage_options=options.store.storage)
 
 
-def _producer_config(options: WriteOptions) -> dict[str, object]:
+def producer_config(options: WriteOptions) -> dict[str, object]:
+    """What the options say of the transaction's producer."""
     return {"transaction.timeout.ms": options.transaction_timeout_ms}
+
+
+def write_parts(
+    runtime: Runtime,
+    options: WriteOptions,
+    schema: StructType,
+    txn: TransactionMetadata,
+    context: TaskContext | None,
+    batches: Iterator[pa.RecordBatch],
+) -> tuple[StagedPart, ...]:
+    """The rows of one task attempt as files of the transaction `txn`. Raises SchemaMismatchError,
+    UnknownTopicOrPartitionError, StorageError."""
+    # Here and not at the top: a commit goes without pyarrow.
+    from pyspark_txlog.routing import Router
+    from txlog.client.staged_files import StagedFiles
+
+    router = Router(runtime, options, schema, context.partitionId() if context is not None else 0)
+    files = StagedFiles(runtime, txn, compression=options.compression_type)
+    for batch in batches:
+        for topic, rows, partitions in router.route(batch):
+            files.add(topic, rows, partitions)
+    return files.finish()

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import pyspark_txlog
@@ -187,17 +186,7 @@ def test_sessions_in_other_time_zones_write_the_same_instant(log: Log) -> None:
     assert [tuple(row) for row in found] == [("2013-01-01 05:00:00", "2013-01-01 05:00:00")]
 
 
-def test_a_stream_is_refused_in_words(log: Log, tmp_path: Path) -> None:
-    log.create()
-    rates = log.spark.readStream.format("rate").load().selectExpr("value AS order_id")
-    to_txlog = rates.writeStream.format("txlog").option("topic", "orders").option("path", log.url)
-    with pytest.raises(StreamingQueryException) as caught:
-        to_txlog.option("checkpointLocation", str(tmp_path / "to")).start().awaitTermination(60)
-    assert 'InvalidRequestError: there is no writeStream yet for format("txlog"). ' in str(caught.value)
-    assert log.ends() == [(0, 0), (0, 0)]
-
-
-def test_what_the_refusal_of_a_stream_advises(log: Log, tmp_path: Path) -> None:
+def test_foreach_batch_with_the_number_as_version_writes_a_batch_once(log: Log, tmp_path: Path) -> None:
     log.create()
     numbers = tmp_path / "numbers"
     log.spark.range(5).selectExpr("id AS order_id").write.parquet(str(numbers))

@@ -135,6 +135,16 @@ class Coordinator:
         return True
 
 
+def look_up(session: Session, transactional_id: str) -> TransactionMetadata | None:
+    """The id's record, read fresh; None if there is none. Finishes nothing and fences nobody."""
+    check_transactional_id(transactional_id)
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | None]]:
+        return protocol.look_up(ctx, views, transactional_id)
+
+    return session.call("looking up the transactional.id", program)
+
+
 def check_transactional_id(transactional_id: object) -> str:
     """`transactional_id`, if it can be one; raises InvalidRequestError (kafka-semantics case 3)."""
     return check_text(transactional_id, "transactional.id")

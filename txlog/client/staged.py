@@ -7,10 +7,10 @@ dead job holds nobody back. Spark's writes use this class; `Producer(staged=True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
-from txlog.client.coordinator import Coordinator, txn_version
+from txlog.client.coordinator import Coordinator, look_up, txn_version
 from txlog.client.groups import GroupOffsets
 from txlog.client.patience import Patience
 from txlog.client.runtime import Runtime
@@ -46,9 +46,12 @@ class StagedTransaction:
         transactional_id: str | None = None,
         *,
         config: Layer | None = None,
+        check: Callable[[TransactionMetadata | None], None] | None = None,
         **settings: object,
     ) -> Self:
         """Inits the id, which fences older instances and finishes or aborts what they left; None draws one.
+
+        `check` is shown the id's record before: what it raises leaves everything as it was, and fences nobody.
 
         `config` and keywords are a producer's settings (`transaction_timeout_ms`, `max_block_ms`, ...). Raises
         InvalidTxnTimeoutError, InvalidConfigurationError, NotAStoreError, UnsupportedStoreError, ClockSkewError,
@@ -59,8 +62,11 @@ class StagedTransaction:
         name = f"{DRAWN_PREFIX}{runtime.ids.new_id()}" if transactional_id is None else transactional_id
         runtime.require_store()
         runtime.ensure_writable()
+        session = producer_session(runtime, parsed, f"transactional.id {name!r}")
+        if check is not None:
+            check(look_up(session, name))
         coordinator = Coordinator.init(
-            producer_session(runtime, parsed, f"transactional.id {name!r}"),
+            session,
             name,
             timeout_ms=parsed.transaction_timeout_ms,
             max_timeout_ms=parsed.transaction_max_timeout_ms,
@@ -92,6 +98,11 @@ class StagedTransaction:
     def txn(self) -> TransactionMetadata:
         """The id's record as this instance knows it."""
         return self._coordinator.txn
+
+    @property
+    def session(self) -> Session:
+        """For look-ups beside the transaction, on the same views."""
+        return self._coordinator.session
 
     @property
     def transactional_id(self) -> str:

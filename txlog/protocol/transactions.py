@@ -398,6 +398,13 @@ def list_transactions(ctx: Context, views: Views) -> Program[tuple[Views, tuple[
     return views, tuple(sorted(rows, key=lambda row: row.value.transactional_id))
 
 
+def look_up(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionMetadata | None]]:
+    """The id's last record, read fresh; None if it has none."""
+    views, view = yield from get_fresh_view(ctx, views, state_partition(ctx, transactional_id))
+    row = view.state.transactions.get(transactional_id)
+    return views, None if row is None else row.value
+
+
 def describe(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionRow]]:
     """The id's last record, read fresh; raises TransactionalIdNotFoundError."""
     views, view = yield from get_fresh_view(ctx, views, state_partition(ctx, transactional_id))

@@ -1,0 +1,93 @@
+"""How many milliseconds does a micro-batch take through the streaming sink?
+
+`make bench-stream` (or `python -m benchmarks.stream_sink --help`). The same query into `noop`, into Spark's Parquet file sink
+and into txlog, in turns, round by round, so that a drift of the machine's speed meets all alike: compare the rows of one run
+with each other, never two runs. Medians of what Spark itself reports of each micro-batch, those of a round's start left out.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
+from rich.console import Console
+from rich.table import Table
+
+import txlog
+from pyspark_txlog import session
+
+SCHEMA = pa.schema([("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64())])
+SINKS = ("noop", "parquet", "txlog")
+WARM_UP = 3
+LIMIT_S = 600
+
+
+def main(
+    rows: Annotated[int, typer.Option(help="Rows a micro-batch.")] = 10_000,
+    batches: Annotated[int, typer.Option(help="Micro-batches that are measured, a sink and round.")] = 15,
+    rounds: int = 3,
+    output: Annotated[Path | None, typer.Option(help="Write the figures as JSON, too.")] = None,
+) -> None:
+    """Measures and prints a table."""
+    spark = session("txlog stream benchmark")
+    # A query that is stopped is stopped in the midst of a micro-batch, which Spark logs as an error.
+    spark.sparkContext.setLogLevel("OFF")
+    found: dict[str, dict[str, list[int]]] = {sink: defaultdict(list) for sink in SINKS}
+    with tempfile.TemporaryDirectory(prefix="txlog-bench-stream-") as folder:
+        with txlog.open(f"{folder}/txlog") as store:
+            store.create_topic("out", SCHEMA, partitions=2)
+        for _ in range(rounds):
+            for sink in SINKS:
+                measure(spark, sink, Path(folder), rows, batches, found[sink])
+    table = Table(title=f"a micro-batch of {rows:,} rows, p50 ms of {rounds * batches}")
+    for column in ("sink", "trigger", "addBatch", "p95 of trigger"):
+        table.add_column(column, justify="left" if column == "sink" else "right")
+    for sink, seen in found.items():
+        p95 = statistics.quantiles(seen["triggerExecution"], n=20)[-1]
+        medians = (statistics.median(seen[key]) for key in ("triggerExecution", "addBatch"))
+        table.add_row(sink, *(f"{value:.0f}" for value in (*medians, p95)))
+    Console(file=sys.stdout).print(table)
+    if output is not None:
+        output.write_text(json.dumps({"rows": rows, "durations_ms": found}, indent=1) + "\n")
+    spark.stop()
+
+
+def measure(spark: SparkSession, sink: str, folder: Path, rows: int, batches: int, found: dict[str, list[int]]) -> None:
+    """One round of one sink; the query goes on from its checkpoint."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
+    query = writer(source, sink, folder).option("checkpointLocation", f"{folder}/checkpoint-{sink}").start()
+    deadline = time.monotonic() + LIMIT_S
+    try:
+        while len(query.recentProgress) < WARM_UP + batches:
+            if (failed := query.exception()) is not None:
+                raise failed
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{sink}: {len(query.recentProgress)} micro-batches in {LIMIT_S} s")
+            time.sleep(0.05)
+        measured = [p for p in query.recentProgress if p.numInputRows == rows][WARM_UP : WARM_UP + batches]
+    finally:
+        query.stop()
+    for progress in measured:
+        for key, duration_ms in progress.durationMs.items():
+            found[key].append(duration_ms)
+
+
+def writer(source: DataFrame, sink: str, folder: Path) -> DataStreamWriter:
+    """The write, without its checkpoint."""
+    if sink == "txlog":
+        return source.writeStream.format("txlog").option("topic", "out").option("path", f"{folder}/txlog")
+    return source.writeStream.format(sink).option("path", f"{folder}/{sink}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,246 @@
+"""Which offsets of its sources does a micro-batch commit, and under which condition?
+
+Spark has written where the batch ends to the checkpoint before it runs. The sink puts that into the transaction of the
+batch's rows (PROTOCOL.md, "Streams"), so that both are there or neither:
+
+    a txlog source of the sink's own store    offsets of its group (`group.id`, else the sink's transactional.id), under the
+                                              condition that the group stands where the batch begins
+    any other source                          its offset's JSON, as it is, in entries of the sink's transactional.id that
+                                              no consumer reads: topic `__source.<number>`
+
+The condition is what a lost checkpoint, a second query or a forgotten transactional.id runs into: no range of a topic is
+taken twice, whatever happened to Spark's own notes. Deciding is pure; `committed_source_offsets` reads them back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark_txlog.stream_offsets import StreamOffset, is_stream_offset
+from txlog.client.groups import GroupOffsets
+from txlog.client.offsets import committed_offsets
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.client.staged import producer_session
+from txlog.core.groups import OffsetsCondition
+from txlog.core.names import TopicPartition, is_topic_name
+from txlog.core.records import OffsetValue
+from txlog.errors import CommitFailedError, CorruptRecordError, InvalidRequestError
+from txlog.protocol.groups import MAX_METADATA_LENGTH
+
+SOURCE_TOPIC_PREFIX = "__source."
+"""No topic of a user's begins with two underscores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A micro-batch, as the checkpoint has it."""
+
+    query_id: str
+    batch_id: int
+    ends: Mapping[str, str]
+    """Where it ends, by source, as the source's JSON."""
+    previous_ends: Mapping[str, str]
+    """Where the one before it ended: empty for batch 0."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupRange:
+    """What a batch takes, for one group."""
+
+    group: str
+    begins: dict[TopicPartition, int | None] = field(default_factory=dict)
+    """None: a partition that is new to the query."""
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    firsts: set[TopicPartition] = field(default_factory=set)
+    """Partitions of the query's first batch: their group may have no offset yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOffset:
+    """Where a source stands that is none of txlog's, as the last committed micro-batch left it."""
+
+    query_id: str
+    batch_id: int
+    json: str
+    """The offset, as the source writes it: Kafka's is what its option `startingOffsets` takes."""
+
+
+def ranges_of(batch: Batch, *, store_id: str, transactional_id: str) -> tuple[GroupRange, ...]:
+    """What the batch takes from topics of the sink's own store, by group. Partitions that it takes nothing of are left out,
+    but for the first batch: it says where the query stands in all of them.
+
+    Raises InvalidRequestError if two sources would commit one partition for one group.
+    """
+    found: dict[str, GroupRange] = {}
+    for source, text in batch.ends.items():
+        end = _of_store(text, store_id)
+        if end is None:
+            continue
+        before = _of_store(batch.previous_ends.get(source), store_id)
+        first = before is None or before.is_unresolved
+        begins: Mapping[TopicPartition, int] = (end.starts or {}) if before is None or first else before.ends
+        group = end.group_id or transactional_id
+        taken = found.setdefault(group, GroupRange(group=group))
+        for tp, offset in end.ends.items():
+            if not first and begins.get(tp) == offset:
+                continue
+            if tp in taken.ends:
+                raise InvalidRequestError(
+                    f"query {batch.query_id}: two of its sources read {tp}, and both would commit it for group {group!r}. Give each source a "
+                    "'group.id' of its own, and the query a new checkpoint"
+                )
+            taken.begins[tp], taken.ends[tp] = begins.get(tp), offset
+            if first:
+                taken.firsts.add(tp)
+    return tuple(found[group] for group in sorted(found) if found[group].ends)
+
+
+def opaque_offsets(batch: Batch, *, store_id: str) -> dict[TopicPartition, OffsetValue]:
+    """The offsets of all other sources as entries: their JSON in pieces that metadata can hold, numbered as partitions."""
+    found: dict[TopicPartition, OffsetValue] = {}
+    for source, text in batch.ends.items():
+        if _of_store(text, store_id) is not None:
+            continue
+        topic = f"{SOURCE_TOPIC_PREFIX}{source}"
+        if not is_topic_name(topic):
+            raise InvalidRequestError(
+                f"query {batch.query_id}: {source!r} cannot name a source here; expected letters, digits, '.', '_', '-'"
+            )
+        # An object tells by itself where it ends: pieces that a longer text left behind are never read.
+        whole = json.dumps({"query": batch.query_id, "batch": batch.batch_id, "offset": text}, ensure_ascii=False)
+        for number, start in enumerate(range(0, len(whole), MAX_METADATA_LENGTH)):
+            piece = whole[start : start + MAX_METADATA_LENGTH]
+            found[TopicPartition(topic, number)] = OffsetValue(offset=batch.batch_id + 1, metadata=piece)
+    return found
+
+
+def read_opaque_offsets(offsets: Mapping[TopicPartition, OffsetValue]) -> dict[str, SourceOffset]:
+    """What `opaque_offsets` wrote, by source; other offsets of the group are passed over. Raises CorruptRecordError."""
+    sources = {tp.topic.removeprefix(SOURCE_TOPIC_PREFIX) for tp in offsets if tp.topic.startswith(SOURCE_TOPIC_PREFIX)}
+    return {source: _read_one(source, offsets) for source in sorted(sources)}
+
+
+def group_offsets(
+    ranges: Sequence[GroupRange],
+    opaque: Mapping[TopicPartition, OffsetValue],
+    committed: Mapping[str, Mapping[TopicPartition, OffsetValue | None]],
+    *,
+    batch: Batch,
+    transactional_id: str,
+) -> tuple[GroupOffsets, ...]:
+    """What the transaction sends, each group's under its condition. `committed` has the groups of first batches as they are.
+
+    Raises CommitFailedError if a group already stands elsewhere than where the query begins.
+    """
+    offsets: dict[str, dict[TopicPartition, OffsetValue]] = {}
+    expected: dict[str, dict[TopicPartition, int | None]] = {}
+    if opaque:
+        offsets[transactional_id] = dict(opaque)
+    for taken in ranges:
+        wanted = expected.setdefault(taken.group, {})
+        for tp, begin in taken.begins.items():
+            wanted[tp] = begin
+            if tp in taken.firsts and tp in (known := committed.get(taken.group, {})):
+                stands = known[tp]
+                if stands is None:
+                    wanted[tp] = None
+                elif stands.offset != begin:
+                    raise _elsewhere(batch, taken.group, tp, begin, stands.offset)
+        values = {tp: OffsetValue(offset=end) for tp, end in taken.ends.items()}
+        offsets.setdefault(taken.group, {}).update(values)
+    # An empty condition makes offsets eager, so that a fetch never answers an older value meanwhile.
+    return tuple(
+        GroupOffsets(group=group, offsets=offsets[group], condition=OffsetsCondition(expected=expected.get(group, {})))
+        for group in sorted(offsets)
+    )
+
+
+def offsets_to_send(
+    session: Session, batch: Batch, *, store_id: str, transactional_id: str, is_first_commit: bool
+) -> tuple[GroupOffsets, ...]:
+    """The offsets that the batch's transaction carries. `is_first_commit`: the id has committed no micro-batch yet, so its
+    groups may have no offset yet either.
+
+    Raises CommitFailedError, InvalidRequestError.
+    """
+    ranges = ranges_of(batch, store_id=store_id, transactional_id=transactional_id)
+    committed = {}
+    for taken in ranges:
+        if is_first_commit:
+            taken.firsts.update(taken.ends)
+        if taken.firsts:
+            committed[taken.group] = committed_offsets(session, taken.group, sorted(taken.firsts))
+    opaque = opaque_offsets(batch, store_id=store_id)
+    return group_offsets(ranges, opaque, committed, batch=batch, transactional_id=transactional_id)
+
+
+def committed_source_offsets(
+    path: str, transactional_id: str, storage_options: Mapping[str, object] | None = None
+) -> dict[str, SourceOffset]:
+    """Where the sources of a streaming query stood at its last committed micro-batch, by their number in the query.
+
+    Of sources that are not topics of the same store: those are committed as offsets of their consumer group. `path` is the
+    store, `transactional_id` the sink's (its default is `spark-stream:<checkpointLocation>`). With them a query goes on
+    after its checkpoint was lost: Kafka's source takes `json` as its `startingOffsets`.
+
+    Raises NotAStoreError, GroupIdNotFoundError (nothing was committed), UnstableOffsetCommitError.
+    """
+    # Here and not at the top: the sink needs nothing of it.
+    from txlog.client.admin import Admin
+
+    with closing(Runtime.open(path, storage_options=storage_options)) as runtime:
+        runtime.require_store()
+        known = [
+            TopicPartition(each.topic, each.partition)
+            for each in Admin(runtime).describe_group(transactional_id).offsets
+            if each.topic.startswith(SOURCE_TOPIC_PREFIX)
+        ]
+        session = producer_session(runtime, runtime.settings.producer_config({}), f"group {transactional_id!r}")
+        found = committed_offsets(session, transactional_id, known)
+        return read_opaque_offsets({tp: value for tp, value in found.items() if value is not None})
+
+
+def _of_store(text: str | None, store_id: str) -> StreamOffset | None:
+    """The offset, if it is one of a txlog source of this very store."""
+    if text is None:
+        return None
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(parsed, Mapping) or not is_stream_offset(parsed):
+        return None
+    offset = StreamOffset.from_json(parsed)
+    return offset if offset.store_id == store_id else None
+
+
+def _read_one(source: str, offsets: Mapping[TopicPartition, OffsetValue]) -> SourceOffset:
+    topic = f"{SOURCE_TOPIC_PREFIX}{source}"
+    first = offsets.get(TopicPartition(topic, 0))
+    whole = ""
+    for number in range(len(offsets)):
+        piece = offsets.get(TopicPartition(topic, number))
+        if piece is None or first is None or piece.offset != first.offset:
+            break
+        whole += piece.metadata
+        try:
+            found: dict[str, Any] = json.loads(whole)
+            return SourceOffset(query_id=found["query"], batch_id=found["batch"], json=found["offset"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    raise CorruptRecordError(
+        f"source {source}: its committed offset is no JSON of a streaming sink: {whole[:200]!r}; did something else commit for this group?"
+    )
+
+
+def _elsewhere(batch: Batch, group: str, tp: TopicPartition, begin: int | None, found: int) -> CommitFailedError:
+    return CommitFailedError(
+        f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins {tp} at offset {begin}, but group {group!r} has committed {found}: rows before "
+        f"that were taken already, by an earlier run whose checkpoint was lost or by another query. With a new checkpoint and startingOffsets=committed, "
+        f"group.id={group}, it goes on from there. To read them again on purpose: `txlog consumer-groups reset-offsets`, or another group.id"
+    )

@@ -1,0 +1,254 @@
+"""How does a streaming query write topics: each micro-batch once, whatever dies, whatever Spark runs again?
+
+One micro-batch is one staged transaction of the query's transactional.id. Its version is (batch id, query id), so a batch
+that Spark runs again is recognised by the coordinator and skipped; the offsets of the batch's sources are part of it
+(`source_offsets`). Where Spark runs what, each time in another Python process:
+
+    driver's side    `begin`, once a micro-batch, before any task: checks the frame, then inits the id. An older run of the
+                     query that is still at work is fenced by it. Names of files need the id's epoch.
+    executors        `write`, once a task attempt: writes files that no log knows.
+    driver's side    `commit`, with the messages of the attempts that won. Spark makes the writer anew for it, from the
+                     options alone: what `begin` learned comes back in the tasks' messages.
+    driver's side    `abort`, after a task failed for good or `commit` raised.
+
+Spark writes a batch's planned offsets before `begin`, and its own commit log after `commit`: a crash between the two
+`commit`s is the case that a version is there for.
+
+Fencing is by micro-batch: each begins with an init. Two runs of one query, on two drivers, therefore cannot both commit a
+batch that they both work on; the one that began it earlier gets ProducerFencedError, and stops. (Spark's own check of the
+checkpoint stops one of two runs that plan the same batch anew, in most cases before the sink sees it.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_txlog.messages import plain_errors, say
+from pyspark_txlog.source_offsets import Batch, offsets_to_send
+from pyspark_txlog.stream_write_options import StreamWriteOptions, parse_stream_write_options
+from pyspark_txlog.writer import open_store, producer_config, write_parts
+from txlog.client.groups import GroupOffsets
+from txlog.client.runtime import Runtime
+from txlog.client.staged import StagedTransaction
+from txlog.core.records import StagedPart, TransactionMetadata
+from txlog.core.transactions import TxnVersion, is_repeated
+from txlog.errors import (
+    AbortableError,
+    FencedError,
+    InvalidRequestError,
+    TxlogError,
+    TxnVersionScopeError,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+
+_SKIPPED: Counter[str] = Counter()
+"""Micro-batches that this process found committed before, by transactional.id; Spark uses one process again and again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamFiles(WriterCommitMessage):
+    """What one task attempt wrote, and what `commit` must know of its micro-batch."""
+
+    parts: tuple[StagedPart, ...]
+    txn: TransactionMetadata
+    """The id's record as `begin` left it: the same in all messages of a batch."""
+    query_id: str
+
+
+class TxlogStreamWriter(DataSourceStreamArrowWriter):
+    """One query's sink; on the driver's side made anew for each call."""
+
+    def __init__(self, options: StreamWriteOptions, schema: StructType, txn: TransactionMetadata | None) -> None:
+        self._options = options
+        self._schema = schema
+        self._txn = txn
+
+    @classmethod
+    @plain_errors
+    def begin(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
+        """Checks all that can be checked, then inits the transactional.id. Nothing is written, and nobody fenced, if it raises.
+
+        Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError,
+        TxnVersionScopeError (another query's micro-batches were committed under this id), and what
+        `StagedTransaction.begin` raises.
+        """
+        # Here and not at the top: a commit goes without pyarrow.
+        from pyspark_txlog.routing import TopicRoute, check_routing
+
+        if overwrite:
+            raise InvalidRequestError(
+                'outputMode("complete") writes the whole result anew with each micro-batch, and a log is only appended to: use "append" (an aggregation '
+                'then needs a watermark), or foreachBatch with df.write, which appends what it is given. (Spark itself refuses "update" for Python sinks.)'
+            )
+        parsed = parse_stream_write_options(options)
+        write = parsed.write
+        check_routing(write, schema)
+        query_id = parsed.checkpoint().query_id() if parsed.commit_source_offsets else None
+
+        def check(current: TransactionMetadata | None) -> None:
+            if query_id is not None and current is not None and current.txn_version >= 0:
+                _check_scope(current, query_id)
+
+        with closing(open_store(write)) as runtime:
+            if write.topic is not None:
+                TopicRoute(runtime, write, schema, runtime.topic(write.topic, 0))
+            transaction = StagedTransaction.begin(
+                runtime, write.transactional_id, config=producer_config(write), check=check
+            )
+            return cls(parsed, schema, transaction.txn)
+
+    @classmethod
+    @plain_errors
+    def settling(cls, options: Mapping[str, str], schema: StructType) -> Self:
+        """A writer for `commit` and `abort` of a micro-batch that `begin` has begun in another process."""
+        return cls(parse_stream_write_options(options), schema, None)
+
+    @plain_errors
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:  # type: ignore[override]  # as pyspark's own
+        """Executor side: this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
+        context = TaskContext.get()
+        assert context is not None
+        assert self._txn is not None
+        query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID_PROPERTY, BATCH_ID_PROPERTY))
+        if query_id is None or batch_id is None:
+            raise InvalidRequestError(
+                "this task belongs to no micro-batch: Spark told neither query nor batch, and exactly once rests on both. "
+                "A continuous or real-time trigger is not supported: use a micro-batch trigger"
+            )
+        parts: tuple[StagedPart, ...] = ()
+        # The coordinator is sure to skip a version that is there: the rows need not even be computed.
+        if not is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
+            with closing(open_store(self._options.write)) as runtime:
+                parts = write_parts(runtime, self._options.write, self._schema, self._txn, context, iterator)
+        return StreamFiles(parts=parts, txn=self._txn, query_id=query_id)
+
+    @plain_errors
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Driver side: publishes what the winning attempts wrote and the sources' offsets, in one decision.
+
+        Raises ProducerFencedError (another run of the query took over), CommitFailedError (the sources' rows were taken
+        already), TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError; Spark calls `abort` then, and the query ends.
+        """
+        begun = _begun(messages)
+        if begun is None:
+            raise InvalidRequestError(
+                f"micro-batch {batchId}: Spark sent no message of any task, so there is nothing to commit"
+            )
+        version = TxnVersion(version=batchId, scope=begun.query_id)
+        if is_repeated(begun.txn, version):
+            _say_skipped(begun, batchId)
+            return
+        parts = [part for message in messages if isinstance(message, StreamFiles) for part in message.parts]
+        with closing(open_store(self._options.write)) as runtime:
+            transaction = self._resume(runtime, begun, attempted=False)
+            try:
+                offsets = self._source_offsets(transaction, begun, batchId)
+                result = transaction.commit(parts, offsets=offsets, version=version)
+            except AbortableError:
+                # Here, where the transaction is at hand, and at once: its pending offsets hold up whoever fetches them.
+                with suppress(TxlogError):
+                    transaction.abort()
+                raise
+            except FencedError as error:
+                raise _taken_over(error, begun, batchId) from None
+            if result.skipped:
+                _say_skipped(begun, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Driver side: gives the micro-batch up, unless a commit of it has won. Deletes nothing and raises nothing.
+
+        Spark reports the error that brought it here; what became of the transaction goes to standard error.
+        """
+        begun = _begun(messages)
+        if begun is None or is_repeated(begun.txn, TxnVersion(version=batchId, scope=begun.query_id)):
+            # No task ended well, so no commit was tried; or there was nothing to write.
+            return
+        who = f"transactional.id {begun.txn.transactional_id!r}, micro-batch {batchId}"
+        try:
+            with closing(open_store(self._options.write)) as runtime:
+                if self._resume(runtime, begun, attempted=True).abort().already_committed:
+                    say(
+                        f"{who}: reported as failed, but its transaction was already committed, and all its rows are visible. "
+                        "Start the query again from its checkpoint: the batch is recognised and skipped"
+                    )
+        except FencedError:
+            # A newer run took over, and has ended whatever of this transaction was left; `commit` has said so.
+            return
+        except Exception as error:
+            say(
+                f"{who}: could not be aborted now ({type(error).__name__}: {error}). The query's next start, or `txlog transactions expire`, settles it"
+            )
+
+    def _source_offsets(
+        self, transaction: StagedTransaction, begun: StreamFiles, batch_id: int
+    ) -> tuple[GroupOffsets, ...]:
+        if not self._options.commit_source_offsets:
+            return ()
+        checkpoint = self._options.checkpoint()
+        batch = Batch(
+            query_id=begun.query_id,
+            batch_id=batch_id,
+            ends=checkpoint.planned(batch_id),
+            previous_ends=checkpoint.planned(batch_id - 1) if batch_id else {},
+        )
+        return offsets_to_send(
+            transaction.session,
+            batch,
+            store_id=transaction.session.runtime.require_store().store_id,
+            transactional_id=transaction.transactional_id,
+            is_first_commit=begun.txn.txn_version < 0,
+        )
+
+    def _resume(self, runtime: Runtime, begun: StreamFiles, *, attempted: bool) -> StagedTransaction:
+        config = producer_config(self._options.write)
+        return StagedTransaction.resume(runtime, begun.txn, drawn=False, attempted=attempted, config=config)
+
+
+def _begun(messages: Sequence[WriterCommitMessage | None]) -> StreamFiles | None:
+    return next((message for message in messages if isinstance(message, StreamFiles)), None)
+
+
+def _say_skipped(begun: StreamFiles, batch_id: int) -> None:
+    name = begun.txn.transactional_id
+    _SKIPPED[name] += 1
+    say(
+        f"transactional.id {name!r}: micro-batch {batch_id} of query {begun.query_id} was committed before Spark could note it, and is skipped: its rows "
+        f"are there once (micro-batches skipped by this process for this id: {_SKIPPED[name]})"
+    )
+
+
+def _check_scope(current: TransactionMetadata, query_id: str) -> None:
+    if current.txn_scope == query_id:
+        return
+    name = current.transactional_id
+    theirs = (
+        f"micro-batch {current.txn_version} of query {current.txn_scope}"
+        if current.txn_scope
+        else f"txn.version {current.txn_version}, of a batch write"
+    )
+    raise TxnVersionScopeError(
+        f"transactional.id {name!r} holds {theirs}, and this is query {query_id}, which counts its micro-batches from 0 again: a checkpoint that was lost or "
+        f"made anew, or two queries with one id. Another query needs another 'transactional.id'. If the checkpoint was lost: stop the old query, forget the id "
+        f"(`txlog transactions expire --transactional-id {name} --force`), and start with startingOffsets=committed and group.id={name} (or the group.id that "
+        f"the source had), which goes on behind the last committed micro-batch"
+    )
+
+
+def _taken_over(error: TxlogError, begun: StreamFiles, batch_id: int) -> TxlogError:
+    return type(error)(
+        f"query {begun.query_id}, micro-batch {batch_id}: another run of this query, or somebody else with its transactional.id, has taken over; nothing of "
+        f"this micro-batch was written by this run, and the rows of its earlier ones stay. Let one run go on. ({error})"
+    )

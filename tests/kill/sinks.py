@@ -1,0 +1,135 @@
+"""Which sinks does the harness kill? One interface, so that the same strikes meet txlog and what it is compared with.
+
+A sink is made anew, by name, in every process that needs it. What it adds to the common points are its own: for a sink whose
+code cannot be reached they are files that appear (`Point.hook` "file").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from unittest import mock
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.types import StructType
+
+import txlog
+from pyspark_txlog import TxlogDataSource
+from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
+from tests.kill import points, strikes
+from tests.kill.points import Point
+from tests.kill.strikes import Striker, StrikingStore
+from txlog.client.runtime import Runtime
+from txlog.storage.open import open_object_store
+from txlog.testing.invariants import check_store
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+class Sink(Protocol):
+    """A place that a streaming query appends to. Rows have one column, `id` (bigint)."""
+
+    name: str
+    points: Sequence[Point]
+    """Its own, beside `points.COMMON`."""
+    config: Mapping[str, str]
+    """What a session needs for it."""
+
+    def prepare(self, place: Path) -> None:
+        """Makes the empty sink, before any session is there."""
+
+    def writer(self, stream: DataFrame, place: Path, strikes: Path) -> DataStreamWriter:
+        """The write, without checkpoint and trigger; strikes at its own points are looked up in the folder `strikes`."""
+
+    def read(self, spark: SparkSession, place: Path) -> DataFrame:
+        """What a reader sees."""
+
+    def check(self, place: Path) -> None:
+        """Raises if what lies there is not in order, once no process is left."""
+
+
+class TxlogSink:
+    name = "txlog"
+    points = points.TXLOG
+    config: Mapping[str, str] = {}
+
+    def prepare(self, place: Path) -> None:
+        with txlog.open(str(place)) as store:
+            store.create_topic("out", SCHEMA, partitions=2, config={"key.columns": "id"})
+
+    def writer(self, stream: DataFrame, place: Path, strikes: Path) -> DataStreamWriter:
+        # Spark's processes know no folder `tests`: these travel by value.
+        for module in _BY_VALUE:
+            cloudpickle.register_pickle_by_value(module)
+        stream.sparkSession.dataSource.register(StrikingDataSource)
+        writer = stream.writeStream.format(StrikingDataSource.name()).option("topic", "out").option("path", str(place))
+        return writer.option(_FOLDER, str(strikes))
+
+    def read(self, spark: SparkSession, place: Path) -> DataFrame:
+        return spark.read.format("txlog").option("subscribe", "out").option("columns", "id").load(str(place))
+
+    def check(self, place: Path) -> None:
+        check_store(open_object_store(str(place)))
+
+
+SINKS: Mapping[str, Callable[[], Sink]] = {"txlog": TxlogSink}
+
+
+# -- txlog's sink, with a striker at each request ----------------------------------------------------------------------
+
+_FOLDER = "strikes.folder"
+
+
+class StrikingDataSource(TxlogDataSource):
+    """`format("txlog-striking")`; shipped code knows nothing of it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "txlog-striking"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TxlogStreamWriter:
+        folder = self.options[_FOLDER]
+        options = {name: text for name, text in self.options.items() if name != _FOLDER}
+        writer: StrikingWriter
+        if self._made_here:
+            with _striking(folder, "begin"):
+                writer = StrikingWriter.begin(options, schema, overwrite=overwrite)
+        else:
+            writer = StrikingWriter.settling(options, schema)
+        writer.folder = folder
+        return writer
+
+
+class StrikingWriter(TxlogStreamWriter):
+    folder: str
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:
+        with _striking(self.folder, "write"):
+            return super().write(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        with _striking(self.folder, "commit"):
+            super().commit(messages, batchId)
+
+
+@contextmanager
+def _striking(folder: str, step: str) -> Iterator[None]:
+    """Every store that is opened meanwhile has a striker, which is told of the end, too."""
+    original, striker = Runtime.open, Striker(folder)
+
+    def open_striking(url: str, *, storage_options: Mapping[str, object] | None = None, **others: Any) -> Runtime:
+        store: Any = StrikingStore(open_object_store(url, storage_options), striker, step)
+        return original(url, storage_options=storage_options, object_store=store, **others)
+
+    with mock.patch.object(Runtime, "open", open_striking):
+        yield
+    striker.at_request(step, "done")
+
+
+_BY_VALUE = (strikes,)

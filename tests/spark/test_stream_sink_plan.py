@@ -1,0 +1,193 @@
+"""The streaming sink without Spark: which id, which offsets, under which condition, and what a checkpoint says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_txlog.checkpoint import Checkpoint, default_transactional_id, normal_location, parse_offsets
+from pyspark_txlog.source_offsets import (
+    Batch,
+    GroupRange,
+    group_offsets,
+    opaque_offsets,
+    ranges_of,
+    read_opaque_offsets,
+)
+from pyspark_txlog.stream_offsets import StreamOffset
+from pyspark_txlog.stream_write_options import parse_stream_write_options
+from txlog.core.names import TopicPartition
+from txlog.core.records import OffsetValue
+from txlog.errors import CommitFailedError, CorruptRecordError, InvalidRequestError, UnsupportedStoreError
+from txlog.protocol.groups import MAX_METADATA_LENGTH
+
+HERE, ELSEWHERE = "a" * 32, "b" * 32
+P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
+
+
+def offset(ends: dict[TopicPartition, int], starts: dict[TopicPartition, int] | None = None, **others: Any) -> str:
+    given = {"store_id": HERE, "group_id": None, **others}
+    return json.dumps(StreamOffset(ends=ends, starts=starts, **given).to_json())
+
+
+def batch(number: int, ends: dict[str, str], before: dict[str, str] | None = None) -> Batch:
+    return Batch(query_id="query", batch_id=number, ends=ends, previous_ends=before or {})
+
+
+def ranges(found: Batch) -> tuple[GroupRange, ...]:
+    return ranges_of(found, store_id=HERE, transactional_id="sink")
+
+
+# -- the checkpoint ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("/data/ck/orders", "spark-stream:/data/ck/orders"),
+        ("/data/ck/orders/", "spark-stream:/data/ck/orders"),
+        ("file:/data/ck/orders", "spark-stream:/data/ck/orders"),
+        ("file:///data/ck//orders/", "spark-stream:/data/ck/orders"),
+        ("file://localhost/data/ck/orders", "spark-stream:/data/ck/orders"),
+        ("s3://bucket/ck/orders/", "spark-stream:s3://bucket/ck/orders"),
+        ("s3a://bucket/ck/orders", "spark-stream:s3://bucket/ck/orders"),
+        ("s3a://key:secret@bucket/ck", "spark-stream:s3://bucket/ck"),
+        (
+            "abfss://container@account.dfs.core.windows.net/ck",
+            "spark-stream:abfs://container@account.dfs.core.windows.net/ck",
+        ),
+    ],
+)
+def test_every_spelling_of_a_location_is_one_id(location: str, expected: str) -> None:
+    assert default_transactional_id(location) == expected
+
+
+def test_a_relative_location_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert normal_location("ck") == str(tmp_path / "ck")
+
+
+def test_a_long_location_makes_a_legal_id_of_its_own() -> None:
+    one, other = (default_transactional_id(f"/{'x' * 2000}/{name}") for name in ("a", "b"))
+    assert len(one) == len(other) == 1000
+    assert one != other
+
+
+def test_both_formats_of_sparks_offset_log() -> None:
+    assert parse_offsets('v1\n{"conf":{}}\n{"a":1}\n-\n5', "here") == {"0": '{"a":1}', "2": "5"}
+    assert parse_offsets('v2\n{"conf":{}}\nleft:{"a":1}\nright:-', "here") == {"left": '{"a":1}'}
+    for text in ("v3\n{}\n5", "", "v2\n{}\nno colon"):
+        with pytest.raises(InvalidRequestError, match="here: expected an offset log of Spark, version 1 or 2"):
+            parse_offsets(text, "here")
+
+
+def test_a_checkpoint_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text('{"id":"abc"}')
+    (tmp_path / "offsets" / "7").write_text("v1\n{}\n5")
+    checkpoint = Checkpoint.open(f"file:{tmp_path}", {})
+    assert checkpoint.query_id() == "abc"
+    assert checkpoint.planned(7) == {"0": "5"}
+    with pytest.raises(InvalidRequestError, match="has no 'offsets/8', which Spark writes before a micro-batch runs"):
+        checkpoint.planned(8)
+    (tmp_path / "metadata").write_text("?")
+    with pytest.raises(InvalidRequestError, match="metadata: expected"):
+        checkpoint.query_id()
+
+
+def test_a_checkpoint_that_txlog_cannot_read() -> None:
+    with pytest.raises(UnsupportedStoreError, match="commitSourceOffsets=false"):
+        Checkpoint.open("hdfs://namenode/ck", {})
+
+
+def test_the_checkpoint_has_the_stores_options_only_if_it_is_in_one_like_it() -> None:
+    common = {"path": "s3://bucket/log", "topic": "out", "storage.key": "k", "checkpointLocation": "/ck"}
+    assert parse_stream_write_options(common).checkpoint()  # a local checkpoint takes no 'key'
+    options = parse_stream_write_options({**common, "CHECKPOINTLOCATION": "s3a://other/ck"} | {"transactional.id": "x"})
+    assert options.write.transactional_id == "x"
+
+
+# -- ranges and conditions --------------------------------------------------------------------------------------------
+
+
+def test_the_first_batch_begins_where_the_query_began_and_names_all_partitions() -> None:
+    (taken,) = ranges(batch(0, {"0": offset({P0: 5, P1: 3}, {P0: 0, P1: 3})}))
+    assert (taken.group, taken.begins, taken.ends, taken.firsts) == ("sink", {P0: 0, P1: 3}, {P0: 5, P1: 3}, {P0, P1})
+
+
+def test_a_later_batch_begins_where_the_one_before_ended_and_names_what_moved() -> None:
+    before = {"0": offset({P0: 5, P1: 3}, {P0: 0, P1: 3})}
+    (taken,) = ranges(batch(1, {"0": offset({P0: 5, P1: 4, P2: 0})}, before))
+    assert (taken.begins, taken.ends, taken.firsts) == ({P1: 3, P2: None}, {P1: 4, P2: 0}, set())
+    assert ranges(batch(1, before, before)) == ()
+
+
+def test_a_source_that_begins_late_has_its_first_batch_then() -> None:
+    unresolved = offset({})
+    for before in ({}, {"1": unresolved}):
+        (taken,) = ranges(batch(4, {"1": offset({P0: 9}, {P0: 2})}, before))
+        assert (taken.begins, taken.firsts) == ({P0: 2}, {P0})
+
+
+def test_sources_of_other_stores_and_kinds_are_no_ranges() -> None:
+    foreign = {"0": offset({P0: 1}, {P0: 0}, store_id=ELSEWHERE), "1": "17", "2": '{"orders":{"0":5}}', "3": "not JSON"}
+    assert ranges(batch(0, foreign)) == ()
+    assert {tp.topic for tp in opaque_offsets(batch(0, foreign), store_id=HERE)} == {f"__source.{n}" for n in range(4)}
+
+
+def test_groups_are_those_of_the_sources_and_none_is_committed_twice() -> None:
+    both = {"0": offset({P0: 1}, {P0: 0}, group_id="g"), "1": offset({P0: 2}, {P0: 0})}
+    assert [taken.group for taken in ranges(batch(0, both))] == ["g", "sink"]
+    with pytest.raises(InvalidRequestError, match="two of its sources read orders-0"):
+        ranges(batch(0, {"0": both["1"], "1": both["1"]}))
+
+
+@pytest.mark.parametrize(("stands", "expected"), [(None, None), (0, 0)])
+def test_a_first_commit_may_find_nothing_or_its_own_beginning(stands: int | None, expected: int | None) -> None:
+    found = batch(0, {"0": offset({P0: 5}, {P0: 0}), "1": "17"})
+    committed = {"sink": {P0: None if stands is None else OffsetValue(offset=stands)}}
+    opaque = opaque_offsets(found, store_id=HERE)
+    (sent,) = group_offsets(ranges(found), opaque, committed, batch=found, transactional_id="sink")
+    assert sent.condition is not None
+    assert (sent.group, sent.condition.expected) == ("sink", {P0: expected})
+    assert sent.offsets == {**opaque, P0: OffsetValue(offset=5)}
+
+
+def test_a_first_commit_elsewhere_is_refused_with_what_to_do() -> None:
+    found = batch(0, {"0": offset({P0: 5}, {P0: 0})})
+    committed = {"sink": {P0: OffsetValue(offset=3)}}
+    with pytest.raises(
+        CommitFailedError,
+        match=r"begins orders-0 at offset 0, but group 'sink' has committed 3.*startingOffsets=committed",
+    ):
+        group_offsets(ranges(found), {}, committed, batch=found, transactional_id="sink")
+
+
+# -- other sources' offsets -------------------------------------------------------------------------------------------
+
+
+@given(
+    texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=3 * MAX_METADATA_LENGTH // 2), min_size=1, max_size=3)
+)
+def test_what_is_written_over_each_other_is_read_back(texts: list[str]) -> None:
+    stored: dict[TopicPartition, OffsetValue] = {P0: OffsetValue(offset=3)}
+    for text in texts:
+        # The same batch number: what a query with a new checkpoint writes over an old one's.
+        found = opaque_offsets(batch(4, {"0": text, "source_b": "-1"}), store_id=HERE)
+        assert all(len(value.metadata) <= MAX_METADATA_LENGTH for value in found.values())
+        stored |= found
+        read = read_opaque_offsets(stored)
+        assert (read["0"].json, read["0"].batch_id, read["0"].query_id) == (text, 4, "query")
+        assert read["source_b"].json == "-1"
+
+
+def test_pieces_that_are_missing_are_damage() -> None:
+    stored = opaque_offsets(batch(1, {"0": "x" * 9000}), store_id=HERE)
+    del stored[TopicPartition("__source.0", 1)]
+    with pytest.raises(CorruptRecordError, match="source 0"):
+        read_opaque_offsets(stored)
