@@ -22,9 +22,13 @@ except ModuleNotFoundError as error:
 
 DefaultSource = TxlogDataSource
 
-_LAZY = {"session": "pyspark_txlog.spark_session"}
+_LAZY = {
+    "TopicTable": "pyspark_txlog.table",
+    "TxLog": "pyspark_txlog.txlog_api",
+    "session": "pyspark_txlog.spark_session",
+}
 
-__all__ = ["DefaultSource", "TxlogDataSource", "session"]
+__all__ = ["DefaultSource", "TopicTable", "TxLog", "TxlogDataSource", "session"]
 
 
 def __getattr__(name: str) -> Any:
