@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +17,11 @@ from pyspark.sql import SparkSession
 
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.table import TopicTable
+from pyspark_txlog.transactions import Transaction, Transactions, version_of
 from txlog.client.runtime import Runtime
+from txlog.client.settings import call_layer
+from txlog.config import Layer
+from txlog.core.transactions import TxnVersion
 from txlog.errors import UnsupportedStoreError
 from txlog.storage.object_store import ObjectStore
 
@@ -44,6 +49,7 @@ class TxLog:
             )
         self.spark = spark
         self.runtime = Runtime.open(root, storage_options=storage_options, object_store=object_store)
+        self._transactions = Transactions(self.runtime)
 
     def __repr__(self) -> str:
         return f"TxLog({self.runtime.where!r})"
@@ -69,6 +75,46 @@ class TxLog:
     def table(self, topic: str) -> TopicTable:
         """One topic. Raises UnknownTopicOrPartitionError, naming the most similar one."""
         return TopicTable(self, topic)
+
+    def transaction(
+        self,
+        transactional_id: str | None = None,
+        version: int | TxnVersion | None = None,
+        *,
+        scope: str | None = None,
+        config: Layer | None = None,
+        **settings: object,
+    ) -> AbstractContextManager[Transaction]:
+        """A transaction around a block: committed at its end, aborted if the block raises.
+
+            with log.transaction("nightly", version=20130131) as txn:
+                txn.write(orders, "orders", key="order_id")
+                txn.write(audit, "audit")
+                txn.send_offsets({("clicks", 0): 1700}, group="nightly", expected={("clicks", 0): 1500})
+
+        `version` numbers the id's transactions: one that is not above the last committed is recognised at the start
+        (`txn.repeated`), and its writes compute nothing. In `foreachBatch` the batch's number is the version; its scope is
+        then the query's id, so that a query which lost its checkpoint is refused instead of skipped (over Spark Connect
+        give the `scope` yourself). Without a transactional.id one is drawn, and nothing is recognised or fenced.
+
+        This TxLog stays the one instance of the id: a second program with the same id fences it. `config` and keywords
+        are a producer's settings (`transaction_timeout_ms`, `max_block_ms`).
+
+        Raises what `Transaction.write` raises; ProducerFencedError, TxnVersionScopeError, CommitFailedError and
+        ConcurrentTransactionsError (a condition on offsets), IllegalStateError (the id has a transaction open here):
+        then nothing of it is visible, ever. OutcomeUnknownError or TxlogTimeoutError: it may have been decided; run it
+        again with the same version.
+        """
+        wanted = version_of(self.spark, version, scope)
+        return self._transactions.begin(transactional_id, wanted, call_layer(config, settings))
+
+    def take_over(self, transactional_id: str, *, config: Layer | None = None, **settings: object) -> None:
+        """Makes this TxLog the one instance of the id now: older ones are fenced, what they left is finished or aborted.
+
+        For a job that resumes from offsets which an earlier run committed: take the id over first, then fetch them
+        (PROTOCOL.md, W42). A transaction does it by itself otherwise. Raises what `StagedTransaction.begin` raises.
+        """
+        self._transactions.take_over(transactional_id, call_layer(config, settings))
 
     def close(self) -> None:
         """Ends the helper threads; idempotent. DataFrames that were made from this stay good."""
