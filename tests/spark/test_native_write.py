@@ -148,7 +148,7 @@ def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log
             native.table("types").append(frame, road="executors")
     misled = base.selectExpr("row", "row * 5 AS partition")
     with pytest.raises(
-        UnknownTopicOrPartitionError, match="'types' has no such partition .*: it has 2, numbered 0 to 1"
+        UnknownTopicOrPartitionError, match=r"'types' has no such partition .*: it has 2, numbered 0 to 1"
     ):
         native.table("types").append(misled, road="executors")
     log.create("latest", ORDERS, cleanup_policy="compact", key_columns="carrier")
@@ -199,19 +199,19 @@ def test_a_column_that_was_added_meanwhile(spark: SparkSession, log: Log, native
 def test_the_small_go_through_the_driver_and_nobody_need_say_so(spark: SparkSession, log: Log, native: TxLog) -> None:
     log.create()
     table = native.table("orders")
-    table.append(log.frame(100), small_rows=100)
+    table.append(log.frame(0, 100), small_rows=100)
     assert not (Path(log.url) / "orders" / "staged").exists()
     assert len(log.files()) == 1
-    table.append(log.frame(101, first=100), small_rows=100)
+    table.append(log.frame(100, 101), small_rows=100)
     assert list((Path(log.url) / "orders" / "staged").glob("*/_partition=*/*.parquet"))
-    table.append(log.frame(0))
+    table.append(log.frame(0, 0))
     assert log.ids() == list(range(201))
     assert_sound(log)
 
 
 def test_a_flipped_bit_in_sparks_own_file_is_seen(spark: SparkSession, log: Log, native: TxLog) -> None:
     log.create(partitions=1)
-    native.table("orders").append(log.frame(1000, tasks=1), road="executors")
+    native.table("orders").append(log.frame(0, 1000, tasks=1), road="executors")
     (file,) = (Path(log.url) / "orders" / "staged").glob("*/_partition=0/*.parquet")
     data = bytearray(file.read_bytes())
     data[len(data) // 3] ^= 1
@@ -239,7 +239,7 @@ def test_tasks_that_fail_are_run_again_and_leave_one_file_each(
             (marks / f"{task.partitionId()}-{task.attemptNumber()}").touch()
             raise RuntimeError("this attempt dies")
 
-    frame = log.frame(1000, tasks=4)
+    frame = log.frame(0, 1000, tasks=4)
     native.table("orders").append(frame.mapInArrow(fail_first, frame.schema), road="executors")
     assert len(list(marks.iterdir())) == 8
     assert log.ids() == list(range(1000))
@@ -251,13 +251,13 @@ def test_a_job_that_fails_publishes_nothing_and_its_folder_is_nobodys(
 ) -> None:
     log.create()
     table = native.table("orders")
-    dies = log.frame(100, tasks=4).withColumn(
+    dies = log.frame(0, 100, tasks=4).withColumn(
         "amount", F.when(F.col("order_id") == 77, F.raise_error(F.lit("the job dies"))).otherwise(F.col("amount"))
     )
     with pytest.raises(Exception, match="the job dies"):
         table.append(dies, transactional_id="nightly", version=1, road="executors")
     assert log.ends() == [(0, 0), (0, 0)]
-    result = table.append(log.frame(100), transactional_id="nightly", version=1, road="executors")
+    result = table.append(log.frame(0, 100), transactional_id="nightly", version=1, road="executors")
     assert not result.skipped
     assert log.ids() == list(range(100))
     assert_sound(log)
