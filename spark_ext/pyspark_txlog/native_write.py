@@ -27,8 +27,8 @@ from pyspark.sql import types as spark
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas
+from pyspark_txlog.locations import spark_root
 from pyspark_txlog.routing import PARTITION, TopicRoute
-from pyspark_txlog.spark_paths import hadoop_url
 from txlog.client.adopted import adopt_files
 from txlog.client.runtime import Runtime
 from txlog.client.staged_files import StagedFiles
@@ -126,7 +126,7 @@ def _write_there(
     topic = route.topic
     codec = runtime.settings.row_config({"compression.type": compression}, topic).compression_type
     folder = staged_folder(txn.producer_id, txn.producer_epoch, runtime.ids.new_id())
-    url = f"{hadoop_url(runtime.where, runtime.storage_options)}/{topic.topic}/{folder}"
+    url = f"{spark_root(runtime)}/{topic.topic}/{folder}"
     prepared = _prepared(frame, route)
     with _described(
         frame.sparkSession, f"txlog: rows of {topic.topic!r} for transactional.id {txn.transactional_id!r}"

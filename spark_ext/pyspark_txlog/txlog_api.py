@@ -16,6 +16,7 @@ from typing import Self
 from pyspark.sql import SparkSession
 
 from pyspark_txlog.messages import plain_errors
+from pyspark_txlog.snapshot import Snapshot
 from pyspark_txlog.table import TopicTable
 from pyspark_txlog.transactions import Transaction, Transactions, version_of
 from txlog.client.runtime import Runtime
@@ -107,6 +108,17 @@ class TxLog:
         """
         wanted = version_of(self.spark, version, scope)
         return self._transactions.begin(transactional_id, wanted, call_layer(config, settings))
+
+    @plain_errors
+    def snapshot(self, *topics: str) -> Snapshot:
+        """One cut over all partitions of `topics` in which every transaction is whole; nothing is written or waited for.
+
+            cut = log.snapshot("orders", "audit")
+            orders, audit = cut.to_df("orders"), cut.to_df("audit")
+
+        Raises InvalidRequestError without topics, UnknownTopicOrPartitionError.
+        """
+        return Snapshot(self.spark, self.runtime, topics)
 
     def take_over(self, transactional_id: str, *, config: Layer | None = None, **settings: object) -> None:
         """Makes this TxLog the one instance of the id now: older ones are fenced, what they left is finished or aborted.
