@@ -17,12 +17,9 @@ from pyspark.sql import functions as F
 from pyspark_txlog import TxLog
 from pyspark_txlog.native_write import Road
 from tests.spark.conftest import ORDERS, Log, rows
-from txlog.client.adopted import adopt_files
 from txlog.errors import (
-    CorruptLogError,
     InvalidRequestError,
     SchemaMismatchError,
-    TxlogError,
     UnknownTopicOrPartitionError,
 )
 from txlog.maintenance.fsck import check_store
@@ -261,24 +258,3 @@ def test_a_job_that_fails_publishes_nothing_and_its_folder_is_nobodys(
     assert not result.skipped
     assert log.ids() == list(range(100))
     assert_sound(log)
-
-
-def test_what_a_writer_that_is_done_cannot_have_left_is_refused(log: Log) -> None:
-    log.create()
-    runtime, folder = log.store.runtime, "staged/1-0-0123456789abcdef/"
-    topic = runtime.topic("orders")
-    assert adopt_files(runtime, topic, folder) == ()
-    for name, error in (
-        ("_temporary/0/part-0.parquet", CorruptLogError),
-        ("_partition=0/part-0.orc", CorruptLogError),
-        ("part-0.parquet", CorruptLogError),
-        ("_partition=2/part-0.parquet", UnknownTopicOrPartitionError),
-        ("_partition=0/part-0.parquet", TxlogError),
-    ):
-        path = f"orders/{folder}{name}"
-        runtime.store.put(path, b"no Parquet")
-        with pytest.raises(error, match=r"orders/staged/"):
-            adopt_files(runtime, topic, folder)
-        runtime.store.delete(path)
-    runtime.store.put(f"orders/{folder}_SUCCESS", b"")
-    assert adopt_files(runtime, topic, folder) == ()
