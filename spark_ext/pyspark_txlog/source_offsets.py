@@ -1,7 +1,7 @@
 """Which offsets of its sources does a micro-batch commit, and under which condition?
 
 Spark has written where the batch ends to the checkpoint before it runs. The sink puts that into the transaction of the
-batch's rows (PROTOCOL.md, "Streams"), so that both are there or neither:
+batch's rows (PROTOCOL.md, "Consumer offsets"), so that both are there or neither:
 
     a txlog source of the sink's own store    offsets of its group (`group.id`, else the sink's transactional.id), under the
                                               condition that the group stands where the batch begins
