@@ -3,6 +3,7 @@
 
 PYTHON ?=
 MINUTES ?= 2
+PROCESSES ?= 2
 WORLDS ?= 300
 START ?= 0
 VENV := .venv
@@ -38,8 +39,8 @@ format: $(STAMP) ## Mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: $(STAMP) ## Run all tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP) ## Run all tests, in two processes
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup $(ARGS)
 
 test-storm: $(STAMP) ## Run the tests that take many minutes: SIGKILL at every write over S3's protocol, longer storms
 	$(BIN)/python -m pytest -m storm -s $(ARGS)

@@ -32,6 +32,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
+    # Two processes share the tests (`make test`): one has Spark, of which there is one session, both take the rest file by file.
+    for item in items:
+        group = "spark" if item.get_closest_marker("spark") else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 # Tests leave producers behind as a crash would; what is said of them at the end of a program is tested in programs.

@@ -30,7 +30,7 @@ def expected(keys, partitions=7):
         ([1, -1, None, 2**63 - 1, -(2**63)], pa.int64(), lambda value: struct.pack(">q", value)),
         ([1.5, -0.0, None, math.inf], pa.float64(), lambda value: struct.pack(">d", value)),
     ],
-    ids=str,
+    ids=["string", "binary", "int16", "int32", "int64", "float64"],
 )
 def test_one_column(values, arrow, write):
     keys = [None if value is None else write(value) for value in values]
