@@ -209,7 +209,11 @@ def test_60_62_end_of_an_open_transaction(outcome: Any) -> None:
         ("COMPLETE_ABORT", "retry", "Done", "InvalidTxnStateError"),
         ("COMPLETE_COMMIT", "current", "PREPARE_ABORT 6", "InvalidTxnStateError"),
         ("COMPLETE_COMMIT", "retry", "AlreadyCommitted", "Done"),
-        *((state, who, *["ProducerFencedError"] * 2) for state in (*sorted(IDLE), "ONGOING") for who in ("stale", "future")),
+        *(
+            (state, who, *["ProducerFencedError"] * 2)
+            for state in (*sorted(IDLE), "ONGOING")
+            for who in ("stale", "future")
+        ),
     ],
 )
 def test_63_end_matrix(state: TransactionState, who: str, abort: str, commit: str) -> None:
