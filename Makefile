@@ -9,18 +9,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Made by scripts/setup.sh at its end; made again when the dependencies change.
 STAMP := $(VENV)/.stamp
+# The same with the oldest Spark that is supported.
+OLDEST := .venv-spark-4.2
+OLDEST_STAMP := $(OLDEST)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-storm test-kill simulate chaos demo bench-core bench-stream conf wheel clean distclean
+.PHONY: help setup check format test test-storm test-kill test-kafka test-spark-4.2 test-rivals simulate chaos demo bench-core bench-stream conf wheel clean distclean
 
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is handed on by test, test-kill, simulate, chaos, demo and the benchmarks; PYTHON=... chooses the interpreter of setup.'
+	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@echo '  ARGS="..." is handed on by test, test-kill, test-kafka, test-spark-4.2, test-rivals, simulate, chaos, demo and the benchmarks; PYTHON=... chooses the interpreter of setup.'
 
 setup: $(STAMP) ## Make .venv with all that the other targets need
 
 $(STAMP): pyproject.toml scripts/setup.sh
 	@PYTHON='$(PYTHON)' scripts/setup.sh $(VENV)
+
+$(OLDEST_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
+	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-4.2.txt scripts/setup.sh $(OLDEST)
 
 check: $(STAMP) ## Lint, formatting, types, layers
 	$(BIN)/ruff check .
@@ -37,6 +43,16 @@ test: $(STAMP) ## Run all tests
 
 test-storm: $(STAMP) ## Run the tests that take many minutes: SIGKILL at every write over S3's protocol, longer storms
 	$(BIN)/python -m pytest -m storm -s $(ARGS)
+
+test-kafka: $(STAMP) ## Ingest from a real Kafka, its broker and Spark's connector fetched from Maven, and kill the job in the middle
+	$(BIN)/python -m pytest -m kafka $(ARGS)
+
+test-spark-4.2: $(OLDEST_STAMP) ## Run the tests of Spark with the oldest Spark that is supported, in an environment of its own
+	$(OLDEST)/bin/python -m pytest tests/spark $(ARGS)
+
+test-rivals: $(OLDEST_STAMP) ## Kill Delta's sink and Spark's file sink as make test-kill does txlog's, and take their checkpoints away
+	@for sink in txlog delta parquet; do $(OLDEST)/bin/python -m tests.kill.lost_checkpoint $$sink || exit 1; done
+	$(OLDEST)/bin/python -m tests.kill --sink delta --sink parquet $(ARGS)
 
 test-kill: $(STAMP) ## Kill streaming queries at every point of a micro-batch, three times each; a table of what was lost
 	$(BIN)/python -m tests.kill $(ARGS)
@@ -57,7 +73,7 @@ bench-core: $(STAMP) ## Milliseconds and storage requests of an append and of a 
 bench-stream: $(STAMP) ## Milliseconds of a micro-batch through the streaming sink, beside noop and Parquet
 	$(BIN)/python -m benchmarks.stream_sink $(ARGS)
 
-conf: $(STAMP) ## Write conf/txlog.toml from the table of settings
+conf: $(STAMP) ## Write conf/txlog.toml and the options in KAFKA.md from the tables in the code
 	$(BIN)/python conf/generate.py
 
 wheel: $(STAMP) ## Build sdist and wheel into dist/
@@ -65,7 +81,7 @@ wheel: $(STAMP) ## Build sdist and wheel into dist/
 
 clean: ## Remove what builds, tests and tools left
 	rm -rf build dist reports spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean ## ... and .venv
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(OLDEST)

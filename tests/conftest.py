@@ -22,7 +22,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 for name in ("TXLOG_CONFIG", "TXLOG_STORE"):
     os.environ.pop(name, None)
 
-APART = ("storm",)
+APART = ("storm", "kafka")
 """Markers of tests that only run where `-m` names them: each set has a make target of its own."""
 
 

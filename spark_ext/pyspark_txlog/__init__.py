@@ -22,9 +22,14 @@ except ModuleNotFoundError as error:
 
 DefaultSource = TxlogDataSource
 
-_LAZY = {"committed_source_offsets": "pyspark_txlog.source_offsets", "session": "pyspark_txlog.spark_session"}
+_LAZY = {
+    "TopicTable": "pyspark_txlog.table",
+    "TxLog": "pyspark_txlog.txlog_api",
+    "committed_source_offsets": "pyspark_txlog.source_offsets",
+    "session": "pyspark_txlog.spark_session",
+}
 
-__all__ = ["DefaultSource", "TxlogDataSource", "committed_source_offsets", "session"]
+__all__ = ["DefaultSource", "TopicTable", "TxLog", "TxlogDataSource", "committed_source_offsets", "session"]
 
 
 def __getattr__(name: str) -> Any:

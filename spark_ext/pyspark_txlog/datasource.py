@@ -25,6 +25,11 @@ class TxlogDataSource(DataSource):
     """`format("txlog")`: a store's topics as DataFrames. The options are described in `pyspark_txlog.options`."""
 
     def __init__(self, options: dict[str, str]) -> None:
+        """Raises InvalidRequestError if this Spark is too old: here, since whatever one does with it begins here."""
+        # Not at the top: the process that looks data sources up makes none.
+        from pyspark_txlog.spark_version import check_spark
+
+        check_spark()
         super().__init__(options)
         self._made_here = True
 

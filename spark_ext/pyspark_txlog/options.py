@@ -3,18 +3,8 @@
 Names, defaults and JSON are those of Spark's Kafka source wherever it has such an option; settings of a consumer or
 producer (`isolation.level`, `transactional.id`) keep Kafka's dotted names. Names are matched without regard to case,
 as Spark does, values are not. An option that nothing reads is an error that names the nearest known one: a misspelled
-`endingOffsets` must not read everything.
-
-    read    exactly one of subscribe, subscribePattern, assign
-            startingOffsets | startingTimestamp | startingOffsetsByTimestamp      (default earliest)
-            endingOffsets | endingTimestamp | endingOffsetsByTimestamp            (default latest)
-            startingOffsetsByTimestampStrategy, group.id and auto.offset.reset (startingOffsets=committed),
-            isolation.level, columns, failOnDataLoss, minPartitions
-    write   topic (or a column `topic`), key, transactional.id, txn.version, transaction.timeout.ms, compression.type
-    stream  as a read, but for: where it ends, which a stream does not; startingOffsets takes latest too, its default;
-            maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay, metadata.max.age.ms;
-            with group.id the query is a visible consumer group, whatever it starts from
-    both    path (what `load` and `save` take), storage.<name>, storageOptions
+`endingOffsets` must not read everything. All of them, with calls, default, range and a sentence, stand in one table,
+`option_table`; here they are parsed.
 
 `subscribePattern` is a Python regular expression that matches the whole name. `columns` are names in the order wanted,
 `*` for all of the topic's own; a schema given to `spark.read.schema(...)` says the same. Both may name `_topic`,
@@ -33,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from pyspark_txlog.messages import plain_errors
+from pyspark_txlog.option_table import kafka_option, names_of
 from txlog.client.offsets import Missing, OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
 from txlog.config import ConsumerConfig, ProducerConfig, nearest
 from txlog.core import names
@@ -42,37 +33,13 @@ T = TypeVar("T")
 
 ReadMode = Literal["subscribe", "subscribePattern", "assign"]
 
-_COMMON = ("path", "storageOptions")
 _SUBSCRIPTIONS: tuple[ReadMode, ...] = ("subscribe", "subscribePattern", "assign")
-READ_OPTIONS = (
-    *_COMMON,
-    *_SUBSCRIPTIONS,
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "group.id",
-    "auto.offset.reset",
-    "isolation.level",
-    "columns",
-    "failOnDataLoss",
-    "minPartitions",
-)
+READ_OPTIONS = names_of("read")
+STREAM_OPTIONS = names_of("readStream")
+WRITE_OPTIONS = names_of("write")
+STREAM_WRITE_OPTIONS = names_of("writeStream")
 _ENDING_OPTIONS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_STREAM_ONLY_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "metadata.max.age.ms")
-STREAM_OPTIONS = (*(name for name in READ_OPTIONS if name not in _ENDING_OPTIONS), *_STREAM_ONLY_OPTIONS)
-WRITE_OPTIONS = (
-    *_COMMON,
-    "topic",
-    "key",
-    "transactional.id",
-    "txn.version",
-    "transaction.timeout.ms",
-    "compression.type",
-)
+_STREAM_ONLY_OPTIONS = tuple(name for name in STREAM_OPTIONS if name not in READ_OPTIONS)
 _STORAGE_PREFIX = "storage."
 _MAX_INT64 = 2**63 - 1
 _MAX_TRIGGER_DELAY_MS = 15 * 60_000
@@ -193,9 +160,20 @@ def parse_schema_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 @plain_errors
-def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """The options of `df.write`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
-    given = _Given(options, WRITE_OPTIONS, {"a read": READ_OPTIONS, "a stream": STREAM_OPTIONS}, "a write")
+def parse_write_options(
+    options: Mapping[str, str], known: Sequence[str] = WRITE_OPTIONS, call: str = "a write"
+) -> WriteOptions:
+    """The options of `df.write`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found.
+
+    A streaming write has others beside them, which are `known`, too, and not looked at here.
+    """
+    others = {
+        "a write": WRITE_OPTIONS,
+        "a read": READ_OPTIONS,
+        "a stream": STREAM_OPTIONS,
+        "a streaming write": STREAM_WRITE_OPTIONS,
+    }
+    given = _Given(options, known, {whose: theirs for whose, theirs in others.items() if whose != call}, call)
     store = given.store("save")
     transactional_id = given.text("transactional.id")
     producer = ProducerConfig.parse(
@@ -278,7 +256,14 @@ class _Given:
                 ((other, whose) for whose, theirs in others.items() for other in theirs if other.lower() == name),
                 (None, None),
             )
-            hint = f" It is an option of {whose}." if whose else nearest(name, known)
+            kafka = kafka_option(name)
+            hint = (
+                f" It is an option of {whose}."
+                if whose
+                else f" Spark's Kafka {'source and sink have' if kafka.side == 'both' else f'{kafka.side} has'} it; here: {kafka.here}."
+                if kafka
+                else nearest(name, known)
+            )
             raise UnknownOptionError(
                 f"option {spelled or name!r} is unknown: {call} has {', '.join(known)}, storage.<name>.{hint}"
             )

@@ -1,7 +1,7 @@
 """Which offsets of its sources does a micro-batch commit, and under which condition?
 
 Spark has written where the batch ends to the checkpoint before it runs. The sink puts that into the transaction of the
-batch's rows (PROTOCOL.md, "Streams"), so that both are there or neither:
+batch's rows (PROTOCOL.md, "Consumer offsets"), so that both are there or neither:
 
     a txlog source of the sink's own store    offsets of its group (`group.id`, else the sink's transactional.id), under the
                                               condition that the group stands where the batch begins
@@ -179,6 +179,19 @@ def offsets_to_send(
     return group_offsets(ranges, opaque, committed, batch=batch, transactional_id=transactional_id)
 
 
+def committed_elsewhere(session: Session, batch: Batch, *, store_id: str, transactional_id: str) -> str | None:
+    """What was committed of topics of the sink's own store, if it is not what the batch plans, in words: asked of a batch that
+    is about to be skipped as one that was committed. Groups that know nothing of a partition are passed over."""
+    for text in batch.ends.values():
+        if (end := _of_store(text, store_id)) is None or not end.ends:
+            continue
+        group = end.group_id or transactional_id
+        for tp, found in committed_offsets(session, group, sorted(end.ends)).items():
+            if found is not None and found.offset != end.ends[tp]:
+                return f"group {group!r} has committed {tp} up to offset {found.offset}, and it is planned up to {end.ends[tp]} now"
+    return None
+
+
 def committed_source_offsets(
     path: str, transactional_id: str, storage_options: Mapping[str, object] | None = None
 ) -> dict[str, SourceOffset]:
@@ -203,6 +216,14 @@ def committed_source_offsets(
         session = producer_session(runtime, runtime.settings.producer_config({}), f"group {transactional_id!r}")
         found = committed_offsets(session, transactional_id, known)
         return read_opaque_offsets({tp: value for tp, value in found.items() if value is not None})
+
+
+def same_json(one: str, other: str) -> bool:
+    """Whether two offsets say the same; texts that are no JSON, where they are equal."""
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return one == other
 
 
 def _of_store(text: str | None, store_id: str) -> StreamOffset | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from pyspark_txlog.spark_version import check_spark
 from txlog.errors import InvalidRequestError
 
 MINIMUM_JAVA = 17
@@ -50,8 +51,9 @@ def session(
 
     Settings that need a new JVM (memory, `master`) count only for the first session of a process. Without
     `PYSPARK_PYTHON` the workers use this interpreter: Spark would take the first `python3` on PATH. Raises
-    InvalidRequestError if there is no Java, or one older than 17.
+    InvalidRequestError if there is no Java, or one older than 17, or a Spark older than 4.2.
     """
+    check_spark()
     if SparkSession.getActiveSession() is None:
         check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from pyspark_txlog.checkpoint import Checkpoint, default_transactional_id, normal_location
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.options import WriteOptions, parse_write_options
+from pyspark_txlog.options import STREAM_WRITE_OPTIONS, WriteOptions, parse_write_options
 from txlog.errors import InvalidRequestError
 
 CHECKPOINT_LOCATION = "checkpointLocation"
@@ -60,10 +60,11 @@ def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions
     commit = own.get(COMMIT_SOURCE_OFFSETS.lower(), "true").lower()
     if commit not in {"true", "false"}:
         raise InvalidRequestError(f"option {COMMIT_SOURCE_OFFSETS!r}: expected true or false, found {commit!r}")
-    write = parse_write_options(rest)
+    write = parse_write_options(rest, STREAM_WRITE_OPTIONS, "a streaming write")
     if write.transactional_id is None:
         write = replace(write, transactional_id=default_transactional_id(location))
     return StreamWriteOptions(write=write, checkpoint_location=location, commit_source_offsets=commit == "true")
 
 
-_OWN = frozenset({CHECKPOINT_LOCATION.lower(), COMMIT_SOURCE_OFFSETS.lower()})
+# Spark hands the query's name on among the options; the sink has no use for it.
+_OWN = frozenset({CHECKPOINT_LOCATION.lower(), COMMIT_SOURCE_OFFSETS.lower(), "queryname"})

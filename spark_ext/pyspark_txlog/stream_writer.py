@@ -32,7 +32,14 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.source_offsets import Batch, offsets_to_send
+from pyspark_txlog.source_offsets import (
+    Batch,
+    SourceOffset,
+    committed_elsewhere,
+    committed_source_offsets,
+    offsets_to_send,
+    same_json,
+)
 from pyspark_txlog.stream_write_options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.writer import open_store, producer_config, write_parts
 from txlog.client.groups import GroupOffsets
@@ -43,6 +50,7 @@ from txlog.core.transactions import TxnVersion, is_repeated
 from txlog.errors import (
     AbortableError,
     FencedError,
+    GroupIdNotFoundError,
     InvalidRequestError,
     TxlogError,
     TxnVersionScopeError,
@@ -149,6 +157,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             )
         version = TxnVersion(version=batchId, scope=begun.query_id)
         if is_repeated(begun.txn, version):
+            self._check_replay(begun, begun.txn, batchId)
             _say_skipped(begun, batchId)
             return
         parts = [part for message in messages if isinstance(message, StreamFiles) for part in message.parts]
@@ -165,6 +174,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             except FencedError as error:
                 raise _taken_over(error, begun, batchId) from None
             if result.skipped:
+                self._check_replay(begun, result.txn, batchId)
                 _say_skipped(begun, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
@@ -212,6 +222,42 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             is_first_commit=begun.txn.txn_version < 0,
         )
 
+    def _check_replay(self, begun: StreamFiles, current: TransactionMetadata, batch_id: int) -> None:
+        """Raises InvalidRequestError unless the micro-batch that is about to be skipped is the very one that was committed.
+
+        After a crash Spark repeats the last batch, as it was planned. A checkpoint that was restored from a copy repeats
+        older ones, or plans the last one anew, up to other offsets: to skip that would lose rows in silence.
+        """
+        who = f"query {begun.query_id}, micro-batch {batch_id}"
+        if batch_id < current.txn_version:
+            raise _older_checkpoint(
+                f"{who}: transactional.id {current.transactional_id!r} has committed micro-batch {current.txn_version} of it"
+            )
+        if not self._options.commit_source_offsets:
+            return
+        ends = self._options.checkpoint().planned(batch_id)
+        store = self._options.write.store
+        known: Mapping[str, SourceOffset] = {}
+        with suppress(GroupIdNotFoundError):
+            known = committed_source_offsets(store.path, current.transactional_id, store.storage)
+        for source, committed in known.items():
+            is_this = (committed.query_id, committed.batch_id) == (begun.query_id, batch_id)
+            if is_this and source in ends and not same_json(ends[source], committed.json):
+                raise _older_checkpoint(
+                    f"{who}: committed up to {committed.json} of source {source}, and planned up to {ends[source]} now"
+                )
+        # The next batch's condition would find this, too: but only once a partition has rows again, and perhaps it never has.
+        batch = Batch(query_id=begun.query_id, batch_id=batch_id, ends=ends, previous_ends={})
+        with closing(open_store(self._options.write)) as runtime:
+            elsewhere = committed_elsewhere(
+                self._resume(runtime, begun, attempted=False).session,
+                batch,
+                store_id=runtime.require_store().store_id,
+                transactional_id=current.transactional_id,
+            )
+        if elsewhere is not None:
+            raise _older_checkpoint(f"{who}: {elsewhere}")
+
     def _resume(self, runtime: Runtime, begun: StreamFiles, *, attempted: bool) -> StagedTransaction:
         config = producer_config(self._options.write)
         return StagedTransaction.resume(runtime, begun.txn, drawn=False, attempted=attempted, config=config)
@@ -244,6 +290,13 @@ def _check_scope(current: TransactionMetadata, query_id: str) -> None:
         f"made anew, or two queries with one id. Another query needs another 'transactional.id'. If the checkpoint was lost: stop the old query, forget the id "
         f"(`txlog transactions expire --transactional-id {name} --force`), and start with startingOffsets=committed and group.id={name} (or the group.id that "
         f"the source had), which goes on behind the last committed micro-batch"
+    )
+
+
+def _older_checkpoint(what: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{what}. The checkpoint is older than the log, as one that was restored from a copy: its next micro-batches have numbers that are committed "
+        "already, and other rows, which would be skipped. Start with a new checkpoint, as after one that was lost"
     )
 
 

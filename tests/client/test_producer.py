@@ -8,7 +8,9 @@ import pytest
 import txlog
 from tests.client.world import ORDERS, World, many, orders, rows_of, tp
 from txlog.client.store import Store
+from txlog.core import envelope, names
 from txlog.core.partitioning import murmur2, partition_for
+from txlog.core.records import CommitRecord
 from txlog.errors import (
     IllegalStateError,
     InvalidConfigurationError,
@@ -19,6 +21,7 @@ from txlog.errors import (
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
 )
+from txlog.protocol.context import Context
 from txlog.protocol.transactions import expire_producers
 from txlog.storage.local import LocalObjectStore
 from txlog.testing.failing_store import Fault, SimulatedCrash
@@ -251,6 +254,30 @@ def test_file_that_cannot_be_written_is_written_again(world, store):
     with other.producer() as producer:
         producer.send("orders", many(5000), partition=0).result()
     assert world.read() == list(range(5000))
+
+
+def test_a_file_that_vacuum_might_take_is_written_anew(world):
+    """W8: of a drawn producer id vacuum goes by the age of the file."""
+    world.open(delete_grace_ms=10_000).create_topic("orders", ORDERS)
+    failing, other = world.failing(Fault(action="fail", match=r"put_if_absent orders/0/.*batch", times=20))
+    with other.producer() as producer:
+        producer.send("orders", many(5000), partition=0).result()
+    written = [op.split()[1] for op in failing.operations if op.startswith("write_file orders/0/rows/")]
+    assert len(written) > 1
+    data = world.memory.get("orders/0/" + names.batch_name(0))
+    assert data is not None
+    assert ["orders/" + file.path for file in envelope.decode(data, CommitRecord, "")[0].files] == written[-1:]
+
+
+def test_an_unknown_outcome_of_a_drawn_id_is_not_tried_again(world, store):
+    """Where the partition has forgotten the id meanwhile, a first batch would look new: the rows could be there twice."""
+    settles = Fault(action="lose_reply", match=r"put_if_absent orders/0/.*batch", times=Context().max_settles)
+    _, other = world.failing(settles)
+    producer = other.producer()
+    assert isinstance(producer.send("orders", orders(1), partition=0).exception(timeout=30), OutcomeUnknownError)
+    with pytest.raises(OutcomeUnknownError):
+        producer.close()
+    assert world.read() == []
 
 
 def test_other_partitions_go_on_while_one_is_tried_again(world, store):

@@ -24,6 +24,7 @@ from pyspark_txlog import TxlogDataSource
 from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.kill import points, strikes
 from tests.kill.points import Point
+from tests.kill.rivals import DeltaSink, FilesOfParquetSink, ParquetSink
 from tests.kill.strikes import Striker, StrikingStore
 from txlog.client.runtime import Runtime
 from txlog.storage.open import open_object_store
@@ -78,7 +79,12 @@ class TxlogSink:
         check_store(open_object_store(str(place)))
 
 
-SINKS: Mapping[str, Callable[[], Sink]] = {"txlog": TxlogSink}
+SINKS: Mapping[str, Callable[[], Sink]] = {
+    "txlog": TxlogSink,
+    "delta": DeltaSink,
+    "parquet": ParquetSink,
+    "parquet-files": FilesOfParquetSink,
+}
 
 
 # -- txlog's sink, with a striker at each request ----------------------------------------------------------------------

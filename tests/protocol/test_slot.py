@@ -346,6 +346,19 @@ def test_a_stale_put_that_had_landed_in_time_is_found_by_state(cluster: Cluster)
     assert list(cluster.read(A).values()).count("b") == 1
 
 
+def test_a_failure_after_the_slot_is_gone_is_unknown_and_not_retriable(cluster: Cluster) -> None:
+    """Retriable says that nothing was decided: the rows would be sent once more, and may have been in the log."""
+    process = writer(cluster)
+    process.do(process.send(A, "a"))
+    task = paused_in_its_put(process, process.send(A, "b"))
+    rolled_and_cleaned(cluster)
+    for fault in (None, "error"):  # the LIST that shows the boundary, and the one that opens the partition
+        task.run(until=lambda effect: isinstance(effect, List)).step(fault)
+    task.run()
+    with pytest.raises(OutcomeUnknownError):
+        _ = task.result
+
+
 def test_a_drawn_producer_that_the_fold_forgot_is_unknown(cluster: Cluster) -> None:
     """Below the boundary only the state decides, and a fold that does not know a drawn PID decides nothing (DESIGN 2)."""
     process = writer(cluster)

@@ -35,7 +35,7 @@ class Files:
 
     def __init__(self, log: Log, folder: Path) -> None:
         self._log = log
-        self._folder = folder
+        self.folder = folder
         self._count = 0
         folder.mkdir()
 
@@ -44,7 +44,7 @@ class Files:
         for _ in range(count):
             first = self._count * ROWS
             rows = pa.table({"order_id": pa.array(range(first, first + ROWS), pa.int64())})
-            path = self._folder / f"{self._count:03}.parquet"
+            path = self.folder / f"{self._count:03}.parquet"
             pq.write_table(rows, path)
             # The file source orders files by time of change, in milliseconds.
             os.utime(path, (1_700_000_000 + self._count,) * 2)
@@ -53,7 +53,7 @@ class Files:
 
     def stream(self) -> DataFrame:
         reader = self._log.spark.readStream.schema("order_id BIGINT").option("maxFilesPerTrigger", 1)
-        return reader.parquet(str(self._folder)).repartition(2)
+        return reader.parquet(str(self.folder)).repartition(2)
 
 
 @pytest.fixture
@@ -151,6 +151,39 @@ def test_a_batch_that_spark_runs_again_is_skipped_and_said(
     expected = files.add()
     run(log, files.stream(), checkpoint)
     assert log.ids() == expected
+
+
+def test_a_checkpoint_from_a_copy_is_refused_and_loses_nothing(
+    log: Log, files: Files, checkpoint: Path, tmp_path: Path
+) -> None:
+    """Its next batches have numbers that were committed, and other rows: to skip them would lose rows in silence."""
+    files.add(2)
+    run(log, files.stream(), checkpoint)
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    expected = files.add(2)
+    run(log, files.stream(), checkpoint)
+    ends = log.ends()
+    for batches in (1, 2):
+        # Planned anew, the batch after the copy's last one takes both files; then it is as the log's last one, and another.
+        shutil.rmtree(checkpoint)
+        shutil.copytree(tmp_path / "copy", checkpoint)
+        stream = log.spark.readStream.schema("order_id BIGINT").option("maxFilesPerTrigger", 3 - batches)
+        said = failure(log, stream.parquet(str(files.folder)).repartition(2), checkpoint)
+        assert "The checkpoint is older than the log, as one that was restored from a copy" in said
+        assert (log.ids(), log.ends()) == (expected, ends)
+
+
+def test_a_last_batch_that_is_planned_anew_is_refused(log: Log, files: Files, checkpoint: Path) -> None:
+    files.add(2)
+    run(log, files.stream(), checkpoint)
+    # As a copy has it that was made before the last batch was planned.
+    last = forget_last_commit(checkpoint)
+    for name in (f"{last}", f".{last}.crc"):
+        (checkpoint / "offsets" / name).unlink()
+    files.add()
+    stream = log.spark.readStream.schema("order_id BIGINT").option("maxFilesPerTrigger", 2)
+    said = failure(log, stream.parquet(str(files.folder)).repartition(2), checkpoint)
+    assert f"micro-batch {last}: committed up to" in said
 
 
 def test_rows_name_their_topics_and_all_topics_are_one_transaction(log: Log, files: Files, checkpoint: Path) -> None:
@@ -331,6 +364,20 @@ def test_a_replayed_batch_is_recognised_before_any_condition_is_looked_at(
     assert "micro-batch 0 of query" in console.text()
     assert log.ids("clean") == list(range(150))
     assert committed(log, "cleaner") != before
+
+
+def test_a_last_batch_of_a_topic_that_is_planned_anew_is_refused(log: Log, checkpoint: Path) -> None:
+    fill(log)
+    frame = orders(log, startingOffsets="earliest")
+    run(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
+    forget_last_commit(checkpoint)
+    for name in ("0", ".0.crc"):
+        (checkpoint / "offsets" / name).unlink()
+    log.write(log.frame(100, 50))
+    said = failure(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
+    assert "micro-batch 0: group 'cleaner' has committed orders-" in said
+    assert "The checkpoint is older than the log" in said
+    assert log.ids("clean") == list(range(100))
 
 
 def test_without_source_offsets_the_checkpoint_is_left_alone(log: Log, files: Files, checkpoint: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.storage.processes import start
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, UnsupportedStoreError
 from txlog.storage.local import TEMPORARY_PREFIX, LocalObjectStore
-from txlog.storage.object_store import PutOutcome
+from txlog.storage.object_store import PutOutcome, make_durable
 from txlog.testing.store_contract import StoreContract
 
 
@@ -69,7 +69,7 @@ def everything(root):
 RACE = """
     import sys
     from txlog.storage.local import LocalObjectStore
-    from txlog.storage.object_store import PutOutcome
+    from txlog.storage.object_store import PutOutcome, make_durable
     root, writer, names, fsync = sys.argv[1], sys.argv[2].encode(), int(sys.argv[3]), sys.argv[4] == "True"
     store = LocalObjectStore(root, fsync=fsync)
     body = writer * 20_000
@@ -229,6 +229,25 @@ def test_missing_folders_are_made_durable_from_above(store, system_calls):
         ("fsync", "t"),
     ]
     assert system_calls[6:] == [("fsync", "temporary"), ("link", "a"), ("fsync", "0")]
+
+
+def test_a_file_that_another_program_wrote_is_made_durable(store, system_calls):
+    os.makedirs(f"{store.root}/t/staged/_partition=0")
+    Path(store.root, "t/staged/_partition=0/a").write_bytes(b"rows")
+    system_calls.clear()
+    make_durable(store, "t/staged/_partition=0/a")
+    assert system_calls == [
+        ("fsync", "a"),
+        ("fsync", "_partition=0"),
+        ("fsync", "staged"),
+        ("fsync", "t"),
+        ("fsync", "root"),
+    ]
+    with pytest.raises(MissingObjectError):
+        make_durable(store, "t/staged/_partition=0/b")
+    system_calls.clear()
+    make_durable(LocalObjectStore(store.root, fsync=False), "t/staged/_partition=0/a")
+    assert system_calls == []
 
 
 def test_folders_that_others_made_are_made_durable_too(store, system_calls):

@@ -618,3 +618,36 @@ def test_evolved_rows_of_every_type_stay_equal():
     expected = select_fields(rows_table(), newer, "x")
     assert read(store, file, fields=newer).select(range(len(newer))).equals(expected)
     assert len(ROWS) == expected.num_rows
+
+
+def with_ids(table, fields):
+    """`table` under the ids and types of `fields`, as a writer that was told them leaves it."""
+    return pa.table([column.combine_chunks() for column in table.columns], schema=to_arrow(fields))
+
+
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [
+        (pa.int64(), [pa.int32(), pa.float64()]),
+        (pa.timestamp("us", "UTC"), [pa.timestamp("us")]),
+        (pa.list_(pa.field("element", pa.int64())), [pa.list_(pa.field("element", pa.int32())), pa.int64()]),
+        (pa.map_(pa.string(), pa.int64()), [pa.map_(pa.string(), pa.int32())]),
+        (pa.struct([("a", pa.int64()), ("b", pa.string())]), [pa.struct([("b", pa.string()), ("a", pa.int64())])]),
+    ],
+)
+def test_a_file_that_was_written_for_the_topic_has_its_very_ids_and_types(kind, others):
+    fields = to_fields(pa.schema([pa.field("x", kind, nullable=False), pa.field("later", pa.string())]))
+    table = with_ids(pa.table({"x": pa.nulls(0, kind)}), fields[:1])
+    nullable = table.cast(pa.schema([table.schema.field("x").with_nullable(True)]))
+    for exact in (table, nullable):
+        assert describe_file(foreign(exact, store_schema=False), "orders", PATH, fields, exact=True).rows == 0
+    for other in others:
+        loose = to_fields(pa.schema([pa.field("x", other)]))
+        store = foreign(with_ids(pa.table({"x": pa.nulls(0, other)}), loose), store_schema=False)
+        with pytest.raises(SchemaMismatchError, match=r"column 'x' \(id 1\): expected .*, found 'x' \(id 1\)"):
+            describe_file(store, "orders", PATH, fields, exact=True)
+    # A writer that lost the ids: its columns would be found by name today, and not once one of them has an id.
+    store = foreign(pa.table({"x": pa.nulls(0, kind)}), store_schema=False)
+    describe_file(store, "orders", PATH, fields)
+    with pytest.raises(SchemaMismatchError, match=r"\(id None\)"):
+        describe_file(store, "orders", PATH, fields, exact=True)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition, is_topic_name
 from txlog.core.records import OffsetValue
-from txlog.errors import InvalidRequestError, OffsetMetadataTooLargeError
+from txlog.errors import IllegalStateError, InvalidRequestError, OffsetMetadataTooLargeError
 from txlog.protocol.groups import MAX_METADATA_LENGTH
 
 MAX_NAME_LENGTH = 1000
@@ -73,6 +73,42 @@ def offset_values(offsets: Offsets) -> dict[TopicPartition, OffsetValue]:
         offset = given.offset if isinstance(given, OffsetAndMetadata | OffsetValue) else given
         values[tp] = OffsetValue(offset=check_offset(tp, offset), metadata=metadata)
     return values
+
+
+def group_offsets(
+    offsets: Offsets,
+    group: str | ConsumerGroupMetadata,
+    expected: Mapping[TopicPartition, int | None] | None = None,
+    *,
+    who: str,
+) -> GroupOffsets:
+    """What `send_offsets_to_transaction` was given, as a transaction carries it; `who` begins messages.
+
+    Raises InvalidRequestError, OffsetMetadataTooLargeError, IllegalStateError for a consumer that commits by itself.
+    """
+    metadata = group if isinstance(group, ConsumerGroupMetadata) else ConsumerGroupMetadata(group_id=group)
+    check_group(metadata.group_id)
+    if metadata.auto_commit:
+        raise IllegalStateError(
+            f"{who}: the consumer of group {metadata.group_id!r} commits its offsets by itself (enable.auto.commit), which would "
+            "tear them from this transaction; open it with enable_auto_commit=False"
+        )
+    if metadata.generation_id > 0 and not metadata.member_id:
+        raise InvalidRequestError(
+            f"{who}: generation {metadata.generation_id} of group {metadata.group_id!r} needs its member id"
+        )
+    condition = metadata.condition()
+    if expected is not None:
+        started = {
+            topic_partition(tp): None if offset is None else check_offset(topic_partition(tp), offset)
+            for tp, offset in expected.items()
+        }
+        condition = OffsetsCondition(
+            generation=condition.generation if condition is not None else None,
+            member_id=condition.member_id if condition is not None else "",
+            expected=started,
+        )
+    return GroupOffsets(group=metadata.group_id, offsets=offset_values(offsets), condition=condition)
 
 
 def check_metadata(tp: TopicPartition, metadata: object) -> None:

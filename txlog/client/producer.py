@@ -25,10 +25,7 @@ from txlog.client.groups import (
     ConsumerGroupMetadata,
     GroupOffsets,
     Offsets,
-    check_group,
-    check_offset,
-    offset_values,
-    topic_partition,
+    group_offsets,
 )
 from txlog.client.placing import Partitioner, Placer
 from txlog.client.producer_state import Call, ProducerState, again
@@ -36,7 +33,6 @@ from txlog.client.runtime import Runtime
 from txlog.client.sender import MAX_BUFFER_BYTES, Sender
 from txlog.client.staged import producer_session
 from txlog.config import Layer
-from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart, TopicMetadata
 from txlog.core.transactions import TxnVersion, is_repeated
@@ -273,7 +269,7 @@ class Producer:
         (also for a consumer that commits by itself).
         """
         self._check_transactional("send_offsets_to_transaction")
-        sent = self._group_offsets(offsets, group, expected)
+        sent = group_offsets(offsets, group, expected, who=self._who)
         if not sent.offsets or self._repeats:
             return
         if self._config.staged:
@@ -510,36 +506,6 @@ class Producer:
     def _staged(self, coordinator: Coordinator) -> tuple[StagedPart, ...]:
         unconditional = [sent for sent in self._offsets if sent.condition is None]
         return (*self._sender.staged_parts, *coordinator.staged_offsets(unconditional))
-
-    def _group_offsets(
-        self,
-        offsets: Offsets,
-        group: str | ConsumerGroupMetadata,
-        expected: Mapping[TopicPartition, int | None] | None,
-    ) -> GroupOffsets:
-        metadata = group if isinstance(group, ConsumerGroupMetadata) else ConsumerGroupMetadata(group_id=group)
-        check_group(metadata.group_id)
-        if metadata.auto_commit:
-            raise IllegalStateError(
-                f"{self._who}: the consumer of group {metadata.group_id!r} commits its offsets by itself (enable.auto.commit), which would "
-                "tear them from this transaction; open it with enable_auto_commit=False"
-            )
-        if metadata.generation_id > 0 and not metadata.member_id:
-            raise InvalidRequestError(
-                f"{self._who}: generation {metadata.generation_id} of group {metadata.group_id!r} needs its member id"
-            )
-        condition = metadata.condition()
-        if expected is not None:
-            started = {
-                topic_partition(tp): None if offset is None else check_offset(topic_partition(tp), offset)
-                for tp, offset in expected.items()
-            }
-            condition = OffsetsCondition(
-                generation=condition.generation if condition is not None else None,
-                member_id=condition.member_id if condition is not None else "",
-                expected=started,
-            )
-        return GroupOffsets(group=metadata.group_id, offsets=offset_values(offsets), condition=condition)
 
     def _coordinator(self) -> Coordinator:
         assert self._sender.coordinator is not None

@@ -20,10 +20,12 @@ from txlog.core.effects import Gather, Program
 from txlog.core.fetch_plan import InlinePiece, Piece
 from txlog.core.names import TopicPartition, topic_metadata_path
 from txlog.core.records import SchemaField, TopicMetadata
+from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidConfigurationError, MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.load import get_view, load
+from txlog.protocol.load import get_view, load, refresh
 from txlog.protocol.read import IsolationLevel, ReadIndexes, ReadPlan, plan_read
+from txlog.protocol.snapshot import take_snapshot
 from txlog.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ class ReadTask:
     metadata_columns: tuple[str, ...] = METADATA_COLUMNS
     """Columns of txlog's own after them, in this order."""
     pieces: tuple[Piece, ...] = field(repr=False)
+    cut: SnapshotCut | None = field(default=None, repr=False)
+    """The snapshot that the rows are of; None: they are those of the isolation level."""
     relist: bool = True
     """Whether `start` and `end` say all of it, so that it can be planned again when a file is gone. Not so for a part of
     a cleaned run that was cut by rows."""
@@ -103,10 +107,12 @@ def plan_reads(
     ranges: Mapping[TopicPartition, tuple[int, int | None]],
     isolation: str = "read_committed",
     indexes: Mapping[TopicPartition, ReadIndexes] | None = None,
+    cut: SnapshotCut | None = None,
 ) -> dict[TopicPartition, ReadPlan]:
     """Plans `[start, end)` of each partition, in parallel, on the views that the session has; loads those it lacks.
 
-    An end of None, or beyond it, is the end of the isolation level. `indexes` are those of earlier plans, which need not
+    An end of None, or beyond it, is the end of the isolation level, or of the `cut`, a snapshot that has all of these
+    partitions. `indexes` are those of earlier plans, which need not
     be read again. Raises OffsetOutOfRangeError with the valid range.
     """
     level = check_isolation(isolation)
@@ -117,7 +123,9 @@ def plan_reads(
         def one(tp: TopicPartition) -> Program[tuple[PartitionView, ReadPlan]]:
             start, end = ranges[tp]
             _, view = yield from get_view(ctx, views, tp)
-            return (yield from plan_read(ctx, view, start, end, level, (indexes or {}).get(tp)))
+            if cut is not None and view.state.next_offset < cut.ends[tp]:
+                view = yield from refresh(ctx, view)
+            return (yield from plan_read(ctx, view, start, end, level, (indexes or {}).get(tp), cut))
 
         found = yield Gather(tuple(one(tp) for tp in ranges))
         return {**views, **{view.topic_partition: view for view, _ in found}}, [made for _, made in found]
@@ -132,6 +140,7 @@ def tasks(
     columns: Sequence[str] | None = None,
     metadata_columns: Sequence[str] = METADATA_COLUMNS,
     isolation: str = "read_committed",
+    cut: SnapshotCut | None = None,
 ) -> tuple[ReadTask, ...]:
     """A task for each plan, with the topic's newest schema that the plans need. Empty plans give tasks without pieces.
 
@@ -154,9 +163,25 @@ def tasks(
                 columns=chosen,
                 metadata_columns=_check_metadata_columns(metadata_columns),
                 pieces=each.pieces,
+                cut=cut,
             )
         )
     return tuple(made)
+
+
+def take_cut(session: Session, topics: Sequence[str]) -> SnapshotCut:
+    """One cut over all partitions of `topics` in which every transaction is whole (PROTOCOL.md, "Reading").
+
+    Every commit that had returned before is in it. For `plan_reads` of the same session, or of another one. Raises
+    UnknownTopicOrPartitionError.
+    """
+    runtime = session.runtime
+    partitions = [tp for topic in topics for tp in runtime.partitions(topic, 0)]
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, SnapshotCut]]:
+        return take_snapshot(ctx, views, partitions)
+
+    return session.call("taking a snapshot", program)
 
 
 def topic_for(runtime: Runtime, plan: ReadPlan, max_age_ms: int | None = None) -> TopicMetadata:
@@ -232,7 +257,7 @@ def _plan_again(
             on_lost(task.topic_partition, task.start, min(log_start, task.end))
             task = replace(task, start=min(log_start, task.end))
         wanted = {task.topic_partition: (task.start, task.end)}
-        made = plan_reads(session, wanted, task.isolation)[task.topic_partition]
+        made = plan_reads(session, wanted, task.isolation, cut=task.cut)[task.topic_partition]
         topic = topic_for(runtime, made)
     finally:
         runtime.close()

@@ -16,6 +16,7 @@ from typing import TypeAlias, TypeVar
 from txlog.core.names import TopicPartition
 from txlog.core.records import AbortedTxn, CommitRecord, DataFile, SegmentIndex
 from txlog.core.segments import check_rows, floor_entry
+from txlog.core.snapshots import SnapshotCut
 from txlog.errors import CorruptLogError
 
 BY_COLUMN = -1
@@ -77,11 +78,12 @@ def plan_fetch(
     aborted: Iterable[AbortedTxn],
     start: int,
     end: int,
+    cut: SnapshotCut | None = None,
 ) -> tuple[Piece, ...]:
     """The pieces that hold the rows of `[start, end)`, in the order of offsets.
 
     `indexes` are those of a walk, in order, from the one that contains `start` on; `tail` are commit records with their
-    payloads, in order; records that an index covers are ignored. Together they must cover the whole range: a hole raises
+    payloads, in order; records that an index covers are ignored. Of a `cut` the transactions that are not in it are left out. Together they must cover the whole range: a hole raises
     CorruptLogError, it is never skipped.
     """
     if start >= end:
@@ -93,14 +95,15 @@ def plan_fetch(
         if at >= end or index.end_offset <= at:
             continue
         _check_covered(tp, at, end, index.base_offset)
-        for file_piece in _index_pieces(tp, index, aborted_ranges, at, min(end, index.end_offset)):
+        for file_piece in _index_pieces(tp, index, aborted_ranges, at, min(end, index.end_offset), cut):
             _add(pieces, file_piece)
         at = index.end_offset
     for record, payload in tail:
         if at >= end or record.end_offset <= at:
             continue
         _check_covered(tp, at, end, record.base_offset)
-        if record.records and not aborted_ranges.hides(record.producer_id, record.base_offset, record.kind):
+        hidden = aborted_ranges.hides(record.producer_id, record.base_offset, record.kind)
+        if record.records and not hidden and not (cut is not None and cut.hides(record)):
             for piece in _record_pieces(tp, record, payload, at, min(end, record.end_offset)):
                 _add(pieces, piece)
         at = record.end_offset
@@ -136,7 +139,12 @@ class AbortedRanges:
 
 
 def _index_pieces(
-    tp: TopicPartition, index: SegmentIndex, aborted: AbortedRanges, start: int, end: int
+    tp: TopicPartition,
+    index: SegmentIndex,
+    aborted: AbortedRanges,
+    start: int,
+    end: int,
+    cut: SnapshotCut | None,
 ) -> Iterator[FilePiece]:
     """Pieces of one segment or run; a batch that lies in several files gives one piece for each."""
     position = max(floor_entry(index, start), 0)
@@ -150,6 +158,8 @@ def _index_pieces(
             raise CorruptLogError(
                 f"{tp}: the batch at offset {entry.base_offset} has no file; an internal topic cannot be read"
             )
+        if cut is not None and cut.hides(entry):
+            continue
         # A cleaned run holds rows of committed transactions only, and its offsets have gaps.
         if index.generation:
             trimmed, base_offset, timestamp = entry.records, BY_COLUMN, BY_COLUMN

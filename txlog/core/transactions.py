@@ -166,7 +166,7 @@ def judge_add_partitions(
         return RollForward(current)
     if current.producer_epoch != txn.producer_epoch:
         return Refused(_fenced(current, txn, "a partition could be added"))
-    if version is not None and (verdict := _check_version(current, version)) is not None:
+    if version is not None and (verdict := judge_version(current, version)) is not None:
         return verdict
     wanted = set(partitions)
     if current.state == "ONGOING":
@@ -220,7 +220,7 @@ def judge_end(
     if current.producer_epoch != txn.producer_epoch:
         return Refused(_fenced(current, txn, f"it could {outcome}"))
     if outcome == "commit":
-        if version is not None and (verdict := _check_version(current, version)) is not None:
+        if version is not None and (verdict := judge_version(current, version)) is not None:
             return verdict
         if current.state != "ONGOING" and not staged and staged_object is None and version is None:
             return Refused(
@@ -306,6 +306,26 @@ def not_registered_error(
     return _fenced(current, txn, f"it could write to {tp}")
 
 
+def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped | Refused | None:
+    """What a PREPARE_COMMIT with `version` would meet on this record: None if it may be decided."""
+    if current.txn_version < 0:
+        return None
+    if current.txn_scope != version.scope:
+        return Refused(
+            TxnVersionScopeError(
+                f"transactional.id {current.transactional_id!r} holds txn.version {current.txn_version} of scope {current.txn_scope!r}, and this transaction "
+                f"has version {version.version} of scope {version.scope!r}: a lost checkpoint, or two queries with one id. Use another transactional.id, or forget "
+                f"this one with `txlog transactions expire --transactional-id {current.transactional_id} --force`"
+            )
+        )
+    return Skipped(current) if is_repeated(current, version) else None
+
+
+def is_repeated(current: TransactionMetadata, version: TxnVersion) -> bool:
+    """Whether a transaction with `version` is sure to be skipped, whatever happens yet: versions of an id only rise."""
+    return current.txn_scope == version.scope and version.version <= current.txn_version
+
+
 def _prepare(
     current: TransactionMetadata,
     outcome: Outcome,
@@ -378,22 +398,3 @@ def _fenced(current: TransactionMetadata, txn: TransactionMetadata, before: str)
 
 def _who(txn: TransactionMetadata) -> str:
     return f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch})"
-
-
-def is_repeated(current: TransactionMetadata, version: TxnVersion) -> bool:
-    """Whether a transaction with `version` is sure to be skipped, whatever happens yet: versions of an id only rise."""
-    return current.txn_scope == version.scope and version.version <= current.txn_version
-
-
-def _check_version(current: TransactionMetadata, version: TxnVersion) -> Skipped | Refused | None:
-    if current.txn_version < 0:
-        return None
-    if current.txn_scope != version.scope:
-        return Refused(
-            TxnVersionScopeError(
-                f"transactional.id {current.transactional_id!r} holds txn.version {current.txn_version} of scope {current.txn_scope!r}, and this transaction "
-                f"has version {version.version} of scope {version.scope!r}: a lost checkpoint, or two queries with one id. Use another transactional.id, or forget "
-                f"this one with `txlog transactions expire --transactional-id {current.transactional_id} --force`"
-            )
-        )
-    return Skipped(current) if is_repeated(current, version) else None

@@ -16,6 +16,7 @@ from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, SegmentIndex, TxnIndex
 from txlog.core.segments import check_index, first_at_or_after_timestamp
+from txlog.core.snapshots import SnapshotCut
 from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
 from txlog.core.words import count_text
 from txlog.errors import MissingObjectError, OffsetOutOfRangeError
@@ -61,16 +62,19 @@ def plan_read(
     end: int | None,
     isolation: IsolationLevel,
     indexes: ReadIndexes | None = None,
+    cut: SnapshotCut | None = None,
 ) -> Program[tuple[PartitionView, ReadPlan]]:
     """Plans `[start, end)`; `end` None, or beyond it, means the isolation level's end of the log.
 
+    With a `cut` that has this partition it is the cut's end, whatever the LSO, and transactions that are not in the cut
+    are left out; `isolation` is then read_committed. The view must reach as far.
     A start between that end and the log end gives an empty plan (case 127). Raises OffsetOutOfRangeError below the log
     start or beyond the log end. One GET a segment in range, and one a `.txnindex` that an index announces.
     """
     known = dict(indexes or {})
     for attempt in range(ctx.max_loads):
         _check_range(view, start)
-        bound = end_offset(view, isolation)
+        bound = end_offset(view, isolation) if cut is None else cut.ends[view.topic_partition]
         stop = bound if end is None else min(end, bound)
         if start >= stop:
             return view, _plan(view, start, max(start, stop), (), (), known)
@@ -94,6 +98,7 @@ def plan_read(
             aborted=aborted,
             start=start,
             end=stop,
+            cut=cut,
         )
         return view, _plan(view, start, stop, pieces, aborted, known)
     raise MissingObjectError(f"{view.topic_partition}: no consistent set of indexes in {ctx.max_loads} tries")

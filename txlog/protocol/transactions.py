@@ -416,6 +416,13 @@ def describe(ctx: Context, views: Views, transactional_id: str) -> Program[tuple
     return views, row
 
 
+def partitions_of(ctx: Context, prepare: TransactionMetadata) -> Program[tuple[TopicPartition, ...]]:
+    """Where the markers of a PREPARE_* go: registered partitions and, for a commit, those of staged parts."""
+    staged = yield from _staged_parts(ctx, prepare)
+    parts = {part.topic_partition for part in staged} if prepare.state == "PREPARE_COMMIT" else set()
+    return tuple(sorted({*prepare.partitions, *parts}))
+
+
 def _finish(
     ctx: Context, views: Views, transactional_id: str, *, only_if_timed_out: bool
 ) -> Program[tuple[Views, str | None]]:

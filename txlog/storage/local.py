@@ -160,6 +160,19 @@ class LocalObjectStore:
                 os.close(descriptor)
             self._remove_empty(folder)
 
+    def make_durable(self, path: str) -> None:
+        """See `object_store.make_durable`: the file, its name in its folder, and the names of the folders above."""
+        folder, _ = _split(check_path(path))
+        with self._failing("make_durable", path):
+            with self._existing(path) as fd:
+                self._sync(fd)
+            descriptor = self._open_folder(folder)
+            try:
+                self._sync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._sync_names(folder)
+
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _link(self, file: _Unfinished, folder: str, name: str) -> PutOutcome:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from txlog.core.effects import PutOutcome
 from txlog.errors import InvalidRequestError
 
-__all__ = ["Names", "ObjectStore", "PutOutcome", "check_folder", "check_path", "check_range"]
+__all__ = ["Names", "ObjectStore", "PutOutcome", "check_folder", "check_path", "check_range", "make_durable"]
 
 Names: TypeAlias = list[str]
 """Names in one folder, in byte order; folders end in `/`."""
@@ -72,6 +72,20 @@ class ObjectStore(Protocol):
 
     def modified_ms(self, path: str) -> int | None:
         """When the object was written, by the store's own clock; None if it has none. Raises MissingObjectError."""
+
+
+@runtime_checkable
+class HoldsUnsyncedFiles(Protocol):
+    """A place where another program's file may be complete and yet lost at a power cut: a file system."""
+
+    def make_durable(self, path: str) -> None:
+        """The object that another program wrote, its name and its folders survive a power cut. Raises MissingObjectError."""
+
+
+def make_durable(store: ObjectStore, path: str) -> None:
+    """To be called before a record names what another program wrote (PROTOCOL.md, W6); nothing to do on an object store."""
+    if isinstance(store, HoldsUnsyncedFiles):
+        store.make_durable(path)
 
 
 def check_path(path: str) -> str:

@@ -34,6 +34,7 @@ from txlog.storage.arrow_schema import (
     OFFSET_FIELD,
     TIMESTAMP_COLUMN,
     TIMESTAMP_FIELD,
+    field_id,
     find_columns,
     read_ipc,
     select_fields,
@@ -119,19 +120,26 @@ def write_inline_rows(store: ObjectStore, effect: WriteRows, compression: str) -
 
 
 def describe_file(
-    store: ObjectStore, topic: str, file_path: str, fields: Sequence[SchemaField], *, digest: bool = False
+    store: ObjectStore,
+    topic: str,
+    file_path: str,
+    fields: Sequence[SchemaField],
+    *,
+    digest: bool = False,
+    exact: bool = False,
 ) -> DataFile:
     """What a record needs to name a Parquet file that another writer (Spark's own) left at `<topic>/<file_path>`.
 
-    Reads the footer alone; with `digest` the whole file. Raises SchemaMismatchError if its columns are not the topic's,
-    CorruptRecordError if it is no Parquet file, MissingObjectError.
+    Reads the footer alone; with `digest` the whole file. With `exact` its columns must have the topic's ids and types, as
+    they do if it was written for the topic; else what can be cast will do. Raises SchemaMismatchError if its columns are
+    not the topic's, CorruptRecordError if it is no Parquet file, MissingObjectError.
     """
     path = f"{topic}/{file_path}"
     size = store.size(path)
     opened = _Opened(store, path, size, None)
     metadata = opened.parquet.metadata
     schema = opened.parquet.schema_arrow
-    _check_described(schema, fields, path)
+    _check_described(schema, fields, path, exact)
     # Arrow's writer leaves NaN out of its bounds, so only parquet-java's bounds of floats can be trusted.
     odd = set() if metadata.created_by.startswith("parquet-mr") else {field.name for field in fields}
     return DataFile(
@@ -739,7 +747,7 @@ def _wanted_fields(fields: Sequence[SchemaField], columns: Sequence[str] | None)
     return tuple(field for field in fields if field.name in set(columns))
 
 
-def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str) -> None:
+def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str, exact: bool) -> None:
     known = {at for at in find_columns(schema, fields) if at is not None}
     for at, found in enumerate(schema):
         if at not in known:
@@ -749,12 +757,43 @@ def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str
             if not field.nullable:
                 raise SchemaMismatchError(f"{path}: column {field.name!r} is missing, and it is not nullable")
             continue
+        if exact and not _is_same(schema.field(position), target):
+            raise SchemaMismatchError(
+                f"{path}: column {field.name!r} (id {field.id}): expected {target.type}, found "
+                f"{schema.field(position).name!r} (id {field_id(schema.field(position))}): {schema.field(position).type}"
+            )
         try:
             pa.nulls(0, schema.field(position).type).cast(target.type)
         except pa.ArrowException:
             raise SchemaMismatchError(
                 f"{path}: column {field.name!r}: expected {target.type}, found {schema.field(position).type}"
             ) from None
+
+
+def _is_same(found: pa.Field[Any], target: pa.Field[Any], *, named: bool = True) -> bool:
+    """Whether a stored column has the topic's id, name and type; it may allow nulls where the topic does not.
+
+    Spark cannot give an id to what is in a list or map; where there is one it counts.
+    """
+    number = field_id(found)
+    if number != field_id(target) if named else number not in (None, field_id(target)):
+        return False
+    own, wanted = found.type, target.type
+    if pa.types.is_struct(wanted):
+        return (
+            pa.types.is_struct(own)
+            and [child.name for child in own] == [child.name for child in wanted]
+            and all(_is_same(a, b) for a, b in zip(own, wanted, strict=True))
+        )
+    if pa.types.is_list(wanted):
+        return pa.types.is_list(own) and _is_same(own.value_field, wanted.value_field, named=False)
+    if pa.types.is_map(wanted):
+        return (
+            pa.types.is_map(own)
+            and _is_same(own.key_field, wanted.key_field, named=False)
+            and _is_same(own.item_field, wanted.item_field, named=False)
+        )
+    return bool(own.equals(wanted))
 
 
 def _digest_of(store: ObjectStore, path: str, size: int) -> str:

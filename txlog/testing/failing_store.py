@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 from txlog.errors import InvalidRequestError, StorageError
-from txlog.storage.object_store import Names, ObjectStore, PutOutcome
+from txlog.storage.object_store import Names, ObjectStore, PutOutcome, make_durable
 
 T = TypeVar("T")
 
@@ -117,6 +117,9 @@ class FailingStore:
 
     def delete(self, path: str) -> None:
         self._do("delete", path, lambda: self.inner.delete(path))
+
+    def make_durable(self, path: str) -> None:
+        self._do("make_durable", path, lambda: make_durable(self.inner, path))
 
     def modified_ms(self, path: str) -> int | None:
         return self._do("modified_ms", path, lambda: self.inner.modified_ms(path))

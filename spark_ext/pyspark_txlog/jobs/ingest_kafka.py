@@ -1,0 +1,287 @@
+"""How do the records of a Kafka cluster get into txlog, each of them once?
+
+    python -m pyspark_txlog.jobs.ingest_kafka --bootstrap-servers HOST:PORT --subscribe orders --store s3://bucket/log \\
+        --transactional-id orders-ingest --checkpoint s3://bucket/checkpoints/orders-ingest \\
+        --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
+
+or the file itself under spark-submit, with `--packages` there. One streaming query: Spark's Kafka source, a projection,
+txlog's sink. A micro-batch is one transaction, and Kafka's offsets are part of it: rows and offsets become visible
+together or not at all. So the checkpoint is only a convenience. If it is lost, a start with an empty one goes on at the
+offsets that the last transaction committed (`kafka_resume`); whatever dies in between, no record is lost or doubled.
+
+Kafka's own transactions are honoured: what was aborted there never arrives (`kafka.isolation.level` is read_committed
+unless said otherwise; Spark's own default is not). Records keep their partition: the order within one is Kafka's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import txlog
+from pyspark_txlog.jobs.kafka_resume import KafkaCluster, Query, resume
+from pyspark_txlog.messages import say
+from txlog.cli.errors import exit_status
+from txlog.client.store import Store
+from txlog.errors import InvalidRequestError, TxlogError, UnknownTopicOrPartitionError
+from txlog.testing.signals import orderly_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+KAFKA_VIEW = "kafka"
+"""The name by which `--sql` finds the records."""
+POLL_SECONDS = 1
+_LOWER_KEYS = ("subscribe", "subscribepattern", "assign")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingest:
+    """What is read, and where it goes. `storage_options` may hold credentials, and so may `kafka_options`."""
+
+    bootstrap_servers: str
+    store: str
+    transactional_id: str
+    """One id, one query: a second instance fences the first."""
+    checkpoint: str
+    subscribe: str | None = None
+    subscribe_pattern: str | None = None
+    assign: str | None = None
+    """Exactly one of these three, as Spark's Kafka source takes them."""
+    topic: str | None = None
+    """The topic all of it goes to; None: each record to the topic that has its Kafka topic's name."""
+    sql: str | None = None
+    """A query over the view `kafka`; None: Kafka's record as it is, for a topic without a schema of its own."""
+    keep_partitions: bool = True
+    """Whether a record goes into the partition of its number; otherwise the topic's key decides."""
+    create_topics: bool = True
+    """Whether topics of Kafka's record shape that are missing are created, and given partitions that Kafka has since."""
+    starting_offsets: str = "earliest"
+    """Where the very first start begins; later ones go on where the last transaction ended."""
+    max_offsets_per_trigger: int | None = None
+    kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """More options of Spark's Kafka source; names that begin with `kafka.` reach Kafka's clients."""
+    storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+
+def start(spark: SparkSession, ingest: Ingest, *, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
+    """Starts the query; `trigger` is `DataStreamWriter.trigger`'s, `{"availableNow": True}` if none is given.
+
+    Raises InvalidRequestError for what contradicts itself, or if Spark has no Kafka connector, and what
+    `kafka_resume.resume` raises.
+    """
+    mode = _subscription(ingest)
+    cluster = KafkaCluster.connect(spark, ingest.bootstrap_servers, ingest.kafka_options)
+    with cluster, txlog.open(ingest.store, storage_options=ingest.storage_options) as store:
+        partitions = cluster.partitions(*mode)
+        if ingest.create_topics and ingest.sql is None:
+            _create_topics(store, ingest, partitions)
+        query = Query(
+            store=ingest.store,
+            storage_options=ingest.storage_options,
+            transactional_id=ingest.transactional_id,
+            checkpoint=ingest.checkpoint,
+        )
+        offsets = resume(spark, store, query, partitions)
+    records = read_kafka(spark, ingest, mode, offsets or ingest.starting_offsets)
+    writer = (
+        project(spark, ingest, records)
+        .writeStream.format("txlog")
+        .queryName(ingest.transactional_id)
+        .option("transactional.id", ingest.transactional_id)
+        .option("checkpointLocation", ingest.checkpoint)
+        .trigger(**(trigger or {"availableNow": True}))
+    )
+    for name, value in ingest.storage_options.items():
+        writer = writer.option(f"storage.{name}", str(value))
+    if ingest.topic is not None:
+        writer = writer.option("topic", ingest.topic)
+    return writer.start(ingest.store)
+
+
+def read_kafka(spark: SparkSession, ingest: Ingest, mode: tuple[str, str], offsets: str) -> DataFrame:
+    """Spark's Kafka source as it is to be read for this."""
+    options = {
+        "kafka.isolation.level": "read_committed",
+        "failOnDataLoss": "true",
+        **ingest.kafka_options,
+        "kafka.bootstrap.servers": ingest.bootstrap_servers,
+        "includeHeaders": "true",
+        "startingOffsets": offsets,
+        mode[0]: mode[1],
+    }
+    if ingest.max_offsets_per_trigger is not None:
+        options["maxOffsetsPerTrigger"] = str(ingest.max_offsets_per_trigger)
+    return spark.readStream.format("kafka").options(**options).load()
+
+
+def project(spark: SparkSession, ingest: Ingest, records: DataFrame) -> DataFrame:
+    """What is written of Kafka's records: the columns of the topics, and `topic` and `partition` to route by."""
+    routing = [*(["topic"] if ingest.topic is None else []), *(["partition"] if ingest.keep_partitions else [])]
+    if ingest.sql is None:
+        return records.select("key", "value", "headers", "timestamp", *routing)
+    records.createOrReplaceTempView(KAFKA_VIEW)
+    return spark.sql(ingest.sql)
+
+
+def run(spark: SparkSession, ingest: Ingest, trigger: Mapping[str, Any]) -> None:
+    """Starts the query and waits for its end; SIGTERM and Ctrl-C end it between two looks. Raises what ended it."""
+    with orderly_end():
+        query = start(spark, ingest, trigger=trigger)
+        try:
+            while not query.awaitTermination(POLL_SECONDS):
+                pass
+        finally:
+            query.stop()
+    done = query.recentProgress
+    say(
+        f"{ingest.transactional_id!r}: {sum(one.numInputRows for one in done):,} records in {len(done):,} micro-batches"
+    )
+
+
+def main(
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's brokers, HOST:PORT,...")],
+    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
+    transactional_id: Annotated[
+        str, typer.Option(help="The query's name in the store; a second instance fences the first.")
+    ],
+    checkpoint: Annotated[str, typer.Option(help="Folder or URL of Spark's checkpoint; may be lost.")],
+    subscribe: Annotated[str | None, typer.Option(help="Kafka's topics, separated by commas.")] = None,
+    subscribe_pattern: Annotated[str | None, typer.Option(help="... or a Java regular expression.")] = None,
+    assign: Annotated[str | None, typer.Option(help='... or partitions, {"orders": [0, 1]}.')] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="The txlog topic for all of it; without, each record's topic is the one of the same name."),
+    ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option(help=f"What to write: a query over the view '{KAFKA_VIEW}'; without, Kafka's record as it is."),
+    ] = None,
+    keep_partitions: Annotated[
+        bool, typer.Option(help="Write into the partition of the same number; else the key decides.")
+    ] = True,
+    create_topics: Annotated[
+        bool, typer.Option(help="Create missing topics of Kafka's record shape, with as many partitions.")
+    ] = True,
+    starting_offsets: Annotated[
+        str, typer.Option(help="Where the first start of all begins: earliest, latest, or JSON.")
+    ] = "earliest",
+    max_offsets_per_trigger: Annotated[int | None, typer.Option(min=1, help="The most of one transaction.")] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(help="Run on, a transaction every '10 seconds'; without, end when all there is has been read."),
+    ] = None,
+    kafka_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="More options of Spark's Kafka source.")
+    ] = None,
+    storage_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
+    ] = None,
+) -> None:
+    """Copy Kafka's topics into txlog, each record exactly once, Kafka's offsets in the same transaction."""
+    spark: SparkSession | None = None
+    try:
+        ingest = Ingest(
+            bootstrap_servers=bootstrap_servers,
+            store=store,
+            transactional_id=transactional_id,
+            checkpoint=checkpoint,
+            subscribe=subscribe,
+            subscribe_pattern=subscribe_pattern,
+            assign=assign,
+            topic=topic,
+            sql=sql,
+            keep_partitions=keep_partitions,
+            create_topics=create_topics,
+            starting_offsets=starting_offsets,
+            max_offsets_per_trigger=max_offsets_per_trigger,
+            kafka_options=_pairs("--kafka-option", kafka_option),
+            storage_options=_pairs("--storage-option", storage_option),
+        )
+        spark = _session(_pairs("--conf", conf))
+        run(spark, ingest, {"processingTime": every} if every else {"availableNow": True})
+    except TxlogError as error:
+        typer.echo(f"ingest_kafka: {error}", err=True)
+        sys.exit(exit_status(error))
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+def _subscription(ingest: Ingest) -> tuple[str, str]:
+    given = [
+        (name, text)
+        for name, text in (
+            ("subscribe", ingest.subscribe),
+            ("subscribePattern", ingest.subscribe_pattern),
+            ("assign", ingest.assign),
+        )
+        if text
+    ]
+    if len(given) != 1:
+        found = " and ".join(name for name, _ in given) or "none"
+        raise InvalidRequestError(
+            f"which records of Kafka's? Expected one of subscribe, subscribePattern, assign; found {found}"
+        )
+    taken = [name for name in ingest.kafka_options if name.lower() in (*_LOWER_KEYS, "startingoffsets")]
+    if taken:
+        raise InvalidRequestError(f"kafka options: {', '.join(taken)} has a parameter of its own; it belongs there")
+    return given[0]
+
+
+def _create_topics(store: Store, ingest: Ingest, partitions: Mapping[str, Sequence[int]]) -> None:
+    """Each target has at least the partitions that it will be sent."""
+    wanted: dict[str, int] = {}
+    for source, numbers in partitions.items():
+        target = ingest.topic or source
+        wanted[target] = max(wanted.get(target, 1), max(numbers, default=0) + 1)
+    for target, count in wanted.items():
+        try:
+            found = store.topic(target)
+        except UnknownTopicOrPartitionError:
+            store.create_topic(target, None, count, if_not_exists=True)
+            continue
+        if ingest.keep_partitions and found.partitions < count:
+            store.alter_topic(target, partitions=count)
+
+
+def _session(conf: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    from pyspark_txlog.spark_session import session
+
+    # Under spark-submit the session is the cluster's: its master and settings stand.
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        if conf:
+            raise InvalidRequestError(
+                f"--conf {', '.join(conf)}: under spark-submit, give it there, before the program's name"
+            )
+        builder: Any = SparkSession.builder
+        found: SparkSession = builder.appName("txlog-ingest-kafka").getOrCreate()
+        return found
+    return session("txlog-ingest-kafka", config=conf)
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    pairs = {}
+    for text in given or ():
+        name, found, value = text.partition("=")
+        if not found or not name:
+            raise InvalidRequestError(
+                f"{option}: expected NAME=VALUE, found a text without '=' (not shown: it may be a secret)"
+            )
+        pairs[name] = value
+    return pairs
+
+
+if __name__ == "__main__":
+    typer.run(main)

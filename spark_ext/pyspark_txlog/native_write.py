@@ -1,0 +1,325 @@
+"""How do the rows of a DataFrame become files that a transaction can name, with Spark's own Parquet writer?
+
+Two roads, one result (a part for each partition that got rows, published by nobody yet):
+
+    driver      a small frame is fetched as Arrow and written here, a file a partition: no Spark job of its own, and a
+                third of the time. `limit(n + 1)` tells whether it is small: then its rows are here already.
+    executors   Spark's Parquet writer fills a folder of the transaction's, `partitionBy("_partition")`, without a
+                shuffle; then the files that its committer left are read by their footers and named where they lie.
+
+A task that failed, was retried or ran twice leaves at most one file, by Spark's own committer; a job that failed leaves
+its folder behind, which no later job shares. Settings of the user's session that would change what the files mean
+(timestamps as INT96, another calendar, dynamic overwriting) do not reach the job: it has a session of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
+from pyspark.sql import types as spark
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
+
+from pyspark_txlog import schemas
+from pyspark_txlog.locations import spark_root
+from pyspark_txlog.routing import PARTITION, TopicRoute
+from txlog.client.adopted import adopt_files
+from txlog.client.runtime import Runtime
+from txlog.client.staged_files import StagedFiles
+from txlog.core.names import staged_folder
+from txlog.core.records import SchemaField, StagedPart, TransactionMetadata
+from txlog.errors import InvalidRequestError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
+from txlog.storage.keys import NO_KEY, partition_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Road: TypeAlias = Literal["auto", "driver", "executors"]
+ROADS: tuple[Road, ...] = ("auto", "driver", "executors")
+
+SMALL_ROWS = 10_000
+"""Frames of up to so many rows are written by the driver."""
+
+PARTITION_COLUMN = "_partition"
+_FIELD_ID = "parquet.field.id"
+"""Spark's name, in a column's metadata, for what becomes Parquet's field id."""
+_REFUSED = "txlog refuses a row: "
+"""Begins what a task says that found a row which no topic can take."""
+_CODECS = {"none": "uncompressed", "lz4": "lz4_raw"}
+"""Spark's name of a codec where it is not Kafka's."""
+
+_SESSION_SETTINGS = {
+    # The topic's type: an INT96 has no statistics and no unit, milliseconds would lose the rest.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Columns are found by id (PROTOCOL.md, "Parquet files").
+    "spark.sql.parquet.fieldId.write.enabled": "true",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    # Days and instants before 1582 as they are, not as another calendar counts them.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+}
+"""Committers are not among them: a cluster's own, for its object store, commits tasks and jobs as well."""
+_WRITER_SETTINGS = {
+    # Version 2 moves files as each task ends: those of an attempt that failed there would stay.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "parquet.page.write-checksum.enabled": "true",
+}
+
+
+def check_road(road: str, small_rows: int) -> None:
+    """Raises InvalidRequestError for what is no road."""
+    if road not in ROADS:
+        raise InvalidRequestError(f"road={road!r}: expected one of {', '.join(ROADS)}")
+    if isinstance(small_rows, bool) or not isinstance(small_rows, int) or small_rows < 0:
+        raise InvalidRequestError(f"small_rows={small_rows!r}: expected a number of rows from 0")
+
+
+def write_frame(
+    runtime: Runtime,
+    txn: TransactionMetadata,
+    frame: DataFrame,
+    route: TopicRoute,
+    *,
+    road: Road = "auto",
+    small_rows: int = SMALL_ROWS,
+    compression: str | None = None,
+) -> tuple[StagedPart, ...]:
+    """The frame's rows in files of `txn`; they belong to no log until its commit names them.
+
+    Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for one whose column
+    `partition` names none, what Spark raises for a job that failed, StorageError.
+    """
+    if road != "executors":
+        rows = (frame if road == "driver" else frame.limit(small_rows + 1)).toArrow()
+        if road == "driver" or rows.num_rows <= small_rows:
+            return _write_here(runtime, txn, rows, route, compression)
+    return _write_there(runtime, txn, frame, route, compression)
+
+
+# -- the driver's road ------------------------------------------------------------------------------------------------
+
+
+def _write_here(
+    runtime: Runtime, txn: TransactionMetadata, rows: pa.Table, route: TopicRoute, compression: str | None
+) -> tuple[StagedPart, ...]:
+    files = StagedFiles(runtime, txn, compression=compression)
+    # One draw for all rows without a key: as a task's number spreads the tasks, it spreads the frames.
+    drawn = int(runtime.ids.new_id()[-8:], 16)
+    stored, partitions = route.take(rows, drawn)
+    files.add(route.topic, stored, partitions)
+    return files.finish()
+
+
+# -- Spark's road -----------------------------------------------------------------------------------------------------
+
+
+def _write_there(
+    runtime: Runtime, txn: TransactionMetadata, frame: DataFrame, route: TopicRoute, compression: str | None
+) -> tuple[StagedPart, ...]:
+    topic = route.topic
+    codec = runtime.settings.row_config({"compression.type": compression}, topic).compression_type
+    folder = staged_folder(txn.producer_id, txn.producer_epoch, runtime.ids.new_id())
+    url = f"{spark_root(runtime)}/{topic.topic}/{folder}"
+    prepared = _prepared(frame, route)
+    with _described(
+        frame.sparkSession, f"txlog: rows of {topic.topic!r} for transactional.id {txn.transactional_id!r}"
+    ):
+        writer = _in_own_session(prepared).write.mode("append").partitionBy(PARTITION_COLUMN)
+        for name, value in {**_WRITER_SETTINGS, "compression": _CODECS.get(codec, codec)}.items():
+            writer = writer.option(name, value)
+        try:
+            writer.parquet(url)
+        except Exception as error:
+            refused = _refusal(error)
+            if refused is None:
+                raise
+            raise refused from error
+    return adopt_files(runtime, topic, folder)
+
+
+def _prepared(frame: DataFrame, route: TopicRoute) -> DataFrame:
+    """The frame with exactly the topic's columns, ids and types, and `_partition` after them; bad rows fail their task."""
+    topic = route.topic
+    columns: list[Column] = []
+    target: list[spark.StructField] = []
+    for field in topic.schema:
+        if field.name not in route.columns:
+            continue
+        own = frame.schema[field.name]
+        column = _quoted(field.name)
+        bad = _has_null(column, field, own.dataType, own.nullable)
+        if bad is not None:
+            message = f"topic {topic.topic!r}: column {field.name!r} is not nullable, and a value is null"
+            column = F.when(bad, _raise(SchemaMismatchError, message)).otherwise(column)
+        columns.append(column.alias(field.name))
+        target.append(_target(field))
+    columns.append(_partition_of(route).alias(PARTITION_COLUMN))
+    target.append(spark.StructField(PARTITION_COLUMN, spark.IntegerType(), True))
+    return frame.select(*columns).to(spark.StructType(target))
+
+
+def _target(field: SchemaField) -> spark.StructField:
+    """The topic's column as Spark's writer is to write it: with its field id, and nullable, for nulls are refused above."""
+    return spark.StructField(field.name, _target_type(field), True, {_FIELD_ID: field.id})
+
+
+def _target_type(field: SchemaField) -> spark.DataType:
+    if field.type == "struct":
+        return spark.StructType([_target(child) for child in field.fields])
+    if field.type == "list":
+        return spark.ArrayType(_target_type(field.fields[0]), True)
+    if field.type == "map":
+        return spark.MapType(_target_type(field.fields[0]), _target_type(field.fields[1]), True)
+    return schemas.to_spark([field])[0].dataType
+
+
+def _has_null(column: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> Column | None:
+    """Whether a value has a null where the topic allows none; None if its type says that it cannot."""
+    checks = [column.isNull()] if nullable and not field.nullable else []
+    if isinstance(kind, spark.StructType):
+        for child in field.fields:
+            own = kind[child.name]
+            inner = _has_null(column.getField(child.name), child, own.dataType, own.nullable)
+            if inner is not None:
+                checks.append(column.isNotNull() & inner)
+    elif isinstance(kind, spark.ArrayType):
+        checks += _elements(column, field.fields[0], kind.elementType, kind.containsNull)
+    elif isinstance(kind, spark.MapType):
+        # A map's keys are never null in Spark, but what is in them may be.
+        checks += _elements(F.map_keys(column), field.fields[0], kind.keyType, False)
+        checks += _elements(F.map_values(column), field.fields[1], kind.valueType, kind.valueContainsNull)
+    return reduce(or_, checks) if checks else None
+
+
+def _elements(values: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> list[Column]:
+    if _has_null(F.lit(None), field, kind, nullable) is None:
+        return []
+
+    def bad(element: Column) -> Column:
+        found = _has_null(element, field, kind, nullable)
+        # Asked with a stand-in just now.
+        assert found is not None
+        return found
+
+    return [values.isNotNull() & F.exists(values, bad)]
+
+
+def _partition_of(route: TopicRoute) -> Column:
+    """The row's own column `partition`, else the hash of its key, else the task's number, as in `pyspark_txlog.routing`."""
+    topic = route.topic
+    candidates: list[Column] = []
+    if route.by_partition:
+        given = _quoted(PARTITION).cast("bigint")
+        message = f"topic {topic.topic!r} has no such partition (column 'partition'): it has {topic.partitions}, numbered 0 to {topic.partitions - 1}"
+        outside = (given < 0) | (given >= topic.partitions)
+        candidates.append(F.when(outside, _raise(UnknownTopicOrPartitionError, message)).otherwise(given).cast("int"))
+    # A key column that the frame lacks is null in every row.
+    present = [name for name in route.key if name in route.columns]
+    if present:
+        types = {field.name: schemas.to_spark([field])[0].dataType for field in topic.schema}
+        keys = [
+            _quoted(name).cast(types[name]) if name in route.columns else F.lit(None).cast(types[name])
+            for name in route.key
+        ]
+        candidates.append(_key_hash(topic.partitions)(*keys))
+    candidates.append(F.pmod(F.spark_partition_id(), F.lit(topic.partitions)))
+    chosen = F.coalesce(*candidates)
+    if route.compacted_by:
+        keyless = F.lit(True)
+        for name in route.compacted_by:
+            keyless = keyless & (_quoted(name).isNull() if name in route.columns else F.lit(True))
+        message = f"topic {topic.topic!r} is compacted: a row has no key ({', '.join(route.compacted_by)} is null); expected a key in every row"
+        chosen = F.when(keyless, _raise(SchemaMismatchError, message)).otherwise(chosen)
+    return chosen.cast("int")
+
+
+def _key_hash(partitions: int) -> Any:
+    """Kafka's murmur2 over key columns, as a function of Spark's: only the key passes through Python, not the rows."""
+
+    # Bare types: Spark reads them to learn what kind of function this is.
+    def partition(*keys: pa.Array) -> pa.Array:  # type: ignore[type-arg]
+        return hash_keys(keys, partitions)
+
+    return arrow_udf(partition, "int")
+
+
+def hash_keys(keys: Sequence[pa.Array[Any]], partitions: int) -> pa.Array[Any]:
+    """The partition of each row by its key, null where there is none; runs on the executors."""
+    names = [str(number) for number in range(len(keys))]
+    found = partition_table(pa.table(list(keys), names=names), names, partitions)
+    return pa.array(found, pa.int32(), mask=found == NO_KEY)
+
+
+def _in_own_session(frame: DataFrame) -> DataFrame:
+    """The frame in a copy of its session with our settings; what the optimizer does cannot drop its columns' ids.
+
+    Over Spark Connect there is no such copy: the session's own settings must be right. Raises InvalidRequestError.
+    """
+    session = frame.sparkSession
+    if not hasattr(frame, "_jdf"):
+        _check_settings(session, frame.schema)
+        return frame
+    own = session._jsparkSession.cloneSession()
+    for name, value in _SESSION_SETTINGS.items():
+        own.conf().set(name, value)
+    jvm: Any = session._jvm
+    planned = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own, frame._jdf.logicalPlan())
+    # The way of foreachBatch itself: behind an RDD the columns are what is said here. (FoldablePropagation, for one,
+    # drops the id of a column that is a constant.)
+    rows = own.internalCreateDataFrame(planned.queryExecution().toRdd(), frame._jdf.schema(), False)
+    return DataFrame(rows, session)
+
+
+def _check_settings(session: SparkSession, schema: spark.StructType) -> None:
+    wanted = {name: _SESSION_SETTINGS[name] for name in ("spark.sql.parquet.outputTimestampType",)}
+    if "timestamp" not in schema.simpleString():
+        wanted = {}
+    wanted["spark.sql.parquet.fieldId.write.enabled"] = "true"
+    for name, value in wanted.items():
+        found = session.conf.get(name)
+        if found != value:
+            raise InvalidRequestError(
+                f"Spark's own writer needs {name} = {value}, and this session has {found}; set it, or write with road='driver' or "
+                'format("txlog")'
+            )
+
+
+@contextmanager
+def _described(session: SparkSession, text: str) -> Iterator[None]:
+    """Names the jobs of this thread in Spark's UI; a name that the user has given stays."""
+    context = getattr(session, "_sc", None)
+    if context is None or context.getLocalProperty("spark.job.description"):
+        yield
+        return
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.job.description", None)
+
+
+def _raise(kind: type[TxlogError], message: str) -> Column:
+    return F.raise_error(F.lit(f"{_REFUSED}{kind.__name__}: {message}."))
+
+
+def _refusal(error: Exception) -> TxlogError | None:
+    """What a task said that refused a row, as the error that it means."""
+    text = str(error)
+    at = text.find(_REFUSED)
+    if at < 0:
+        return None
+    name, _, rest = text[at + len(_REFUSED) :].partition(": ")
+    kinds = {kind.__name__: kind for kind in (SchemaMismatchError, UnknownTopicOrPartitionError)}
+    message = rest.partition("\n")[0].rpartition(".")[0]
+    return kinds[name](message) if name in kinds else None
+
+
+def _quoted(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,117 @@
+"""What can be done with one topic as a whole? `TxLog.table("orders")` gives a TopicTable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from pyspark_txlog import schemas
+from pyspark_txlog.messages import plain_errors
+from pyspark_txlog.native_write import SMALL_ROWS, Road, check_road
+from txlog.config import Layer
+from txlog.core.names import check_topic_name
+from txlog.core.records import TopicMetadata
+from txlog.core.transactions import TxnVersion
+from txlog.errors import InvalidRequestError
+from txlog.protocol.transactions import EndResult
+
+if TYPE_CHECKING:
+    from pyspark_txlog.txlog_api import TxLog
+
+
+class TopicTable:
+    """One topic of a TxLog. It holds no rows and no view of them: each call looks anew."""
+
+    @plain_errors
+    def __init__(self, log: TxLog, name: str) -> None:
+        """Raises InvalidTopicError, UnknownTopicOrPartitionError naming the most similar topic."""
+        self.log = log
+        self.name = check_topic_name(name)
+        self.topic()
+
+    def __repr__(self) -> str:
+        return f"{self.log!r}.table({self.name!r})"
+
+    def topic(self) -> TopicMetadata:
+        """The topic as it is now."""
+        return self.log.runtime.topic(self.name, 0)
+
+    def append(
+        self,
+        frame: DataFrame,
+        *,
+        transactional_id: str | None = None,
+        version: int | TxnVersion | None = None,
+        scope: str | None = None,
+        key: str | Sequence[str] | None = None,
+        road: Road = "auto",
+        small_rows: int = SMALL_ROWS,
+        compression_type: str | None = None,
+        config: Layer | None = None,
+    ) -> EndResult:
+        """Appends the frame's rows, all of them or none, as one transaction; returns when they are visible.
+
+        A short form of `TxLog.transaction` with one `Transaction.write`: arguments and errors are theirs. `skipped` in the
+        result says that this version was committed before, and that nothing was computed.
+        """
+        with self.log.transaction(transactional_id, version, scope=scope, config=config) as txn:
+            txn.write(frame, self.name, key=key, road=road, small_rows=small_rows, compression_type=compression_type)
+        assert txn.result is not None
+        return txn.result
+
+    def append_stream(
+        self,
+        frame: DataFrame,
+        *,
+        transactional_id: str,
+        checkpoint_location: str,
+        key: str | Sequence[str] | None = None,
+        road: Road = "auto",
+        small_rows: int = SMALL_ROWS,
+        compression_type: str | None = None,
+        query_name: str | None = None,
+        trigger: Mapping[str, Any] | None = None,
+        config: Layer | None = None,
+    ) -> StreamingQuery:
+        """Starts a query that appends a streaming frame's rows, each micro-batch as one transaction, exactly once.
+
+        `foreachBatch` over `append`: the micro-batch's number is the version, the query's id its scope, so a batch that is
+        run again after a crash is recognised before it is computed. Of two runs of one query the later one fences the
+        earlier, which fails with ProducerFencedError. `trigger` are the keywords of Spark's own (`{"availableNow": True}`).
+
+        Raises InvalidRequestError, and what `StagedTransaction.begin` raises; the query fails with what `append` raises.
+        """
+        if not frame.isStreaming:
+            raise InvalidRequestError(
+                f"topic {self.name!r}: append_stream() takes a streaming DataFrame, of spark.readStream; append() takes this one"
+            )
+        check_road(road, small_rows)
+        self.log.take_over(transactional_id, config=config)
+
+        def append_batch(batch: DataFrame, batch_id: int) -> None:
+            self.append(
+                batch,
+                transactional_id=transactional_id,
+                version=batch_id,
+                key=key,
+                road=road,
+                small_rows=small_rows,
+                compression_type=compression_type,
+                config=config,
+            )
+
+        writer = frame.writeStream.foreachBatch(append_batch).option("checkpointLocation", checkpoint_location)
+        if query_name is not None:
+            writer = writer.queryName(query_name)
+        if trigger is not None:
+            writer = writer.trigger(**trigger)
+        return writer.start()
+
+    @property
+    def schema(self) -> StructType:
+        """The topic's own columns as Spark's, as they are now."""
+        return schemas.to_spark(self.topic().schema)

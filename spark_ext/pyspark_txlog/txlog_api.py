@@ -1,0 +1,133 @@
+"""Where does a Spark program begin that wants more than one DataFrame at a time? `TxLog(spark, root)`.
+
+`spark.read.format("txlog")` and `df.write.format("txlog")` stand for one frame each, in processes of their own. A TxLog
+lives in the driver's own process, beside its session: it plans and commits there, and leaves the rows to Spark. So
+several frames can share one cut of the log when they are read, and one decision when they are written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import SparkSession
+
+from pyspark_txlog.messages import plain_errors
+from pyspark_txlog.snapshot import Snapshot
+from pyspark_txlog.table import TopicTable
+from pyspark_txlog.transactions import Transaction, Transactions, version_of
+from txlog.client.runtime import Runtime
+from txlog.client.settings import call_layer
+from txlog.config import Layer
+from txlog.core.transactions import TxnVersion
+from txlog.errors import UnsupportedStoreError
+from txlog.storage.object_store import ObjectStore
+
+
+class TxLog:
+    """One store, through one Spark session. Thread-safe; `close` ends its helper threads."""
+
+    @plain_errors
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: str | os.PathLike[str],
+        storage_options: Mapping[str, object] | None = None,
+        *,
+        object_store: ObjectStore | None = None,
+    ) -> None:
+        """Opens the store at `root`: a folder, or a URL as in `.load(...)`; `storage_options` are its driver's.
+
+        `object_store` is for tests and fault injection. Raises NotAStoreError if something else lies there,
+        UnsupportedStoreError, CorruptRecordError.
+        """
+        if str(root).lower().startswith("memory:"):
+            raise UnsupportedStoreError(
+                f"{str(root)!r}: a store in memory lives in one process, and Spark reads and writes from many; use a folder or an object store"
+            )
+        self.spark = spark
+        self.runtime = Runtime.open(root, storage_options=storage_options, object_store=object_store)
+        self._transactions = Transactions(self.runtime)
+
+    def __repr__(self) -> str:
+        return f"TxLog({self.runtime.where!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def store(self) -> ObjectStore:
+        """Where the bytes lie."""
+        return self.runtime.store
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without credentials."""
+        return self.runtime.where
+
+    def table(self, topic: str) -> TopicTable:
+        """One topic. Raises UnknownTopicOrPartitionError, naming the most similar one."""
+        return TopicTable(self, topic)
+
+    def transaction(
+        self,
+        transactional_id: str | None = None,
+        version: int | TxnVersion | None = None,
+        *,
+        scope: str | None = None,
+        config: Layer | None = None,
+        **settings: object,
+    ) -> AbstractContextManager[Transaction]:
+        """A transaction around a block: committed at its end, aborted if the block raises.
+
+            with log.transaction("nightly", version=20130131) as txn:
+                txn.write(orders, "orders", key="order_id")
+                txn.write(audit, "audit")
+                txn.send_offsets({("clicks", 0): 1700}, group="nightly", expected={("clicks", 0): 1500})
+
+        `version` numbers the id's transactions: one that is not above the last committed is recognised at the start
+        (`txn.repeated`), and its writes compute nothing. In `foreachBatch` the batch's number is the version; its scope is
+        then the query's id, so that a query which lost its checkpoint is refused instead of skipped (over Spark Connect
+        give the `scope` yourself). Without a transactional.id one is drawn, and nothing is recognised or fenced.
+
+        This TxLog stays the one instance of the id: a second program with the same id fences it. `config` and keywords
+        are a producer's settings (`transaction_timeout_ms`, `max_block_ms`).
+
+        Raises what `Transaction.write` raises; ProducerFencedError, TxnVersionScopeError, CommitFailedError and
+        ConcurrentTransactionsError (a condition on offsets), IllegalStateError (the id has a transaction open here):
+        then nothing of it is visible, ever. OutcomeUnknownError or TxlogTimeoutError: it may have been decided; run it
+        again with the same version.
+        """
+        wanted = version_of(self.spark, version, scope)
+        return self._transactions.begin(transactional_id, wanted, call_layer(config, settings))
+
+    @plain_errors
+    def snapshot(self, *topics: str) -> Snapshot:
+        """One cut over all partitions of `topics` in which every transaction is whole; nothing is written or waited for.
+
+            cut = log.snapshot("orders", "audit")
+            orders, audit = cut.to_df("orders"), cut.to_df("audit")
+
+        Raises InvalidRequestError without topics, UnknownTopicOrPartitionError.
+        """
+        return Snapshot(self.spark, self.runtime, topics)
+
+    def take_over(self, transactional_id: str, *, config: Layer | None = None, **settings: object) -> None:
+        """Makes this TxLog the one instance of the id now: older ones are fenced, what they left is finished or aborted.
+
+        For a job that resumes from offsets which an earlier run committed: take the id over first, then fetch them
+        (PROTOCOL.md, W42). A transaction does it by itself otherwise. Raises what `StagedTransaction.begin` raises.
+        """
+        self._transactions.take_over(transactional_id, call_layer(config, settings))
+
+    def close(self) -> None:
+        """Ends the helper threads; idempotent. DataFrames that were made from this stay good."""
+        self.runtime.close()

@@ -1,0 +1,56 @@
+"""Files that another writer left for a staged transaction: checked by name and footer, named where they lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.client.world import orders, tp
+from txlog.client.adopted import adopt_files
+from txlog.client.staged import StagedTransaction
+from txlog.core.names import staged_folder
+from txlog.errors import CorruptLogError, TxlogError, UnknownTopicOrPartitionError
+from txlog.storage.arrow_schema import conform
+from txlog.storage.segment_file import write_rows_file
+
+
+def leave(store, folder, partition, name, *ids):
+    """What Spark's writer does: a file of the topic's columns below the folder."""
+    topic = store.runtime.topic("orders")
+    rows = conform(orders(*ids), topic.schema, topic="orders")
+    path = f"{folder}_partition={partition}/{name}.parquet"
+    write_rows_file(store.runtime.store, "orders", path, rows.to_batches(), topic.schema)
+
+
+def test_what_was_left_is_committed_where_it_lies(world, store):
+    txn = StagedTransaction.begin(store.runtime, "nightly")
+    folder = staged_folder(txn.producer_id, txn.producer_epoch, "0123456789abcdef")
+    for partition, name, ids in ((1, "part-1", (3,)), (0, "part-1", (2,)), (0, "part-0", (1,)), (1, "part-2", ())):
+        leave(store, folder, partition, name, *ids)
+    topic = store.runtime.topic("orders")
+    parts = adopt_files(store.runtime, topic, folder)
+    assert [(part.topic_partition, [file.rows for file in part.files]) for part in parts] == [
+        (tp("orders", 0), [1, 1]),
+        (tp("orders", 1), [1]),
+    ]
+    txn.commit(parts)
+    assert world.read() == [1, 2, 3]
+
+
+def test_what_a_writer_that_is_done_cannot_have_left_is_refused(world, store):
+    runtime, folder = store.runtime, "staged/1-0-0123456789abcdef/"
+    topic = runtime.topic("orders")
+    assert adopt_files(runtime, topic, folder) == ()
+    for name, error in (
+        ("_temporary/0/part-0.parquet", CorruptLogError),
+        ("_partition=0/part-0.orc", CorruptLogError),
+        ("part-0.parquet", CorruptLogError),
+        ("_partition=99/part-0.parquet", UnknownTopicOrPartitionError),
+        ("_partition=0/part-0.parquet", TxlogError),
+    ):
+        path = f"orders/{folder}{name}"
+        runtime.store.put(path, b"no Parquet")
+        with pytest.raises(error, match=r"orders/staged/"):
+            adopt_files(runtime, topic, folder)
+        runtime.store.delete(path)
+    runtime.store.put(f"orders/{folder}_SUCCESS", b"")
+    assert adopt_files(runtime, topic, folder) == ()

@@ -1,0 +1,111 @@
+"""Where do the JARs of Kafka and of Delta come from? From Maven, by the client that Spark itself brings along (Ivy).
+
+Nothing but pip's pyspark and Java is needed. What was fetched is kept in a folder of the user's cache, or in the one that
+`TXLOG_TEST_JARS` names, and is not asked for again. Versions stand here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+from pyspark import SparkConf
+from pyspark.java_gateway import launch_gateway
+
+KAFKA = "4.3.1"
+CONNECTOR = "4.2.0"
+DELTA = "4.4.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """What to fetch: `group:artifact:version`, with what these need or without."""
+
+    coordinates: Sequence[str]
+    transitive: bool
+    only: str = ""
+    """What is searched in the names of files; the others are part of Spark."""
+
+
+BROKER = Artifacts(
+    # The binding lets the broker say what is wrong; without one it is mute.
+    (f"org.apache.kafka:kafka_2.13:{KAFKA}", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
+    transitive=True,
+)
+"""A broker with its tools."""
+
+SPARK_CONNECTOR = Artifacts(
+    (
+        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR}",
+        # Of the same version it does not resolve, and this one works beside it.
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        f"org.apache.kafka:kafka-clients:{KAFKA}",
+        "org.apache.commons:commons-pool2:2.12.1",
+    ),
+    transitive=False,
+)
+"""Spark's Kafka source and sink; the rest of what they need is part of Spark."""
+
+DELTA_LAKE = Artifacts((f"io.delta:delta-spark_4.2_2.13:{DELTA}",), transitive=True, only=r"^io\.(delta|unitycatalog)_")
+"""Delta on Spark."""
+
+
+def fetch(wanted: Artifacts) -> tuple[Path, ...]:
+    """The files, in the order of a class path. Raises RuntimeError with Ivy's report if they cannot be had."""
+    key = hashlib.sha256(repr((tuple(wanted.coordinates), wanted.transitive)).encode()).hexdigest()[:16]
+    folder = cache_folder() / key
+    listing = folder / "files.txt"
+    if not listing.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        found = _resolve(wanted, folder)
+        # Renamed when whole: a run that is killed here leaves nothing that looks complete.
+        partial = folder / f"files.{os.getpid()}.txt"
+        partial.write_text("\n".join(found), encoding="utf-8")
+        partial.rename(listing)
+    files = tuple(Path(line) for line in listing.read_text(encoding="utf-8").splitlines())
+    missing = [str(file) for file in files if not file.exists()]
+    if missing:
+        raise RuntimeError(f"the cache {folder} lacks {', '.join(missing)}; remove that folder, and it is fetched anew")
+    return tuple(file for file in files if re.search(wanted.only, file.name))
+
+
+def of_spark(pattern: str) -> Path:
+    """The one JAR of pyspark's own with a name like that."""
+    (file,) = (Path(pyspark.__file__).parent / "jars").glob(pattern)
+    return file
+
+
+def cache_folder() -> Path:
+    """Where JARs are kept between runs."""
+    given = os.environ.get("TXLOG_TEST_JARS")
+    return Path(given) if given else Path.home() / ".cache" / "txlog" / "jars"
+
+
+def _resolve(wanted: Artifacts, folder: Path) -> list[str]:
+    report = folder / "ivy.log"
+    gateway = launch_gateway(SparkConf())
+    try:
+        jvm = gateway.jvm
+        stream = jvm.java.io.PrintStream(str(report))
+        maven, nothing = jvm.org.apache.spark.util.MavenUtils, jvm.scala.Option.apply(None)
+        settings = maven.buildIvySettings(nothing, jvm.scala.Option.apply(str(folder)), False, stream)
+        # A default argument of Scala is a method of that name.
+        none_excluded = getattr(maven, "resolveMavenCoordinates$default$5")()
+        try:
+            found = maven.resolveMavenCoordinates(
+                ",".join(wanted.coordinates), settings, nothing, wanted.transitive, none_excluded, False, stream
+            )
+        except Exception as error:
+            raise RuntimeError(
+                f"{', '.join(wanted.coordinates)} cannot be fetched; Ivy's report is in {report}"
+            ) from error
+        return str(found.mkString("\n")).splitlines()
+    finally:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)

@@ -1,0 +1,59 @@
+"""Does KAFKA.md tell the truth? Its program runs, and its commands name parameters that the job has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from pyspark.sql import SparkSession
+
+import txlog
+from pyspark_txlog import committed_source_offsets
+from pyspark_txlog.jobs import ingest_kafka
+from tests import jars
+from tests.kafka.broker import KafkaClient
+from tests.kafka.records import Expected
+
+PAGE = (Path(__file__).parents[2] / "KAFKA.md").read_text(encoding="utf-8")
+
+
+def test_parameters_are_the_job_s() -> None:
+    app = typer.Typer()
+    app.command()(ingest_kafka.main)
+    known = {
+        flag
+        for parameter in typer.main.get_command(app).params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
+    shown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - {"--help", "--packages"}
+    assert shown
+    assert shown <= known
+
+
+def test_versions_are_those_that_are_tested() -> None:
+    assert set(re.findall(r"spark-sql-kafka-0-10_2\.13:([\d.]+)", PAGE)) == {jars.CONNECTOR}
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_the_program_runs(
+    kafka: KafkaClient, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    kafka.create_topic("orders", 2)
+    expected = Expected("orders", 2)
+    expected.fill(kafka, 20)
+    with txlog.open("my-log") as store:
+        store.create_topic("orders", partitions=2)
+    place = {"broker:9092": kafka.bootstrap, '"my-': f'"{tmp_path}/my-'}
+    for shown, here in place.items():
+        assert shown in program
+        program = program.replace(shown, here)
+    # The session of these tests has the connector already.
+    exec(re.sub(r"session\(config=.*\)\n", "session()\n", program), {})
+    expected.check(str(tmp_path / "my-log"))
+    (offsets,) = committed_source_offsets(str(tmp_path / "my-log"), "orders-ingest").values()
+    assert '"orders"' in offsets.json

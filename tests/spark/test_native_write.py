@@ -1,0 +1,260 @@
+"""Rows that Spark's own Parquet writer, or the driver, put beside the log: the same rows back, in files that check out."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pyspark_txlog import TxLog
+from pyspark_txlog.native_write import Road
+from tests.spark.conftest import ORDERS, Log, rows
+from txlog.errors import (
+    InvalidRequestError,
+    SchemaMismatchError,
+    UnknownTopicOrPartitionError,
+)
+from txlog.maintenance.fsck import check_store
+
+pytestmark = pytest.mark.spark
+ROADS: tuple[Road, ...] = ("driver", "executors")
+UTC = datetime.UTC
+NESTED = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("when", pa.timestamp("us", "UTC"))])
+EVERY_TYPE = pa.schema(
+    [
+        pa.field("row", pa.int32(), nullable=False),
+        pa.field("a_bool", pa.bool_()),
+        pa.field("a_byte", pa.int8()),
+        pa.field("a_short", pa.int16()),
+        pa.field("a_long", pa.int64()),
+        pa.field("a_float", pa.float32()),
+        pa.field("a_double", pa.float64()),
+        pa.field("a_string", pa.string()),
+        pa.field("some_bytes", pa.binary()),
+        pa.field("a_date", pa.date32()),
+        pa.field("an_instant", pa.timestamp("us", "UTC")),
+        pa.field("a_wall_clock", pa.timestamp("us")),
+        pa.field("a_decimal", pa.decimal128(38, 9)),
+        pa.field("a_small_decimal", pa.decimal128(9, 2)),
+        pa.field("a_list", pa.list_(pa.field("element", pa.int64()))),
+        pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),
+        pa.field("nested", pa.list_(pa.field("element", NESTED, nullable=False))),
+        pa.field("a_struct", pa.struct([pa.field("key", pa.string()), pa.field("when", pa.timestamp("us", "UTC"))])),
+    ]
+)
+FULL: tuple[Any, ...] = (
+    1,
+    True,
+    -128,
+    32767,
+    -(2**63),
+    1.5,
+    -0.1,
+    "naïve ☃ \U0001f680",
+    b"\x00\xff",
+    datetime.date(1582, 10, 4),
+    datetime.datetime(1582, 10, 4, 5, 0, 0, 123456, tzinfo=UTC),
+    datetime.datetime(1969, 12, 31, 23, 59, 59, 999999),
+    Decimal("12345678901234567890123456789.123456789"),
+    Decimal("-1234567.89"),
+    [1, None, 2**63 - 1],
+    {"a": 1.0, "b": None},
+    [("k", datetime.datetime(2000, 2, 29, tzinfo=UTC)), ("l", None)],
+    ("m", datetime.datetime(2000, 2, 29, tzinfo=UTC)),
+)
+EMPTY = (2, *[None] * (len(FULL) - 1))
+
+
+@pytest.fixture
+def native(spark: SparkSession, log: Log) -> Iterator[TxLog]:
+    """The log through TxLog. Its files are not synced: no test cuts the power."""
+    with TxLog(spark, log.url, {"fsync": False}) as opened:
+        yield opened
+
+
+def shuffled(frame: DataFrame) -> DataFrame:
+    """The columns in another order, as users have them."""
+    return frame.select(*sorted(frame.columns))
+
+
+def assert_sound(log: Log) -> None:
+    """fsck opens every file and finds no damage; orphans of jobs that failed are only noted."""
+    report = check_store(log.store.runtime.store)
+    assert report.is_clean, report.findings
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_every_type_comes_back(spark: SparkSession, log: Log, native: TxLog, road: Road) -> None:
+    log.create("types", EVERY_TYPE)
+    columns = native.table("types").schema
+    frame = shuffled(spark.createDataFrame([FULL, EMPTY], columns))
+    # What a user's session says of Parquet is not for the log's files.
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    try:
+        native.table("types").append(frame, road=road)
+    finally:
+        spark.conf.unset("spark.sql.parquet.outputTimestampType")
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"
+    found = log.read("types").orderBy("row").collect()
+    assert [tuple(row) for row in found] == [
+        tuple(row) for row in spark.createDataFrame([FULL, EMPTY], columns).collect()
+    ]
+    assert_sound(log)
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_keys_go_where_a_producer_sends_them(spark: SparkSession, log: Log, native: TxLog, road: Road) -> None:
+    log.create(partitions=5, key_columns="order_id,carrier")
+    # Narrower than the topic's key: the hash is of the topic's type.
+    frame = spark.range(200).selectExpr(
+        "CAST(id AS INT) AS order_id", "IF(id % 3 = 0, NULL, concat('c', id % 7)) AS carrier", "id * 0.5D AS amount"
+    )
+    native.table("orders").append(frame, road=road)
+    with log.store.producer() as producer:
+        producer.send("orders", frame.toArrow())
+    places = (
+        log.read(columns="_partition,order_id")
+        .groupBy("order_id")
+        .agg(F.count_distinct("_partition").alias("places"), F.count("*").alias("times"))
+    )
+    assert {(row.places, row.times) for row in places.collect()} == {(1, 2)}
+    assert_sound(log)
+
+
+def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log: Log, native: TxLog) -> None:
+    """A null anywhere below a column that allows none, a partition that is not there, a compacted topic's row without a key."""
+    log.create("types", EVERY_TYPE)
+    base = spark.range(3).selectExpr("CAST(id AS INT) AS row")
+    deep = base.selectExpr(
+        "row", "array(named_struct('key', IF(row = 1, NULL, 'k'), 'when', current_timestamp())) nested"
+    )
+    shallow = base.selectExpr("NULLIF(row, 1) AS row")
+    element = base.selectExpr(
+        "row", "array(IF(row = 1, NULL, named_struct('key', 'k', 'when', current_timestamp()))) nested"
+    )
+    for frame, words in ((deep, "nested"), (shallow, "row"), (element, "nested")):
+        with pytest.raises(SchemaMismatchError, match=f"topic 'types': column '{words}.*null"):
+            native.table("types").append(frame, road="executors")
+    misled = base.selectExpr("row", "row * 5 AS partition")
+    with pytest.raises(
+        UnknownTopicOrPartitionError, match=r"'types' has no such partition .*: it has 2, numbered 0 to 1"
+    ):
+        native.table("types").append(misled, road="executors")
+    log.create("latest", ORDERS, cleanup_policy="compact", key_columns="carrier")
+    keyless = spark.range(3).selectExpr("id AS order_id", "IF(id = 1, NULL, 'c') AS carrier")
+    with pytest.raises(SchemaMismatchError, match=r"compacted: a row has no key \(carrier is null\)"):
+        native.table("latest").append(keyless, road="executors")
+    assert log.ends("types") == log.ends("latest") == [(0, 0), (0, 0)]
+    # Not even begun: the frame itself cannot be of this topic.
+    for wrong in (base.withColumn("strange", F.lit(1)), base.selectExpr("CAST(row AS STRING) AS row")):
+        with pytest.raises(SchemaMismatchError, match="topic 'types'"):
+            native.table("types").append(wrong, road="executors")
+    with pytest.raises(InvalidRequestError, match="road='native': expected one of auto, driver, executors"):
+        native.table("types").append(base, road="native")
+    assert_sound(log)
+
+
+def test_columns_that_a_frame_lacks_are_null_and_a_partition_column_routes(
+    spark: SparkSession, log: Log, native: TxLog
+) -> None:
+    log.create(partitions=3)
+    frame = spark.range(9).selectExpr("id AS order_id", "CAST(id % 3 AS BYTE) AS partition")
+    for road in ROADS:
+        native.table("orders").append(frame, road=road)
+    found = rows(
+        log.read(columns="_partition,order_id,amount,carrier"), ["_partition", "order_id", "amount", "carrier"]
+    )
+    assert found == sorted((number % 3, number, None, None) for number in [*range(9)] * 2)
+    assert_sound(log)
+
+
+def test_a_column_that_was_added_meanwhile(spark: SparkSession, log: Log, native: TxLog) -> None:
+    """Files of both schemas lie in one log, and one of a constant column keeps its id."""
+    log.create()
+    table = native.table("orders")
+    table.append(spark.range(2).selectExpr("id AS order_id"), road="executors")
+    log.store.alter_topic("orders", add_columns=pa.schema([pa.field("paid", pa.bool_())]))
+    table.append(spark.range(2, 4).selectExpr("id AS order_id", "true AS paid", "'c' AS carrier"), road="executors")
+    columns = ["order_id", "amount", "carrier", "paid"]
+    assert rows(log.read(), columns) == [
+        (0, None, None, None),
+        (1, None, None, None),
+        (2, None, "c", True),
+        (3, None, "c", True),
+    ]
+    assert_sound(log)
+
+
+def test_the_small_go_through_the_driver_and_nobody_need_say_so(spark: SparkSession, log: Log, native: TxLog) -> None:
+    log.create()
+    table = native.table("orders")
+    table.append(log.frame(0, 100), small_rows=100)
+    assert not (Path(log.url) / "orders" / "staged").exists()
+    assert len(log.files()) == 1
+    table.append(log.frame(100, 101), small_rows=100)
+    assert list((Path(log.url) / "orders" / "staged").glob("*/_partition=*/*.parquet"))
+    table.append(log.frame(0, 0))
+    assert log.ids() == list(range(201))
+    assert_sound(log)
+
+
+def test_a_flipped_bit_in_sparks_own_file_is_seen(spark: SparkSession, log: Log, native: TxLog) -> None:
+    log.create(partitions=1)
+    native.table("orders").append(log.frame(0, 1000, tasks=1), road="executors")
+    (file,) = (Path(log.url) / "orders" / "staged").glob("*/_partition=0/*.parquet")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 1
+    file.write_bytes(data)
+    report = check_store(log.store.runtime.store)
+    assert [found.kind for found in report.findings if "staged" in found.path and found.kind != "note"] == ["damaged"]
+    with pytest.raises(Exception, match=r"staged/.*\.parquet"):
+        log.ids()
+
+
+def test_tasks_that_fail_are_run_again_and_leave_one_file_each(
+    spark: SparkSession, log: Log, native: TxLog, tmp_path: Path
+) -> None:
+    log.create()
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def fail_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        for batch in batches:
+            yield batch
+        # After its rows are in the attempt's file.
+        if task.attemptNumber() < 2 and batch.num_rows:
+            (marks / f"{task.partitionId()}-{task.attemptNumber()}").touch()
+            raise RuntimeError("this attempt dies")
+
+    frame = log.frame(0, 1000, tasks=4)
+    native.table("orders").append(frame.mapInArrow(fail_first, frame.schema), road="executors")
+    assert len(list(marks.iterdir())) == 8
+    assert log.ids() == list(range(1000))
+    assert_sound(log)
+
+
+def test_a_job_that_fails_publishes_nothing_and_its_folder_is_nobodys(
+    spark: SparkSession, log: Log, native: TxLog
+) -> None:
+    log.create()
+    table = native.table("orders")
+    dies = log.frame(0, 100, tasks=4).withColumn(
+        "amount", F.when(F.col("order_id") == 77, F.raise_error(F.lit("the job dies"))).otherwise(F.col("amount"))
+    )
+    with pytest.raises(Exception, match="the job dies"):
+        table.append(dies, transactional_id="nightly", version=1, road="executors")
+    assert log.ends() == [(0, 0), (0, 0)]
+    result = table.append(log.frame(0, 100), transactional_id="nightly", version=1, road="executors")
+    assert not result.skipped
+    assert log.ids() == list(range(100))
+    assert_sound(log)

@@ -1,0 +1,378 @@
+"""Several DataFrames, several topics and offsets in one transaction: all or nothing, wherever its program ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pyspark_txlog import TxLog
+from pyspark_txlog.native_write import Road
+from tests.spark.conftest import Console, Log
+from txlog.client.offsets import committed_offsets
+from txlog.client.reading import read_session
+from txlog.core.names import TopicPartition
+from txlog.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    InvalidRequestError,
+    ProducerFencedError,
+    SchemaMismatchError,
+    TxnVersionScopeError,
+)
+from txlog.storage.open import open_object_store
+from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
+from txlog.testing.invariants import check_store
+
+pytestmark = pytest.mark.spark
+TOPICS = ("orders", "items", "audit")
+CLICKS = TopicPartition("clicks", 0)
+GROUP = "nightly"
+
+
+@pytest.fixture
+def three(spark: SparkSession, log: Log) -> Iterator[TxLog]:
+    """Three topics, and the log through TxLog."""
+    for topic in TOPICS:
+        log.create(topic)
+    with TxLog(spark, log.url, {"fsync": False}) as opened:
+        yield opened
+
+
+def write_three(opened: TxLog, log: Log, *, version: int | None = None, count: int = 6, **more: Any) -> Any:
+    """One transaction over three topics with offsets under a condition, as a job would write it."""
+    with opened.transaction("nightly", version, **more) as txn:
+        txn.write(log.frame(0, count), "orders", key="order_id")
+        txn.write(log.frame(0, count), "items", road="executors" if count > 6 else "auto")
+        txn.write(log.frame(0, count), "audit")
+        txn.send_offsets({CLICKS: 17}, GROUP, expected={CLICKS: None})
+    return txn
+
+
+def committed(log: Log) -> int | None:
+    found = committed_offsets(read_session(log.store.runtime), GROUP, [CLICKS])[CLICKS]
+    return None if found is None else found.offset
+
+
+def assert_whole(log: Log, opened: TxLog, count: int) -> None:
+    """`count` orders are in each topic, once, in a snapshot and in plain reads; the offsets are if they are."""
+    cut = opened.snapshot(*TOPICS)
+    for topic in TOPICS:
+        ids = sorted(row.order_id for row in cut.to_df(topic, ["order_id"]).collect())
+        assert ids == log.ids(topic) == list(range(count))
+    assert committed(log) == (17 if count else None)
+
+
+def test_all_of_it_or_nothing(log: Log, three: TxLog) -> None:
+    class OutOfLuckError(Exception):
+        pass
+
+    def fails() -> None:
+        with three.transaction("nightly") as txn:
+            txn.write(log.frame(0, 6), "orders")
+            txn.write(log.frame(0, 6), "items", road="executors")
+            txn.send_offsets({CLICKS: 17}, GROUP)
+            raise OutOfLuckError
+
+    with pytest.raises(OutOfLuckError):
+        fails()
+    assert_whole(log, three, 0)
+    txn = write_three(three, log, count=12)
+    assert not txn.repeated
+    assert not txn.result.skipped
+    assert_whole(log, three, 12)
+    check_store(open_object_store(log.url))
+
+
+def test_a_repeated_version_computes_nothing(log: Log, three: TxLog, console: Console, capfd: Any) -> None:
+    assert not write_three(three, log, version=7).repeated
+    computed = log.spark.sparkContext.accumulator(0)
+
+    def count(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            computed.add(batch.num_rows)
+            yield batch
+
+    frame = log.frame(0, 6)
+    counting = frame.mapInArrow(count, frame.schema)
+    for version in (7, 3):
+        with three.transaction("nightly", version) as txn:
+            assert txn.repeated
+            for road in ("auto", "driver", "executors"):
+                txn.write(counting, "orders", road=road)
+            # Its condition does not hold any more, and nobody asks it.
+            txn.send_offsets({CLICKS: 17}, GROUP, expected={CLICKS: None})
+        assert txn.result is not None
+        assert txn.result.skipped
+    assert computed.value == 0
+    assert "version 3 is not above 7" in capfd.readouterr().err
+    assert_whole(log, three, 6)
+    # A mistake is one the second time, too.
+    with pytest.raises(SchemaMismatchError), three.transaction("nightly", 7) as txn:
+        txn.write(frame.withColumn("strange", F.lit(1)), "orders")
+    three.table("orders").append(log.frame(6, 1), transactional_id="nightly", version=8)
+    assert log.ids() == list(range(7))
+
+
+def test_versions_of_another_scope_are_refused_before_anything_runs(log: Log, three: TxLog) -> None:
+    write_three(three, log, version=7)
+    with pytest.raises(TxnVersionScopeError, match=r"'nightly' holds txn.version 7 of scope ''"):
+        three.table("orders").append(log.frame(6, 1), transactional_id="nightly", version=8, scope="a query")
+    with pytest.raises(InvalidRequestError, match="name one"):
+        three.table("orders").append(log.frame(6, 1), version=8)
+    with pytest.raises(InvalidRequestError, match="without a version"):
+        three.table("orders").append(log.frame(6, 1), transactional_id="nightly", scope="a query")
+    assert_whole(log, three, 6)
+
+
+def test_two_jobs_that_took_one_range(spark: SparkSession, log: Log, three: TxLog) -> None:
+    """Ids of their own, one range: the offsets' condition lets one of them in, and all the other wrote stays unseen."""
+    write_three(three, log)
+    with pytest.raises(CommitFailedError), three.transaction("other") as txn:  # noqa: PT012
+        txn.write(log.frame(0, 6), "orders")
+        txn.send_offsets('{"clicks": {"0": 17}}', GROUP, expected={CLICKS: None})
+    assert_whole(log, three, 6)
+    with three.transaction("other") as txn:
+        txn.write(log.frame(6, 1), "orders")
+        txn.send_offsets('{"clicks": {"0": 18}}', GROUP, expected='{"clicks": {"0": 17}}')
+    assert committed(log) == 18
+    check_store(open_object_store(log.url))
+
+
+def test_two_runs_of_one_job(spark: SparkSession, log: Log, three: TxLog) -> None:
+    """The later one fences the earlier, also in the midst of its writes; and for good, not in turns."""
+    with TxLog(spark, log.url, {"fsync": False}) as later:
+        with pytest.raises(ProducerFencedError, match="'nightly'"), three.transaction("nightly") as txn:  # noqa: PT012
+            txn.write(log.frame(100, 6), "orders", road="executors")
+            write_three(later, log)
+            txn.write(log.frame(100, 6), "items")
+        assert_whole(log, later, 6)
+        with later.transaction("nightly") as txn:
+            txn.write(log.frame(6, 1), "orders")
+        # Begun anew, it is the newest instance.
+        with three.transaction("nightly") as txn:
+            txn.write(log.frame(7, 1), "orders")
+        with pytest.raises(ProducerFencedError), later.transaction("nightly") as txn:
+            txn.write(log.frame(8, 1), "orders")
+    assert log.ids() == list(range(8))
+    check_store(open_object_store(log.url))
+
+
+def test_a_write_that_failed_cannot_be_forgotten(log: Log, three: TxLog) -> None:
+    with pytest.raises(IllegalStateError, match=r"a write of this transaction failed .*SchemaMismatchError"):  # noqa: PT012, SIM117
+        with three.transaction("nightly") as txn:
+            txn.write(log.frame(0, 6), "orders")
+            with pytest.raises(SchemaMismatchError):
+                txn.write(log.frame(0, 6).withColumn("strange", F.lit(1)), "items")
+    assert_whole(log, three, 0)
+    with pytest.raises(IllegalStateError, match="after the end"):
+        txn.write(log.frame(0, 6), "orders")
+    with three.transaction("nightly"), pytest.raises(IllegalStateError, match="open already"):
+        three.table("orders").append(log.frame(0, 6), transactional_id="nightly")
+
+
+def test_writes_of_several_threads(log: Log, three: TxLog) -> None:
+    failed: list[BaseException] = []
+    with three.transaction() as txn:
+
+        def write(topic: str, road: Road) -> None:
+            try:
+                txn.write(log.frame(0, 20), topic, road=road)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [
+            threading.Thread(target=write, args=(topic, road))
+            for topic, road in zip(TOPICS, ("driver", "executors", "executors"), strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    assert all(log.ids(topic) == list(range(20)) for topic in TOPICS)
+    # A drawn id is forgotten.
+    assert log.transactions() == {}
+
+
+@pytest.mark.slow
+def test_a_driver_that_dies_at_any_write(spark: SparkSession, log: Log, three: TxLog, tmp_path: Path) -> None:
+    """Before and after each write of the transaction, from the init on: the next run with the same version makes it whole,
+    and no reader saw a part in between. (Real kills are in test_transaction_killed.py.)"""
+
+    def run(url: str, *faults: Fault) -> tuple[FailingStore, SimulatedCrash | None]:
+        store = FailingStore(open_object_store(url, {"fsync": False}), *faults)
+        opened = TxLog(spark, url, {"fsync": False}, object_store=store)
+        try:
+            write_three(opened, log, version=1)
+        except SimulatedCrash as crash:
+            return store, crash
+        finally:
+            opened.runtime.close()
+        return store, None
+
+    writes = r"^(put_if_absent|put|write_file) (?!__probe)"
+    store, crash = run(log.url)
+    assert crash is None
+    points = sum(each.startswith(("put", "write_file")) and "__probe" not in each for each in store.operations)
+    assert points >= 12, store.operations
+    outcomes = set()
+    for number in range(1, points + 1):
+        for moment in ("before", "after"):
+            again = Log(str(tmp_path / f"{number}-{moment}"), spark)
+            for topic in TOPICS:
+                again.create(topic)
+            _, crash = run(again.url, Fault(action="crash", moment=moment, match=writes, number=number))
+            with TxLog(spark, again.url, {"fsync": False}) as opened:
+                seen = whole(opened)
+                assert seen in (0, 6), (number, moment, seen)
+                txn = write_three(opened, again, version=1)
+                outcomes.add((crash is not None, seen, txn.repeated))
+                assert whole(opened) == 6, (number, moment)
+            assert [len(ids(again, topic)) for topic in TOPICS] == [6, 6, 6]
+            assert committed(again) == 17
+            check_store(open_object_store(again.url))
+            again.store.close()
+    # It died before the decision, after it with nothing seen yet, and with all of it seen.
+    assert outcomes >= {(True, 0, False), (True, 0, True), (True, 6, True)}, outcomes
+
+
+def whole(opened: TxLog) -> int:
+    """Rows of each topic in a snapshot, the same number in all."""
+    cut = opened.snapshot(*TOPICS)
+    counts = {
+        sum(task.rows for task in cut._tasks(opened.runtime.topic(topic), opened.table(topic).schema))
+        for topic in TOPICS
+    }
+    assert len(counts) == 1, counts
+    return counts.pop()
+
+
+def ids(log: Log, topic: str) -> list[int]:
+    return [
+        one
+        for batch in log.store.consumer(topic, auto_offset_reset="earliest").iterate()
+        for one in batch["order_id"].to_pylist()
+    ]
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+class Source:
+    """A folder of files, each a micro-batch of a stream of orders."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.checkpoint = str(folder / "checkpoint")
+        (folder / "in").mkdir(parents=True)
+
+    def add(self, *numbers: int) -> None:
+        name = self.folder / "in" / f"{numbers[0]:05}.json"
+        name.write_text("".join(f'{{"order_id": {number}}}\n' for number in numbers))
+        # Spark takes the oldest first, and two files of one millisecond in any order.
+        os.utime(name, (1_700_000_000 + numbers[0],) * 2)
+
+    def frame(self) -> DataFrame:
+        reader = self.spark.readStream.schema("order_id bigint").option("maxFilesPerTrigger", 1)
+        return reader.json(str(self.folder / "in"))
+
+    def forget_last_commit(self) -> None:
+        """As if the driver had died between the batch's end and Spark's own commit log."""
+        commits = Path(self.checkpoint) / "commits"
+        newest = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+        for name in (str(newest), f".{newest}.crc"):
+            (commits / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def source(spark: SparkSession, tmp_path: Path) -> Source:
+    made = Source(spark, tmp_path / "stream")
+    made.add(0, 1, 2)
+    made.add(3, 4)
+    return made
+
+
+def run_batches(source: Source, write: Callable[[DataFrame, int], None]) -> None:
+    writer = source.frame().writeStream.foreachBatch(write).option("checkpointLocation", source.checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+
+
+def test_foreach_batch_to_three_topics_exactly_once(log: Log, three: TxLog, source: Source) -> None:
+    """A batch that comes again is recognised by its number; a batch that failed midway left nothing."""
+    repeated: list[bool] = []
+    fail_at: list[int] = [1]
+
+    def write(batch: DataFrame, number: int) -> None:
+        with three.transaction("clean", version=number) as txn:
+            repeated.append(txn.repeated)
+            txn.write(batch, "orders")
+            if number in fail_at:
+                raise RuntimeError("the driver's luck is out")
+            txn.write(batch, "items")
+            txn.write(batch, "audit", road="executors")
+
+    with pytest.raises(StreamingQueryException, match="luck is out"):
+        run_batches(source, write)
+    assert all(log.ids(topic) == [0, 1, 2] for topic in TOPICS)
+    fail_at.clear()
+    run_batches(source, write)
+    source.forget_last_commit()
+    source.add(5)
+    run_batches(source, write)
+    assert all(log.ids(topic) == list(range(6)) for topic in TOPICS)
+    assert repeated == [False, False, False, True, False]
+    # The scope was the query's id.
+    last = log.store.admin().describe_transaction("clean")
+    assert (last.txn_version, len(last.txn_scope)) == (2, 36)
+    # A lost checkpoint counts from 0 again, under another query's id: refused, not skipped.
+    source.checkpoint += "-2"
+    with pytest.raises(StreamingQueryException, match="lost checkpoint"):
+        run_batches(source, write)
+    assert all(log.ids(topic) == list(range(6)) for topic in TOPICS)
+    check_store(open_object_store(log.url))
+
+
+@pytest.mark.parametrize("road", ["auto", "executors"])
+def test_append_stream(log: Log, three: TxLog, source: Source, road: Road, capfd: Any) -> None:
+    def run(opened: TxLog = three) -> None:
+        query = opened.table("orders").append_stream(
+            source.frame(),
+            transactional_id="clean",
+            checkpoint_location=source.checkpoint,
+            road=road,
+            trigger={"availableNow": True},
+        )
+        assert query.awaitTermination(120)
+
+    run()
+    source.forget_last_commit()
+    source.add(5)
+    run()
+    assert "version 1 is not above 1" in capfd.readouterr().err
+    assert log.ids() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(InvalidRequestError, match="streaming DataFrame"):
+        three.table("orders").append_stream(log.frame(0, 1), transactional_id="x", checkpoint_location="y")
+
+
+def test_two_runs_of_one_stream_fence_each_other(spark: SparkSession, log: Log, three: TxLog, source: Source) -> None:
+    source.add(5)
+    query = three.table("orders").append_stream(
+        source.frame(), transactional_id="clean", checkpoint_location=source.checkpoint
+    )
+    query.processAllAvailable()
+    with TxLog(spark, log.url, {"fsync": False}) as later:
+        later.take_over("clean")
+        source.add(6)
+        with pytest.raises(StreamingQueryException, match=r"a newer instance of this transactional.id took over"):
+            query.processAllAvailable()
+    assert log.ids() == [0, 1, 2, 3, 4, 5]

@@ -1,0 +1,66 @@
+"""How is one cut over partitions and topics taken, in which every transaction is whole?
+
+First the whole table of transactions, then the ends of the logs: so whatever the table shows complete has all its
+markers below the ends, and whatever began later is known by its epoch or its producer id (PROTOCOL.md, "Reading").
+Nothing is written and nobody is waited for: a hanging transaction hides itself alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txlog.core import names
+from txlog.core.append_rules import marker_is_there
+from txlog.core.effects import Gather, Now, Program
+from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.core.records import TransactionMetadata
+from txlog.core.snapshots import SnapshotCut
+from txlog.core.transactions import PREPARED
+from txlog.protocol.context import Context, Views
+from txlog.protocol.load import gather_fresh_views
+from txlog.protocol.transactions import partitions_of
+
+
+def take_snapshot(
+    ctx: Context, views: Views, partitions: Iterable[TopicPartition]
+) -> Program[tuple[Views, SnapshotCut]]:
+    """One cut over `partitions`. Every commit that had returned before this call is in it, each transaction whole or not
+    at all, and of one id's transactions those up to some point.
+
+    Costs one GET a partition of the table and then one a partition, if their views are warm and nothing is new.
+    """
+    wanted = sorted(set(partitions))
+    taken_at_ms = yield Now()
+    table = [
+        TopicPartition(names.TRANSACTION_STATE_TOPIC, n) for n in range(ctx.constants.transaction_state_partitions)
+    ]
+    views = yield from gather_fresh_views(ctx, views, table)
+    table_ends = tuple(views[tp].state.next_offset for tp in table)
+    rows = [row.value for tp in table for row in views[tp].state.transactions.values()]
+    commits = [txn for txn in rows if txn.state == "PREPARE_COMMIT"]
+    found = yield Gather(tuple(partitions_of(ctx, txn) for txn in commits))
+    touched = {
+        txn.producer_id: [tp for tp in tps if tp.topic not in INTERNAL_TOPICS]
+        for txn, tps in zip(commits, found, strict=True)
+        if not set(wanted).isdisjoint(tps)
+    }
+    views = yield from gather_fresh_views(
+        ctx, views, sorted({*wanted, *(tp for tps in touched.values() for tp in tps)})
+    )
+
+    def settled(txn: TransactionMetadata) -> int:
+        if txn.state not in PREPARED:
+            return txn.producer_epoch
+        # Prepared to abort, its rows go; prepared to commit, it is whole only if it is everywhere.
+        whole = txn.state == "PREPARE_COMMIT" and all(
+            marker_is_there(views[tp].state, txn.producer_id, txn.producer_epoch)
+            for tp in touched.get(txn.producer_id, ())
+        )
+        return txn.producer_epoch if whole else txn.producer_epoch - 1
+
+    return views, SnapshotCut(
+        ends={tp: views[tp].state.next_offset for tp in wanted},
+        settled={txn.producer_id: settled(txn) for txn in rows},
+        table_ends=table_ends,
+        taken_at_ms=taken_at_ms,
+    )
