@@ -179,6 +179,19 @@ def offsets_to_send(
     return group_offsets(ranges, opaque, committed, batch=batch, transactional_id=transactional_id)
 
 
+def committed_elsewhere(session: Session, batch: Batch, *, store_id: str, transactional_id: str) -> str | None:
+    """What was committed of topics of the sink's own store, if it is not what the batch plans, in words: asked of a batch that
+    is about to be skipped as one that was committed. Groups that know nothing of a partition are passed over."""
+    for text in batch.ends.values():
+        if (end := _of_store(text, store_id)) is None or not end.ends:
+            continue
+        group = end.group_id or transactional_id
+        for tp, found in committed_offsets(session, group, sorted(end.ends)).items():
+            if found is not None and found.offset != end.ends[tp]:
+                return f"group {group!r} has committed {tp} up to offset {found.offset}, and it is planned up to {end.ends[tp]} now"
+    return None
+
+
 def committed_source_offsets(
     path: str, transactional_id: str, storage_options: Mapping[str, object] | None = None
 ) -> dict[str, SourceOffset]:

@@ -32,7 +32,14 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.source_offsets import Batch, SourceOffset, committed_source_offsets, offsets_to_send, same_json
+from pyspark_txlog.source_offsets import (
+    Batch,
+    SourceOffset,
+    committed_elsewhere,
+    committed_source_offsets,
+    offsets_to_send,
+    same_json,
+)
 from pyspark_txlog.stream_write_options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.writer import open_store, producer_config, write_parts
 from txlog.client.groups import GroupOffsets
@@ -233,13 +240,23 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         known: Mapping[str, SourceOffset] = {}
         with suppress(GroupIdNotFoundError):
             known = committed_source_offsets(store.path, current.transactional_id, store.storage)
-        # Of topics of the same store nothing is compared here: the next batch's condition finds them elsewhere.
         for source, committed in known.items():
             is_this = (committed.query_id, committed.batch_id) == (begun.query_id, batch_id)
             if is_this and source in ends and not same_json(ends[source], committed.json):
                 raise _older_checkpoint(
                     f"{who}: committed up to {committed.json} of source {source}, and planned up to {ends[source]} now"
                 )
+        # The next batch's condition would find this, too: but only once a partition has rows again, and perhaps it never has.
+        batch = Batch(query_id=begun.query_id, batch_id=batch_id, ends=ends, previous_ends={})
+        with closing(open_store(self._options.write)) as runtime:
+            elsewhere = committed_elsewhere(
+                self._resume(runtime, begun, attempted=False).session,
+                batch,
+                store_id=runtime.require_store().store_id,
+                transactional_id=current.transactional_id,
+            )
+        if elsewhere is not None:
+            raise _older_checkpoint(f"{who}: {elsewhere}")
 
     def _resume(self, runtime: Runtime, begun: StreamFiles, *, attempted: bool) -> StagedTransaction:
         config = producer_config(self._options.write)

@@ -195,6 +195,17 @@ def committed(store: Store, group: str) -> dict[tuple[str, int], int | None]:
     return {(each.topic, each.partition): each.committed for each in store.admin().describe_group(group).offsets}
 
 
+@pytest.mark.parametrize("target", [["--to-earliest"], ["--to-offset", "0"]])
+def test_a_reset_passes_over_what_stands_for_another_systems_offset(
+    cli: Cli, store: Store, group: str, target: list[str]
+) -> None:
+    with store.producer(transactional_id="sink") as producer, producer.transaction():
+        producer.send_offsets_to_transaction({("__source.0", 0): 9}, group)
+    plan = cli("consumer-groups", "reset-offsets", group, *target)
+    assert [line.split()[:4] for line in plan.lines if "__source" in line] == []
+    assert plan.lines[1].split()[:4] == ["orders", "0", "4", "0"]
+
+
 @pytest.mark.parametrize(
     ("target", "after", "asked"),
     [

@@ -266,6 +266,14 @@ def test_offsets_of_a_group_are_reset(world, store):
     assert admin.describe_group("new").offsets[0].partition == 1
 
 
+def test_a_reset_passes_over_what_stands_for_another_systems_offset(store):
+    with store.producer(transactional_id="sink") as producer, producer.transaction():
+        producer.send_offsets_to_transaction({ORDERS_0: 4, ("__source.0", 0): 9}, "sink")
+    admin = store.admin()
+    assert [each.topic for each in admin.describe_group("sink").offsets] == ["__source.0", "orders"]
+    assert admin.plan_reset("sink", spec="earliest") == (OffsetReset(topic="orders", partition=0, before=4, after=0),)
+
+
 def test_resets_that_cannot_be(store):
     admin = store.admin()
     with pytest.raises(GroupIdNotFoundError, match="no consumer group 'g' in this store"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -24,8 +25,10 @@ def main() -> int:
     for name in chosen.sink or ["txlog"]:
         strikes = strikes_of(SINKS[name](), chosen.victim or ("driver", "worker", "executor"))
         strikes = [strike for strike in strikes if chosen.point is None or chosen.point in strike.point.name]
-        with tempfile.TemporaryDirectory(prefix=f"txlog-kill-{name}-") as folder:
-            report = kill_stream(name, strikes * chosen.rounds, Path(folder), speculation=True)
+        # Kept if something raises: the console and all that lies there say why.
+        folder = tempfile.mkdtemp(prefix=f"txlog-kill-{name}-")
+        report = kill_stream(name, strikes * chosen.rounds, Path(folder), speculation=True)
+        shutil.rmtree(folder, ignore_errors=True)
         print(report.table(), end="\n\n", flush=True)
         # Others are shown beside txlog, not judged.
         wrong += name == "txlog" and bool(report.lost or report.doubled or report.missed)

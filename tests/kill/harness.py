@@ -28,9 +28,10 @@ from tests.kill.points import COMMON, Strike, Victim
 from tests.kill.sinks import SINKS, Sink
 
 ROWS = 100
-LIFE_S = 600
+LIFE_S = 900
 LOCAL, CLUSTER = "local[2,4]", "local-cluster[2,1,1024]"
 """In a local session a task may fail three times, too; the cluster has two executors of one core, each a JVM."""
+_STRIKES_A_LIFE = 8
 _BATCHES_A_STRIKE = 3
 _SPARE_BATCHES = 6
 
@@ -93,12 +94,14 @@ def kill_stream(name: str, strikes: Sequence[Strike], folder: Path, *, speculati
     if speculation:
         with spark_cluster(folder / "cluster") as master:
             run.live([], master, files=_SPARE_BATCHES, speculation=True)
-    # Those that the driver survives need no new JVM.
-    survived = [strike for strike in strikes if strike.victim != "driver"]
-    if survived:
-        has_executors = any(strike.victim == "executor" for strike in survived)
-        files = _BATCHES_A_STRIKE * len(survived) + _SPARE_BATCHES
-        run.live(survived, CLUSTER if has_executors else LOCAL, files=files)
+    # Those that the driver survives need no new JVM; executors of their own are the dearer ones, so they come together.
+    survived = sorted(
+        (strike for strike in strikes if strike.victim != "driver"), key=lambda strike: strike.victim != "executor"
+    )
+    for start in range(0, len(survived), _STRIKES_A_LIFE):
+        some = survived[start : start + _STRIKES_A_LIFE]
+        has_executors = any(strike.victim == "executor" for strike in some)
+        run.live(some, CLUSTER if has_executors else LOCAL, files=_BATCHES_A_STRIKE * len(some) + _SPARE_BATCHES)
     for strike in strikes:
         if strike.victim == "driver":
             run.live([strike], LOCAL, files=_BATCHES_A_STRIKE)

@@ -366,6 +366,20 @@ def test_a_replayed_batch_is_recognised_before_any_condition_is_looked_at(
     assert committed(log, "cleaner") != before
 
 
+def test_a_last_batch_of_a_topic_that_is_planned_anew_is_refused(log: Log, checkpoint: Path) -> None:
+    fill(log)
+    frame = orders(log, startingOffsets="earliest")
+    run(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
+    forget_last_commit(checkpoint)
+    for name in ("0", ".0.crc"):
+        (checkpoint / "offsets" / name).unlink()
+    log.write(log.frame(100, 50))
+    said = failure(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
+    assert "micro-batch 0: group 'cleaner' has committed orders-" in said
+    assert "The checkpoint is older than the log" in said
+    assert log.ids("clean") == list(range(100))
+
+
 def test_without_source_offsets_the_checkpoint_is_left_alone(log: Log, files: Files, checkpoint: Path) -> None:
     expected = files.add()
     run(log, files.stream(), checkpoint, transactional_id="cleaner", commitSourceOffsets="false")

@@ -11,7 +11,7 @@ from txlog.cli.documents import GroupDeletionDocument, ResetDocument, ResetOffse
 from txlog.cli.offsets import parse_partitions, parse_spec
 from txlog.cli.options import Session, command, group, one_of
 from txlog.cli.output import Output, Row
-from txlog.core.names import TopicPartition
+from txlog.core.names import TopicPartition, is_reserved
 from txlog.core.words import count_text, time_text
 from txlog.errors import InvalidRequestError
 
@@ -212,7 +212,8 @@ def _plan_to_offset(
     if offset < 0:
         raise InvalidRequestError(f"--to-offset {offset}: expected an offset, at least 0")
     if partitions is None:
-        partitions = [TopicPartition(each.topic, each.partition) for each in admin.describe_group(name).offsets]
+        found = admin.describe_group(name).offsets
+        partitions = [TopicPartition(each.topic, each.partition) for each in found if not is_reserved(each.topic)]
     spec = OffsetSpec(kind="offsets", option="--to-offset", offsets=dict.fromkeys(partitions, offset))
     return admin.plan_reset(name, partitions, spec)
 

@@ -21,7 +21,7 @@ from txlog.client.session import Session
 from txlog.client.topics import Topics
 from txlog.config import Layer
 from txlog.core.effects import Program
-from txlog.core.names import TopicPartition
+from txlog.core.names import TopicPartition, is_reserved
 from txlog.core.records import GroupValue, OffsetValue, TransactionMetadata, TransactionRow
 from txlog.core.transactions import PREPARED, is_timed_out, may_expire
 from txlog.errors import GroupIdNotFoundError, InvalidRequestError, TransactionalIdNotFoundError
@@ -354,7 +354,8 @@ class Admin:
     ) -> tuple[OffsetReset, ...]:
         """What resetting a group's offsets would change: to "earliest", "latest", a time (ms) or an OffsetSpec, or by
         `shift_by` offsets, always within the log: what it does not hold is moved to its nearer end, and the answer says
-        so. `partitions` None: those that the group has offsets for.
+        so. `partitions` None: those that the group has offsets for, but for what stands for another system's
+        (PROTOCOL.md, "Streams").
 
         Raises GroupIdNotFoundError (no partitions named, and no such group), UnknownTopicOrPartitionError,
         InvalidRequestError.
@@ -367,7 +368,11 @@ class Admin:
             if partitions is None:
                 raise
             committed = {}
-        wanted = sorted(committed) if partitions is None else [topic_partition(tp) for tp in partitions]
+        wanted = (
+            sorted(tp for tp in committed if not is_reserved(tp.topic))
+            if partitions is None
+            else [topic_partition(tp) for tp in partitions]
+        )
         lookup.check_exist(self._session, wanted)
         if shift_by is None:
             assert spec is not None

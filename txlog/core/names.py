@@ -61,13 +61,18 @@ def is_topic_name(name: str) -> bool:
     return bool(_TOPIC.match(name)) and name not in {".", ".."}
 
 
+def is_reserved(name: str) -> bool:
+    """Whether `name` is one that txlog keeps for itself: an internal topic, or what stands in the place of one."""
+    return name.startswith("__")
+
+
 def check_topic_name(name: str) -> str:
     """`name`, if a user may give it to a topic; raises InvalidTopicError that says what is wrong."""
     if not isinstance(name, str) or not is_topic_name(name):
         raise InvalidTopicError(
             f"topic name {name!r} is not valid: 1 to {MAX_TOPIC_NAME_LENGTH} of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..'"
         )
-    if name.startswith("__"):
+    if is_reserved(name):
         raise InvalidTopicError(f"topic name {name!r} is reserved: names that begin with '__' belong to txlog itself")
     if name == STORE_DESCRIPTOR:  # its folder would take the descriptor's name (PROTOCOL.md, W41)
         raise InvalidTopicError(f"topic name {name!r} is reserved: it is the name of the store's descriptor")
