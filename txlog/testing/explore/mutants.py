@@ -479,11 +479,12 @@ def _may_expire_with_versions(txn: Any, now_ms: int, expiration_ms: int) -> bool
 
 
 def _hidden_by_own_epoch(cut: Any, batch: Any) -> bool:
-    return (batch.transactional or batch.kind == "commit") and not cut.shows(batch.producer_id, batch.producer_epoch)
+    mine = bool(batch.transactional or batch.kind == "commit")
+    return mine and not bool(cut.shows(batch.producer_id, batch.producer_epoch))
 
 
 def _shown_if_unknown(cut: Any, producer_id: int, marker_epoch: int) -> bool:
-    return marker_epoch <= cut.settled.get(producer_id, marker_epoch)
+    return bool(marker_epoch <= cut.settled.get(producer_id, marker_epoch))
 
 
 __all__ = ["MUTANTS", "Mutant"]
