@@ -232,7 +232,7 @@ MUTANTS = {
         HERE + "transactions.judge_end", abort_of_nothing_decides_nothing, fixed(on_transactions.test_m9_abort_after_an_unknown_prepare_commit, "after the abort", False), "4.3"
     ),
     "the state machine does not look at versions": Mutant(
-        "txlog.core.transactions._check_version", nothing, on_transactions.test_m7_two_runs_of_one_query, "4.1"
+        "txlog.core.transactions.judge_version", nothing, on_transactions.test_m7_two_runs_of_one_query, "4.1"
     ),
     "an id with a version expires": Mutant(
         HERE + "transactions.may_expire", lambda txn, now, _: txn.state in transactions.IDLE, on_transactions.test_an_id_with_a_version_stays_until_an_operator_removes_it, "4.1"

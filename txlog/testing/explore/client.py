@@ -36,6 +36,7 @@ from txlog.protocol.context import Context, Views
 from txlog.protocol.load import get_fresh_view, load, refresh
 from txlog.protocol.read import IsolationLevel, ReadPlan, plan_read
 from txlog.protocol.seal import seal
+from txlog.protocol.snapshot import take_snapshot
 
 T = TypeVar("T")
 Word: TypeAlias = tuple[TopicPartition, str]
@@ -47,7 +48,8 @@ class Note:
     """What a client was told."""
 
     kind: str
-    """appended, refused, committed, aborted, failed, skipped, unknown, ready (init returned), read, fetched, broken, done."""
+    """appended, refused, committed, aborted, failed, skipped, unknown, ready (init returned), read, looked
+    (at a snapshot), fetched, broken, done."""
     words: tuple[Word, ...] = ()
     tp: TopicPartition | None = None
     offset: int = -1
@@ -467,6 +469,21 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
             return client.noted("corrupt", text=str(error), stop=True)
         after = replace(client, views={**client.views, tp: view})
         return after.noted("read", tp=tp, offset=before, end=plan.end, rows=rows, text=isolation)
+
+    return call
+
+
+def look(*tps: TopicPartition) -> Call:
+    """A snapshot of these partitions, and the rows that it shows."""
+
+    def call(client: Client) -> Program[Client]:
+        views, cut = yield from take_snapshot(client.ctx, client.views, tps)
+        words: list[Word] = []
+        for tp in tps:
+            view, plan = yield from plan_read(client.ctx, views[tp], 0, None, "read_committed", cut=cut)
+            views = {**views, tp: view}
+            words += [(tp, word) for _, word in (yield from rows_of(plan))]
+        return replace(client, views=views).noted("looked", words=tuple(words))
 
     return call
 

@@ -478,6 +478,15 @@ def _may_expire_with_versions(txn: Any, now_ms: int, expiration_ms: int) -> bool
     return txn.state in transactions.IDLE and txn.updated_at <= now_ms - expiration_ms
 
 
+def _hidden_by_own_epoch(cut: Any, batch: Any) -> bool:
+    mine = bool(batch.transactional or batch.kind == "commit")
+    return mine and not bool(cut.shows(batch.producer_id, batch.producer_epoch))
+
+
+def _shown_if_unknown(cut: Any, producer_id: int, marker_epoch: int) -> bool:
+    return bool(marker_epoch <= cut.settled.get(producer_id, marker_epoch))
+
+
 __all__ = ["MUTANTS", "Mutant"]
 
 MUTANTS: tuple[Mutant, ...] = tuple(
@@ -520,7 +529,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("the time-out revokes a decision", "staged", "4.1", {HERE + "transactions.judge_abort_by_others": _time_out_of_decisions}),
         ("an end does not compare epochs", "fencing", "4.1", {HERE + "transactions.judge_end": _end_by_anybody}),
         ("an abort is answered after an attempted commit", "unsure", "4.3", {HERE + "transactions.judge_end": _abort_of_nothing_decides_nothing}),
-        ("versions are not compared", "version", "4.1", {CORE + "transactions._check_version": _nothing}),
+        ("versions are not compared", "version", "4.1", {CORE + "transactions.judge_version": _nothing}),
         ("a version is checked before init", "version", "4.1", {HERE + "transactions.init_producer": _init_remembering_the_version_before, HERE + "transactions.judge_end": _end_by_the_version_of_init}),
         ("an id with a version expires", "replay", "4.1", {HERE + "transactions.may_expire": _may_expire_with_versions}),
         # Offsets
@@ -536,6 +545,11 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("retention closes a transaction", "retention", "4.4", {CORE + "state._Fold.apply": _closed_by_retention}),
         ("rows of a deleted topic are committed", "deletion", "2.6", {HERE + "transactions.next_marker": _rows_for_the_dead}),
         ("a deleted topic still takes batches", "deletion", "2.6", {HERE + "append.check_batch": _check_of_the_living}),
+        # Snapshots
+        ("a snapshot shows all that is prepared", "snapshot", "4.4", {HERE + "snapshot.marker_is_there": lambda *_: True}),
+        ("a snapshot shows all below the log ends", "snapshot", "4.4", {CORE + "snapshots.SnapshotCut.shows": lambda *_: True}),
+        ("a snapshot takes rows for their marker", "snapshot", "4.4", {CORE + "snapshots.SnapshotCut.hides": _hidden_by_own_epoch}),
+        ("a snapshot shows ids that its table lacks", "snapshot new", "4.4", {CORE + "snapshots.SnapshotCut.shows": _shown_if_unknown}),
         # Sealed and read
         ("the LSO passes an open transaction", "seal txn", "4.4", {CORE + "state.lso_of": _blind_to_open}),
         ("a marker's LSO passes an open transaction", "two aborts", "4.4", {CORE + "append_rules.lso_of": _blind_to_open}),

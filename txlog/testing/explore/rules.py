@@ -30,15 +30,15 @@ from txlog.protocol.context import Context
 from txlog.protocol.load import load
 from txlog.protocol.read import plan_read
 from txlog.testing.explore.alone import run_alone
-from txlog.testing.explore.client import Client, Note, rows_of
+from txlog.testing.explore.client import Client, Note, Word, rows_of
 from txlog.testing.explore.oracle import Truth, read_chain
 from txlog.testing.explore.world import GHOST, START_MS, WRITTEN_AGAIN, World
 
 NAMES = {
     1: "chain", 2: "acknowledged", 3: "once", 4: "decision", 5: "atomic", 6: "stable", 7: "lso", 8: "fencing", 9: "registered",
-    10: "markers", 11: "recovery", 12: "offsets", 13: "clean-up", 14: "stale writers", 15: "liveness", 16: "references",
+    10: "markers", 11: "recovery", 12: "offsets", 13: "clean-up", 14: "stale writers", 15: "liveness", 16: "references", 17: "snapshots",
 }  # fmt: skip
-"""Invariants of PROTOCOL.md that are checked here; 17 is not shipped yet."""
+"""Invariants of PROTOCOL.md that are checked here."""
 
 _EXCLUSIVE_OUTCOMES = {"PREPARE_COMMIT": "commit", "PREPARE_ABORT": "abort"}
 _LEGAL: dict[str, set[str | None]] = {
@@ -87,9 +87,14 @@ class Rules:
             return wrong
         owners: set[tuple[int, int]] = set()
         for client in clients:
+            returned: set[Word] = set()
             for note in client.notes:
                 if (wrong := self._note(store, note)) is not None:
                     return wrong
+                if note.kind == "committed":
+                    returned |= set(note.words)
+                if note.kind == "looked" and not returned <= set(note.words):
+                    return f"17 snapshots: {note.words} are shown, and {sorted(returned)} had been committed before by the same client"
                 if note.kind == "ready":
                     epoch = (note.producer_id, note.producer_epoch)
                     if epoch in owners:
@@ -257,6 +262,8 @@ class Rules:
                     return f"2 acknowledged: {tp}: {word!r} was refused, and it is in the log"
         if note.kind in ("committed", "aborted", "failed", "skipped"):
             return self._outcome(store, note)
+        if note.kind == "looked":
+            return self._looked(store, note)
         if note.kind == "read":
             assert note.tp is not None
             truth = self._truth(store, note.tp)
@@ -267,6 +274,18 @@ class Rules:
                 return f"6 stable: {note.tp}: a reader was given {note.rows} for offsets {note.offset} to {note.end}, and it is {expected}"
             if note.text == "read_uncommitted" and not set(note.rows) <= set(expected):
                 return f"6 stable: {note.tp}: a reader was given {note.rows} for offsets {note.offset} to {note.end}, and the log holds {expected}"
+        return None
+
+    def _looked(self, store: int, note: Note) -> str | None:
+        """Invariant 17. The words of one transaction begin with the same letter; aborted ones are never shown."""
+        truths = {tp: self._truth(store, tp) for tp in self.partitions}
+        for letter in {word[0] for _, word in note.words}:
+            shown = {each for each in note.words if each[1][0] == letter}
+            there = {
+                (tp, word) for tp, truth in truths.items() for word in truth.committed.values() if word[0] == letter
+            }
+            if shown != there:
+                return f"17 snapshots: a transaction is shown as {sorted(shown)}, and it is {sorted(there)}"
         return None
 
     def _outcome(self, store: int, note: Note) -> str | None:

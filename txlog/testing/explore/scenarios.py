@@ -388,6 +388,29 @@ def _reader(size: Size) -> Scene:
     return scene
 
 
+def _snapshot(size: Size) -> Scene:
+    """A staged and an eager commit; somebody looks meanwhile, and who has committed looks afterwards."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x", "y"), partitions=(A, B), budget=Budget(lost=1 if full else 0), recovers=False)
+    staged = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "xa"), calls.stage(B, "xb"))
+    eager = scene.before("y", scene.client("y"), calls.init(), calls.send(A, "ya"), calls.send(B, "yb"))
+    scene.actor("eager", eager, calls.commit(), *((calls.look(A, B),) if full else ()))
+    scene.actor("staged", staged, calls.commit(), *((calls.look(A, B),) if full else ()))
+    scene.actor("looks", scene.client(), calls.look(A, B))
+    return scene
+
+
+def _snapshot_new(size: Size) -> Scene:
+    """Its first transaction, eager, is complete before the logs are read, and the table was read before there was an id."""
+    scene = Scene(
+        transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1 if size == "full" else 0), recovers=False
+    )
+    words = (calls.send(A, "xa"), calls.send(B, "xb"))
+    scene.actor("new", scene.client("x"), calls.init(), *words, calls.commit(), calls.look(A, B))
+    scene.actor("looks", scene.client(), calls.look(A, B))
+    return scene
+
+
 def _two_aborts(size: Size) -> Scene:
     """Two open transactions, aborted one after the other, in segments of their own."""
     full = size == "full"
@@ -568,6 +591,8 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="deleted tail", what="a slot that was deleted is asked for by name", rules=(13, 14), build=_deleted_tail),
         Scenario(name="stale txn", what="a coordinator and an owner slept, and the slots are gone", rules=(10, 14), build=_stale_txn),
         Scenario(name="reader", what="a reader walks while segments are merged, bounded and deleted", rules=(6, 13), build=_reader),
+        Scenario(name="snapshot", what="somebody looks at two partitions while transactions over both are committed", rules=(17,), build=_snapshot),
+        Scenario(name="snapshot new", what="somebody looks while an id is made and commits for the first time", rules=(17,), build=_snapshot_new),
         Scenario(name="retention", what="the log start moves into an open transaction", rules=(2, 5, 7), build=_retention),
         Scenario(name="deletion", what="a topic is deleted under a staged commit and an append", rules=(2, 5), build=_deletion),
         Scenario(name="expiry", what="an id and its producer state expire while the producer sleeps", rules=(8, 9, 11), build=_expiry),
