@@ -146,7 +146,7 @@ def test_a_marker_of_the_other_kind() -> None:
     marker, _ = envelope.decode(data, records.CommitRecord, path)
     assert marker.kind == "commit"
     world.memory.put(path, envelope.encode(replace(kind="abort", first_offset=0, last_stable_offset=2)(marker)))
-    found = of(check_store(world.memory, clock=world.clock), "orders/0/")
+    found = of(check_store(world.memory, clock=world.clock), path)
     assert "COMMIT of producer 0, epoch 1" in found.expected
     assert found.found == "a marker of kind abort"
 

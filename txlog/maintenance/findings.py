@@ -43,6 +43,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     found: str
     advice: str
     """What to do."""
+    count: int = 1
+    """How much speaks of it: something that is missing is named once, with the first of them."""
 
 
 class Findings:
@@ -66,10 +68,12 @@ class Findings:
         self._damaged.add(path)
         self._add(Finding(kind="damaged", path=path, expected=expected, found=found, advice=advice))
 
-    def missing(self, path: str, expected: str, advice: str = RESTORE, found: str = "it is not there") -> None:
+    def missing(
+        self, path: str, expected: str, advice: str = RESTORE, found: str = "it is not there", count: int = 1
+    ) -> None:
         """An object that should be there. One that could not be read is known to be damaged already."""
         if path not in self._damaged:
-            self._add(Finding(kind="missing", path=path, expected=expected, found=found, advice=advice))
+            self._add(Finding(kind="missing", path=path, expected=expected, found=found, advice=advice, count=count))
 
     def note(self, path: str, expected: str, found: str, advice: str = LATER) -> None:
         """What a crash may leave behind."""
@@ -82,8 +86,11 @@ class Findings:
         self._damaged |= other._damaged
 
     def _add(self, finding: Finding) -> None:
-        key = (finding.kind, finding.path, finding.expected)
-        if key in self._found:
+        key = (finding.kind, finding.path, "" if finding.kind == "missing" else finding.expected)
+        known = self._found.get(key)
+        if known is not None:
+            if known.expected != finding.expected:
+                self._found[key] = msgspec.structs.replace(known, count=known.count + finding.count)
             return
         self.counts[finding.kind] += 1
         if self.counts[finding.kind] <= MAX_FINDINGS:
