@@ -41,19 +41,19 @@ def test_damage_has_its_own_status_and_is_explained(hurt: Cli) -> None:
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
-    done = hurt("fsck", status=1)
+    done = hurt("fsck", status=4)
     assert "orders/0/00000000000000000000.batch is damaged" in done.lines
     assert any(line.startswith("found     checksum ") for line in done.lines)
     assert any(line.startswith("to do     restore it") for line in done.lines)
     assert done.err == ""
-    found = hurt("fsck", "--output", "json", status=1).json
+    found = hurt("fsck", "--output", "json", status=4).json
     assert next(each["path"] for each in found["findings"] if each["kind"] == "damaged").startswith("orders/0/")
 
 
 def test_one_topic(hurt: Cli) -> None:
     (hurt.root / "orders/0/00000000000000000000.batch").write_bytes(b"")
     assert hurt("fsck", "events").status == 0
-    assert hurt("fsck", "--topic", "orders", status=1).status == 1
+    assert hurt("fsck", "--topic", "orders", status=4).status == 4
     assert "there is no topic 'order'" in hurt.fails("fsck", "order")
 
 
@@ -63,16 +63,16 @@ def test_only_metadata(hurt: Cli) -> None:
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
     assert hurt("fsck", "--metadata-only").status == 0
-    assert f"{victim.relative_to(hurt.root)} is damaged" in hurt("fsck", status=1).lines
+    assert f"{victim.relative_to(hurt.root)} is damaged" in hurt("fsck", status=4).lines
     victim.write_bytes(data[:-1])
-    assert f"{victim.relative_to(hurt.root)} is damaged" in hurt("fsck", "--metadata-only", status=1).lines
+    assert f"{victim.relative_to(hurt.root)} is damaged" in hurt("fsck", "--metadata-only", status=4).lines
 
 
 def test_a_store_that_cannot_be_opened_any_more(hurt: Cli) -> None:
     (hurt.root / "txlog.json").write_bytes(b"{")
-    assert "txlog.json is damaged" in hurt("fsck", status=1).lines
+    assert "txlog.json is damaged" in hurt("fsck", status=4).lines
     (hurt.root / "txlog.json").unlink()
-    assert "txlog.json is missing" in hurt("fsck", status=1).lines
+    assert "txlog.json is missing" in hurt("fsck", status=4).lines
 
 
 def test_an_empty_location(cli: Cli) -> None:
