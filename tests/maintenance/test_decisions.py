@@ -122,6 +122,12 @@ def test_a_partition_is_deleted_and_written_to_again(pipeline: Pipeline) -> None
     assert missing(report, "orders/0/").count == 3
 
 
+def test_a_group_beyond_the_end_is_explained(pipeline: Pipeline) -> None:
+    pipeline.run(5)
+    found = [each.found for each in pipeline.check().findings if each.kind == "note"]
+    assert found == ["group 'group' goes on at offset 5 of orders-0, whose log ends at 2"]
+
+
 def test_committed_offsets_are_deleted_and_the_pipeline_runs_again(pipeline: Pipeline) -> None:
     for number in range(3):
         pipeline.run(number)

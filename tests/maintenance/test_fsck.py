@@ -151,6 +151,13 @@ def test_a_marker_of_the_other_kind() -> None:
     assert found.found == "a marker of kind abort"
 
 
+def test_the_descriptor_of_another_store() -> None:
+    """Of a younger one, that is: nothing but the moment tells."""
+    later = START_MS + 2 * HOUR_MS
+    assert of(check(rewritten("txlog.json", records.StoreDescriptor, replace(created_at=later))), "txlog.json")
+    assert check(rewritten("txlog.json", records.StoreDescriptor, replace(store_id="f" * 32))).is_clean
+
+
 def test_what_a_decided_transaction_will_append_must_be_there() -> None:
     path = "orders/1/rows/110-0-00000001000000000000000000000049.parquet"
     objects = d.golden()

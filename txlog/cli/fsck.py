@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from txlog.maintenance.fsck import FsckReport, Progress
 
 
+_STOP = (
+    "Stop every writer before anything is repaired: who goes on over a lost record makes another log of it. Then restore the "
+    'objects below; README, "When fsck finds something", says how, and whether rows are lost.'
+)
+
+
 def register(app: typer.Typer, *, panel: str) -> None:
     """Adds the command."""
     command(app, "fsck", panel=panel)(fsck)
@@ -71,6 +77,9 @@ def _show(out: Output, report: FsckReport) -> None:
             ("notes", report.notes),
         ]
     )
+    if not report.is_clean:
+        out.line()
+        out.line(_STOP)
     if report.findings:
         out.heading("Findings")
         out.table(("kind", "object", "found"), [(f.kind, f.path or "/", f.found) for f in report.findings], empty="")
@@ -95,9 +104,9 @@ def _progress() -> Iterator[Progress | None]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("partitions")
+        task = bar.add_task("the store", total=None)
 
         def show(where: str, done: int, total: int) -> None:
-            bar.update(task, description=where, completed=done, total=total)
+            bar.update(task, description=where, completed=done, total=total or None)
 
         yield show

@@ -7,7 +7,7 @@ transaction that is decided and not finished), and what is worth a look.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Literal, TypeAlias, TypeVar
@@ -100,17 +100,26 @@ class Findings:
 class Reader:
     """Reads objects for a check: several at once, a failed request again, and what cannot be read is a finding."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, findings: Findings, pool: ThreadPoolExecutor | None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        findings: Findings,
+        pool: ThreadPoolExecutor | None,
+        on_object: Callable[[], None] | None = None,
+    ) -> None:
         self.store = store
         self.findings = findings
         self.objects = 0
         self.bytes = 0
         self._clock = clock
         self._pool = pool
+        self._on_object = on_object
+        """Called after each object that was checked."""
 
     def with_findings(self, findings: Findings) -> Reader:
         """A reader that reports to `findings`."""
-        return Reader(self.store, self._clock, findings, self._pool)
+        return Reader(self.store, self._clock, findings, self._pool, self._on_object)
 
     def add(self, other: Reader) -> None:
         """Counts what `other` read."""
@@ -156,6 +165,8 @@ class Reader:
         """Another object of that size was checked."""
         self.objects += 1
         self.bytes += size_bytes
+        if self._on_object is not None:
+            self._on_object()
 
     def _fetch(self, path: str) -> bytes | TxlogError | None:
         failure: TxlogError | None = None

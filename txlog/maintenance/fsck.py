@@ -34,7 +34,7 @@ from txlog.core.records import (
 )
 from txlog.core.schema import check_fields
 from txlog.core.state import PartitionState
-from txlog.core.words import duration_text
+from txlog.core.words import count_text, duration_text
 from txlog.errors import NotAStoreError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.maintenance.decisions import (
     PREPARED,
@@ -51,7 +51,7 @@ from txlog.maintenance.partition_check import Checked, PartitionTask, Schemas, c
 from txlog.storage.object_store import ObjectStore
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""(what is looked at now, partitions done, partitions in all)."""
+"""(what is looked at now and objects so far, partitions done, partitions in all)."""
 
 _ROUNDS = 5
 """How often a partition is looked at that seems damaged and changes meanwhile."""
@@ -107,8 +107,9 @@ def check_store(
     clock = clock or SystemClock()
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(threads, "txlog-fsck")) if threads else None
-        reader = Reader(store, clock, Findings(), pool)
-        return _StoreCheck(reader, clock, rows, progress or _silent).run(topics)
+        shown = _Shown(progress) if progress is not None else None
+        reader = Reader(store, clock, Findings(), pool, None if shown is None else shown.count)
+        return _StoreCheck(reader, clock, rows, shown).run(topics)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,14 +134,38 @@ class _Topic:
         return found
 
 
+class _Shown:
+    """Tells how far a check is: a large partition moves too."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._objects = 0
+        self._where = "the root"
+        self._done = self._total = 0
+
+    def turn_to(self, where: str, done: int, total: int) -> None:
+        """The next partition."""
+        self._where, self._done, self._total = where, done, total
+        self._tell()
+
+    def count(self) -> None:
+        """Another object."""
+        self._objects += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        self._progress(f"{self._where}, {count_text(self._objects, 'object')}", self._done, self._total)
+
+
 class _StoreCheck:
-    def __init__(self, reader: Reader, clock: Clock, rows: bool, progress: Progress) -> None:
+    def __init__(self, reader: Reader, clock: Clock, rows: bool, shown: _Shown | None) -> None:
         self.reader = reader
         self.findings = reader.findings
         self.clock = clock
         self.rows = rows
-        self.progress = progress
+        self.shown = shown
         self.constants: StoreConstants | None = None
+        self.created_at = 0
         self.topics: dict[str, _Topic] = {}
         self.expected: dict[TopicPartition, ExpectedMarkers] = {}
         self.prepared_files: dict[TopicPartition, set[str]] = {}
@@ -218,6 +243,7 @@ class _StoreCheck:
                 path, "features that this txlog knows", ", ".join(unknown), "check the store with a newer txlog"
             )
         self.constants = descriptor.constants
+        self.created_at = descriptor.created_at
 
     def _check_root(self, root: Iterable[str]) -> None:
         strange = [
@@ -282,6 +308,12 @@ class _StoreCheck:
             self.findings.damaged(path, "a valid schema", str(error))
             return
         topic.versions[version.number] = version
+        if version.created_at + _SKEW_MS < self.created_at:
+            self.findings.damaged(
+                names.STORE_DESCRIPTOR,
+                f"a store that was made before {path}",
+                f"one made {duration_text(self.created_at - version.created_at)} later: the descriptor of another store",
+            )
 
     def _check_versions(self, topic: _Topic, numbers: Collection[int]) -> None:
         """The chain has no holes, and each version follows from the one before."""
@@ -328,7 +360,7 @@ class _StoreCheck:
         self._check_staged_folder(topic, before, named)
 
     def _check_partition(self, tp: TopicPartition, topic: _Topic, named: set[str]) -> Checked:
-        self.progress(str(tp), self.done, self.total)
+        self._show(tp)
         checked = self._look(
             lambda: PartitionTask(
                 topic_partition=tp,
@@ -395,7 +427,7 @@ class _StoreCheck:
         topic = self.topics[TRANSACTION_STATE_TOPIC]
         for number in topic.folders:
             tp = TopicPartition(TRANSACTION_STATE_TOPIC, number)
-            self.progress(str(tp), self.done, self.total)
+            self._show(tp)
             followed = Decisions(number)
 
             def task(tp: TopicPartition = tp) -> PartitionTask:
@@ -640,6 +672,10 @@ class _StoreCheck:
                     count=len(markers),
                 )
 
+    def _show(self, tp: TopicPartition) -> None:
+        if self.shown is not None:
+            self.shown.turn_to(str(tp), self.done, self.total)
+
     def _report(self, checked: Iterable[str]) -> FsckReport:
         order = ("damaged", "missing", "note")
         counts = self.findings.counts
@@ -668,7 +704,3 @@ def _is_ours(name: str) -> bool:
 def _few(found: Iterable[str]) -> str:
     listed = sorted(found)
     return ", ".join(listed[:3]) + (f" and {len(listed) - 3:,} more" if len(listed) > 3 else "")
-
-
-def _silent(where: str, done: int, total: int) -> None:
-    """Shows nothing."""
