@@ -41,19 +41,19 @@ def test_damage_has_its_own_status_and_is_explained(hurt: Cli) -> None:
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
-    done = hurt("fsck", status=1)
+    done = hurt("fsck", status=4)
     assert "orders/0/00000000000000000000.batch is damaged" in done.lines
     assert any(line.startswith("found     checksum ") for line in done.lines)
     assert any(line.startswith("to do     restore it") for line in done.lines)
     assert done.err == ""
-    found = hurt("fsck", "--output", "json", status=1).json
+    found = hurt("fsck", "--output", "json", status=4).json
     assert next(each["path"] for each in found["findings"] if each["kind"] == "damaged").startswith("orders/0/")
 
 
 def test_one_topic(hurt: Cli) -> None:
     (hurt.root / "orders/0/00000000000000000000.batch").write_bytes(b"")
     assert hurt("fsck", "events").status == 0
-    assert hurt("fsck", "--topic", "orders", status=1).status == 1
+    assert hurt("fsck", "--topic", "orders", status=4).status == 4
     assert "there is no topic 'order'" in hurt.fails("fsck", "order")
 
 
@@ -63,20 +63,48 @@ def test_only_metadata(hurt: Cli) -> None:
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
     assert hurt("fsck", "--metadata-only").status == 0
-    assert f"{victim.relative_to(hurt.root)} is damaged" in hurt("fsck", status=1).lines
+    assert f"{victim.relative_to(hurt.root)} is damaged" in hurt("fsck", status=4).lines
     victim.write_bytes(data[:-1])
-    assert f"{victim.relative_to(hurt.root)} is damaged" in hurt("fsck", "--metadata-only", status=1).lines
+    assert f"{victim.relative_to(hurt.root)} is damaged" in hurt("fsck", "--metadata-only", status=4).lines
 
 
 def test_a_store_that_cannot_be_opened_any_more(hurt: Cli) -> None:
     (hurt.root / "txlog.json").write_bytes(b"{")
-    assert "txlog.json is damaged" in hurt("fsck", status=1).lines
+    assert "txlog.json is damaged" in hurt("fsck", status=4).lines
     (hurt.root / "txlog.json").unlink()
-    assert "txlog.json is missing" in hurt("fsck", status=1).lines
+    assert "txlog.json is missing" in hurt("fsck", status=4).lines
 
 
 def test_an_empty_location(cli: Cli) -> None:
     assert "holds no txlog store" in cli.fails("fsck")
+    assert "holds no txlog store" in cli.fails("fsck", store="/nowhere/at/all")
+
+
+@pytest.mark.parametrize(
+    "entry", ["notes.txt", "pictures/cat.png", "0/topic.json", "photos/0/00000000000000000000.batch"]
+)
+def test_a_folder_that_is_no_store(cli: Cli, tmp_path: Path, entry: str) -> None:
+    """The same status as all other commands."""
+    path = tmp_path / "other" / entry
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"mine")
+    said = cli.fails("fsck", store=str(tmp_path / "other"))
+    assert entry.partition("/")[0] in said
+    assert "it is not a txlog store" in said
+    assert "it is not a txlog store" in cli.fails("topics", "list", store=str(tmp_path / "other"))
+    assert "is a file" in cli.fails("fsck", store=str(path))
+
+
+def test_what_is_missed_many_times_is_named_once(hurt: Cli) -> None:
+    """A partition's folder is gone; a number says how many of its markers are missed."""
+    shutil.rmtree(hurt.root / "orders/0")
+    done = hurt("fsck", status=4)
+    assert any(line.startswith("Stop every writer") for line in done.lines)
+    headings = [line for line in done.lines if line.endswith(" is missing")]
+    assert len(headings) == len(set(headings))
+    found = hurt("fsck", "--output", "json", status=4).json["findings"]
+    missing = [each["path"] for each in found if each["kind"] == "missing"]
+    assert len(missing) == len(set(missing))
 
 
 def test_progress_on_a_terminal(seen: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,4 +118,5 @@ def test_progress_on_a_terminal(seen: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(SystemExit) as ended:
         app(["fsck", "--store", str(seen.root)])
     assert ended.value.code == 0
-    assert "orders-1" in terminal.getvalue()
+    assert "orders-1, " in terminal.getvalue()
+    assert " objects" in terminal.getvalue()

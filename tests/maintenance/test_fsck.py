@@ -146,9 +146,16 @@ def test_a_marker_of_the_other_kind() -> None:
     marker, _ = envelope.decode(data, records.CommitRecord, path)
     assert marker.kind == "commit"
     world.memory.put(path, envelope.encode(replace(kind="abort", first_offset=0, last_stable_offset=2)(marker)))
-    found = of(check_store(world.memory, clock=world.clock), "orders/0/")
+    found = of(check_store(world.memory, clock=world.clock), path)
     assert "COMMIT of producer 0, epoch 1" in found.expected
     assert found.found == "a marker of kind abort"
+
+
+def test_the_descriptor_of_another_store() -> None:
+    """Of a younger one, that is: nothing but the moment tells."""
+    later = START_MS + 2 * HOUR_MS
+    assert of(check(rewritten("txlog.json", records.StoreDescriptor, replace(created_at=later))), "txlog.json")
+    assert check(rewritten("txlog.json", records.StoreDescriptor, replace(store_id="f" * 32))).is_clean
 
 
 def test_what_a_decided_transaction_will_append_must_be_there() -> None:

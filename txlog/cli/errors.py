@@ -25,7 +25,8 @@ from txlog.errors import (
     TxlogError,
 )
 
-_LOOK = 4
+LOOK = 4
+"""Stop and look: something that is stored is damaged, or may be written twice."""
 _REPEAT = 5
 _STATUS: tuple[tuple[type[TxlogError], int], ...] = (
     (InvalidRequestError, 2),
@@ -34,7 +35,7 @@ _STATUS: tuple[tuple[type[TxlogError], int], ...] = (
     (InvalidProducerEpochError, 3),
     # Nobody but a group's member commits under a condition here: another one has the group.
     (CommitFailedError, 3),
-    (CorruptLogError, _LOOK),
+    (CorruptLogError, LOOK),
     (RetriableError, _REPEAT),
     (OutcomeUnknownError, _REPEAT),
     (TxlogError, 1),
@@ -56,7 +57,7 @@ def exit_status(error: TxlogError, *, repeatable: bool = True) -> int:
     A command that is not `repeatable` did what a second run would do again, or may have: that is no case for a retry.
     """
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
-    return status if repeatable or status != _REPEAT else _LOOK
+    return status if repeatable or status != _REPEAT else LOOK
 
 
 def report(error: TxlogError, output: OutputFormat, *, repeatable: bool = True) -> int:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from txlog.cli.errors import LOOK
 from txlog.cli.options import Session, command
 from txlog.cli.output import Output
 from txlog.core.words import bytes_text, count_text
-from txlog.errors import NotAStoreError
 
 if TYPE_CHECKING:
     from txlog.maintenance.fsck import FsckReport, Progress
 
-NOT_CLEAN = 1
-"""The exit status if something is damaged or missing."""
+
+_STOP = (
+    "Stop every writer before anything is repaired: who goes on over a lost record makes another log of it. Then restore the "
+    'objects below; README, "When fsck finds something", says how, and whether rows are lost.'
+)
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
@@ -44,21 +47,19 @@ def fsck(
 ) -> None:
     """Verify every object of the store, and how they hang together. Nothing is changed.
 
-    Exit status 0 if all is whole, 1 if something is damaged or missing. Notes are what a crash may leave behind.
+    Exit status 0 if all is whole, 4 (stop and look) if something is damaged or missing. Notes are what a crash may leave behind.
     """
     # Here and not at the top: it loads pyarrow.
     from txlog.maintenance.fsck import check_store
 
     store = session.object_store()
-    if not store.list(""):
-        raise NotAStoreError(f"{store.url} holds no txlog store: it is empty or missing. Check --store")
     with _progress() as progress:
         report = check_store(
             store, topics=[*(topic or ()), *(topic_option or ())], rows=not metadata_only, progress=progress
         )
     session.out.show(report, lambda out: _show(out, report))
     if not report.is_clean:
-        raise typer.Exit(NOT_CLEAN)
+        raise typer.Exit(LOOK)
 
 
 def _show(out: Output, report: FsckReport) -> None:
@@ -76,13 +77,17 @@ def _show(out: Output, report: FsckReport) -> None:
             ("notes", report.notes),
         ]
     )
+    if not report.is_clean:
+        out.line()
+        out.line(_STOP)
     if report.findings:
         out.heading("Findings")
         out.table(("kind", "object", "found"), [(f.kind, f.path or "/", f.found) for f in report.findings], empty="")
     for finding in report.findings:
         if finding.kind != "note":
             out.heading(f"{finding.path} is {finding.kind}")
-            out.fields([("expected", finding.expected), ("found", finding.found), ("to do", finding.advice)])
+            times = f" (and {finding.count - 1:,} more like this)" if finding.count > 1 else ""
+            out.fields([("expected", finding.expected + times), ("found", finding.found), ("to do", finding.advice)])
     unnamed = report.damaged + report.missing + report.notes - len(report.findings)
     if unnamed:
         out.line(f"... and {count_text(unnamed, 'finding')} more.")
@@ -99,9 +104,9 @@ def _progress() -> Iterator[Progress | None]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("partitions")
+        task = bar.add_task("the store", total=None)
 
         def show(where: str, done: int, total: int) -> None:
-            bar.update(task, description=where, completed=done, total=total)
+            bar.update(task, description=where, completed=done, total=total or None)
 
         yield show

@@ -7,7 +7,7 @@ transaction that is decided and not finished), and what is worth a look.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Literal, TypeAlias, TypeVar
@@ -43,6 +43,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     found: str
     advice: str
     """What to do."""
+    count: int = 1
+    """How much speaks of it: something that is missing is named once, with the first of them."""
 
 
 class Findings:
@@ -66,10 +68,12 @@ class Findings:
         self._damaged.add(path)
         self._add(Finding(kind="damaged", path=path, expected=expected, found=found, advice=advice))
 
-    def missing(self, path: str, expected: str, advice: str = RESTORE, found: str = "it is not there") -> None:
+    def missing(
+        self, path: str, expected: str, advice: str = RESTORE, found: str = "it is not there", count: int = 1
+    ) -> None:
         """An object that should be there. One that could not be read is known to be damaged already."""
         if path not in self._damaged:
-            self._add(Finding(kind="missing", path=path, expected=expected, found=found, advice=advice))
+            self._add(Finding(kind="missing", path=path, expected=expected, found=found, advice=advice, count=count))
 
     def note(self, path: str, expected: str, found: str, advice: str = LATER) -> None:
         """What a crash may leave behind."""
@@ -82,8 +86,11 @@ class Findings:
         self._damaged |= other._damaged
 
     def _add(self, finding: Finding) -> None:
-        key = (finding.kind, finding.path, finding.expected)
-        if key in self._found:
+        key = (finding.kind, finding.path, "" if finding.kind == "missing" else finding.expected)
+        known = self._found.get(key)
+        if known is not None:
+            if known.expected != finding.expected:
+                self._found[key] = msgspec.structs.replace(known, count=known.count + finding.count)
             return
         self.counts[finding.kind] += 1
         if self.counts[finding.kind] <= MAX_FINDINGS:
@@ -93,17 +100,26 @@ class Findings:
 class Reader:
     """Reads objects for a check: several at once, a failed request again, and what cannot be read is a finding."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, findings: Findings, pool: ThreadPoolExecutor | None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        findings: Findings,
+        pool: ThreadPoolExecutor | None,
+        on_object: Callable[[], None] | None = None,
+    ) -> None:
         self.store = store
         self.findings = findings
         self.objects = 0
         self.bytes = 0
         self._clock = clock
         self._pool = pool
+        self._on_object = on_object
+        """Called after each object that was checked."""
 
     def with_findings(self, findings: Findings) -> Reader:
         """A reader that reports to `findings`."""
-        return Reader(self.store, self._clock, findings, self._pool)
+        return Reader(self.store, self._clock, findings, self._pool, self._on_object)
 
     def add(self, other: Reader) -> None:
         """Counts what `other` read."""
@@ -149,6 +165,8 @@ class Reader:
         """Another object of that size was checked."""
         self.objects += 1
         self.bytes += size_bytes
+        if self._on_object is not None:
+            self._on_object()
 
     def _fetch(self, path: str) -> bytes | TxlogError | None:
         failure: TxlogError | None = None

@@ -23,34 +23,44 @@ from txlog.core.partitioning import internal_partition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
     CommitRecord,
+    ProducerStateEntry,
     SchemaField,
-    Snapshot,
     StagedList,
-    StagedObject,
     StagedPart,
     StoreConstants,
     StoreDescriptor,
     TopicMetadata,
     TransactionEntry,
-    TransactionMetadata,
 )
 from txlog.core.schema import check_fields
 from txlog.core.state import PartitionState
-from txlog.core.words import duration_text
-from txlog.errors import SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.core.words import count_text, duration_text
+from txlog.errors import NotAStoreError, SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.maintenance.decisions import (
+    PREPARED,
+    Decisions,
+    ExpectedMarker,
+    ExpectedMarkers,
+    SeenMarker,
+    compare,
+    is_decision,
+)
 from txlog.maintenance.file_check import check_rows_file
 from txlog.maintenance.findings import Finding, Findings, Reader
 from txlog.maintenance.partition_check import Checked, PartitionTask, Schemas, check_partition
 from txlog.storage.object_store import ObjectStore
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""(what is looked at now, partitions done, partitions in all)."""
+"""(what is looked at now and objects so far, partitions done, partitions in all)."""
 
 _ROUNDS = 5
 """How often a partition is looked at that seems damaged and changes meanwhile."""
 _SKEW_MS = 2 * 15 * 60_000
 """Clocks of two writers may be so far apart (PROTOCOL.md, W2)."""
-_PREPARED = ("PREPARE_COMMIT", "PREPARE_ABORT")
+_LOST_MARKER = (
+    'stop every writer before anything else; then bring back what a copy of the store holds (README, "When fsck finds '
+    'something")'
+)
 _OWN_FOLDERS = frozenset({names.PROBE_FOLDER, "__maintenance/"})
 
 
@@ -90,25 +100,16 @@ def check_store(
 
     `topics` limits the check to these, and to the table of transactions, by which they are judged. Without `rows` no
     file of rows is opened, only its length asked for. `threads` fetch metadata objects. Memory is bounded by one partition's
-    state and one segment's records, and by the table of transactions. Raises UnknownTopicOrPartitionError for a topic
-    that is not there, StorageError if the store cannot be listed.
+    state and one segment's records, the table of transactions, and 48 bytes for each marker that it calls for. Raises
+    NotAStoreError if no part of a store is there, UnknownTopicOrPartitionError for a topic that is not there, StorageError
+    if the store cannot be listed.
     """
     clock = clock or SystemClock()
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(threads, "txlog-fsck")) if threads else None
-        reader = Reader(store, clock, Findings(), pool)
-        return _StoreCheck(reader, clock, rows, progress or _silent).run(topics)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Marker:
-    """What a decided transaction must have left in a partition."""
-
-    epoch: int
-    kind: str
-    transactional_id: str
-    prepared_in: str
-    updated_at: int
+        shown = _Shown(progress) if progress is not None else None
+        reader = Reader(store, clock, Findings(), pool, None if shown is None else shown.count)
+        return _StoreCheck(reader, clock, rows, shown).run(topics)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,19 +134,45 @@ class _Topic:
         return found
 
 
+class _Shown:
+    """Tells how far a check is: a large partition moves too."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._objects = 0
+        self._where = "the root"
+        self._done = self._total = 0
+
+    def turn_to(self, where: str, done: int, total: int) -> None:
+        """The next partition."""
+        self._where, self._done, self._total = where, done, total
+        self._tell()
+
+    def count(self) -> None:
+        """Another object."""
+        self._objects += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        self._progress(f"{self._where}, {count_text(self._objects, 'object')}", self._done, self._total)
+
+
 class _StoreCheck:
-    def __init__(self, reader: Reader, clock: Clock, rows: bool, progress: Progress) -> None:
+    def __init__(self, reader: Reader, clock: Clock, rows: bool, shown: _Shown | None) -> None:
         self.reader = reader
         self.findings = reader.findings
         self.clock = clock
         self.rows = rows
-        self.progress = progress
+        self.shown = shown
         self.constants: StoreConstants | None = None
+        self.created_at = 0
         self.topics: dict[str, _Topic] = {}
-        self.markers: dict[TopicPartition, dict[int, _Marker]] = {}
+        self.expected: dict[TopicPartition, ExpectedMarkers] = {}
         self.prepared_files: dict[TopicPartition, set[str]] = {}
         self.table_ends: dict[int, int | None] = {}
         """Log end of each partition of the table; None: not known."""
+        self.table_starts: dict[int, int] = {}
+        """From where on all records of a partition of the table were read; it is not there if some could not be."""
         self.committed: dict[TopicPartition, tuple[int, str]] = {}
         """The highest committed offset of each partition, and the group."""
         self.staged_named: dict[str, set[str]] = {}
@@ -153,6 +180,7 @@ class _StoreCheck:
 
     def run(self, wanted: Collection[str]) -> FsckReport:
         root = self.reader.list("")
+        self._need_store(root)
         self._check_descriptor(root)
         self._check_root(root)
         folders = [name[:-1] for name in root if name.endswith("/") and names.is_topic_name(name[:-1])]
@@ -179,6 +207,26 @@ class _StoreCheck:
 
     # -- the root -----------------------------------------------------------------------------------------------------
 
+    def _need_store(self, root: Collection[str]) -> None:
+        """A folder without a descriptor and without a topic is no damaged store, but none."""
+        others = [name for name in root if name not in _OWN_FOLDERS]
+        if names.STORE_DESCRIPTOR in others or any(self._is_topic(name) for name in others):
+            return
+        if not others:
+            raise NotAStoreError(f"{self.reader.store.url} holds no txlog store: it is empty or missing. Check --store")
+        raise NotAStoreError(
+            f"{self.reader.store.url} holds {_few(others)}, and neither {names.STORE_DESCRIPTOR} nor a topic: it is not a "
+            "txlog store; name the root of a store"
+        )
+
+    def _is_topic(self, entry: str) -> bool:
+        name = entry[:-1]
+        if not entry.endswith("/") or not names.is_topic_name(name) or not _is_ours(name):
+            return False
+        if name in INTERNAL_TOPICS:
+            return True
+        return any(names.parse_topic_metadata_name(each) is not None for each in self.reader.list(entry))
+
     def _check_descriptor(self, root: Collection[str]) -> None:
         path = names.STORE_DESCRIPTOR
         data = self.reader.get(path)
@@ -195,6 +243,7 @@ class _StoreCheck:
                 path, "features that this txlog knows", ", ".join(unknown), "check the store with a newer txlog"
             )
         self.constants = descriptor.constants
+        self.created_at = descriptor.created_at
 
     def _check_root(self, root: Iterable[str]) -> None:
         strange = [
@@ -259,6 +308,12 @@ class _StoreCheck:
             self.findings.damaged(path, "a valid schema", str(error))
             return
         topic.versions[version.number] = version
+        if version.created_at + _SKEW_MS < self.created_at:
+            self.findings.damaged(
+                names.STORE_DESCRIPTOR,
+                f"a store that was made before {path}",
+                f"one made {duration_text(self.created_at - version.created_at)} later: the descriptor of another store",
+            )
 
     def _check_versions(self, topic: _Topic, numbers: Collection[int]) -> None:
         """The chain has no holes, and each version follows from the one before."""
@@ -305,8 +360,7 @@ class _StoreCheck:
         self._check_staged_folder(topic, before, named)
 
     def _check_partition(self, tp: TopicPartition, topic: _Topic, named: set[str]) -> Checked:
-        self.progress(str(tp), self.done, self.total)
-        markers = self.markers.get(tp, {})
+        self._show(tp)
         checked = self._look(
             lambda: PartitionTask(
                 topic_partition=tp,
@@ -314,7 +368,6 @@ class _StoreCheck:
                 last_version=topic.last_version,
                 versions_are_whole=topic.is_whole,
                 rows=self.rows,
-                markers_of=markers.keys(),
                 prepared_files=self.prepared_files.get(tp, ()),
             ),
             named,
@@ -374,12 +427,12 @@ class _StoreCheck:
         topic = self.topics[TRANSACTION_STATE_TOPIC]
         for number in topic.folders:
             tp = TopicPartition(TRANSACTION_STATE_TOPIC, number)
-            self.progress(str(tp), self.done, self.total)
-            followed = _Transactions()
+            self._show(tp)
+            followed = Decisions(number)
 
             def task(tp: TopicPartition = tp) -> PartitionTask:
                 nonlocal followed
-                followed = _Transactions()
+                followed = Decisions(tp.partition)
                 return PartitionTask(
                     topic_partition=tp, on_record=followed.take_record, on_snapshot=followed.take_snapshot
                 )
@@ -387,13 +440,16 @@ class _StoreCheck:
             checked = self._look(task)
             self.table_ends[number] = None if checked.state is None else checked.state.next_offset
             self._check_staged_lists(tp, followed)
-            self._expect_markers(tp, followed)
+            for target, expected in followed.expected():
+                self.expected.setdefault(target, ExpectedMarkers()).take(expected)
+            if checked.is_whole:
+                self.table_starts[number] = checked.boundary
             if checked.state is not None:
                 self._check_ids(tp, checked.state, followed)
             self.done += 1
             self.partitions += 1
 
-    def _check_staged_lists(self, tp: TopicPartition, followed: _Transactions) -> None:
+    def _check_staged_lists(self, tp: TopicPartition, followed: Decisions) -> None:
         """Every `.staged` object; those of decided transactions must be there, and be the very ones."""
         listed = {name for name in self.reader.list(tp.folder) if names.parse_staged_list_name(name)}
         orphans = []
@@ -429,23 +485,7 @@ class _StoreCheck:
                     f"the staged files of transactional.id {prepare.value.transactional_id!r}, which is {prepare.value.state}",
                 )
 
-    def _expect_markers(self, tp: TopicPartition, followed: _Transactions) -> None:
-        for done in followed.completed:
-            value = done.value
-            for target in {*value.partitions, *(part.topic_partition for part in followed.parts_of(value))}:
-                expected = _Marker(
-                    epoch=value.producer_epoch,
-                    kind="commit" if value.state == "PREPARE_COMMIT" else "abort",
-                    transactional_id=value.transactional_id,
-                    prepared_in=tp.folder + names.batch_name(done.offset),
-                    updated_at=value.updated_at,
-                )
-                # A PID has one id, and its epochs rise: only the last transaction's marker is asked for.
-                known = self.markers.setdefault(target, {}).get(value.producer_id)
-                if known is None or known.epoch < expected.epoch:
-                    self.markers[target][value.producer_id] = expected
-
-    def _check_ids(self, tp: TopicPartition, state: PartitionState, followed: _Transactions) -> None:
+    def _check_ids(self, tp: TopicPartition, state: PartitionState, followed: Decisions) -> None:
         now_ms = self.clock.now_ms()
         for transactional_id, row in sorted(state.transactions.items()):
             value = row.value
@@ -456,7 +496,7 @@ class _StoreCheck:
                     self.findings.damaged(
                         path, f"transactional.id {transactional_id!r} in partition {belongs}", f"in {tp.partition}"
                     )
-            if value.state in _PREPARED:
+            if value.state in PREPARED:
                 self.findings.note(
                     path,
                     "transactions that are finished",
@@ -497,8 +537,7 @@ class _StoreCheck:
         if state is None:
             return
         tp = checked.topic_partition
-        for pid, marker in self.markers.get(tp, {}).items():
-            self._judge_marker(tp, state, pid, marker, checked.markers.get(pid))
+        self._judge_markers(checked, state)
         if self.constants is not None:
             for pid, entry in state.producers.items():
                 if 0 <= pid < FIRST_DRAWN_PRODUCER_ID:
@@ -510,32 +549,89 @@ class _StoreCheck:
             self.findings.note(
                 tp.folder,
                 f"a log up to offset {offset}, where group {group!r} goes on",
-                f"it ends at {state.next_offset}",
-                "records were lost, or the offset was set by hand: compare with a copy of the store",
+                f"group {group!r} goes on at offset {offset} of {tp}, whose log ends at {state.next_offset}",
+                "if nobody set the group's offset by hand, records were lost: compare with a copy of the store",
             )
 
-    def _judge_marker(
-        self, tp: TopicPartition, state: PartitionState, pid: int, marker: _Marker, found: tuple[int, str] | None
-    ) -> None:
-        entry = state.producers.get(pid)
-        what = (
-            f"the {marker.kind.upper()} of producer {pid}, epoch {marker.epoch} (transactional.id "
-            f"{marker.transactional_id!r}), which {marker.prepared_in} decided and which is COMPLETE"
+    def _judge_markers(self, checked: Checked, state: PartitionState) -> None:
+        """The markers of a partition against all decisions that name it, and these against the markers."""
+        tp = checked.topic_partition
+        expected = self.expected.get(tp, ExpectedMarkers())
+        found = compare(expected, checked.markers)
+        lost = [number for number in found.missing if not self._may_be_gone(expected[number], checked, state)]
+        if lost:
+            first = expected[lost[0]]
+            before = state.producers.get(first.producer_id)
+            if state.last_timestamp < first.updated_at or (before is None and not state.next_offset):
+                path, gone = tp.folder + names.batch_name(state.next_offset), "records from here on are gone"
+            else:
+                path, gone = tp.folder, f"no record of the log, which ends at offset {state.next_offset}, is it"
+            self.findings.missing(path, self._marker_text(first), _LOST_MARKER, gone, count=len(lost))
+        for wanted, seen in found.other:
+            marker = checked.markers[seen]
+            if marker.kind != expected[wanted].kind:
+                what = f"a marker of kind {marker.kind}"
+            else:
+                what = f"a marker of the decision at offset {marker.coordinator_epoch}"
+            # An index that has it wrong differs from its records too, if these are left.
+            path = tp.folder + (names.batch_name(marker.offset) if marker.coordinator_epoch >= 0 else "")
+            self.findings.damaged(path, self._marker_text(expected[wanted]), what, _LOST_MARKER)
+        for seen in found.uncalled:
+            self._need_decision(tp, checked.markers[seen])
+
+    def _may_be_gone(self, marker: ExpectedMarker, checked: Checked, state: PartitionState) -> bool:
+        """Whether a clean-up may have dropped a marker of which nothing is left."""
+        topic = self.topics.get(checked.topic_partition.topic)
+        newest = None if topic is None else topic.versions.get(topic.last_version)
+        if newest is not None and newest.deleted:
+            return True
+        if not checked.is_whole:
+            # It may lie where records could not be read, which is a finding: only what was appended later can tell.
+            return self._may_be_before(marker, state.producers.get(marker.producer_id), state.last_timestamp)
+        hidden = checked.hidden
+        if hidden is None or hidden.last_timestamp + _SKEW_MS < marker.updated_at:
+            return False
+        producers = {entry.producer_id: entry for entry in hidden.snapshot.producers}
+        return self._may_be_before(marker, producers.get(marker.producer_id), hidden.snapshot.last_timestamp)
+
+    def _may_be_before(self, marker: ExpectedMarker, entry: ProducerStateEntry | None, timestamp: int) -> bool:
+        """Whether a state, whose last record has that timestamp, may have come about with the marker."""
+        if entry is not None:
+            return entry.producer_epoch >= marker.epoch
+        # An idle producer's state ends by a record, no sooner than this.
+        return self.constants is None or (
+            timestamp + _SKEW_MS >= marker.updated_at + self.constants.producer_id_expiration_ms
         )
-        if entry is None:
-            # An idle producer's state ends by a record, no sooner than this.
-            expired = self.constants is None or (
-                state.last_timestamp + _SKEW_MS >= marker.updated_at + self.constants.producer_id_expiration_ms
-            )
-            if expired:
-                return
-        elif entry.producer_epoch >= marker.epoch:
-            if found is not None and found[0] == marker.epoch and found[1] != marker.kind:
-                self.findings.damaged(tp.folder, what, f"a marker of kind {found[1]}")
+
+    def _marker_text(self, marker: ExpectedMarker) -> str:
+        path = _decision_path(marker.table_partition, marker.prepared_at)
+        record = self.reader.read(path, CommitRecord, "commit record")
+        entries = () if record is None else record.entries
+        ids = [entry.key for entry in entries if isinstance(entry, TransactionEntry)]
+        whose = f" (transactional.id {ids[0]!r})" if ids else ""
+        return (
+            f"the {marker.kind.upper()} of producer {marker.producer_id}, epoch {marker.epoch}{whose}, which {path} "
+            "decided and which is COMPLETE"
+        )
+
+    def _need_decision(self, tp: TopicPartition, marker: SeenMarker) -> None:
+        """A marker that no completed decision stands for: one that is under way does, or one whose record is gone."""
+        if self.constants is None or not 0 <= marker.producer_id < FIRST_DRAWN_PRODUCER_ID:
             return
-        self.findings.missing(
-            tp.folder + names.batch_name(state.next_offset), what, found="records from here on are gone"
-        )
+        partition = marker.producer_id % self.constants.transaction_state_partitions
+        start, end = self.table_starts.get(partition), self.table_ends.get(partition)
+        if start is None or end is None or not start <= marker.coordinator_epoch < end:
+            return  # beyond the end is where `_need_table_slot` looks
+        path = _decision_path(partition, marker.coordinator_epoch)
+        record = self.reader.read(path, CommitRecord, "commit record")
+        if record is None or not is_decision(record, marker):
+            self.findings.missing(
+                path,
+                f"the PREPARE_{marker.kind.upper()} of producer {marker.producer_id}, epoch {marker.epoch}, which "
+                f"{tp.folder}{names.batch_name(marker.offset)} carries out",
+                _LOST_MARKER,
+                "it is not there" if record is None else "another record lies there",
+            )
 
     def _need_table_slot(self, partition: int, slot: int, what: str) -> None:
         end = self.table_ends.get(partition, 0)
@@ -560,19 +656,25 @@ class _StoreCheck:
 
     def _add_unwritten(self) -> None:
         """Partitions without a folder that finished transactions wrote to: their folders must be looked for."""
-        for tp in self.markers:
+        for tp in self.expected:
             topic = self.topics.get(tp.topic)
             if topic is not None and tp.partition not in topic.folders:
                 topic.folders.append(tp.partition)
                 self.total += 1
 
     def _check_unknown_partitions(self) -> None:
-        for tp, markers in self.markers.items():
+        for tp, markers in self.expected.items():
             if tp.topic not in self.topics:
-                marker = next(iter(markers.values()))
+                path = _decision_path(markers[0].table_partition, markers[0].prepared_at)
                 self.findings.missing(
-                    f"{tp.topic}/", f"the topic of a transaction that is COMPLETE: {marker.prepared_in} names {tp}"
+                    f"{tp.topic}/",
+                    f"the topic of a transaction that is COMPLETE: {path} names {tp}",
+                    count=len(markers),
                 )
+
+    def _show(self, tp: TopicPartition) -> None:
+        if self.shown is not None:
+            self.shown.turn_to(str(tp), self.done, self.total)
 
     def _report(self, checked: Iterable[str]) -> FsckReport:
         order = ("damaged", "missing", "note")
@@ -591,46 +693,8 @@ class _StoreCheck:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepare:
-    offset: int
-    value: TransactionMetadata
-
-
-class _Transactions:
-    """Follows the records of one partition of the table: which decisions were carried out?"""
-
-    def __init__(self) -> None:
-        self.prepared: dict[str, _Prepare] = {}
-        """Decided, and nothing came after it yet."""
-        self.completed: list[_Prepare] = []
-        self.staged_objects: dict[str, StagedObject] = {}
-        self.lists: dict[str, tuple[StagedPart, ...]] = {}
-
-    def take_snapshot(self, snapshot: Snapshot) -> None:
-        for row in snapshot.transactions:
-            self._take(row.value.transactional_id, row.value, row.offset)
-
-    def take_record(self, record: CommitRecord) -> None:
-        for number, entry in enumerate(record.entries):
-            if isinstance(entry, TransactionEntry):
-                self._take(entry.key, entry.value, record.base_offset + number)
-
-    def parts_of(self, value: TransactionMetadata) -> tuple[StagedPart, ...]:
-        """The staged parts of a PREPARE_COMMIT, as far as they are known."""
-        if value.staged_object is None:
-            return value.staged
-        return self.lists.get(value.staged_object.name, ())
-
-    def _take(self, transactional_id: str, value: TransactionMetadata | None, offset: int) -> None:
-        before = self.prepared.pop(transactional_id, None)
-        if value is not None and value.state in _PREPARED:
-            self.prepared[transactional_id] = _Prepare(offset, value)
-            if value.staged_object is not None:
-                self.staged_objects[value.staged_object.name] = value.staged_object
-        elif before is not None:
-            # Nothing can follow a decision before every marker is in.
-            self.completed.append(before)
+def _decision_path(partition: int, offset: int) -> str:
+    return TopicPartition(TRANSACTION_STATE_TOPIC, partition).folder + names.batch_name(offset)
 
 
 def _is_ours(name: str) -> bool:
@@ -640,7 +704,3 @@ def _is_ours(name: str) -> bool:
 def _few(found: Iterable[str]) -> str:
     listed = sorted(found)
     return ", ".join(listed[:3]) + (f" and {len(listed) - 3:,} more" if len(listed) > 3 else "")
-
-
-def _silent(where: str, done: int, total: int) -> None:
-    """Shows nothing."""

@@ -35,6 +35,7 @@ from txlog.core.state import PartitionState, StoredRecord, from_snapshot, replay
 from txlog.core.txn_index import check_txn_index
 from txlog.core.words import count_text
 from txlog.errors import CorruptLogError, TxlogError, UnsupportedStoreError
+from txlog.maintenance.decisions import SeenMarkers
 from txlog.maintenance.file_check import Placed, check_inline_rows, check_rows_file
 from txlog.maintenance.findings import Reader, reason
 
@@ -56,10 +57,26 @@ class Checked:
     topic_partition: TopicPartition
     state: PartitionState | None
     """The fold of the whole chain; None if damage hides its end."""
-    markers: Mapping[int, tuple[int, str]]
-    """Of the producers that were asked for: epoch and kind of the last marker that is still written down."""
+    markers: SeenMarkers
+    """Those that are still written down: in records, or in indexes of segments whose records are gone."""
+    boundary: int
+    """Where the chain begins."""
+    is_whole: bool
+    """Whether `markers` holds all those from the boundary on."""
+    hidden: Hidden | None
+    """Records that are rightly gone, and their indexes too; None: there are none."""
     staged_files: frozenset[str]
     """Files of Spark's that something names, relative to the topic's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """What is known of records below the boundary of which a clean-up has left nothing."""
+
+    last_timestamp: int
+    """None of them is later."""
+    snapshot: Snapshot
+    """The state at the boundary."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,14 +91,12 @@ class PartitionTask:
     """Whether all versions could be read: else a schema that is not known is no one else's fault."""
     rows: bool = True
     """Whether files of rows are opened, and not only asked for their length."""
-    markers_of: Collection[int] = ()
-    """Producers whose last marker is wanted."""
     prepared_files: Collection[str] = ()
     """Files that a decided transaction will append, relative to the topic's folder."""
     on_record: Callable[[CommitRecord], None] | None = None
-    """Called with each record of the chain, in order."""
+    """Called with each record of the chain that can be read, in order."""
     on_snapshot: Callable[[Snapshot], None] | None = None
-    """Called with the snapshot that the chain begins with."""
+    """Called, in order, with the snapshots up to the one that the chain begins with, and where it begins anew."""
 
 
 def check_partition(reader: Reader, task: PartitionTask) -> Checked:
@@ -110,7 +125,7 @@ class _PartitionCheck:
         self.checked_files: set[str] = set()
         self.matched: set[SegmentName] = set()
         """Indexes that were compared with the records of their segment."""
-        self.markers: dict[int, tuple[int, str]] = {}
+        self.markers = SeenMarkers()
         self.is_whole = True
         """Whether the fold came from the chain's beginning to its end without a gap."""
 
@@ -120,9 +135,9 @@ class _PartitionCheck:
         clean, clean_is_known = self._read_cleans()
         self._read_snapshots()
         self._read_indexes()
-        if not self.internal:
-            # A sealed marker is looked for in the index; that of a slot that is still there comes later, and counts.
-            for name in sorted(self.indexes):
+        for name in sorted(self.indexes):
+            # An index is all that is left of a marker below the boundary; the others are in their records.
+            if not name.generation and name.base_offset < self.listing.boundary:
                 self.note_markers(self.indexes[name].entries)
         state = self._check_records()
         self._compare_indexes_with_snapshots()
@@ -132,7 +147,15 @@ class _PartitionCheck:
         self._check_files(current)
         self._check_orphans(current)
         staged = frozenset(path for path in self.named if path.startswith("staged/"))
-        return Checked(topic_partition=self.tp, state=state, markers=self.markers, staged_files=staged)
+        return Checked(
+            topic_partition=self.tp,
+            state=state,
+            markers=self.markers,
+            boundary=self.listing.boundary,
+            is_whole=self.is_whole,
+            hidden=self._hidden(),
+            staged_files=staged,
+        )
 
     # -- objects one by one -------------------------------------------------------------------------------------------
 
@@ -268,7 +291,9 @@ class _PartitionCheck:
                     f"the state at offset {boundary}, below which records may have been deleted",
                 )
             elif self.task.on_snapshot is not None:
-                self.task.on_snapshot(snapshot)
+                for number in sorted(self.snapshots):
+                    if number <= boundary:
+                        self.task.on_snapshot(self.snapshots[number])
         chained = _Chain(self, state)
         for path, data in self.reader.get_many([self.folder + names.batch_name(base) for base in self.listing.batches]):
             chained.take(path, data)
@@ -405,12 +430,25 @@ class _PartitionCheck:
         return NumberedName(kind, number).name in self.parsed
 
     def note_markers(self, batches: Iterable[CommitRecord | IndexEntry]) -> None:
-        """Keeps the last marker of the producers that were asked for."""
+        """Keeps the markers among them."""
         for batch in batches:
-            if batch.producer_id in self.task.markers_of and batch.kind in ("commit", "abort"):
-                epoch, _ = self.markers.get(batch.producer_id, (-1, ""))
-                if batch.producer_epoch >= epoch:
-                    self.markers[batch.producer_id] = (batch.producer_epoch, batch.kind)
+            self.markers.add(batch)
+
+    def _hidden(self) -> Hidden | None:
+        """What neither a record nor an index of generation 0 tells of: it lay below the boundary."""
+        boundary = self.listing.boundary
+        snapshot = self.snapshots.get(boundary)
+        if not boundary or snapshot is None:
+            return None
+        end = 0
+        last: int | None = None
+        for name in sorted(each for each in self.indexes if not each.generation and each.base_offset < boundary):
+            if name.base_offset > end and self.indexes[name].entries:
+                last = self.indexes[name].entries[0].timestamp
+            end = max(end, name.end_offset)
+        if end < boundary:
+            last = snapshot.last_timestamp
+        return None if last is None else Hidden(last_timestamp=last, snapshot=snapshot)
 
     # -- the walk and the files ---------------------------------------------------------------------------------------
 
@@ -591,6 +629,8 @@ class _Chain:
         if self._next_offset() is None and base in check.snapshots:
             self._state = from_snapshot(check.snapshots[base], check.tp)
             self._segment, self._segment_is_whole = [], True
+            if check.task.on_snapshot is not None:
+                check.task.on_snapshot(check.snapshots[base])
 
     def _decode(self, path: str, data: bytes, base: int) -> StoredRecord | None:
         check = self._check
@@ -612,6 +652,8 @@ class _Chain:
         if self._next_offset() is None:
             # The fold is lost, not this record: what it says for itself is checked.
             check.check_record_files(record, path)
+            if check.task.on_record is not None:
+                check.task.on_record(record)
             return
         self._waiting.append(stored)
         size = sum(len(each.data) for each in self._waiting)

@@ -1,0 +1,258 @@
+"""Has every decision that is still written down left its marker in each partition that it names?
+
+A `PREPARE_*` names its partitions, and nothing follows it before each of them holds a marker with its producer, its epoch
+and, as `coordinator_epoch`, its offset. All decisions are compared, not the latest of each id: a marker that was lost is not
+written again once its id has gone on. There may be millions of both, so they are numbers in arrays.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from txlog.core.names import TopicPartition
+from txlog.core.records import (
+    CommitRecord,
+    IndexEntry,
+    Snapshot,
+    StagedObject,
+    StagedPart,
+    TransactionEntry,
+    TransactionMetadata,
+)
+
+PREPARED = ("PREPARE_COMMIT", "PREPARE_ABORT")
+
+_COMMIT = 1
+_EXPECTED_COLUMNS = 6
+_SEEN_COLUMNS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedMarker:
+    """What a decided transaction must have left in a partition."""
+
+    producer_id: int
+    epoch: int
+    kind: str
+    table_partition: int
+    """Partition of the table with the decision ..."""
+    prepared_at: int
+    """... and its offset there."""
+    updated_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenMarker:
+    """A marker that is still written down in a partition."""
+
+    producer_id: int
+    epoch: int
+    kind: str
+    coordinator_epoch: int
+    """-1: only the index of its segment is left, which does not say."""
+    offset: int
+
+
+class ExpectedMarkers:
+    """Those of one partition."""
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+
+    def __len__(self) -> int:
+        return len(self._numbers) // _EXPECTED_COLUMNS
+
+    def __getitem__(self, number: int) -> ExpectedMarker:
+        pid, epoch, kind, table_partition, prepared_at, updated_at = self._numbers[
+            number * _EXPECTED_COLUMNS : (number + 1) * _EXPECTED_COLUMNS
+        ]
+        return ExpectedMarker(
+            producer_id=pid,
+            epoch=epoch,
+            kind=_kind(kind),
+            table_partition=table_partition,
+            prepared_at=prepared_at,
+            updated_at=updated_at,
+        )
+
+    def add(self, table_partition: int, prepared_at: int, value: TransactionMetadata) -> None:
+        """The marker of a decision."""
+        self._numbers.extend(
+            (
+                value.producer_id,
+                value.producer_epoch,
+                int(value.state == "PREPARE_COMMIT"),
+                table_partition,
+                prepared_at,
+                value.updated_at,
+            )
+        )
+
+    def take(self, other: ExpectedMarkers) -> None:
+        """Adds those of `other`."""
+        self._numbers.extend(other._numbers)
+
+    def table(self) -> NDArray[np.int64]:
+        return _table(self._numbers, _EXPECTED_COLUMNS)
+
+
+class SeenMarkers:
+    """Those of one partition, each once or twice: a marker's record and the index of its segment both tell of it."""
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+
+    def __getitem__(self, number: int) -> SeenMarker:
+        pid, epoch, kind, coordinator_epoch, offset = self._numbers[
+            number * _SEEN_COLUMNS : (number + 1) * _SEEN_COLUMNS
+        ]
+        return SeenMarker(
+            producer_id=pid, epoch=epoch, kind=_kind(kind), coordinator_epoch=coordinator_epoch, offset=offset
+        )
+
+    def add(self, batch: CommitRecord | IndexEntry) -> None:
+        """Takes note of a batch, if it is a marker."""
+        if batch.kind in ("commit", "abort"):
+            decided = batch.coordinator_epoch if isinstance(batch, CommitRecord) else -1
+            kind = int(batch.kind == "commit")
+            self._numbers.extend((batch.producer_id, batch.producer_epoch, kind, decided, batch.base_offset))
+
+    def table(self) -> NDArray[np.int64]:
+        return _table(self._numbers, _SEEN_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How the markers of a partition differ from those that decisions call for."""
+
+    missing: tuple[int, ...]
+    """Numbers of expected markers of which nothing is left."""
+    other: tuple[tuple[int, int], ...]
+    """Numbers of expected markers, and of what lies there for the same producer and epoch: of another kind, or decision."""
+    uncalled: tuple[int, ...]
+    """Numbers of seen markers, records and no index entries, that no expected marker stands for."""
+
+
+def compare(expected: ExpectedMarkers, seen: SeenMarkers) -> Comparison:
+    """Compares by (producer, epoch), which names one transaction."""
+    wanted, found = expected.table(), seen.table()
+    if not len(wanted) and not len(found):
+        return Comparison(missing=(), other=(), uncalled=())
+    _, inverse = np.unique(np.concatenate((wanted[:, :2], found[:, :2])), axis=0, return_inverse=True)
+    names = inverse.reshape(-1)
+    wanted_names, found_names = names[: len(wanted)], names[len(wanted) :]
+    missing = np.flatnonzero(~np.isin(wanted_names, found_names))
+    uncalled = np.flatnonzero(~np.isin(found_names, wanted_names) & (found[:, 3] >= 0))
+    # Each found marker against the last decision of its name; there is one but in a table that is damaged itself.
+    decision = np.full(int(names.max()) + 1, -1)
+    decision[wanted_names] = np.arange(len(wanted))
+    of = decision[found_names]
+    same = (of < 0) | (
+        (wanted[of, 2] == found[:, 2]) & ((found[:, 3] < 0) | (wanted[of, 4] == found[:, 3]))
+        if len(wanted)
+        else np.zeros(len(found), dtype=bool)
+    )
+    other = {int(of[number]): int(number) for number in np.flatnonzero(~same)}
+    return Comparison(
+        missing=tuple(map(int, missing)), other=tuple(sorted(other.items())), uncalled=tuple(map(int, uncalled))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """A decision and where it stands."""
+
+    offset: int
+    value: TransactionMetadata
+
+
+@dataclass(slots=True)
+class Decisions:
+    """Follows one partition of the table, in its order: which decisions were carried out, and where are their markers?"""
+
+    table_partition: int
+    prepared: dict[str, Prepare] = field(default_factory=dict)
+    """Decided, and nothing came after it yet."""
+    staged_objects: dict[str, StagedObject] = field(default_factory=dict)
+    lists: dict[str, tuple[StagedPart, ...]] = field(default_factory=dict)
+    """What these hold; filled in once they were read."""
+    _expected: dict[TopicPartition, ExpectedMarkers] = field(default_factory=dict)
+    _with_list: list[Prepare] = field(default_factory=list)
+    """Carried out; their staged partitions stand in an object."""
+    _taken: dict[str, int] = field(default_factory=dict)
+    """Offset of the last entry of each id that was looked at."""
+
+    def take_snapshot(self, snapshot: Snapshot) -> None:
+        """The table up to an offset."""
+        rows = {row.value.transactional_id: row for row in snapshot.transactions}
+        for transactional_id, prepare in list(self.prepared.items()):
+            if transactional_id not in rows and prepare.offset < snapshot.offset:
+                self._take(transactional_id, None, snapshot.offset - 1)  # a tombstone, and before it what ended it
+        for transactional_id, row in rows.items():
+            self._take(transactional_id, row.value, row.offset)
+
+    def take_record(self, record: CommitRecord) -> None:
+        """The next record that is there."""
+        for number, entry in enumerate(record.entries):
+            if isinstance(entry, TransactionEntry):
+                self._take(entry.key, entry.value, record.base_offset + number)
+
+    def parts_of(self, value: TransactionMetadata) -> tuple[StagedPart, ...]:
+        """The staged parts of a PREPARE_COMMIT, as far as they are known."""
+        if value.staged_object is None:
+            return value.staged
+        return self.lists.get(value.staged_object.name, ())
+
+    def expected(self) -> Iterator[tuple[TopicPartition, ExpectedMarkers]]:
+        """The markers that must be there, by partition."""
+        waiting, self._with_list = self._with_list, []
+        for prepare in waiting:
+            self._expect(prepare)
+        yield from self._expected.items()
+
+    def _take(self, transactional_id: str, value: TransactionMetadata | None, offset: int) -> None:
+        if offset <= self._taken.get(transactional_id, -1):
+            return
+        self._taken[transactional_id] = offset
+        before = self.prepared.pop(transactional_id, None)
+        if before is not None:
+            # Nothing can follow a decision before every marker is in.
+            if before.value.staged_object is None:
+                self._expect(before)
+            else:
+                self._with_list.append(before)
+        if value is not None and value.state in PREPARED:
+            self.prepared[transactional_id] = Prepare(offset, value)
+            if value.staged_object is not None:
+                self.staged_objects[value.staged_object.name] = value.staged_object
+
+    def _expect(self, prepare: Prepare) -> None:
+        value = prepare.value
+        for tp in {*value.partitions, *(part.topic_partition for part in self.parts_of(value))}:
+            self._expected.setdefault(tp, ExpectedMarkers()).add(self.table_partition, prepare.offset, value)
+
+
+def is_decision(record: CommitRecord, marker: SeenMarker) -> bool:
+    """Whether a record of the table decided what a marker says."""
+    state = f"PREPARE_{marker.kind.upper()}"
+    return any(
+        isinstance(entry, TransactionEntry)
+        and entry.value is not None
+        and (entry.value.state, entry.value.producer_id, entry.value.producer_epoch)
+        == (state, marker.producer_id, marker.epoch)
+        for entry in record.entries
+    )
+
+
+def _kind(number: int) -> str:
+    return "commit" if number == _COMMIT else "abort"
+
+
+def _table(numbers: array[int], columns: int) -> NDArray[np.int64]:
+    # A copy: an array that is looked at cannot grow.
+    return np.array(numbers, dtype=np.int64).reshape(-1, columns)
