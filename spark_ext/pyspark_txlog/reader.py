@@ -2,8 +2,8 @@
 
 Spark plans in a Python process beside the driver: `partitions` resolves offsets, plans every topic partition on its
 fresh tail, and packs the pieces into input partitions; no file of rows is opened. The executors' processes then call
-`read`, which needs nothing but the input partition. What is read is fixed at planning: a DataFrame that is used twice
-is planned twice, as with Spark's Kafka source, unless it is cached.
+`read`, which needs nothing but the input partition. What is read is fixed at planning, which Spark does once, at the
+first use of a DataFrame or view, and keeps: rows that come later are seen by a new `load()`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_txlog import packing, schemas
+from pyspark_txlog import packing, schemas, where
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.options import ReadOptions, parse_read_options
 from pyspark_txlog.subscription import resolve_starts, subscribed_partitions, subscribed_topics
@@ -42,7 +42,9 @@ __all__ = [
     "pack_plans",
     "parse_read_options",
     "plan_input",
+    "plan_topics",
     "read_input",
+    "read_tasks",
     "schema_of",
 ]
 
@@ -93,6 +95,9 @@ def schema_of(options: ReadOptions) -> StructType:
     """The columns of a read for which the user gave no schema."""
     with closing(open_runtime(options)) as runtime:
         topics = subscribed_topics(runtime, options)
+    if options.where is not None:
+        for name, topic in topics.items():
+            where.bind(options.where, topic.schema, name)
     return schemas.select({name: topic.schema for name, topic in topics.items()}, options.columns)
 
 
@@ -100,25 +105,53 @@ def plan_input(runtime: Runtime, options: ReadOptions, schema: StructType) -> li
     """What each input partition reads; none of them is empty."""
     topics = subscribed_topics(runtime, options)
     check_schema(schema, topics, options)
+    return pack_plans(runtime, plan_topics(runtime, options, topics), schema, options)
+
+
+def plan_topics(runtime: Runtime, options: ReadOptions, topics: Mapping[str, TopicMetadata]) -> list[ReadPlan]:
+    """The plan of each partition of `topics` that is read, on its fresh tail.
+
+    Raises OffsetOutOfRangeError, NoOffsetForPartitionError, UnknownTopicOrPartitionError.
+    """
     session = reading.read_session(runtime)
     ranges = _ranges(session, subscribed_partitions(session, options, topics), options)
-    return pack_plans(runtime, reading.plan_reads(session, ranges, options.isolation_level).values(), schema, options)
+    return list(reading.plan_reads(session, ranges, options.isolation_level).values())
 
 
 def pack_plans(
     runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: ReadOptions
 ) -> list[tuple[reading.ReadTask, ...]]:
     """What each input partition reads of `plans`; none of them is empty."""
-    tasks = reading.tasks(
-        runtime,
-        list(plans),
-        columns=[name for name in schema.names if name not in schemas.METADATA.names],
-        metadata_columns=[name for name in schema.names if name in schemas.METADATA.names],
-        isolation=options.isolation_level,
-    )
+    tasks = read_tasks(runtime, plans, schema.names, options)
     by_partition = {task.topic_partition: task for task in tasks}
     pieces = [_light(piece) for task in tasks for piece in task.pieces]
     return [_input(run, by_partition) for run in packing.pack(pieces, options.min_partitions)]
+
+
+def read_tasks(
+    runtime: Runtime, plans: Iterable[ReadPlan], names: Sequence[str], options: ReadOptions
+) -> list[reading.ReadTask]:
+    """A task for each plan: the columns `names` and those that `where` looks at, the pieces that it may keep rows of."""
+    made = []
+    for plan in plans:
+        predicate = None
+        wanted = list(names)
+        if options.where is not None:
+            topic = reading.topic_for(runtime, plan)
+            predicate = where.bind(options.where, topic.schema, topic.topic)
+            wanted += [name for name in predicate.columns if name not in names]
+        (task,) = reading.tasks(
+            runtime,
+            [plan],
+            columns=[name for name in wanted if name not in schemas.METADATA.names],
+            metadata_columns=[name for name in wanted if name in schemas.METADATA.names],
+            isolation=options.isolation_level,
+        )
+        if predicate is not None:
+            pieces = tuple(piece for piece in task.pieces if predicate.may_match(piece))
+            task = replace(task, keep=predicate, pieces=pieces)
+        made.append(task)
+    return made
 
 
 def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], options: ReadOptions) -> None:

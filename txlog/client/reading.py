@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from txlog.client.patience import Patience
 from txlog.client.runtime import Runtime, check_columns
@@ -38,6 +38,13 @@ MAX_RELISTS = 5
 """How often in a row a read may find an object gone, without a row in between, before that is an error."""
 
 
+class RowFilter(Protocol):
+    """Chooses rows of a batch by their values. Picklable."""
+
+    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of `batch` that are wanted, with the same columns."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
     """Rows of `[start, end)` of one partition, for any process that can open the store. Picklable."""
@@ -57,13 +64,15 @@ class ReadTask:
     pieces: tuple[Piece, ...] = field(repr=False)
     cut: SnapshotCut | None = field(default=None, repr=False)
     """The snapshot that the rows are of; None: they are those of the isolation level."""
+    keep: RowFilter | None = None
+    """Which rows to return, on batches of the columns above; None: all."""
     relist: bool = True
     """Whether `start` and `end` say all of it, so that it can be planned again when a file is gone. Not so for a part of
     a cleaned run that was cut by rows."""
 
     @property
     def rows(self) -> int:
-        """An upper bound of the rows that the task returns; exact but for cleaned runs."""
+        """An upper bound of the rows that the task returns; exact but for cleaned runs and `keep`."""
         return piece_rows(self.pieces)
 
 
@@ -227,7 +236,7 @@ def read_task(
                 task = replace(task, start=rows.last_offset(batch) + 1)
                 relists = 0
                 whole = rows.with_metadata(batch, task.topic_partition, schema)
-                yield from _cut(whole, max_rows)
+                yield from _cut(whole if task.keep is None else task.keep.keep(whole), max_rows)
             return
         except MissingObjectError:
             relists += 1
@@ -268,7 +277,7 @@ def _plan_again(
 
 
 def _cut(batch: pa.RecordBatch, max_rows: int | None) -> Iterator[pa.RecordBatch]:
-    step = max_rows or batch.num_rows
+    step = max_rows or batch.num_rows or 1
     for start in range(0, batch.num_rows, step):
         yield batch.slice(start, step)
 

@@ -1,0 +1,366 @@
+"""Which rows does a condition on columns keep, and which files can hold none of them?
+
+A bound predicate: a tree of plain values, made by `where.bind` for one topic's columns, picklable, with three readers
+that must agree: `may_match` on what commit records say of a file, `keep` on Arrow batches in a worker, `column` for
+Spark's own filter. The meaning is Spark's: a comparison with null is neither true nor false, and only rows for which the
+whole is true are kept; NaN equals nothing but is greater than every number; `-0.0` equals `0.0`.
+
+Statistics only ever exclude. They are outer bounds of a whole file (strings are cut at 32 bytes), made for columns that
+have none of NaN or infinity, and of a column without any nothing is known: then the file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from pyspark_txlog import packing
+from txlog.core.fetch_plan import InlinePiece, Piece
+from txlog.core.records import SchemaField
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+
+Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">="]
+Value: TypeAlias = bool | int | float | str | Decimal
+
+NEGATED: Mapping[Operator, Operator] = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+FLIPPED: Mapping[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare:
+    """`field <operator> value`. The value is of the column's own kind: an integer for whole numbers, days for dates,
+    microseconds for timestamps, a float for both sizes of floats, a Decimal of the column's scale."""
+
+    field: SchemaField
+    operator: Operator
+    value: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneOf:
+    """`field IN values`, or with `negated` NOT IN; values as in Compare."""
+
+    field: SchemaField
+    values: tuple[Value, ...]
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Null:
+    """`field IS NULL`, or with `negated` IS NOT NULL."""
+
+    field: SchemaField
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A comparison that holds for every value of the column, or for none (`an_int8 < 1000`); null stays unknown."""
+
+    field: SchemaField
+    truth: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Every:
+    """AND."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Some:
+    """OR."""
+
+    parts: tuple[Node, ...]
+
+
+Leaf: TypeAlias = Compare | OneOf | Null | Known
+Node: TypeAlias = Leaf | Every | Some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What is known of a column in one file: every value that is not null lies in `[low, high]`."""
+
+    low: Any
+    high: Any
+    nulls: bool
+    """Whether there may be nulls."""
+    values: bool
+    """Whether there may be anything else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicate:
+    """A condition on the columns of one topic; `text` is what the user wrote."""
+
+    text: str
+    root: Node
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it looks at, txlog's own included."""
+        return tuple(dict.fromkeys(leaf.field.name for leaf in leaves(self.root)))
+
+    def may_match(self, piece: Piece) -> bool:
+        """Whether a row of the piece can be kept, as far as its file's statistics and its place tell."""
+        return _may_match(self.root, piece)
+
+    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of `batch`, which has all of `columns`, that are kept."""
+        return batch.filter(_mask(self.root, batch), null_selection_behavior="drop")
+
+    def column(self) -> Column:
+        """The same for Spark's `filter`, on a frame that has all of `columns`."""
+        return _column(self.root)
+
+
+def negate(node: Node) -> Node:
+    """NOT, with null for null, by De Morgan."""
+    if isinstance(node, Compare):
+        return Compare(field=node.field, operator=NEGATED[node.operator], value=node.value)
+    if isinstance(node, OneOf):
+        return OneOf(field=node.field, values=node.values, negated=not node.negated)
+    if isinstance(node, Null):
+        return Null(field=node.field, negated=not node.negated)
+    if isinstance(node, Known):
+        return Known(field=node.field, truth=not node.truth)
+    parts = tuple(negate(part) for part in node.parts)
+    return Some(parts=parts) if isinstance(node, Every) else Every(parts=parts)
+
+
+def leaves(node: Node) -> Iterator[Leaf]:
+    """The conditions on single columns."""
+    if isinstance(node, Every | Some):
+        for part in node.parts:
+            yield from leaves(part)
+    else:
+        yield node
+
+
+# -- helpers: files ---------------------------------------------------------------------------------------------------
+
+
+def _may_match(node: Node, piece: Piece) -> bool:
+    if isinstance(node, Every):
+        return all(_may_match(part, piece) for part in node.parts)
+    if isinstance(node, Some):
+        return any(_may_match(part, piece) for part in node.parts)
+    bounds = _bounds(node.field, piece)
+    return bounds is None or _leaf_may_match(node, bounds)
+
+
+def _leaf_may_match(leaf: Leaf, bounds: Bounds) -> bool:
+    if isinstance(leaf, Null):
+        return bounds.values if leaf.negated else bounds.nulls
+    if not bounds.values:
+        return False
+    if isinstance(leaf, Known):
+        return leaf.truth
+    low, high = bounds.low, bounds.high
+    if isinstance(leaf, OneOf):
+        if leaf.negated:
+            return not (low == high and low in leaf.values)
+        return any(low <= value <= high for value in leaf.values)
+    value: Any = leaf.value
+    match leaf.operator:
+        case "=":
+            return bool(low <= value <= high)
+        case "!=":
+            return not low == high == value
+        case "<":
+            return bool(low < value)
+        case "<=":
+            return bool(low <= value)
+        case ">":
+            return bool(high > value)
+        case ">=":
+            return bool(high >= value)
+
+
+def _bounds(field: SchemaField, piece: Piece) -> Bounds | None:
+    """None: nothing is known."""
+    if field.name.startswith("_") and field.id == OWN_ID:
+        return _own_bounds(field.name, piece)
+    if isinstance(piece, InlinePiece):
+        return None
+    found = piece.file.statistics.get(str(field.id))
+    if found is None or len(found) != 3:
+        return None
+    low, high, nulls = found
+    rows = piece.file.rows
+    # A count that cannot be says nothing, and then neither do the bounds beside it.
+    if isinstance(nulls, bool) or not isinstance(nulls, int) or not 0 <= nulls <= rows:
+        return None
+    if nulls == rows:
+        return Bounds(low=None, high=None, nulls=True, values=False)
+    kinds = _STATISTICS.get(field.type)
+    if kinds is None or type(low) not in kinds or type(high) not in kinds or not low <= high:
+        return None
+    return Bounds(low=low, high=high, nulls=nulls > 0, values=True)
+
+
+OWN_ID = 2**31 - 1
+"""The id of txlog's own columns in a predicate: no topic's column has `_topic` and its like for a name."""
+
+OWN_FIELDS = {
+    "_topic": SchemaField(id=OWN_ID, name="_topic", type="string", nullable=False),
+    "_partition": SchemaField(id=OWN_ID, name="_partition", type="int32", nullable=False),
+    "_offset": SchemaField(id=OWN_ID, name="_offset", type="int64", nullable=False),
+    "_timestamp": SchemaField(id=OWN_ID, name="_timestamp", type="timestamp", nullable=False),
+}
+
+_STATISTICS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64", "date", "timestamp", "timestamp_ntz"), (int,)),
+    # JSON does not tell 1.0 from 1.
+    **dict.fromkeys(("float32", "float64"), (float, int)),
+    "bool": (bool,),
+    "string": (str,),
+}
+
+
+def _own_bounds(name: str, piece: Piece) -> Bounds | None:
+    tp = piece.topic_partition
+    low: object
+    high: object
+    if name == "_topic":
+        low, high = tp.topic, tp.topic
+    elif name == "_partition":
+        low, high = tp.partition, tp.partition
+    elif name == "_offset":
+        first, end = packing.offsets_of(piece)
+        low, high = first, end - 1
+    else:
+        ranges = (piece.range,) if isinstance(piece, InlinePiece) else piece.ranges
+        if any(part.by_column for part in ranges):
+            return None
+        times = [part.timestamp * 1000 for part in ranges]
+        low, high = min(times), max(times)
+    return Bounds(low=low, high=high, nulls=False, values=True)
+
+
+# -- helpers: Arrow ---------------------------------------------------------------------------------------------------
+
+
+def _mask(node: Node, batch: pa.RecordBatch) -> Any:
+    # Planning goes without pyarrow.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(node, Every | Some):
+        join = pc.and_kleene if isinstance(node, Every) else pc.or_kleene
+        mask = _mask(node.parts[0], batch)
+        for part in node.parts[1:]:
+            mask = join(mask, _mask(part, batch))
+        return mask
+    column = batch.column(node.field.name)
+    if isinstance(node, Null):
+        return pc.is_valid(column) if node.negated else pc.is_null(column)
+    if isinstance(node, Known):
+        truth = pa.repeat(pa.scalar(node.truth), batch.num_rows)
+        return pc.if_else(pc.is_valid(column), truth, pa.scalar(None, pa.bool_()))
+    values, kind = _comparable(column, node.field)
+    if isinstance(node, OneOf):
+        found = pc.is_in(values, pa.array(node.values, kind))
+        found = pc.invert(found) if node.negated else found
+        return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
+    mask = _compare(node.operator, values, pa.scalar(node.value, kind))
+    if node.operator in (">", ">=") and pa.types.is_floating(kind):
+        mask = pc.or_kleene(mask, pc.is_nan(values))
+    return mask
+
+
+def _compare(operator: Operator, left: Any, right: Any) -> Any:
+    import pyarrow.compute as pc
+
+    functions = {
+        "=": pc.equal,
+        "!=": pc.not_equal,
+        "<": pc.less,
+        "<=": pc.less_equal,
+        ">": pc.greater,
+        ">=": pc.greater_equal,
+    }
+    return functions[operator](left, right)
+
+
+def _comparable(column: Any, field: SchemaField) -> tuple[Any, Any]:
+    """The column in the words of Compare, and the Arrow type of these."""
+    import pyarrow as pa
+
+    if field.type in ("float32", "float64"):
+        # Adding zero makes one of both zeros, which a look-up in a set would tell apart.
+        import pyarrow.compute as pc
+
+        return pc.add(column.cast(pa.float64()), 0.0), pa.float64()
+    if field.type == "date":
+        return column.cast(pa.int32()), pa.int32()
+    if field.type in ("timestamp", "timestamp_ntz"):
+        return column.cast(pa.int64()), pa.int64()
+    return column, column.type
+
+
+# -- helpers: Spark ---------------------------------------------------------------------------------------------------
+
+
+def _column(node: Node) -> Column:
+    from pyspark.sql import functions
+
+    if isinstance(node, Every | Some):
+        joined = _column(node.parts[0])
+        for part in node.parts[1:]:
+            joined = joined & _column(part) if isinstance(node, Every) else joined | _column(part)
+        return joined
+    column = functions.col(quoted(node.field.name))
+    if isinstance(node, Null):
+        return column.isNotNull() if node.negated else column.isNull()
+    if isinstance(node, Known):
+        return functions.when(column.isNotNull(), functions.lit(node.truth))
+    if isinstance(node, OneOf):
+        found = column.isin([_literal(value, node.field) for value in node.values])
+        return ~found if node.negated else found
+    value = _literal(node.value, node.field)
+    match node.operator:
+        case "=":
+            return column == value
+        case "!=":
+            return column != value
+        case "<":
+            return column < value
+        case "<=":
+            return column <= value
+        case ">":
+            return column > value
+        case ">=":
+            return column >= value
+
+
+def _literal(value: Value, field: SchemaField) -> Column:
+    """A literal of exactly the column's type, whatever the session's time zone and calendar."""
+    from pyspark.sql import functions
+
+    from pyspark_txlog.schemas import to_spark
+
+    kind = to_spark([field])[0].dataType
+    if field.type == "date":
+        return functions.expr(f"date_from_unix_date({value})")
+    if field.type == "timestamp":
+        return functions.expr(f"timestamp_micros({value}L)")
+    if field.type == "timestamp_ntz":
+        return functions.expr(f"timestamp_ntz'1970-01-01' + make_dt_interval(0, 0, 0, {Decimal(value).scaleb(-6):f})")
+    if isinstance(value, float):
+        return functions.lit(value)
+    if isinstance(value, Decimal):
+        return functions.lit(f"{value:f}").cast(kind)
+    return functions.lit(value).cast(kind)
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark parses it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
