@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from pyspark_txlog.metadata_tables import MetadataReader
     from pyspark_txlog.reader import TxlogReader
     from pyspark_txlog.stream_reader import TxlogStreamReader
     from pyspark_txlog.stream_writer import TxlogStreamWriter
@@ -38,15 +39,24 @@ class TxlogDataSource(DataSource):
         return "txlog"
 
     def schema(self) -> StructType:
-        """The columns of the topics asked for, or those that the option `columns` names."""
+        """The columns of the topics asked for, or those that the option `columns` names; or of a table of metadata."""
         from pyspark_txlog import options, reader
 
+        options.refuse_catalog(self.options)
+        if "metadata" in self.options:
+            from pyspark_txlog import metadata_tables
+
+            return metadata_tables.TABLES[options.parse_metadata_options(self.options).table].schema
         return reader.schema_of(options.parse_schema_options(self.options))
 
-    def reader(self, schema: StructType) -> TxlogReader:
+    def reader(self, schema: StructType) -> TxlogReader | MetadataReader:
         """A batch read; `schema` is the user's where one was given, and prunes."""
         from pyspark_txlog import reader
 
+        if "metadata" in self.options:
+            from pyspark_txlog import metadata_tables
+
+            return metadata_tables.MetadataReader.begin(self.options, schema)
         return reader.TxlogReader(reader.parse_read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TxlogWriter:

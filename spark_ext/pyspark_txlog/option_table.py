@@ -222,6 +222,20 @@ OPTIONS: tuple[Option, ...] = (
         doc="The columns to read, in that order; `*` is all of the topic's own. `_topic`, `_partition`, `_offset`, `_timestamp` are read only where named.",
     ),
     Option(
+        name="where",
+        calls=_READS,
+        default="",
+        range="a condition in Spark's SQL: columns against literals, `IN`, `BETWEEN`, `IS NULL`, `AND`, `OR`, `NOT`",
+        doc="Only rows for which the condition is true; files whose statistics exclude it are not opened. On `_partition`, `_offset`, `_timestamp`, too.",
+    ),
+    Option(
+        name="metadata",
+        calls=_READ,
+        default="",
+        range="transactions, partitions, segments, consumer_groups, aborted, history, files",
+        doc="The log's own state in place of rows; of the other options only those that choose topics go with it.",
+    ),
+    Option(
         name="failOnDataLoss",
         calls=_READS,
         default="true",

@@ -8,7 +8,8 @@ as Spark does, values are not. An option that nothing reads is an error that nam
 
 `subscribePattern` is a Python regular expression that matches the whole name. `columns` are names in the order wanted,
 `*` for all of the topic's own; a schema given to `spark.read.schema(...)` says the same. Both may name `_topic`,
-`_partition`, `_offset`, `_timestamp`, which are read only then. `storage.<name>` is text, true, false or a JSON object
+`_partition`, `_offset`, `_timestamp`, which are read only then. `where` keeps the rows for which a condition holds,
+and skips files whose statistics exclude it; what it may say is in `where`, the module. `storage.<name>` is text, true, false or a JSON object
 for the store's driver; `storageOptions` is one JSON object for all of them. PROTOCOL.md says what lies behind
 `isolation.level` ("Reading"), `transactional.id` ("Transactions") and `txn.version` ("Transaction versions").
 """
@@ -40,7 +41,13 @@ WRITE_OPTIONS = names_of("write")
 STREAM_WRITE_OPTIONS = names_of("writeStream")
 _ENDING_OPTIONS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY_OPTIONS = tuple(name for name in STREAM_OPTIONS if name not in READ_OPTIONS)
+METADATA_TABLES = ("transactions", "partitions", "segments", "consumer_groups", "aborted", "history", "files")
+METADATA_OPTIONS = ("path", "storageOptions", "metadata", *_SUBSCRIPTIONS)
 _STORAGE_PREFIX = "storage."
+CATALOG_HINT = (
+    "A table made by CREATE TABLE ... USING txlog has no options any more: Spark keeps those of a table from a Python data source. Use "
+    "CREATE TEMPORARY VIEW name USING txlog OPTIONS (path '...', subscribe '...'), or TxLog.create_views()"
+)
 _MAX_INT64 = 2**63 - 1
 _MAX_TRIGGER_DELAY_MS = 15 * 60_000
 """As Spark's Kafka source has it."""
@@ -73,6 +80,8 @@ class ReadOptions:
     group_id: str | None = None
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     columns: tuple[str, ...] | None = None
+    where: str | None = None
+    """A condition; see the module `where`."""
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
 
@@ -88,6 +97,17 @@ class StreamOptions:
     max_trigger_delay_ms: int = _MAX_TRIGGER_DELAY_MS
     metadata_max_age_ms: int | None = None
     """How often new partitions and new topics of a pattern are looked for; None: what the client's settings say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataOptions:
+    """The options of a read of the log's own state."""
+
+    store: StoreOptions
+    table: str
+    """One of METADATA_TABLES."""
+    topics: ReadOptions | None
+    """Which topics to look at; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +158,30 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         min_offsets_per_trigger=at_least,
         max_trigger_delay_ms=given.parsed("maxTriggerDelay", _delay_ms, _MAX_TRIGGER_DELAY_MS),
         metadata_max_age_ms=given.parsed("metadata.max.age.ms", _version, None),
+    )
+
+
+@plain_errors
+def refuse_catalog(options: Mapping[str, str]) -> None:
+    """Raises InvalidRequestError if Spark asks for the schema of a table to be: what it does next, it does without options."""
+    if any(name.lower() == "provider" for name in options):
+        raise InvalidRequestError(CATALOG_HINT)
+
+
+@plain_errors
+def parse_metadata_options(options: Mapping[str, str]) -> MetadataOptions:
+    """The options of `spark.read.option("metadata", ...)`; raises UnknownOptionError and InvalidRequestError."""
+    given = _Given(options, METADATA_OPTIONS, {"a read of rows": READ_OPTIONS}, "a read of metadata")
+    table = given.text("metadata") or ""
+    if table.lower() not in METADATA_TABLES:
+        raise InvalidRequestError(
+            f"option 'metadata': expected one of {', '.join(METADATA_TABLES)}, found {table!r}.{nearest(table, METADATA_TABLES)}"
+        )
+    of_topics = {name: value for name, value in options.items() if name.lower() != "metadata"}
+    return MetadataOptions(
+        store=given.store("load"),
+        table=table.lower(),
+        topics=parse_read_options(of_topics) if any(mode in given for mode in _SUBSCRIPTIONS) else None,
     )
 
 
@@ -236,6 +280,7 @@ def _read_options(given: _Given, call: str, *, starts: Sequence[str], ends: Offs
         group_id=group_id,
         isolation_level="read_committed" if consumer.isolation_level == "read_committed" else "read_uncommitted",
         columns=given.parsed("columns", _columns, None),
+        where=given.text("where"),
         fail_on_data_loss=given.parsed("failOnDataLoss", _boolean, True),
         min_partitions=given.parsed("minPartitions", _positive, None),
     )
@@ -300,7 +345,9 @@ class _Given:
     def store(self, call: str) -> StoreOptions:
         path = self.text("path")
         if path is None:
-            raise InvalidRequestError(f"where is the store? Name its folder or URL in .{call}(...)")
+            raise InvalidRequestError(
+                f"where is the store? Name its folder or URL in .{call}(...). {CATALOG_HINT if not self._options else ''}".rstrip()
+            )
         if path.lower().startswith("memory:"):
             raise UnsupportedStoreError(
                 f"{path!r}: a store in memory lives in one process, and Spark reads and writes from many; use a folder or an object store"
