@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from pyspark_txlog import schemas
+from pyspark_txlog import native_scan, schemas
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.native_write import SMALL_ROWS, Road, check_road
 from txlog.config import Layer
@@ -115,3 +115,18 @@ class TopicTable:
     def schema(self) -> StructType:
         """The topic's own columns as Spark's, as they are now."""
         return schemas.to_spark(self.topic().schema)
+
+    @plain_errors
+    def to_df(self, **options: object) -> DataFrame:
+        """The topic's rows through Spark's own Parquet reader: the rows that `format("txlog")` gives, and its options.
+
+        They are keyword arguments here, `isolation_level="read_uncommitted"`, `starting_offsets={"orders": {"0": 5}}`,
+        `columns=["order_id", "_offset"]`, `where="amount > 100"`; see `native_scan.scan_options`. What is read is fixed now: the
+        frame does not grow, and is good for as long as its files are kept. All its columns are nullable.
+
+        Raises OffsetOutOfRangeError, SchemaMismatchError, UnknownOptionError, UnsupportedStoreError.
+        """
+        runtime = self.log.runtime
+        return native_scan.scan(self.log.spark, runtime, native_scan.scan_options(runtime, [self.name], options))[
+            self.name
+        ]

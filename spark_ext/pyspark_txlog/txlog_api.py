@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_txlog import native_scan, views
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.snapshot import Snapshot
 from pyspark_txlog.table import TopicTable
@@ -127,6 +128,29 @@ class TxLog:
         (PROTOCOL.md, W42). A transaction does it by itself otherwise. Raises what `StagedTransaction.begin` raises.
         """
         self._transactions.take_over(transactional_id, call_layer(config, settings))
+
+    @plain_errors
+    def to_dfs(self, *topics: str, **options: object) -> dict[str, DataFrame]:
+        """Several topics as `TopicTable.to_df` gives one, planned together; by name.
+
+        The topics named, those of `subscribe_pattern` or `assign`, or all of them. Offsets and times are for all of their
+        partitions. Raises what `to_df` raises, UnknownTopicOrPartitionError.
+        """
+        names = list(topics)
+        if not names and not {name.replace("_", "").lower() for name in options} & {"subscribepattern", "assign"}:
+            names = [topic.topic for topic in self.runtime.list_topics()]
+            if not names:
+                return {}
+        return native_scan.scan(self.spark, self.runtime, native_scan.scan_options(self.runtime, names, options))
+
+    @plain_errors
+    def create_views(self, *topics: str, prefix: str = "", **options: object) -> dict[str, str]:
+        """A temporary view for each topic (those named, or all), over `to_dfs` with the same options; it shows what is there now.
+
+        -> the view's name for each topic, quoted for SQL. Views of these names are replaced. Raises what `to_dfs` raises,
+        InvalidRequestError if two names differ in case alone.
+        """
+        return views.create_views(self.to_dfs(*topics, **options), prefix)
 
     def close(self) -> None:
         """Ends the helper threads; idempotent. DataFrames that were made from this stay good."""

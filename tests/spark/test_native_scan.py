@@ -1,0 +1,505 @@
+"""`to_df` in a real Spark: the rows of `format("txlog")`, read by Spark's own Parquet reader from the files that matter alone."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+import txlog
+from pyspark_txlog import TxLog, native_scan
+from pyspark_txlog.options import parse_read_options
+from pyspark_txlog.reader import plan_topics, read_tasks
+from pyspark_txlog.subscription import subscribed_topics
+from tests.spark.conftest import ORDERS, Console, Log
+from tests.spark.test_datasource import EMPTY, EVERY_TYPE, FULL, ZERO
+from txlog.core.fetch_plan import BY_COLUMN, FilePiece, RowRange
+from txlog.core.names import TopicPartition
+from txlog.core.records import DataFile
+from txlog.errors import InvalidRequestError, OffsetOutOfRangeError, SchemaMismatchError, UnknownOptionError
+
+pytestmark = pytest.mark.spark
+
+PLACE = ["_topic", "_partition", "_offset", "_timestamp"]
+
+
+def orders(first: int, count: int) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {"order_id": number, "amount": None if number % 7 == 0 else number / 2, "carrier": f"c{number % 3}"}
+            for number in range(first, first + count)
+        ],
+        ORDERS,
+    )
+
+
+@pytest.fixture
+def native(log: Log) -> Iterator[TxLog]:
+    with TxLog(log.spark, log.url) as made:
+        yield made
+
+
+def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def files_of(frame: DataFrame) -> list[str]:
+    """The files that a scan reads, below the topic's folder."""
+    return sorted("/".join(path.split("/")[-3:]) for path in frame.inputFiles())
+
+
+# -- the two roads give the same --------------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("eager"),
+            st.sampled_from(["commit", "abort", "open"]),
+            st.integers(0, 1),
+            st.lists(st.sampled_from([1, 2, 40]), min_size=1, max_size=3),
+        ),
+        st.tuples(st.just("staged"), st.sampled_from(["commit", "abort"]), st.integers(0, 1), st.just([3, 50])),
+        st.tuples(
+            st.just("plain"), st.just("commit"), st.integers(0, 1), st.lists(st.sampled_from([1, 40]), max_size=2)
+        ),
+        st.tuples(st.just("column"), st.just(""), st.just(0), st.just([])),
+        st.tuples(st.just("delete"), st.just(""), st.integers(0, 1), st.integers(1, 9).map(lambda tenths: [tenths])),
+    ),
+    min_size=2,
+    max_size=9,
+)
+
+
+class History:
+    """A random past of one topic: inline rows, files, sealed segments, aborted and open transactions, columns that came later."""
+
+    def __init__(self, url: str) -> None:
+        self.store = txlog.open(url, storage_options={"fsync": False})
+        self.store.create_topic("t", ORDERS, 2, config={"segment.batches": 3, "inline.max.bytes": 1500})
+        self._next = 0
+        self._columns = 0
+
+    def do(self, kind: str, outcome: str, partition: int, counts: list[int]) -> None:
+        if kind == "column":
+            self._columns += 1
+            self.store.alter_topic("t", add_columns=pa.schema([pa.field(f"more_{self._columns}", pa.int32())]))
+        elif kind == "delete":
+            info = self.store.admin().list_offsets("t")[TopicPartition("t", partition)]
+            start = info.log_start_offset + (info.last_stable_offset - info.log_start_offset) * counts[0] // 10
+            self.store.admin().delete_records("t", partition, start)
+        elif kind == "plain":
+            with self.store.producer() as producer:
+                for count in counts:
+                    producer.send("t", self._rows(count), partition=partition)
+                    producer.flush()
+        else:
+            # Each its own id: an open one stays so.
+            producer = self.store.producer(f"{kind}-{self._next}", staged=kind == "staged")
+            producer.init_transactions()
+            producer.begin_transaction()
+            for count in counts:
+                producer.send("t", self._rows(count), partition=partition)
+                if kind == "eager":
+                    producer.flush()
+            if outcome == "commit":
+                producer.commit_transaction()
+            elif outcome == "abort":
+                producer.abort_transaction()
+
+    def _rows(self, count: int) -> pa.Table:
+        made = orders(self._next, count)
+        for number in range(1, self._columns + 1):
+            made = made.append_column(f"more_{number}", pa.array([number] * count, pa.int32()))
+        self._next += count
+        return made
+
+
+@settings(
+    max_examples=6,
+    deadline=None,
+    derandomize=True,
+    # Each example costs seconds: a failure is reported as it was found.
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(steps=STEPS, cut=st.tuples(st.integers(0, 10), st.integers(0, 10)), data=st.data())
+def test_both_roads_give_the_same_rows(
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[Any],
+    cut: tuple[int, int],
+    data: st.DataObject,
+) -> None:
+    url = str(tmp_path_factory.mktemp("history") / "log")
+    history = History(url)
+    for step in steps:
+        history.do(*step)
+    infos = history.store.admin().list_offsets("t", isolation="read_uncommitted")
+    low, high = sorted(cut)
+    isolation = data.draw(st.sampled_from(["read_committed", "read_uncommitted"]))
+    where = data.draw(st.sampled_from([None, "order_id >= 40 AND NOT carrier = 'c1'", "amount IS NULL OR _offset < 5"]))
+    bounds = {
+        name: {
+            "t": {
+                str(tp.partition): info.log_start_offset + (info.log_end_offset - info.log_start_offset) * part // 10
+                for tp, info in infos.items()
+            }
+        }
+        for name, part in (("startingOffsets", low), ("endingOffsets", high))
+    }
+    columns = ["*", *PLACE]
+    reader = spark.read.format("txlog").option("subscribe", "t").option("isolation.level", isolation)
+    if where:
+        reader = reader.option("where", where)
+    for name, value in bounds.items():
+        reader = reader.option(name, json.dumps(value))
+    expected = collected(reader.option("columns", ",".join(columns)).load(url))
+    with TxLog(spark, url) as log:
+        found = log.table("t").to_df(columns=columns, isolation_level=isolation, where=where, **bounds)
+        assert found.columns == [*history.store.topic("t").schema.names, *PLACE]
+        assert collected(found) == expected
+        assert found.count() == len(expected)
+        pruned = log.table("t").to_df(columns=["_offset", "order_id"], isolation_level=isolation, where=where, **bounds)
+        assert collected(pruned) == sorted(((row[-2], row[0]) for row in expected), key=repr)
+    history.store.close()
+
+
+def test_every_type_comes_back_from_files_and_from_commit_records(log: Log, native: TxLog) -> None:
+    log.create("types", EVERY_TYPE, partitions=1, inline_max_bytes="1")
+    log.create("inline", EVERY_TYPE, partitions=1)
+    frame = log.spark.createDataFrame([FULL, EMPTY, ZERO], log.read("types").schema)
+    log.write(frame.coalesce(1), "types")
+    with log.store.producer() as producer:
+        producer.send("inline", frame.toArrow().cast(EVERY_TYPE))
+    before = log.spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for zone in ("UTC", "America/New_York"):
+            log.spark.conf.set("spark.sql.session.timeZone", zone)
+            for topic in ("types", "inline"):
+                assert collected(native.table(topic).to_df()) == collected(log.read(topic))
+                assert collected(native.table(topic).to_df(columns="row,_timestamp")) == collected(
+                    log.read(topic, columns="row,_timestamp")
+                )
+    finally:
+        log.spark.conf.set("spark.sql.session.timeZone", before)
+    assert "LocalTableScan" in plan_of(native.table("inline").to_df())
+    assert "FileScan" in plan_of(native.table("types").to_df())
+
+
+def test_rows_of_a_cleaned_run_take_their_place_from_its_columns(log: Log, native: TxLog) -> None:
+    """No job makes such runs yet; a read of one is planned with ranges by column, over a file named as its segment."""
+    log.create(partitions=1, segment_batches="3", inline_max_bytes="100000")
+    with log.store.producer() as producer:
+        # The fourth begins a new segment, and so the first is sealed.
+        for number in range(4):
+            producer.send("orders", orders(number * 10, 10))
+            producer.flush()
+    options = native_scan.scan_options(native.runtime, ["orders"], {"columns": "order_id,_offset,_timestamp"})
+    topics = subscribed_topics(native.runtime, options)
+    (plan,) = plan_topics(native.runtime, options, topics)
+    (task,) = read_tasks(native.runtime, [plan], ["order_id", "_offset", "_timestamp"], options)
+    piece, _ = task.pieces
+    assert isinstance(piece, FilePiece)
+    assert piece.offset_column
+    everything = collected(native.table("orders").to_df(columns="order_id,_offset,_timestamp"))
+    by_column = RowRange(first_row=0, rows=30, base_offset=BY_COLUMN, timestamp=BY_COLUMN)
+    scan = native_scan._TopicScan(log.spark, native.runtime, f"file://{log.url}/orders")
+    schema = native.table("orders").to_df(columns="order_id,_offset,_timestamp").schema
+    for start, end in ((0, 30), (7, 22), (0, 1)):
+        cleaned = replace(piece, ranges=(by_column,), start=start, end=end)
+        found = scan.frame(schema, [replace(task, pieces=(cleaned,))])
+        assert collected(found) == [row for row in everything if start <= row[1] < end]
+        (group,) = native_scan._grouped([cleaned])
+        assert group[0].whole == ((start, end) == (0, 30))
+
+
+# -- what is read -----------------------------------------------------------------------------------------------------
+
+
+def test_spark_prunes_columns_and_pushes_filters_down(log: Log, native: TxLog) -> None:
+    log.create(partitions=2)
+    log.write(log.frame(0, 20_000))
+    frame = native.table("orders").to_df(columns=["*", *PLACE])
+    plan = plan_of(frame.where("amount > 9000").select("order_id"))
+    assert "GreaterThan(amount,9000.0)" in plan
+    assert "carrier" not in plan.partition("ReadSchema")[2]
+    assert frame.where("amount > 9000").count() == log.read().where("amount > 9000").count() > 0
+    assert "ReadSchema: struct<>" in plan_of(native.table("orders").to_df().groupBy().count())
+
+
+def test_aborted_files_are_never_listed(log: Log, native: TxLog) -> None:
+    log.create(partitions=1, inline_max_bytes="1")
+    kept, gone = [], []
+    with log.store.producer("p") as producer:
+        for number in range(4):
+            before = set(log.files())
+            producer.begin_transaction()
+            producer.send("orders", orders(number * 10, 10))
+            producer.flush()
+            producer.abort_transaction() if number % 2 else producer.commit_transaction()
+            (gone if number % 2 else kept).extend(set(log.files()) - before)
+    below = Path(log.url) / "orders"
+    committed = native.table("orders").to_df()
+    assert files_of(committed) == sorted(str(path.relative_to(below)) for path in kept)
+    assert len(files_of(native.table("orders").to_df(isolation_level="read_uncommitted"))) == 4
+    for path in gone:
+        path.unlink()
+    assert committed.count() == 20
+
+
+def test_where_skips_files_on_both_roads(log: Log, native: TxLog) -> None:
+    log.create(partitions=1, inline_max_bytes="1")
+    for number in range(5):
+        log.write(log.frame(number * 100, 100, tasks=1))
+    where = "order_id BETWEEN 150 AND 160 OR (carrier = 'c1' AND order_id > 490)"
+    frame = native.table("orders").to_df(where=where, columns=["order_id"])
+    assert len(files_of(frame)) == 2
+    # What was skipped is not needed: only the two files are opened.
+    opened = {Path(path).name for path in files_of(frame)}
+    for path in log.files():
+        if path.name not in opened:
+            path.unlink()
+    expected = [*range(150, 161), 493, 496, 499]
+    assert sorted(row.order_id for row in frame.collect()) == expected
+    assert sorted(row.order_id for row in log.read(where=where).collect()) == expected
+    by_schema = log.read(where=where, schema="amount double")
+    assert by_schema.columns == ["amount"]
+    assert sorted(row.amount for row in by_schema.collect()) == [number / 2 for number in expected]
+    assert log.read(where="order_id > 1000").collect() == []
+    assert native.table("orders").to_df(where="order_id > 1000").collect() == []
+    with pytest.raises(Exception, match=r"where = .*topic 'orders' has no column 'order'. Did you mean 'order_id'"):
+        log.read(where="order > 1")
+    with pytest.raises(SchemaMismatchError, match="Did you mean 'order_id'"):
+        native.table("orders").to_df(where="order > 1")
+
+
+def test_both_roads_and_sparks_own_filter_agree_on_where(log: Log, native: TxLog) -> None:
+    log.create("types", EVERY_TYPE, partitions=1)
+    log.write(log.spark.createDataFrame([FULL, EMPTY, ZERO], log.read("types").schema).coalesce(1), "types")
+    conditions = (
+        "a_bool",
+        "NOT a_bool",
+        "a_bool IS NOT TRUE",
+        "a_byte <= -128",
+        "a_long = -9223372036854775808 OR a_long IN (0, 1)",
+        "a_float > 1.25",
+        "a_double < 0 AND a_double != -0.2",
+        "a_double = -0.0",
+        "a_string >= 'naïve'",
+        "a_string = ''",
+        "a_date < DATE '1582-10-16'",
+        "a_date IN (DATE '1582-10-15')",
+        "an_instant = TIMESTAMP '2013-01-01 05:00:00.123456'",
+        "a_wall_clock < TIMESTAMP_NTZ '1970-01-01 00:00:00'",
+        "a_decimal > 0.000000001",
+        "a_decimal NOT BETWEEN -1 AND 1",
+        "a_list IS NULL OR nested IS NULL",
+        "some_bytes IS NOT NULL",
+        "_partition = 0 AND _offset >= 1",
+    )
+    everything = log.read("types", columns="*,_partition,_offset")
+    table = native.table("types")
+    roads: dict[str, Callable[[str], DataFrame]] = {
+        "filter": everything.where,
+        "format": lambda where: log.read("types", where=where),
+        "to_df": lambda where: table.to_df(where=where),
+    }
+    found = {
+        road: sorted(
+            tuple(row)
+            for row in reduce(
+                DataFrame.union,
+                [frame(where).selectExpr(f"{number} AS n", "row") for number, where in enumerate(conditions)],
+            ).collect()
+        )
+        for road, frame in roads.items()
+    }
+    assert found["format"] == found["to_df"] == found["filter"]
+    assert {number for number, _ in found["filter"]} == set(range(len(conditions)))
+
+
+def test_offsets_and_times(log: Log, native: TxLog) -> None:
+    log.create(partitions=1)
+    log.write(log.frame(0, 10, tasks=1))
+    log.write(log.frame(10, 10, tasks=1))
+    table = native.table("orders")
+
+    def ids(**options: Any) -> list[int]:
+        return sorted(row.order_id for row in table.to_df(columns="order_id", **options).collect())
+
+    tp = TopicPartition("orders", 0)
+    assert ids(starting_offsets={tp: 4}, ending_offsets={"orders": {0: 12}}) == list(range(4, 12))
+    assert ids(startingOffsets='{"orders":{"0":15}}') == list(range(15, 20))
+    second = max(row._timestamp for row in log.read(columns="_timestamp").collect()).replace(tzinfo=datetime.UTC)
+    assert ids(starting_timestamp=second) == list(range(10, 20))
+    assert ids(ending_timestamp=int(second.timestamp() * 1000)) == list(range(10))
+    with pytest.raises(OffsetOutOfRangeError, match="startingOffsets asks for offset 99"):
+        ids(starting_offsets={tp: 99})
+    with pytest.raises(InvalidRequestError, match="no time zone"):
+        ids(starting_timestamp=datetime.datetime(2020, 1, 1))
+
+
+def test_a_frame_does_not_grow(log: Log, native: TxLog) -> None:
+    log.create()
+    log.write(log.frame(0, 10))
+    frame = native.table("orders").to_df()
+    log.write(log.frame(10, 10))
+    assert frame.count() == 10
+    assert native.table("orders").to_df().count() == 20
+    native.close()
+    assert frame.count() == 10
+
+
+def test_several_topics_at_once(log: Log, native: TxLog) -> None:
+    for topic in ("orders", "orders-us"):
+        log.create(topic)
+    log.create("audit", pa.schema([("note", pa.string())]))
+    log.write(log.frame(0, 10), "orders-us")
+    frames = native.to_dfs("orders", "audit")
+    assert {topic: frame.columns for topic, frame in frames.items()} == {"orders": ORDERS.names, "audit": ["note"]}
+    assert sorted(native.to_dfs()) == ["audit", "orders", "orders-us"]
+    assert {topic: frame.count() for topic, frame in native.to_dfs(subscribe_pattern="orders.*").items()} == {
+        "orders": 0,
+        "orders-us": 10,
+    }
+    assert native.to_dfs(assign={"orders-us": [0]})["orders-us"].count() <= 10
+
+
+def test_many_files_start_no_listing_job(log: Log, native: TxLog) -> None:
+    log.create(partitions=1, inline_max_bytes="1")
+    with log.store.producer() as producer:
+        for number in range(40):
+            producer.send("orders", orders(number * 5, 5))
+            producer.flush()
+    before = log.spark.conf.get(native_scan.LISTING_THRESHOLD)
+    try:
+        log.spark.conf.set(native_scan.LISTING_THRESHOLD, "32")
+        log.spark.sparkContext.setJobGroup("native", "native")
+        frame = native.table("orders").to_df(columns="order_id,_offset")
+        assert not log.spark.sparkContext.statusTracker().getJobIdsForGroup("native")
+        assert log.spark.conf.get(native_scan.LISTING_THRESHOLD) == "32"
+    finally:
+        log.spark.conf.set(native_scan.LISTING_THRESHOLD, before)
+    assert collected(frame) == sorted(((number, number) for number in range(200)), key=repr)
+
+
+@pytest.mark.parametrize("folder", ["a b", "{x,y} [z]*?", "50%20ü'$", "_hidden/.dot"])
+def test_folders_with_odd_names(spark: SparkSession, console: Console, tmp_path: Path, folder: str) -> None:
+    url = str(tmp_path / folder / "log")
+    log = Log(url, spark)
+    # Also a topic and columns whose names mean something to Spark, or to the paths.
+    schema = pa.schema([("_metadata", pa.int64()), ("a.b `c`", pa.string()), ("file path", pa.string())])
+    log.create("rows", schema, inline_max_bytes="1", segment_batches="2")
+    with log.store.producer() as producer:
+        for number in range(6):
+            producer.send(
+                "rows", pa.Table.from_pylist([{"_metadata": number, "a.b `c`": "x"}] * 3, schema), partition=number % 2
+            )
+            producer.flush()
+    with TxLog(spark, url) as native:
+        found = native.table("rows").to_df(columns=["*", *PLACE], where="`a.b ``c``` = 'x'")
+        assert collected(found) == collected(log.read("rows", columns=json.dumps(["*", *PLACE])))
+    log.store.close()
+
+
+# -- damage and mistakes ----------------------------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_in_a_page_is_an_error_whatever_the_session_says(log: Log, native: TxLog) -> None:
+    log.create(partitions=1)
+    log.write(log.frame(0, 1000, tasks=1))
+    (path,) = log.files()
+    good = path.read_bytes()
+    keys = {
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "false",
+        "parquet.page.verify-checksum.enabled": "false",
+        "spark.sql.files.ignoreCorruptFiles": "true",
+        "spark.sql.files.ignoreMissingFiles": "true",
+    }
+    before = {key: log.spark.conf.get(key, None) for key in keys}
+    try:
+        for key, value in keys.items():
+            log.spark.conf.set(key, value)
+        for position in (100, 2000, len(good) // 2):
+            damaged = bytearray(good)
+            damaged[position] ^= 1
+            path.write_bytes(bytes(damaged))
+            with pytest.raises(Exception, match=r"(?s)could not verify page integrity|CRC|checksum"):
+                native.table("orders").to_df().collect()
+        frame = native.table("orders").to_df()
+        path.unlink()
+        with pytest.raises(Exception, match=path.name):
+            frame.collect()
+    finally:
+        for key, value in before.items():
+            log.spark.conf.unset(key) if value is None else log.spark.conf.set(key, value)
+
+
+def test_a_file_that_was_not_planned_for_is_an_error(log: Log) -> None:
+    """Were a path ever spelled in a way that is not expected, rows shall not go under a wrong offset, or unseen."""
+    log.create(partitions=1, inline_max_bytes="1")
+    log.write(log.frame(0, 10, tasks=1))
+    log.write(log.frame(10, 10, tasks=1))
+    frame = log.spark.read.parquet(*(f"file://{path}" for path in log.files()))
+    files = [
+        native_scan._ScannedFile(
+            tp=TopicPartition("orders", 0),
+            file=DataFile(
+                path=f"0/rows/{name}.parquet", rows=1, bytes=1, digest=None, footer_digest="", row_groups=(1,)
+            ),
+            stored=False,
+            ranges=[
+                native_scan._Range(rows=RowRange(first_row=0, rows=1, base_offset=base, timestamp=0), start=0, end=9)
+            ],
+        )
+        for base, name in enumerate("ab")
+    ]
+    for whole in (True, False):
+        place = native_scan._Place(frame, files, "orders", stored=False, whole=whole, wanted=["_offset"])
+        with pytest.raises(Exception, match="was not planned for a file"):
+            frame.select(place.fact("b") if whole else place.matching_range()).collect()
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(log: Log, native: TxLog) -> None:
+    """Spark's own writer gives a task's files one name in each `_partition=<n>`."""
+    log.create(partitions=2)
+    with native.transaction("adopts") as txn:
+        txn.write(log.frame(0, 300_000, tasks=1), "orders", key="order_id")
+    frame = native.table("orders").to_df(columns=["*", *PLACE])
+    names = [Path(path).name for path in files_of(frame)]
+    assert len(set(names)) < len(names)
+    assert frame.exceptAll(log.read(columns=",".join(["*", *PLACE]))).isEmpty()
+    assert frame.count() == 300_000
+
+
+def test_wrong_options(log: Log, native: TxLog) -> None:
+    log.create()
+    table = native.table("orders")
+    with pytest.raises(
+        UnknownOptionError,
+        match=r"option 'isolation' is unknown: a native scan has subscribe_pattern, .*isolation_level",
+    ):
+        table.to_df(isolation="read_committed")
+    with pytest.raises(
+        InvalidRequestError, match="'minPartitions' is none of a native scan's: tasks of a native scan are Spark's"
+    ):
+        table.to_df(min_partitions=3)
+    with pytest.raises(InvalidRequestError, match="option 'subscribe' is none of a native scan's"):
+        native.to_dfs(subscribe="orders")
+    with pytest.raises(SchemaMismatchError, match="has no column 'x'"):
+        table.to_df(columns=["x"])
+    assert parse_read_options({"path": log.url, "subscribe": "orders", "WHERE": "a = 1"}).where == "a = 1"
