@@ -15,7 +15,7 @@ OLDEST := .venv-spark-4.2
 OLDEST_STAMP := $(OLDEST)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-storm test-kill test-kafka test-spark-4.2 test-rivals simulate chaos demo bench-core bench-stream conf wheel clean distclean
+.PHONY: help setup check format test test-storm test-kill test-kafka test-spark-4.2 test-rivals simulate chaos demo bench-core bench-stream bench-scans conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ bench-core: $(STAMP) ## Milliseconds and storage requests of an append and of a 
 
 bench-stream: $(STAMP) ## Milliseconds of a micro-batch through the streaming sink, beside noop and Parquet
 	$(BIN)/python -m benchmarks.stream_sink $(ARGS)
+
+bench-scans: $(STAMP) ## Seconds of scans: format("txlog"), to_df, plain Parquet
+	$(BIN)/python -m benchmarks.scans $(ARGS)
 
 conf: $(STAMP) ## Write conf/txlog.toml and the options in KAFKA.md from the tables in the code
 	$(BIN)/python conf/generate.py

@@ -70,6 +70,7 @@ _NOT_HERE = {
     "path": "the store is the TxLog's",
     "storageOptions": "they are the TxLog's",
     "subscribe": "name topics by .table(name) or .to_dfs(name, ...)",
+    "metadata": 'spark.read.format("txlog").option("metadata", ...) reads the log\'s own state',
     "minPartitions": "tasks of a native scan are Spark's, see spark.sql.files.minPartitionNum and maxPartitionBytes",
 }
 _KEY_PARTS = 3
