@@ -129,6 +129,9 @@ class WriteOptions:
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """The options of `spark.read`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
     given = _Given(options, READ_OPTIONS, {"a write": WRITE_OPTIONS, "a stream": STREAM_OPTIONS}, "a read")
+    if "metadata" in given:
+        table = given.parsed("metadata", _table)
+        raise InvalidRequestError(f"option 'metadata': {table} is no read of rows, which this is; leave the option out")
     return _read_options(
         given, "a read", starts=("earliest", "committed"), ends=given.offsets("ending", "latest", ("latest",))
     )
@@ -172,15 +175,11 @@ def refuse_catalog(options: Mapping[str, str]) -> None:
 def parse_metadata_options(options: Mapping[str, str]) -> MetadataOptions:
     """The options of `spark.read.option("metadata", ...)`; raises UnknownOptionError and InvalidRequestError."""
     given = _Given(options, METADATA_OPTIONS, {"a read of rows": READ_OPTIONS}, "a read of metadata")
-    table = given.text("metadata") or ""
-    if table.lower() not in METADATA_TABLES:
-        raise InvalidRequestError(
-            f"option 'metadata': expected one of {', '.join(METADATA_TABLES)}, found {table!r}.{nearest(table, METADATA_TABLES)}"
-        )
+    table = given.parsed("metadata", _table)
     of_topics = {name: value for name, value in options.items() if name.lower() != "metadata"}
     return MetadataOptions(
         store=given.store("load"),
-        table=table.lower(),
+        table=table,
         topics=parse_read_options(of_topics) if any(mode in given for mode in _SUBSCRIPTIONS) else None,
     )
 
@@ -280,7 +279,7 @@ def _read_options(given: _Given, call: str, *, starts: Sequence[str], ends: Offs
         group_id=group_id,
         isolation_level="read_committed" if consumer.isolation_level == "read_committed" else "read_uncommitted",
         columns=given.parsed("columns", _columns, None),
-        where=given.text("where"),
+        where=given.parsed("where", _condition, None),
         fail_on_data_loss=given.parsed("failOnDataLoss", _boolean, True),
         min_partitions=given.parsed("minPartitions", _positive, None),
     )
@@ -403,6 +402,22 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
             f"option {name!r}: expected column names, separated by commas or as a JSON list, found {text!r}"
         )
     return tuple(columns)
+
+
+def _table(name: str, text: str) -> str:
+    if text.lower() not in METADATA_TABLES:
+        raise InvalidRequestError(
+            f"option {name!r}: expected one of {', '.join(METADATA_TABLES)}, found {text!r}.{nearest(text, METADATA_TABLES)}"
+        )
+    return text.lower()
+
+
+def _condition(name: str, text: str) -> str:
+    # Here and not at the top: what parses it is loaded only if it is used.
+    from pyspark_txlog import where
+
+    where.check(text)
+    return text
 
 
 def _missing_start(given: _Given, start: OffsetSpec) -> Missing:

@@ -72,6 +72,11 @@ def bind(text: str, fields: Sequence[SchemaField], topic: str) -> Predicate:
         raise InvalidRequestError(f"where = {_shown(text)}: the condition is too deeply nested") from None
 
 
+def check(text: str) -> None:
+    """Raises InvalidRequestError if `text` is no condition of SQL, whatever the columns are."""
+    _parse(text)
+
+
 @lru_cache(maxsize=64)
 def _parse(text: str) -> exp.Expr:
     # Here and not at the top: it takes a sixth of a second, which only those who use it shall pay.
