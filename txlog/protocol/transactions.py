@@ -54,6 +54,7 @@ from txlog.errors import (
     OutcomeUnknownError,
     RecordTooLargeError,
     RetriableError,
+    StoreAccessError,
     TransactionalIdNotFoundError,
     TxlogError,
 )
@@ -231,7 +232,7 @@ def end_transaction(
                 return views, EndResult(txn=won, already_committed=not commit)
             else:
                 raise AssertionError(f"{outcome} of {txn.transactional_id!r} gave {result!r}")
-    except RetriableError as error:
+    except (RetriableError, StoreAccessError) as error:
         if not decided:
             raise
         # Retriable would mean that nothing was decided, and a caller may then delete what it staged.
