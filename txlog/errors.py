@@ -182,6 +182,10 @@ class NotAStoreError(InvalidRequestError):
     """The location holds something else than a txlog store."""
 
 
+class StoreAccessError(InvalidRequestError):
+    """The store refuses these credentials, or there are none: HTTP 401 or 403. The message says where they are given."""
+
+
 class UnsupportedStoreError(InvalidRequestError):
     """The backend cannot do what the format needs (atomic create), or the store needs features unknown here."""
 

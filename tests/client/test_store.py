@@ -23,6 +23,7 @@ from txlog.errors import (
     InvalidPartitionsError,
     InvalidRequestError,
     InvalidTopicError,
+    MissingObjectError,
     NotAStoreError,
     SchemaMismatchError,
     TopicExistsError,
@@ -521,3 +522,44 @@ def test_forked_child_refuses_the_parents_producer(tmp_path):
             assert "Make a new producer here" in answer
         rows = rows_of(store.consumer("orders", auto_offset_reset="earliest"))
         assert sorted(row["id"] for row in rows) == [0, 2]
+
+
+def test_names_that_a_file_system_may_take_for_one_are_refused_there(tmp_path):
+    with txlog.open(tmp_path / "log") as store:
+        store.create_topic("ok")
+        with pytest.raises(InvalidTopicError, match=r"'OK' differs from 'ok'.*in case only"):
+            store.create_topic("OK")
+        with pytest.raises(TopicExistsError):
+            store.create_topic("ok")
+        store.delete_topic("ok")
+        assert store.create_topic("ok").version == 2
+    with txlog.open("memory://cases") as store:
+        store.create_topic("ok")
+        store.create_topic("OK")
+
+
+def test_rows_of_a_topic_whose_file_was_deleted_do_not_come_back(tmp_path):
+    with txlog.open(tmp_path / "log") as store:
+        store.create_topic("orders")
+        with store.producer() as producer:
+            producer.send("orders", [{"value": b"old"}]).result()
+    (tmp_path / "log" / "orders" / "topic.00000000000000000000.json").unlink()
+    with txlog.open(tmp_path / "log") as store:
+        for again in (False, True):
+            with pytest.raises(MissingObjectError, match="would bring the old rows back"):
+                store.create_topic("orders", if_not_exists=again)
+
+
+def test_a_file_of_rows_that_is_gone_says_who_names_it(tmp_path):
+    with txlog.open(tmp_path / "log") as store:
+        store.create_topic("orders")
+        with store.producer() as producer:
+            producer.send("orders", [{"value": b"x" * 1_000_000}] * 3, partition=0).result()
+        (file,) = (tmp_path / "log" / "orders" / "0" / "rows").rglob("*.parquet")
+        file.unlink()
+        named = rf"{file.name}: orders-0, offsets 0 to 2, names.*txlog fsck"
+        with (
+            store.consumer("orders", auto_offset_reset="earliest") as consumer,
+            pytest.raises(MissingObjectError, match=named),
+        ):
+            list(consumer.iterate(0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.client.world import ORDERS, World, many, orders, tp
+from txlog.client.producer import SETTLE_MS
 from txlog.core.transactions import TxnVersion
 from txlog.errors import (
     IllegalStateError,
@@ -517,6 +518,42 @@ def test_closing_with_an_unknown_commit_settles_it(world, store, decided):
     producer.close()
     assert world.read() == ([1] if decided else [])
     assert world.ends()[1] == world.ends()[2] == 2
+
+
+def test_a_commit_in_doubt_names_the_call_to_repeat(world, store):
+    outage, other = world.outage(max_block_ms=300)
+    with other.producer("loader") as producer:
+
+        def transaction():
+            with producer.transaction():
+                producer.send("orders", orders(1), partition=0).result()
+                outage.pattern = "put_if_absent __transaction_state/"
+
+        with pytest.raises(OutcomeUnknownError, match=r"The call to repeat is producer\.commit_transaction\(\)"):
+            transaction()
+        outage.pattern = None
+        assert producer.commit_transaction().txn.state == "COMPLETE_COMMIT"
+    assert world.read() == [1]
+
+
+def test_closing_with_an_unknown_commit_gives_up_soon(world, store):
+    outage, other = world.outage(max_block_ms=60_000)
+    clock = other.runtime.clock
+    producer = other.producer("loader")
+    began_ms = clock.monotonic_ms()
+
+    def transaction():
+        with producer, producer.transaction():
+            producer.send("orders", orders(1), partition=0).result()
+            outage.pattern = "__transaction_state"
+
+    with pytest.raises(OutcomeUnknownError, match="commit_transaction") as raised:
+        transaction()
+    took_ms = clock.monotonic_ms() - began_ms
+    assert 60_000 <= took_ms < 60_000 + 2 * SETTLE_MS
+    (note,) = raised.value.__notes__
+    assert "`txlog transactions describe loader` tells" in note
+    outage.pattern = None
 
 
 def test_init_that_ran_out_of_time_may_be_repeated(world, store):

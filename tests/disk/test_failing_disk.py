@@ -18,7 +18,7 @@ from txlog.client.producer import Producer
 from txlog.client.store import Store
 from txlog.clock import SystemClock
 from txlog.core.names import TopicPartition
-from txlog.errors import OutcomeUnknownError, TxlogError, TxlogTimeoutError
+from txlog.errors import OutcomeUnknownError, RetriableError, TxlogError, TxlogTimeoutError
 from txlog.maintenance.fsck import check_store
 from txlog.storage.local import LocalObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
@@ -155,6 +155,24 @@ def test_an_object_that_cannot_be_read(tmp_path: Path, disk: FailingDisk) -> Non
             ids_of(store)
         disk.mend()
         assert ids_of(store) == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EROFS"])
+def test_rows_that_a_full_disk_refused_are_surely_not_in(tmp_path: Path, disk: FailingDisk, name: str) -> None:
+    """Without a transaction too: nobody has to look whether they are."""
+    with opened(tmp_path / "store") as store:
+        store.create_topic("orders", ROWS, partitions=1)
+        producer = store.producer(delivery_timeout_ms=2000)
+        producer.send("orders", [{"id": 1, "name": "a"}]).result(30)
+        disk.arm(ERRORS[name], 1)
+        with pytest.raises(RetriableError, match=os.strerror(ERRORS[name])) as raised:
+            producer.send("orders", [{"id": 2, "name": "b"}]).result(30)
+        assert "may have been written" not in str(raised.value)
+        disk.mend()
+        producer.send("orders", [{"id": 3, "name": "c"}]).result(30)
+        with pytest.raises(RetriableError):
+            producer.close()  # it was not flushed in between
+        assert ids_of(store) == [1, 3]
 
 
 # -- real ones --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tests.kill.sinks import SINKS
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.kill", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.kill", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "--sink", choices=sorted(SINKS), action="append", help="txlog if none is named; delta needs pyspark 4.2"
     )

@@ -359,6 +359,21 @@ def test_a_failure_after_the_slot_is_gone_is_unknown_and_not_retriable(cluster: 
         _ = task.result
 
 
+def test_damage_met_after_the_slot_is_gone_is_unknown(cluster: Cluster) -> None:
+    """Any other error would say that the rows are surely not in."""
+    process = writer(cluster)
+    process.do(process.send(A, "a"))
+    task = paused_in_its_put(process, process.send(A, "b"))
+    rolled_and_cleaned(cluster)
+    for path in cluster.objects:
+        if path.startswith(A.folder) and path.endswith(".snapshot"):
+            cluster.objects[path] = b"garbage"
+    task.run()
+    with pytest.raises(OutcomeUnknownError) as caught:
+        _ = task.result
+    assert isinstance(caught.value.__cause__, CorruptRecordError)
+
+
 def test_a_drawn_producer_that_the_fold_forgot_is_unknown(cluster: Cluster) -> None:
     """Below the boundary only the state decides, and a fold that does not know a drawn PID decides nothing (DESIGN 2)."""
     process = writer(cluster)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import ASK_STORE, World
 from txlog.core import envelope, names
-from txlog.core.effects import Effect, Gather, Get, List, Program, PutIfAbsent, PutOutcome
+from txlog.core.effects import Delete, Effect, Gather, Get, List, Program, PutIfAbsent, PutOutcome
 from txlog.core.features import STORE_FEATURES
 from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
 from txlog.core.records import SchemaField, StoreConstants, StoreDescriptor, TopicMetadata
@@ -58,6 +58,60 @@ class Partitions:
             self.appends.append((tp, version))
             self.deleted[tp] = version
         yield Gather(())
+
+
+def test_a_name_whose_records_lost_their_metadata_is_not_made_anew_in_silence():
+    calls = Topics()
+    calls.create()
+    calls.world.run(_put("orders/0/" + names.batch_name(0)))
+    path = names.topic_metadata_path("orders", 0)
+    calls.world.run(_delete(path))
+    with pytest.raises(MissingObjectError, match=rf"{path}: is not there, but orders/0/ holds records.*Restore"):
+        calls.create()
+    assert calls.world.run(topics.find_topic("orders")) is None
+
+
+def test_a_topic_made_meanwhile_exists_and_its_records_are_no_loss():
+    calls = Topics()
+    program = topics.create_topic(CTX, "orders", append_log_start=calls.partitions.append_log_start)
+
+    def run() -> None:
+        listed = 0
+        answer: Any = None
+        while True:
+            effect = program.send(answer)
+            listed += isinstance(effect, List)
+            if isinstance(effect, List) and listed == 2:
+                calls.create()
+                calls.world.run(_put("orders/0/" + names.batch_name(0)))
+            answer = calls.world.run(_one(effect))
+
+    with pytest.raises(TopicExistsError):
+        run()
+
+
+@pytest.mark.parametrize(("there", "asked", "refused"), [("ok", "OK", True), ("ok", "oK", True), ("ok", "okk", False)])
+def test_names_that_differ_in_case_only(there, asked, refused):
+    calls = Topics()
+    calls.create(there)
+    calls.world.run(topics.check_case(there))
+    if refused:
+        with pytest.raises(InvalidTopicError, match=f"topic name {asked!r} differs from {there!r}"):
+            calls.world.run(topics.check_case(asked))
+    else:
+        calls.world.run(topics.check_case(asked))
+
+
+def _one(effect: Effect) -> Program[Any]:
+    return (yield effect)
+
+
+def _put(path: str) -> Program[Any]:
+    return (yield PutIfAbsent(path, b"record"))
+
+
+def _delete(path: str) -> Program[Any]:
+    return (yield Delete(path))
 
 
 class Topics:

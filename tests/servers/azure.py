@@ -143,7 +143,7 @@ def _entry(name: str, found: Object) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--page", type=int, default=5000)
     parser.add_argument("--ignore-conditions", action="store_true")
     return parser.parse_args()

@@ -165,7 +165,7 @@ def _parts(request: Request) -> tuple[str, bytes]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--page", type=int, default=1000)
     parser.add_argument("--ignore-conditions", action="store_true")
     return parser.parse_args()

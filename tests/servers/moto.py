@@ -61,7 +61,7 @@ def _locked(method: Any, lock: threading.RLock) -> Any:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--page", type=int, default=1000)
     return parser.parse_args()
 

@@ -164,7 +164,7 @@ def _body(request: Request) -> bytes:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--page", type=int, default=1000)
     parser.add_argument("--ignore-conditions", action="store_true")
     return parser.parse_args()

@@ -23,7 +23,7 @@ def test_worlds(block):
     outcomes: set[str] = set()
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         result = simulate(seed)
-        assert result.ok, f"python -m txlog.testing.simulate --seeds 1 --start {seed}\n{result}"
+        assert result.ok, f"python -m txlog.testing.simulate --seed {seed}\n{result}"
         outcomes |= {name for name, count in result.report.outcomes.items() if count}
     assert outcomes >= {"committed", "aborted"}
 
@@ -58,4 +58,27 @@ def test_a_failing_seed_says_how_to_run_it_again(capsys, monkeypatch):
     assert command.main(["--seeds", "1", "--start", "1", "--steps", "300"]) == 1
     printed = capsys.readouterr().out
     assert "planned" in printed
-    assert "python -m txlog.testing.simulate --seeds 1 --start 1 --steps 300" in printed.replace("\n", " ")
+    assert "python -m txlog.testing.simulate --seed 1 --steps 300" in printed.replace("\n", " ")
+
+
+def test_one_world_by_its_seed(capsys, monkeypatch):
+    asked = []
+    one = simulate(1, 300)
+    monkeypatch.setattr(command, "simulate", lambda seed, steps: asked.append(seed) or one)
+    assert command.main(["--seed", "777", "--steps", "300"]) == 0
+    assert asked == [777]
+    for wrong in (["--see", "777"], ["--seed", "7", "--seeds", "2"], ["--seed", "7", "--start", "2"]):
+        with pytest.raises(SystemExit) as raised:
+            command.main(wrong)
+        assert raised.value.code == 2
+    assert asked == [777]
+
+
+def test_worlds_tell_how_far_they_are_where_there_is_no_terminal(capsys, monkeypatch):
+    one = simulate(1, 300)
+    monkeypatch.setattr(command, "simulate", lambda seed, steps: one)
+    assert command.main(["--seeds", "120"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines() if " of 120 worlds" in line] == [
+        "50 of 120 worlds",
+        "100 of 120 worlds",
+    ]

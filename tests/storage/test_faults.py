@@ -17,11 +17,13 @@ from typing import Any, cast
 import pytest
 from google.oauth2.credentials import Credentials
 
+import txlog
 from tests.servers import azure, gcs, s3
 from tests.servers.fault_proxy import Fault, FaultProxy
 from tests.servers.http import Request, Response
 from tests.servers.start import Server, start
-from txlog.errors import StorageError, UnsupportedStoreError
+from txlog.cli.errors import exit_status
+from txlog.errors import OutcomeUnknownError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage.fsspec_store import ATTEMPTS, FsspecObjectStore
 from txlog.storage.object_store import PutOutcome
 from txlog.storage.open import open_object_store
@@ -180,7 +182,8 @@ def test_put_if_absent_that_lands_late_and_loses(place, name):
 @pytest.mark.parametrize("status", [400, 401, 403, 405])
 def test_put_if_absent_refused(place, name, status):
     place.proxy.strike(Fault(action="answer", answer=place.answer(status), times=99))
-    with pytest.raises(StorageError, match=f"put_if_absent '{name}' failed: .*{status}") as raised:
+    kind = StoreAccessError if status in (401, 403) else StorageError
+    with pytest.raises(kind, match=f"put_if_absent '{name}' failed: .*{status}") as raised:
         place.store.put_if_absent(name, b"mine")
     assert len(place.proxy.requests) == 1
     assert place.direct.get(name) is None
@@ -263,12 +266,71 @@ def test_a_fault_without_end_is_reported(place, folder, verb, action):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("status", [400, 403])
+@pytest.mark.parametrize("status", [400, 401, 403])
 def test_a_refusal_is_not_repeated(place, folder, verb, status):
     place.proxy.strike(Fault(action="answer", answer=place.answer(status), times=999))
-    with pytest.raises(StorageError, match=rf"{verb.partition(' ')[0]} '.*' failed: "):
+    kind = StorageError if status == 400 else StoreAccessError
+    with pytest.raises(kind, match=rf"{verb.partition(' ')[0]} '.*' failed: "):
         VERBS[verb][0](place.store, folder)
     assert len(place.proxy.requests) <= 2
+
+
+@pytest.mark.parametrize("wrong", ["key", "secret", "none"])
+def test_wrong_credentials_are_refused_at_once(wrong, monkeypatch, tmp_path, caplog):
+    """Through the whole library: no call waits for what waiting cannot mend."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    code = {"key": "InvalidAccessKeyId", "secret": "SignatureDoesNotMatch", "none": ""}[wrong]
+    with start("s3") as server, FaultProxy(server.url) as proxy:
+        options = server.at(proxy.url).storage_options
+        if wrong == "none":
+            options = {name: value for name, value in options.items() if name not in ("key", "secret")}
+        else:
+            proxy.strike(Fault(action="answer", answer=s3.error(403, code, "no"), times=999))
+        with pytest.raises(StoreAccessError, match=r"check the storage_options \(key, secret and token") as raised:
+            txlog.open(server.store_url("denied"), storage_options=options)
+        assert len(proxy.requests) <= 1
+    assert code in str(raised.value)
+    assert exit_status(raised.value) == 2
+
+
+def test_a_write_whose_repetition_is_refused_stays_unknown(place):
+    """The first try may have won: a refusal of the second says nothing of it."""
+    server = place.server.at(place.proxy.url)
+    store = open_object_store(
+        server.store_url("repeated"), {**server.storage_options, **CREDENTIALS.get(place.kind, {})}
+    )
+    with txlog.open(store.url, object_store=store) as opened:
+        opened.create_topic("t")
+        producer = opened.producer(linger_ms=0, retry_backoff_ms=1, retry_backoff_max_ms=1)
+        producer.send("t", [{"value": b"1"}]).result(10)
+        place.proxy.strike(
+            Fault(action="answer", moment="after", answer=place.answer(503)),
+            Fault(action="answer", answer=place.answer(403), times=9999),
+        )
+        with pytest.raises(OutcomeUnknownError, match=r"HTTP 403|Forbidden"):
+            producer.send("t", [{"value": b"2"}]).result(30)
+        place.proxy.strike()
+        with pytest.raises(OutcomeUnknownError):
+            producer.close()
+
+
+def test_an_endpoint_that_is_not_there_is_named(caplog):
+    with start("s3") as server:
+        gone = server
+    store = open_object_store(gone.store_url("gone"), gone.storage_options)
+    assert isinstance(store, FsspecObjectStore)
+    store._clock = ManualClock()
+    with caplog.at_level(logging.WARNING, "txlog"):
+        for _ in range(6):
+            with pytest.raises(StorageError, match=rf"failed 5 times \(no connection to {re.escape(gone.url)}\)"):
+                store.get("a")
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == 1
+    assert f"no connection to {gone.url}" in warned[0]
 
 
 # -- what is not said -------------------------------------------------------------------------------------------------
@@ -294,7 +356,7 @@ def test_errors_repeat_no_credential(place, folder, status, caplog):
         ):
             try:
                 call(place.store, folder)
-            except StorageError as error:
+            except (StorageError, StoreAccessError) as error:
                 said.append("".join(traceback.format_exception_only(error)) + repr(error))
                 hidden.append(error.__suppress_context__ and error.__cause__ is None)
     text = "\n".join([*said, caplog.text])

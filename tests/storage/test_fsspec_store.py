@@ -32,6 +32,8 @@ from txlog.errors import (
     NotAStoreError,
     RecordTooLargeError,
     StorageError,
+    StoreAccessError,
+    UnknownOptionError,
     UnsupportedStoreError,
 )
 from txlog.storage import fsspec_store
@@ -379,6 +381,23 @@ def label(error):
     return f"{type(error).__name__} {fsspec_store._http_status(error)}"
 
 
+@pytest.mark.parametrize("text", ["userRateLimitExceeded", "rateLimitExceeded"])
+def test_a_limit_that_google_calls_forbidden_is_no_refusal_of_credentials(text):
+    with pytest.raises(StorageError):
+        store_of(S3FileSystem(failures=[wrapped(403, None, OSError, text)])).get("a")
+
+
+def test_an_unknown_storage_option_is_named():
+    pytest.importorskip("s3fs")
+    known = {"key": "a", "secret": "b", "client_kwargs": {"region_name": "eu"}}
+    with pytest.raises(
+        UnknownOptionError, match=r"storage option 'keey' is unknown to S3FileSystem\. Did you mean 'key'"
+    ):
+        open_object_store("s3://bucket/log", {**known, "keey": "x"}).get("a")
+    with pytest.raises(UnknownOptionError, match=r"'endpont_url', in storage option 'client_kwargs', .*'endpoint_url'"):
+        open_object_store("s3://bucket/log", {**known, "client_kwargs": {"endpont_url": "x"}}).get("a")
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -406,7 +425,8 @@ def test_unknown(error):
 @pytest.mark.parametrize("error", REFUSED, ids=label)
 def test_surely_not_applied(error):
     fs = S3FileSystem(failures=[error])
-    with pytest.raises(StorageError, match="s3://bucket/log: put_if_absent 't/a' failed"):
+    kind = StorageError if "400" in label(error) else StoreAccessError
+    with pytest.raises(kind, match="s3://bucket/log: put_if_absent 't/a' failed"):
         store_of(fs).put_if_absent("t/a", b"1")
     assert len(fs.calls) == 1
 
@@ -465,7 +485,7 @@ def test_requests_that_may_be_repeated_are(verb):
 @pytest.mark.parametrize("verb", calls_of(None))
 def test_requests_that_are_refused_are_not_repeated(verb):
     fs = S3FileSystem({"bucket/log/a": (b"x", None)}, failures=[wrapped(403, "AccessDenied", PermissionError)])
-    with pytest.raises(StorageError, match=rf"{verb}.*failed: PermissionError \(HTTP 403, AccessDenied\)"):
+    with pytest.raises(StoreAccessError, match=rf"{verb}.*failed: PermissionError \(HTTP 403, AccessDenied\)"):
         calls_of(store_of(fs))[verb]()
     assert len(fs.calls) == 1
 

@@ -196,7 +196,7 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 30) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
 def test_no_process_is_left_behind(tmp_path: Path, number: signal.Signals) -> None:
     supervisor = subprocess.Popen(
-        [sys.executable, "-m", "txlog.testing.chaos", "--no-spark", "--store", str(tmp_path / "store")],
+        [sys.executable, "-m", "txlog.testing.chaos", "--seed", "1", "--no-spark", "--store", str(tmp_path / "store")],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

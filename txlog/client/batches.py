@@ -127,6 +127,8 @@ class Batch:
         self.attempts = 0
         self.doubtful = False
         """Whether an attempt may have written it."""
+        self.created = False
+        """Whether the attempt at work has sent a record that was not refused."""
         self.retry_at_ms = 0
         self.draft: BatchDraft | None = None
         self.placed_at_ms = 0

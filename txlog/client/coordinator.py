@@ -90,7 +90,14 @@ class Coordinator:
             part for sent in offsets for part in staged_offsets(sent.group, sent.offsets, runtime.constants, now_ms)
         )
 
-    def end(self, commit: bool, staged: Sequence[StagedPart] = (), version: TxnVersion | None = None) -> EndResult:
+    def end(
+        self,
+        commit: bool,
+        staged: Sequence[StagedPart] = (),
+        version: TxnVersion | None = None,
+        *,
+        limit_ms: int | None = None,
+    ) -> EndResult:
         """EndTxn; a repeated call joins what the first one decided. This instance goes on with the next epoch.
 
         Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidTxnStateError (timed out before the commit),
@@ -105,7 +112,9 @@ class Coordinator:
 
         try:
             # An abort that was refused has no rows to be wrong about; a commit may have won at its first try.
-            result = self.session.call("commit_transaction" if commit else "abort_transaction", program, settles=commit)
+            result = self.session.call(
+                "commit_transaction" if commit else "abort_transaction", program, settles=commit, limit_ms=limit_ms
+            )
         except TxlogTimeoutError as error:
             if not commit:
                 raise

@@ -43,7 +43,10 @@ from txlog.errors import (
     IllegalStateError,
     InvalidConfigurationError,
     InvalidRequestError,
+    OutcomeUnknownError,
+    RetriableError,
     SchemaMismatchError,
+    StoreAccessError,
     TransactionAbortedError,
     TxlogError,
     TxlogTimeoutError,
@@ -53,6 +56,12 @@ from txlog.protocol.transactions import EndResult
 from txlog.storage.arrow_schema import conform
 
 _LOG = logging.getLogger(__name__)
+SETTLE_MS = 5000
+"""How long `close` tries to end a transaction of which nobody knows whether its commit was decided."""
+_COMMIT_AGAIN = (
+    "The call to repeat is producer.commit_transaction(): also where `with producer.transaction()` made it, and before this "
+    "producer is closed"
+)
 
 
 @dataclass(slots=True)
@@ -319,6 +328,8 @@ class Producer:
             result = coordinator.end(True, staged, wanted)
         except (FencedError, AbortableError, InvalidRequestError) as error:
             self._fail(error)
+        except OutcomeUnknownError as error:
+            raise OutcomeUnknownError(f"{error}. {_COMMIT_AGAIN}") from error
         with self._lock:
             self._state.move("READY")
             self._sender.new_transaction()
@@ -379,7 +390,10 @@ class Producer:
 
     @contextmanager
     def transaction(self, version: int | TxnVersion | None = None) -> Iterator[TransactionScope]:
-        """A transaction around a block: committed at its end, aborted if it raises. `scope.result` tells how it went."""
+        """A transaction around a block: committed at its end, aborted if it raises. `scope.result` tells how it went.
+
+        If the commit ends in an OutcomeUnknownError, call `commit_transaction()` on this producer: it joins the one made here.
+        """
         scope = TransactionScope()
         self.begin_transaction(version)
         try:
@@ -400,6 +414,8 @@ class Producer:
     def close(self) -> None:
         """Sends what waits, or aborts the open transaction, and ends the thread; idempotent.
 
+        If the outcome of a commit is unknown, it tries for at most 5 seconds to end that transaction: a commit that won
+        stands, one that never reached the store is aborted. Else OutcomeUnknownError says that it is still open.
         Without transactions it raises the first error since the last flush. In a forked child it does nothing.
         """
         if os.getpid() != self._process or self._closed:
@@ -473,7 +489,14 @@ class Producer:
             self.abort_transaction()
         elif state == "COMMITTING":
             # Whatever won stands; a commit that never reached the store is aborted, so that nobody waits for it.
-            self._coordinator().end(False)
+            try:
+                self._coordinator().end(False, limit_ms=SETTLE_MS)
+            except (RetriableError, OutcomeUnknownError, StoreAccessError) as error:
+                raise OutcomeUnknownError(
+                    f"{self._who}: closed while nobody knows whether its commit was decided, and {SETTLE_MS} ms did not settle it: "
+                    f"`txlog transactions describe {self.transactional_id}` tells. If it was not, readers are held back until it times out "
+                    f"(transaction.timeout.ms = {self._config.transaction_timeout_ms}) or the next init_transactions ends it ({error})"
+                ) from error
 
     def _abort_beside(self, error: BaseException) -> None:
         """Aborts because of `error`, which stays the one to see."""

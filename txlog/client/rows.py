@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from txlog.core.fetch_plan import InlinePiece, Piece
+from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece
 from txlog.core.names import TopicPartition, batch_name
 from txlog.core.records import SchemaField
-from txlog.errors import TxlogError
+from txlog.errors import MissingObjectError, TxlogError
 from txlog.storage.arrow_schema import OFFSET_COLUMN, OFFSET_FIELD, TIMESTAMP_COLUMN, TIMESTAMP_FIELD, to_arrow
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.segment_file import read_inline_rows, read_ranges
@@ -45,9 +45,23 @@ def read_pieces(
             where = tp.folder + batch_name(piece.range.base_offset - piece.range.first_row)
             yield read_inline_rows(piece.payload, piece.range, fields, columns, where=where)
         else:
-            yield from read_ranges(
-                store, tp.topic, piece.file, piece.ranges, fields, columns, start=piece.start, end=piece.end
-            )
+            try:
+                yield from read_ranges(
+                    store, tp.topic, piece.file, piece.ranges, fields, columns, start=piece.start, end=piece.end
+                )
+            except MissingObjectError as error:
+                raise MissingObjectError(
+                    f"{tp.topic}/{piece.file.path}: {tp}, offsets {_offsets(piece)}, names this file of rows, and it is gone ({error}). If it stays "
+                    f"so, something else than txlog removed it: `txlog fsck` lists what is missing; restore the file from a copy, or start "
+                    f"reading behind these offsets"
+                ) from error
+
+
+def _offsets(piece: FilePiece) -> str:
+    first, last = piece.ranges[0], piece.ranges[-1]
+    if first.by_column:
+        return f"{piece.start} to {piece.end - 1}"
+    return f"{first.base_offset} to {last.base_offset + last.rows - 1}"
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile
 from txlog.client.coordinator import Coordinator
@@ -20,7 +20,7 @@ from txlog.client.placing import Placer
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
 from txlog.core.append_rules import BatchDraft
-from txlog.core.effects import Gather, Program
+from txlog.core.effects import Gather, Program, PutIfAbsent
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart
 from txlog.core.words import count_text
@@ -264,7 +264,9 @@ class Sender:
             # Written here, in this program's own thread, so that files of several partitions go out together.
             draft = self._placed(ctx, batch)
             limit = Limit(batch.deadline_ms, lambda met: self._late(batch, met), self._config.retries, ctx.backoff_ms)
-            views, result = yield from limited(append_batch(ctx, views, batch.tp, draft, txn), clock, limit)
+            batch.created = False
+            append = _watched(append_batch(ctx, views, batch.tp, draft, txn), batch)
+            views, result = yield from limited(append, clock, limit)
         except Exception as error:
             return _Failed(batch, error)
         return _Appended(batch, result, views[batch.tp])
@@ -382,7 +384,7 @@ class Sender:
             and not batch.doubtful
             and batch.attempts == 0
         )
-        batch.doubtful |= not verdict and batch.draft is not None
+        batch.doubtful |= not verdict and batch.draft is not None and _is_open(batch, error)
         left_ms = batch.deadline_ms - clock.monotonic_ms()
         if batch.attempts >= self._config.retries or left_ms <= 0 or self._doomed:
             return False
@@ -424,6 +426,12 @@ class Sender:
             )
             unknown.__cause__ = error
             return unknown
+        if isinstance(error, RetriableError):
+            refused = type(error)(
+                f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written, and nothing of it was: {error}"
+            )
+            refused.__cause__ = error
+            return refused
         return error
 
     def _late(self, batch: Batch, met: Exception | None) -> TxlogTimeoutError:
@@ -443,6 +451,32 @@ class Sender:
             self.condition.notify_all()
         for batch in dropped:
             batch.failed(error)
+
+
+def _watched(program: Program[T], batch: Batch) -> Program[T]:
+    """`program`; the batch remembers whether the store has, or may have, answered a create of it with anything but a refusal."""
+    answer: Any = None
+    failure: Exception | None = None
+    while True:
+        try:
+            effect = program.send(answer) if failure is None else program.throw(failure)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        answer, failure = None, None
+        try:
+            answer = yield effect
+            batch.created |= isinstance(effect, PutIfAbsent)
+        except Exception as error:
+            failure = error
+
+
+def _is_open(batch: Batch, error: Exception) -> bool:
+    """Whether the rows may be in, for all that this try tells. A failed request is no secret: the protocol raises it as it is only
+    if nothing was written, and a try that was abandoned had written nothing if every create of it was refused."""
+    if isinstance(error, TxlogTimeoutError):
+        return batch.created
+    return not isinstance(error, RetriableError)
 
 
 def _began_segment(view: PartitionView) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from txlog.client.patience import Patience
@@ -77,13 +78,15 @@ class Session:
             retry_backoff_ms=self._retry_backoff_ms, retry_backoff_max_ms=self._retry_backoff_max_ms
         )
 
-    def call(self, what: str, program: Call[T], *, wait: bool = True, settles: bool = False) -> T:
+    def call(
+        self, what: str, program: Call[T], *, wait: bool = True, settles: bool = False, limit_ms: int | None = None
+    ) -> T:
         """Runs a protocol call and keeps the views that it returns.
 
         Errors that allow the same call again are followed by it, until the time or `retries` is used up: then a
         TxlogTimeoutError is raised for trouble with the store, else the error itself. What a call that ran out of time
         has done is unknown; the same call joins it. Without `wait` the outcome of others' transactions is not waited for.
-        With `settles` a refusal after a try of unknown outcome is an OutcomeUnknownError.
+        With `settles` a refusal after a try of unknown outcome is an OutcomeUnknownError. It takes at most `limit_ms`.
         """
         ctx = self.context()
 
@@ -92,7 +95,10 @@ class Session:
             after, result = yield from program(ctx, before)
             return before, after, result
 
-        before, after, result = self.patience.run(self.runtime.driver, ctx, what, attempt, wait=wait, settles=settles)
+        patience = self.patience
+        if limit_ms is not None and limit_ms < patience.timeout_ms:
+            patience = replace(patience, timeout_ms=limit_ms, setting="all that this call waits")
+        before, after, result = patience.run(self.runtime.driver, ctx, what, attempt, wait=wait, settles=settles)
         self.keep(before, after)
         return result
 

@@ -73,6 +73,9 @@ class Topics:
         runtime.ensure_writable()
         runtime.make_store()
         ctx = runtime.context()
+        if runtime.where.startswith("file:"):
+            # A copy of the store may come to a file system that ignores case, even if this one does not.
+            runtime.run(protocol.check_case(name))
         try:
             made = runtime.run(
                 protocol.create_topic(

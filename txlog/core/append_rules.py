@@ -97,7 +97,7 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
     if entry is not None and draft.producer_epoch < entry.producer_epoch:
         return Refuse(
             InvalidProducerEpochError(
-                f"{who}: the partition has seen epoch {entry.producer_epoch}; a newer instance took over, or the transaction was timed out; abort or close"
+                f"{who}: the partition has seen epoch {entry.producer_epoch}; a newer instance took over, or the transaction was timed out, or the transaction-state table lost its record; abort or close"
             )
         )
     if entry is not None and entry.txn_first_offset >= 0 and not draft.transactional:

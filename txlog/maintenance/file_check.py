@@ -17,7 +17,7 @@ from txlog.core import names
 from txlog.core.fetch_plan import BY_COLUMN, RowRange
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import CommitRecord, DataFile, IndexEntry, SchemaField
-from txlog.errors import CorruptLogError, MissingObjectError, StorageError, TxlogError
+from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, TxlogError
 from txlog.maintenance.findings import Findings, Reader, reason
 from txlog.storage.arrow_schema import OFFSET_COLUMN, TIMESTAMP_COLUMN, read_ipc
 from txlog.storage.object_store import ObjectStore
@@ -74,7 +74,7 @@ def check_rows_file(
             reader.findings.note(
                 path, f"{file.rows} rows: {named_by} names it, which is superseded", "it is not there", "nothing"
             )
-    except StorageError as error:
+    except (StorageError, StoreAccessError) as error:
         reader.findings.damaged(
             path, "an object that can be read", reason(error, path), "see to the disk or to the permissions"
         )

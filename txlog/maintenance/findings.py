@@ -16,7 +16,7 @@ import msgspec
 
 from txlog.clock import Clock
 from txlog.core import envelope
-from txlog.errors import CorruptLogError, StorageError, TxlogError, UnsupportedStoreError
+from txlog.errors import CorruptLogError, StorageError, StoreAccessError, TxlogError, UnsupportedStoreError
 from txlog.storage.object_store import ObjectStore
 
 FindingKind: TypeAlias = Literal["damaged", "missing", "note"]
@@ -177,7 +177,7 @@ class Reader:
                 failure = error
                 if attempt < _ATTEMPTS - 1:
                     self._clock.sleep_ms(_BACKOFF_MS * 2**attempt)
-            except CorruptLogError as error:
+            except (CorruptLogError, StoreAccessError) as error:
                 return error
         return failure
 

@@ -17,12 +17,14 @@ from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, GroupRow, 
 from txlog.core.state import PartitionState, StoredRecord, stored_record
 from txlog.errors import (
     CoordinatorContentionError,
+    CorruptLogError,
     CorruptRecordError,
     InvalidRequestError,
     OutcomeUnknownError,
     RecordTooLargeError,
     RetriableError,
     StorageError,
+    StoreAccessError,
 )
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load, read_slot, refresh
@@ -111,7 +113,8 @@ def append_slot(
         raise CoordinatorContentionError(
             f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) to other writers; try again"
         )
-    except RetriableError as error:
+    except (RetriableError, StoreAccessError, CorruptLogError) as error:
+        # Damage met in doubt settles nothing either: any other error than this one would say that the rows are not in.
         if in_doubt is None:
             raise
         raise _unknown(view, in_doubt) from error
@@ -164,7 +167,7 @@ def _create_slot(
                 return None
             if holder is not None:
                 return holder
-        except StorageError as error:
+        except (StorageError, StoreAccessError) as error:
             # Surely not applied, if it was the first try; after that a failed request settles nothing.
             if not sent:
                 raise

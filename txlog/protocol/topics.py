@@ -28,6 +28,7 @@ from txlog.errors import (
     CorruptRecordError,
     InvalidConfigurationError,
     InvalidPartitionsError,
+    InvalidTopicError,
     MissingObjectError,
     NotAStoreError,
     OutcomeUnknownError,
@@ -201,7 +202,7 @@ def create_topic(
     then comes a version with a new topic id; offsets go on from the old end. It needs at least as many partitions.
 
     Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigurationError, SchemaMismatchError;
-    CoordinatorContentionError or OutcomeUnknownError as every write of this module.
+    MissingObjectError if there are records of that name and no metadata; CoordinatorContentionError or OutcomeUnknownError as every write of this module.
     """
     names.check_topic_name(topic)
     _check_partitions(topic, partitions)
@@ -212,6 +213,8 @@ def create_topic(
     topic_id = yield NewId()
     for _ in range(ctx.max_races):
         old = yield from find_topic(topic)
+        if old is None:
+            old = yield from _without_records(topic)
         number, schema = 0, wanted
         if old is not None:
             if not old.deleted:
@@ -325,6 +328,37 @@ def _decode(data: bytes, topic: str, number: int) -> TopicMetadata:
     except SchemaMismatchError as error:
         raise CorruptRecordError(f"{path}: {error}") from None
     return metadata
+
+
+def _without_records(topic: str) -> Program[TopicMetadata | None]:
+    """Makes sure that a topic without metadata has no records: a new topic would show them as its own. One LIST.
+
+    -> the topic, should it have been made in this moment.
+    """
+    listed = yield List(f"{topic}/")
+    partitions = [name for name in listed if names.parse_partition_folder(name) is not None]
+    if not partitions:
+        return None
+    found = yield from find_topic(topic)
+    if found is None:
+        raise MissingObjectError(
+            f"{names.topic_metadata_path(topic, 0)}: is not there, but {topic}/{partitions[0]} holds records of a topic of that name: its metadata "
+            f"was removed by other means than txlog, and a new topic would bring the old rows back. Restore {topic}/topic.*.json from a copy, or "
+            f"choose another name, or, if nobody needs the rows, remove the folder {topic}/ whole"
+        )
+    return found
+
+
+def check_case(topic: str) -> Program[None]:
+    """Refuses a name that differs from another topic's in case only: where the file system does not tell them apart, the two
+    would be one (PROTOCOL.md, W41). One LIST. Raises InvalidTopicError."""
+    others = yield from _topic_names()
+    twin = next((name for name in others if name != topic and name.casefold() == topic.casefold()), None)
+    if topic not in others and twin is not None:
+        raise InvalidTopicError(
+            f"topic name {topic!r} differs from {twin!r}, which there is or was, in case only, and some file systems hold the two to be one "
+            "folder: choose another name"
+        )
 
 
 def _put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:

@@ -47,6 +47,7 @@ from txlog.core.transactions import (
     may_expire,
 )
 from txlog.errors import (
+    CorruptLogError,
     CorruptRecordError,
     InvalidRequestError,
     InvalidTxnTimeoutError,
@@ -54,6 +55,7 @@ from txlog.errors import (
     OutcomeUnknownError,
     RecordTooLargeError,
     RetriableError,
+    StoreAccessError,
     TransactionalIdNotFoundError,
     TxlogError,
 )
@@ -231,10 +233,10 @@ def end_transaction(
                 return views, EndResult(txn=won, already_committed=not commit)
             else:
                 raise AssertionError(f"{outcome} of {txn.transactional_id!r} gave {result!r}")
-    except RetriableError as error:
+    except (RetriableError, StoreAccessError, CorruptLogError) as error:
         if not decided:
             raise
-        # Retriable would mean that nothing was decided, and a caller may then delete what it staged.
+        # Any other error would mean that nothing was decided, and a caller may then delete what it staged.
         raise OutcomeUnknownError(
             f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): its transaction is decided, and "
             f"finishing it failed ({error}). Repeat the same call; whoever comes next finishes it too"

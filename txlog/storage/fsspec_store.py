@@ -29,11 +29,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import fsspec
 from fsspec.asyn import sync
 
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
+from txlog.config import nearest
 from txlog.core.envelope import MAX_OBJECT_BYTES
 from txlog.errors import (
     InvalidRequestError,
@@ -41,7 +43,9 @@ from txlog.errors import (
     NotAStoreError,
     RecordTooLargeError,
     StorageError,
+    StoreAccessError,
     TxlogError,
+    UnknownOptionError,
     UnsupportedStoreError,
 )
 from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
@@ -57,6 +61,8 @@ CONNECT_TIMEOUT_S = 5
 """For a connection, unless the storage options say otherwise."""
 READ_TIMEOUT_S = 10
 """Without a byte from the server, likewise."""
+WARN_MS = 2000
+"""An endpoint to which there was no connection for so long is named in the log, once until it answers again."""
 SPOOL_BYTES = 32 * 2**20
 """Files up to this size are sent from memory, larger ones from a temporary file."""
 
@@ -73,13 +79,25 @@ class _Backend:
     """Full names of the classes whose create is atomic. A subclass may override anything, so it is another class."""
     mode_is_named: bool
     """Whether `_pipe_file` must have a parameter `mode`; older drivers swallow it and overwrite."""
+    credentials: str
+    """Where its credentials are given: which storage options, or else what of the environment."""
 
 
 _S3 = _Backend(
-    protocol="s3", package="s3fs", extra="s3", classes=frozenset({"s3fs.core.S3FileSystem"}), mode_is_named=True
+    protocol="s3",
+    package="s3fs",
+    extra="s3",
+    classes=frozenset({"s3fs.core.S3FileSystem"}),
+    mode_is_named=True,
+    credentials="key, secret and token, without them AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or a profile",
 )
 _GCS = _Backend(
-    protocol="gs", package="gcsfs", extra="gcs", classes=frozenset({"gcsfs.core.GCSFileSystem"}), mode_is_named=True
+    protocol="gs",
+    package="gcsfs",
+    extra="gcs",
+    classes=frozenset({"gcsfs.core.GCSFileSystem"}),
+    mode_is_named=True,
+    credentials="token and project, without them GOOGLE_APPLICATION_CREDENTIALS",
 )
 _AZURE = _Backend(
     protocol="abfs",
@@ -87,6 +105,7 @@ _AZURE = _Backend(
     extra="azure",
     classes=frozenset({"adlfs.spec.AzureBlobFileSystem"}),
     mode_is_named=False,
+    credentials="account_name with account_key, sas_token or client_id, client_secret and tenant_id, without them AZURE_STORAGE_*",
 )
 _BACKENDS = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE}
 
@@ -222,12 +241,14 @@ class FsspecObjectStore:
             fs.pipe_file(key, bytes(data), mode="create", **_whole(fs))
         except Exception as error:
             verdict = _verdict(error)
+            self._note(fs, error)
             if verdict is _Verdict.EXISTS:
                 return PutOutcome.CONFLICT
             if verdict is _Verdict.TRANSIENT:
                 _LOG.info("%s has an unknown outcome: %s", self._what("put_if_absent", path), self._text(error))
                 return PutOutcome.UNKNOWN
             raise self._refusal("put_if_absent", path, error) from None
+        self._note(fs)
         return PutOutcome.WRITTEN
 
     def put(self, path: str, data: bytes) -> None:
@@ -290,6 +311,7 @@ class FsspecObjectStore:
         except TxlogError:
             raise
         except Exception as error:
+            _check_option(error, self.url, self._make)
             raise self._refusal("open", "", error) from None
         return fs
 
@@ -300,16 +322,41 @@ class FsspecObjectStore:
             if attempt:
                 self._clock.sleep_ms(self._ids.jitter(BACKOFF_MS << (attempt - 1)))
             try:
-                return call(fs)
+                found = call(fs)
             except Exception as error:
                 verdict = _verdict(error)
+                self._note(fs, error)
                 if verdict is _Verdict.MISSING and missing is not ... and not _is_bucket_missing(error):
                     answer: T = missing
                     return answer
                 if verdict is not _Verdict.TRANSIENT:
                     raise self._refusal(verb, path, error) from None
                 last = error
-        raise StorageError(f"{self._what(verb, path)} failed {ATTEMPTS} times: {self._text(last)}") from None
+            else:
+                self._note(fs)
+                return found
+        there = f" (no connection to {_endpoint(fs)})" if _is_unreachable(last) else ""
+        raise StorageError(f"{self._what(verb, path)} failed {ATTEMPTS} times{there}: {self._text(last)}") from None
+
+    def _note(self, fs: Any, error: Exception | None = None) -> None:
+        """Says once, after the first seconds, that there is nobody at the endpoint: requests go on for longer than anyone
+        waits without asking why."""
+        connection = self._connection
+        if error is None or not _is_unreachable(error):
+            connection.lost_at_ms, connection.warned = None, False
+            return
+        now_ms = self._clock.monotonic_ms()
+        if connection.lost_at_ms is None:
+            connection.lost_at_ms = now_ms
+        elif not connection.warned and now_ms - connection.lost_at_ms >= WARN_MS:
+            connection.warned = True
+            _LOG.warning(
+                "%s: no connection to %s for %.1f s; trying again until the call's time is up (%s)",
+                self.url,
+                _endpoint(fs),
+                (now_ms - connection.lost_at_ms) / 1000,
+                self._text(error),
+            )
 
     def _refusal(self, verb: str, path: str, error: Exception) -> TxlogError:
         what = f"{self._what(verb, path)} failed: {self._text(error)}"
@@ -317,6 +364,12 @@ class FsspecObjectStore:
             return NotAStoreError(f"{what}. The bucket or container does not exist")
         if _is_unknown_request(error):
             return UnsupportedStoreError(f"{what}. The backend or its driver does not know this request")
+        if _is_denied(error):
+            backend = _BACKENDS.get(self.url.partition(":")[0].lower(), _S3)
+            return StoreAccessError(
+                f"{what}. The store refuses these credentials, or they may not do this: check the storage_options ({backend.credentials}), "
+                "and that they may read, list, write and delete there"
+            )
         return StorageError(what)
 
     def _what(self, verb: str, path: str) -> str:
@@ -340,6 +393,9 @@ class _Connection:
         self.owner = os.getpid()
         self.lock = threading.Lock()
         self.filesystem: Any = None
+        self.lost_at_ms: int | None = None
+        """Since when there is no connection to the endpoint."""
+        self.warned = False
 
     def __reduce__(self) -> Any:
         return (_Connection, ())
@@ -363,6 +419,21 @@ _NOT_SENT = frozenset(
         "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound", "ParamValidationError",
         "UnauthorizedSSOTokenError", "SSOTokenLoadError", "TokenRetrievalError", "DefaultCredentialsError", "NoRegionError",
         "ClientAuthenticationError", "UnknownEndpointError", "InvalidConfigError",
+    }
+)  # fmt: skip
+# Those of them that asking again cannot mend; where credentials come from may just not have answered.
+_NO_CREDENTIALS = frozenset(
+    {
+        "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "UnauthorizedSSOTokenError", "SSOTokenLoadError",
+        "DefaultCredentialsError", "ClientAuthenticationError",
+    }
+)  # fmt: skip
+# S3 says these with status 400.
+_DENIED_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"})
+_UNREACHABLE = frozenset(
+    {
+        "EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "ClientConnectorError", "ConnectionRefusedError",
+        "ClientConnectorDNSError", "ConnectionTimeoutError", "ServerTimeoutError", "gaierror", "ServiceRequestError",
     }
 )  # fmt: skip
 # Of URLs, connection strings and headers. What is not among the options may come from the environment.
@@ -400,6 +471,60 @@ def _is_unknown_request(error: BaseException) -> bool:
     status, _ = _http_status(error)
     wrong_call = isinstance(error, TypeError) and "argument" in str(error)
     return status == 501 or wrong_call or isinstance(error, NotImplementedError)
+
+
+def _is_denied(error: BaseException) -> bool:
+    """Whether the store knows its caller too little to answer, and would not the next time."""
+    status, code = _http_status(error)
+    if "rateLimitExceeded" in str(error) or "RateLimitExceeded" in str(error):
+        # Google once said so with status 403.
+        return False
+    if status in {401, 403} or code in _DENIED_CODES or isinstance(error, PermissionError):
+        return True
+    found = {type(one).__name__ for one in _causes(error)}
+    return bool(found & _NO_CREDENTIALS) or (status is None and str(error).startswith("Forbidden"))
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    """Whether there was no connection at all: refused, no such name, no way there."""
+    return any(type(one).__name__ in _UNREACHABLE for one in _causes(error))
+
+
+def _endpoint(fs: Any) -> str:
+    """Where requests go, without what could be a credential."""
+    backend = _backend_of(type(fs))
+    try:
+        if backend is _S3:
+            url = str(fs.s3.meta.endpoint_url)
+        elif backend is _GCS:
+            url = str(fs._location)
+        else:
+            url = str(fs.service_client.primary_endpoint)
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    except Exception:  # of a driver that keeps it elsewhere: the message does without
+        return "the endpoint"
+
+
+def _check_option(error: Exception, url: str, make: Any) -> None:
+    """Raises UnknownOptionError if the driver fails at an option that it does not have."""
+    found = _UNKNOWN_OPTION.search(str(error)) if isinstance(error, TypeError) else None
+    filesystem_class = getattr(make, "func", None)
+    if found is None or not isinstance(filesystem_class, type):
+        return
+    name, settings = found[1], getattr(make, "keywords", {})
+    # Of the constructor itself: fsspec's metaclass stands before the class, and takes anything.
+    parameters = inspect.signature(vars(filesystem_class).get("__init__", filesystem_class)).parameters
+    own = [each for each in parameters if each not in _NO_OPTIONS]
+    if name in settings:
+        raise UnknownOptionError(
+            f"{url}: storage option {name!r} is unknown to {filesystem_class.__name__}.{nearest(name, own)} There are {', '.join(sorted(own))}"
+        ) from None
+    within = next((key for key, value in settings.items() if isinstance(value, Mapping) and name in value), None)
+    if within is not None:
+        raise UnknownOptionError(
+            f"{url}: {name!r}, in storage option {within!r}, is unknown to the driver.{nearest(name, _CLIENT_OPTIONS)}"
+        ) from None
 
 
 def _http_status(error: BaseException) -> tuple[int | None, str | None]:
@@ -614,6 +739,10 @@ def _parse(url: str, scheme: str) -> tuple[str, str | None]:
     return check_path(f"{host}/{prefix}" if prefix else host), account
 
 
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '([^']+)'")
+# Parameters of drivers that are no options of a store.
+_NO_OPTIONS = frozenset({"self", "args", "kwargs", "loop", "asynchronous", "session"})
+_CLIENT_OPTIONS = ("endpoint_url", "region_name", "verify", "use_ssl", "api_version")
 _NO_SECRETS = frozenset({"endpoint_url", "region_name", "account_name", "project", "signature_version"})
 
 

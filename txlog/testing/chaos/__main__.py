@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import random
 import shutil
 import sys
 import tempfile
@@ -16,16 +17,18 @@ from txlog.testing.chaos.supervisor import chaos
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the storm that the command line asks for; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m txlog.testing.chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m txlog.testing.chaos", description=__doc__, allow_abbrev=False)
     parser.add_argument("--minutes", type=float, default=2.0, help="how long to storm")
     parser.add_argument("--store", help="an empty place; without it a temporary folder is used, and removed")
     parser.add_argument(
         "--storage-option", action="append", default=[], metavar="KEY=VALUE", help="of the store's driver"
     )
-    parser.add_argument("--seed", type=int, default=1, help="decides who is struck, and when")
+    parser.add_argument("--seed", type=int, help="decides who is struck, and when (default: drawn, and printed)")
     parser.add_argument("--no-spark", action="store_true", help="without the Spark job")
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder")
     given: Any = parser.parse_args(arguments)
+    seed: int = random.randrange(1, 10**6) if given.seed is None else given.seed
+    print(f"seed {seed} (--seed {seed} strikes the same roles in the same order)", file=sys.stderr, flush=True)
     folder = Path(tempfile.mkdtemp(prefix="txlog-chaos-"))
     keep = given.keep
     try:
@@ -34,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
             storage_options=parse_options(given.storage_option),
             histories=str(folder / "histories"),
             seconds=given.minutes * 60,
-            seed=given.seed,
+            seed=seed,
             spark=not given.no_spark,
         )
         proof = chaos(settings, Show())

@@ -29,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         console.print(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
         return 2
+    known = [mutant for mutant in MUTANTS if not chosen.scenario or mutant.scenario in names]
+    planted = known if chosen.mutants or not chosen.scenario else []
+    total = len(planted) + (0 if chosen.mutants else len(names))
     scenarios: list[ScenarioResult] = []
     mutants: list[MutantResult] = []
     with console.status("exploring") as status:
@@ -38,14 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{escape(name)}: {found.states:,} states, {found.transitions:,} transitions, {found.seconds:.0f} s"
             )
 
-        if not chosen.mutants:
-            scenarios = [
-                explore(SCENARIOS[name], size, max_seconds=chosen.seconds, progress=progress) for name in names
-            ]
-        if chosen.mutants or not chosen.scenario:
-            planted = [mutant for mutant in MUTANTS if not chosen.scenario or mutant.scenario in names]
-            limit = min(chosen.seconds, MAX_MUTANT_SECONDS)
-            mutants = [hunt(mutant, max_seconds=limit, progress=progress) for mutant in planted]
+        def ended(name: str, result: str, seconds: float) -> None:
+            # On a terminal the status line moves; elsewhere nothing would be seen for minutes.
+            if not console.is_terminal:
+                line = f"{len(scenarios) + len(mutants)} of {total}: {name}, {result}, {seconds:,.1f} s"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+        for name in [] if chosen.mutants else names:
+            found = explore(SCENARIOS[name], size, max_seconds=chosen.seconds, progress=progress)
+            scenarios.append(found)
+            ended(name, "all hold" if found.complete else found.violation or "not finished", found.seconds)
+        for mutant in planted:
+            hunted = hunt(mutant, max_seconds=min(chosen.seconds, MAX_MUTANT_SECONDS), progress=progress)
+            mutants.append(hunted)
+            ended(f"mutant {mutant.name}", "caught" if hunted.caught else "SURVIVED", hunted.seconds)
     if chosen.output == "json":
         sys.stdout.write(msgspec.json.encode({"scenarios": scenarios, "mutants": mutants}).decode() + "\n")
     else:
@@ -127,7 +136,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _arguments(arguments: Sequence[str] | None) -> Any:
-    parser = argparse.ArgumentParser(prog="python -m txlog.testing.explore", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m txlog.testing.explore", description=__doc__, allow_abbrev=False)
     parser.add_argument("--scenario", action="append", metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--quick", action="store_true", help="small sizes: everything within two minutes")
     parser.add_argument("--mutants", action="store_true", help="only the mutants")

@@ -1,7 +1,7 @@
 """`python -m txlog.testing.simulate`: runs random worlds, and prints what they had in them.
 
     python -m txlog.testing.simulate --seeds 1000              worlds 0 to 999
-    python -m txlog.testing.simulate --seeds 1 --start 4711    one of them again
+    python -m txlog.testing.simulate --seed 4711               one of them again
     ... --history FOLDER                                       its history, as JSON lines
 
 The exit status is 1 if a world showed an anomaly.
@@ -24,6 +24,8 @@ from txlog.clock import Clock, SystemClock
 from txlog.testing.histories.recorder import encode_history
 from txlog.testing.simulate.world import DEFAULT_STEPS, Result, simulate
 
+REPORT_WORLDS = 50
+"""Where no bar can be shown, a line comes after so many worlds."""
 SHOWN_CHARACTERS = 4_000
 """Of a failing world's report."""
 
@@ -91,6 +93,12 @@ def main(arguments: Sequence[str] | None = None, clock: Clock | None = None) -> 
                 options.history.mkdir(parents=True, exist_ok=True)
                 (options.history / f"{seed}.jsonl").write_bytes(encode_history(result.events))
             progress.advance(bar)
+            if not console.is_terminal and totals.worlds % REPORT_WORLDS == 0 and totals.worlds < options.seeds:
+                took_s = (clock.monotonic_ms() - started_ms) / 1000
+                console.print(
+                    f"{totals.worlds} of {options.seeds} worlds, {len(totals.failed)} failed, {took_s:,.0f} s",
+                    highlight=False,
+                )
             progress.update(bar, description=f"worlds ({len(totals.failed)} failed)" if totals.failed else "worlds")
     console.print(_table(totals, clock.monotonic_ms() - started_ms))
     for seed in totals.failed:
@@ -99,17 +107,27 @@ def main(arguments: Sequence[str] | None = None, clock: Clock | None = None) -> 
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m txlog.testing.simulate", description="Runs random worlds.")
-    parser.add_argument("--seeds", type=int, default=100, help="how many worlds (default: %(default)s)")
-    parser.add_argument("--start", type=int, default=0, help="the first seed (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m txlog.testing.simulate", description="Runs random worlds.", allow_abbrev=False
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="how many worlds (default: 100)")
+    parser.add_argument("--start", type=int, metavar="SEED", help="the first seed (default: 0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="this world alone")
     parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="requests a world (default: %(default)s)")
     parser.add_argument("--history", type=Path, help="folder to write every world's history to, as JSON lines")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.seed is not None:
+        if options.seeds is not None or options.start is not None:
+            parser.error("--seed names one world, --seeds and --start name many: give the one or the others")
+        options.seeds, options.start = 1, options.seed
+    options.seeds = 100 if options.seeds is None else options.seeds
+    options.start = 0 if options.start is None else options.start
+    return options
 
 
 def _rerun(seed: int, steps: int) -> str:
     more = "" if steps == DEFAULT_STEPS else f" --steps {steps}"
-    return f"python -m txlog.testing.simulate --seeds 1 --start {seed}{more}"
+    return f"python -m txlog.testing.simulate --seed {seed}{more}"
 
 
 def _table(totals: Totals, elapsed_ms: int) -> Table:
