@@ -355,7 +355,7 @@ class Admin:
         """What resetting a group's offsets would change: to "earliest", "latest", a time (ms) or an OffsetSpec, or by
         `shift_by` offsets, always within the log: what it does not hold is moved to its nearer end, and the answer says
         so. `partitions` None: those that the group has offsets for, but for what stands for another system's
-        (PROTOCOL.md, "Streams").
+        (PROTOCOL.md, "Consumer offsets").
 
         Raises GroupIdNotFoundError (no partitions named, and no such group), UnknownTopicOrPartitionError,
         InvalidRequestError.
