@@ -33,9 +33,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
     # Two processes share the tests (`make test`): one has Spark, of which there is one session, both take the rest file by file.
+    needs_spark = {item.path for item in items if item.get_closest_marker("spark")}
     for item in items:
-        group = "spark" if item.get_closest_marker("spark") else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group("spark" if item.path in needs_spark else item.path.name))
 
 
 # Tests leave producers behind as a crash would; what is said of them at the end of a program is tested in programs.

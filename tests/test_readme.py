@@ -53,9 +53,9 @@ class Desk:
     done: dict[int, subprocess.CompletedProcess[str]]
 
     def run(self, number: int) -> str:
-        """What the program prints; those before it, but for Spark's, have been run first."""
+        """What the program prints; those before it have been run first, Spark's only for Spark's."""
         for at in range(number + 1):
-            if at not in self.done and (at == number or not PROGRAMS[at].needs_spark):
+            if at not in self.done and (PROGRAMS[number].needs_spark or not PROGRAMS[at].needs_spark):
                 self.done[at] = self.start(PROGRAMS[at])
         done = self.done[number]
         assert done.returncode == 0, done.stdout + done.stderr

@@ -28,7 +28,7 @@ def answer(log: Log, query: str) -> object:
     return row[0]
 
 
-def test_a_view_for_each_topic(sql: Log) -> None:
+def test_a_view_for_each_topic(sql: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     sql.create("orders.eu-1")
     sql.write(sql.frame(100, 5), "orders.eu-1")
     with TxLog(sql.spark, sql.url) as native:
@@ -41,6 +41,8 @@ def test_a_view_for_each_topic(sql: Log) -> None:
         assert views == {"orders": "`log_orders`"}
         assert answer(sql, "SELECT count(_offset) FROM log_orders") == 15
         assert answer(sql, "SELECT count(*) FROM orders") == 20
+        # As on an object store, which tells the two apart.
+        monkeypatch.setattr("txlog.protocol.topics.check_case", lambda _: (effect for effect in ()))
         sql.create("Orders")
         with pytest.raises(InvalidRequestError, match="the views 'Orders' and 'orders' would be one"):
             native.create_views()
