@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import packing, schemas, where
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.options import ReadOptions, parse_read_options
-from pyspark_txlog.subscription import resolve_starts, subscribed_partitions, subscribed_topics
+from pyspark_txlog.subscription import resolve_starts, subscribed_partitions, subscribed_topics, within_the_log
 from txlog.client import reading
 from txlog.client.offsets import resolve
 from txlog.client.runtime import Runtime
@@ -28,7 +28,7 @@ from txlog.client.session import Session
 from txlog.core.fetch_plan import FilePiece, Piece
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
-from txlog.errors import InvalidRequestError, OffsetOutOfRangeError
+from txlog.errors import InvalidRequestError
 from txlog.protocol.read import ReadPlan
 from txlog.storage.open import open_object_store
 
@@ -168,13 +168,7 @@ def _ranges(
     session: Session, partitions: list[TopicPartition], options: ReadOptions
 ) -> dict[TopicPartition, tuple[int, int | None]]:
     """Where to begin and to end in each partition; None is the end that the isolation level gives."""
-    try:
-        return _strict_ranges(session, partitions, options, clamp=False)
-    except OffsetOutOfRangeError as error:
-        if options.fail_on_data_loss:
-            raise
-        say(f"failOnDataLoss=false, reading what there is. {error}")
-        return _strict_ranges(session, partitions, options, clamp=True)
+    return within_the_log(options, lambda clamp: _strict_ranges(session, partitions, options, clamp=clamp))
 
 
 def _strict_ranges(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from pyspark_txlog.messages import say
 from pyspark_txlog.options import ReadOptions
@@ -13,6 +14,8 @@ from txlog.client.session import Session
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
 from txlog.errors import NoOffsetForPartitionError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+
+T = TypeVar("T")
 
 
 def subscribed_topics(runtime: Runtime, options: ReadOptions, *, may_be_none: bool = False) -> dict[str, TopicMetadata]:
@@ -58,13 +61,21 @@ def starting_offsets(
     Raises OffsetOutOfRangeError, NoOffsetForPartitionError.
     """
     wanted = list(partitions)
+    return within_the_log(options, lambda clamp: resolve_starts(session, wanted, options, clamp=clamp))
+
+
+def within_the_log(options: ReadOptions, resolve_offsets: Callable[[bool], T]) -> T:
+    """`resolve_offsets(False)`; where the log does not hold what it asks for, `failOnDataLoss=false` says so and clamps.
+
+    Raises what `resolve_offsets` raises.
+    """
     try:
-        return resolve_starts(session, wanted, options, clamp=False)
+        return resolve_offsets(False)
     except OffsetOutOfRangeError as error:
         if options.fail_on_data_loss:
             raise
         say(f"failOnDataLoss=false, reading what there is. {error}")
-        return resolve_starts(session, wanted, options, clamp=True)
+        return resolve_offsets(True)
 
 
 def resolve_starts(
