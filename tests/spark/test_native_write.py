@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark_txlog import TxLog
 from pyspark_txlog.native_write import Road
 from tests.spark.conftest import ORDERS, Log, rows
+from tests.spark.scalars import SCALARS
 from txlog.errors import (
     InvalidRequestError,
     SchemaMismatchError,
@@ -30,19 +31,7 @@ UTC = datetime.UTC
 NESTED = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("when", pa.timestamp("us", "UTC"))])
 EVERY_TYPE = pa.schema(
     [
-        pa.field("row", pa.int32(), nullable=False),
-        pa.field("a_bool", pa.bool_()),
-        pa.field("a_byte", pa.int8()),
-        pa.field("a_short", pa.int16()),
-        pa.field("a_long", pa.int64()),
-        pa.field("a_float", pa.float32()),
-        pa.field("a_double", pa.float64()),
-        pa.field("a_string", pa.string()),
-        pa.field("some_bytes", pa.binary()),
-        pa.field("a_date", pa.date32()),
-        pa.field("an_instant", pa.timestamp("us", "UTC")),
-        pa.field("a_wall_clock", pa.timestamp("us")),
-        pa.field("a_decimal", pa.decimal128(38, 9)),
+        *SCALARS,
         pa.field("a_small_decimal", pa.decimal128(9, 2)),
         pa.field("a_list", pa.list_(pa.field("element", pa.int64()))),
         pa.field("a_map", pa.map_(pa.string(), pa.field("value", pa.float64()))),
