@@ -131,7 +131,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, cli: Cli, *faults: Fault) -> None:
 def test_an_unknown_outcome_without_a_transaction_is_no_case_for_a_retry(
     cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = Fault(action="lose_reply", match=r"put_if_absent orders/1/.*batch")
+    lost = Fault(action="lose_reply", match=r"put_if_absent orders/1/.*batch", times=10**6)
     failing(monkeypatch, cli, lost, Fault(action="fail", match=r"get orders/1/.*batch", times=10**6))
     produce = ("produce", "orders", "--partition", 1, "--property", "delivery.timeout.ms=1500")
     message = cli.fails(*produce, status=4, stdin=ALL)
