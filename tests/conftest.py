@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # Settings of the developer's shell must not decide what a test sees.
 for name in ("TXLOG_CONFIG", "TXLOG_STORE"):
     os.environ.pop(name, None)
+
+# A shell that runs the tests in the background has Ctrl-C ignored, and every process that a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 APART = ("storm", "kafka")
 """Markers of tests that only run where `-m` names them: each set has a make target of its own."""
