@@ -1,18 +1,19 @@
-"""`python -m tests.kill.lost_checkpoint <sink>`: a query reads four files, its checkpoint is deleted, two files more come, it starts again.
+"""What becomes of a streaming query whose checkpoint is deleted? `python -m tests.kill.lost_checkpoint <sink>`
 
-What is there afterwards, and what did the start say? The second run finds more at once, so it cuts its micro-batches otherwise:
-two files each, and one before. txlog's sink knows the query that wrote last, and refuses another one. Delta takes the new query
-for another one, and writes everything again; Spark's file sink knows numbers of batches only, and takes new ones for old.
+A query reads four files, one a micro-batch, its checkpoint is deleted, two files more come, and it starts again: with the same
+cuts between micro-batches, and, since all six wait now, with two files in each. txlog's sink knows the query that wrote last, and
+refuses another one until it is told where to go on. Delta takes the new query for another one, and writes everything again;
+Spark's file sink knows numbers of batches only, and takes new ones for old.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,13 +21,32 @@ import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 
 from pyspark_txlog import session
-from tests.kill.sinks import SINKS
+from tests.kill.sinks import SINKS, Sink
 
 ROWS, BEFORE, AFTER = 100, 4, 2
+CUTS = {"the same": 1, "other": 2}
+"""Files in a micro-batch of the second run; the first has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the second run said, and what is there after it; counts are rows."""
+
+    said: str
+    lost: int
+    doubled: int
 
 
 def main(name: str) -> None:
-    sink = SINKS[name]()
+    print(f"{'checkpoint deleted':<20} {'cuts':<9} {'lost':>5} {'doubled':>8}  the second run", "─" * 77, sep="\n")
+    for cuts, at_once in CUTS.items():
+        seen = run_twice(SINKS[name](), at_once)
+        print(f"{name:<20} {cuts:<9} {seen.lost:>5} {seen.doubled:>8}  {seen.said}", flush=True)
+    print()
+
+
+def run_twice(sink: Sink, at_once: int) -> Outcome:
+    """The query, and after the loss of its checkpoint the query again, with so many files in a micro-batch."""
     with tempfile.TemporaryDirectory(prefix="txlog-lost-") as place:
         folder = Path(place)
         files, target, checkpoint, strikes = (folder / part for part in ("files", "sink", "checkpoint", "strikes"))
@@ -35,29 +55,22 @@ def main(name: str) -> None:
         sink.prepare(target)
         spark = session("txlog lost checkpoint", config={"spark.driver.memory": "1g", **sink.config})
         said = "goes on"
-        for count, at_once in ((BEFORE, 1), (AFTER, 2)):
+        for count, files_a_batch in ((BEFORE, 1), (AFTER, at_once)):
             add(files, count)
-            stream = spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", at_once).parquet(str(files))
-            writer = sink.writer(stream, target, strikes).trigger(availableNow=True)
+            stream = spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", files_a_batch)
+            writer = sink.writer(stream.parquet(str(files)), target, strikes).trigger(availableNow=True)
+            writer.option("transactional.id", "lost").option("checkpointLocation", str(checkpoint))
             try:
-                writer.option("transactional.id", "lost").option(
-                    "checkpointLocation", str(checkpoint)
-                ).start().awaitTermination()
+                writer.start().awaitTermination()
             except StreamingQueryException as error:
+                # The line of txlog's own error, its class first, as Spark hands it on.
                 said = next((line for line in str(error).splitlines() if "Error: " in line), str(error))
             shutil.rmtree(checkpoint)
         found = Counter(row.id for row in sink.read(spark, target).collect())
         spark.stop()
     asked = range((BEFORE + AFTER) * ROWS)
-    print(
-        json.dumps(
-            {
-                "sink": name,
-                "start": said[:160],
-                "lost": sum(found[one] == 0 for one in asked),
-                "doubled": sum(max(found[one] - 1, 0) for one in asked),
-            }
-        )
+    return Outcome(
+        said=said, lost=sum(found[one] == 0 for one in asked), doubled=sum(max(found[one] - 1, 0) for one in asked)
     )
 
 

@@ -1,7 +1,7 @@
 """The sinks that txlog is compared with: Delta's, and Spark's own Parquet file sink, each as Spark's users run it.
 
 Their code is out of reach, so their own points are files that appear. Delta needs a pyspark that it was built for, and its
-JARs (`tests.jars`); `make kill-rivals` has both.
+JARs (`tests.jars`); `make test-rivals` has both.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
@@ -52,7 +51,8 @@ class DeltaSink:
 
 
 class ParquetSink:
-    """`format("parquet")`: exactly once for who reads the folder's own list of files, as Spark does."""
+    """`format("parquet")`: exactly once for who reads the folder's own list of files, as Spark does. Whoever reads all files that
+    lie there meets those of batches that died, torn ones among them."""
 
     name = "parquet"
     points: Sequence[Point] = (
@@ -72,14 +72,3 @@ class ParquetSink:
 
     def check(self, place: Path) -> None:
         pass
-
-
-class FilesOfParquetSink(ParquetSink):
-    """The same sink, read by something else than Spark: all files that lie there."""
-
-    name = "parquet-files"
-
-    def read(self, spark: SparkSession, place: Path) -> DataFrame:
-        files = [str(path) for path in place.rglob("*.parquet") if "_spark_metadata" not in path.parts]
-        rows = ds.dataset(files, format="parquet").to_table(columns=["id"])
-        return spark.createDataFrame(rows)

@@ -24,7 +24,7 @@ from pyspark_txlog import TxlogDataSource
 from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.kill import points, strikes
 from tests.kill.points import Point
-from tests.kill.rivals import DeltaSink, FilesOfParquetSink, ParquetSink
+from tests.kill.rivals import DeltaSink, ParquetSink
 from tests.kill.strikes import Striker, StrikingStore
 from txlog.client.runtime import Runtime
 from txlog.storage.open import open_object_store
@@ -83,7 +83,6 @@ SINKS: Mapping[str, Callable[[], Sink]] = {
     "txlog": TxlogSink,
     "delta": DeltaSink,
     "parquet": ParquetSink,
-    "parquet-files": FilesOfParquetSink,
 }
 
 
