@@ -16,7 +16,7 @@ from txlog.core.records import Boundary, Clean
 from txlog.core.state import to_snapshot
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError
 from txlog.protocol.append import append_log_start
-from txlog.protocol.load import gather_fresh_views, load, refresh
+from txlog.protocol.load import MAX_SLOTS_BY_NAME, gather_fresh_views, load, refresh
 from txlog.protocol.seal import seal
 from txlog.protocol.table import state_partition
 
@@ -217,6 +217,24 @@ def test_tailing_costs_one_get_more_than_there_are_new_records(new: int) -> None
     assert (cost.gets, cost.lists) == (new + 1, 0)
     assert refreshed.state.next_offset == 2 + new
     assert refreshed.listed_at_ms == view.listed_at_ms  # a GET never renews a view
+
+
+def test_a_reader_who_is_no_faster_than_the_writers_ends() -> None:
+    """As many records come as it reads: one that follows them by name alone would never say where the log ends."""
+    cluster = filled(2, per_segment=100)
+    process = Process(cluster)
+    process.do(process.idempotent())
+    task = Task(cluster, refresh(context(), cluster.view(A)))
+    lists = 0
+    for number in range(1000):
+        if task.done:
+            break
+        lists += isinstance(task.pending, List)
+        if isinstance(task.pending, Get):
+            process.do(process.send(A, f"n{number}"))
+        task.step()
+    assert lists == 1
+    assert task.result.state.next_offset >= 2 + MAX_SLOTS_BY_NAME
 
 
 @pytest.mark.parametrize(("age", "max_age", "lists"), [(0, None, 0), (1, None, 0), (0, 0, 1), (10, 10, 1), (9, 10, 0)])

@@ -16,6 +16,10 @@ from txlog.core.state import PartitionState, StoredRecord, decode_snapshot, repl
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 
+MAX_SLOTS_BY_NAME = 64
+"""New records that are followed one by one, each a GET after the other. Who is further behind lists: then all GETs are one
+round, and the end is that of the LIST, however fast others append."""
+
 
 def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
     """The partition's view from one LIST; an empty partition is a view at offset 0.
@@ -52,11 +56,14 @@ def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) ->
     """`view` on the fresh tail: its end was seen to be the end after this call began.
 
     The next slots by name, one GET more than there are new records; a LIST if the view is older than a tenth of the
-    grace (or than `max_age_ms`): only then do records found by name count (DESIGN 2.4).
+    grace (or than `max_age_ms`): only then do records found by name count (DESIGN 2.4). A LIST, too, after
+    MAX_SLOTS_BY_NAME: a reader that is no faster than the writers would follow them for ever.
     """
     limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
     now_ms = yield Monotonic()
-    while now_ms - view.listed_at_ms < limit_ms:
+    for _ in range(MAX_SLOTS_BY_NAME):
+        if now_ms - view.listed_at_ms >= limit_ms:
+            break
         stored = yield from read_slot(view.topic_partition, view.state.next_offset)
         # The age counts when the answer is there: a process that slept over its GET may see a tail since deleted.
         now_ms = yield Monotonic()
