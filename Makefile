@@ -3,7 +3,7 @@
 
 PYTHON ?=
 MINUTES ?= 2
-PROCESSES ?= 2
+PROCESSES ?= 3
 # Of a storm; drawn, and printed, if it is not given.
 SEED ?=
 WORLDS ?= 300
@@ -41,7 +41,7 @@ format: $(STAMP) ## Mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: $(STAMP) ## Run all tests, in two processes
+test: $(STAMP) ## Run all tests, in three processes
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup $(ARGS)
 
 test-storm: $(STAMP) ## Run the tests that take many minutes: SIGKILL at every write over S3's protocol, longer storms

@@ -37,10 +37,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
-    # Two processes share the tests (`make test`): one has Spark, of which there is one session, both take the rest file by file.
+    # Three processes share the tests (`make test`): one has Spark, of which a process has one session, one has the tests that start
+    # drivers of their own, and all take the rest file by file.
     needs_spark = {item.path for item in items if item.get_closest_marker("spark")}
+    has_session = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("spark" if item.path in needs_spark else item.path.name))
+        group = item.path.name if item.path not in needs_spark else "spark" if item.path in has_session else "drivers"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 # Tests leave producers behind as a crash would; what is said of them at the end of a program is tested in programs.
