@@ -15,7 +15,9 @@ from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import StagedFiles
 from txlog.client.store import Store
 from txlog.core.names import parse_rows_path
+from txlog.core.records import StagedPart
 from txlog.errors import ProducerFencedError, SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.protocol.topics import create_store
 from txlog.storage.arrow_schema import conform
 
 
@@ -71,6 +73,84 @@ def test_more_rows_than_memory_are_several_files_in_order(store: Store) -> None:
     found = ids(store)
     assert found[0] == [number for number in range(5000) if number // 500 % 2 == 0]
     assert found[1] == [number for number in range(5000) if number // 500 % 2 == 1]
+
+
+def few(
+    store: Store, transaction: StagedTransaction, first: int, count: int, partition: int = 1
+) -> tuple[StagedPart, ...]:
+    """What a task hands back for so many rows, if it may hand them back inline."""
+    files = StagedFiles(store.runtime, transaction.txn, inline_bytes=64 * 1024)
+    files.add(store.runtime.topic("orders"), orders(store, first, count), partition)
+    return files.finish()
+
+
+def test_few_rows_ride_in_the_commit_and_cost_no_file(world: World, store: Store) -> None:
+    transaction = StagedTransaction.begin(store.runtime, "nightly")
+    ids(store)
+    with world.counting.counting() as cost:
+        (part,) = parts = few(store, transaction, 0, 3)
+        assert (part.rows, part.files) == (3, ())
+        transaction.commit(parts)
+    assert (cost.write_file, cost.put_if_absent) == (0, 3)
+    assert ids(store) == {1: [0, 1, 2]}
+
+
+def test_what_tasks_hand_back_for_one_partition_is_joined(world: World, store: Store) -> None:
+    transaction = StagedTransaction.begin(store.runtime, "nightly")
+    travelled = pickle.loads(pickle.dumps([*few(store, transaction, 0, 3), *few(store, transaction, 3, 2)]))
+    with world.counting.counting() as cost:
+        transaction.commit(travelled)
+    assert cost.write_file == 0
+    # Too much together, though not alone; the other partition's ride on.
+    large = [*few(store, transaction, 5, 2500), *few(store, transaction, 2505, 2500), *few(store, transaction, 0, 1, 2)]
+    assert all(part.payload for part in large)
+    with world.counting.counting() as cost:
+        transaction.commit(large)
+    assert cost.write_file == 1
+    assert ids(store) == {1: list(range(5005)), 2: [0]}
+
+
+def test_few_rows_beside_files_are_written_and_keep_their_place(store: Store) -> None:
+    transaction = StagedTransaction.begin(store.runtime, "nightly")
+    files = StagedFiles(store.runtime, transaction.txn)
+    files.add(store.runtime.topic("orders"), orders(store, 3, 2), 1)
+    transaction.commit([*few(store, transaction, 0, 3), *files.finish(), *few(store, transaction, 5, 1)])
+    assert ids(store) == {1: [0, 1, 2, 3, 4, 5]}
+
+
+def test_a_column_that_is_added_while_tasks_are_at_work_is_null(store: Store) -> None:
+    transaction = StagedTransaction.begin(store.runtime, "nightly")
+    before = few(store, transaction, 0, 2)
+    store.alter_topic("orders", add_columns=pa.schema([pa.field("paid", pa.bool_())]))
+    transaction.commit([*before, *few(store, transaction, 2, 2)])
+    assert ids(store) == {1: [0, 1, 2, 3]}
+
+
+def test_one_decision_holds_so_much_and_the_largest_go_to_files(
+    world: World, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction = StagedTransaction.begin(store.runtime, "nightly")
+    parts = [
+        *few(store, transaction, 0, 1000, 0),
+        *few(store, transaction, 0, 10, 1),
+        *few(store, transaction, 0, 900, 2),
+    ]
+    monkeypatch.setattr("txlog.client.staged.MAX_INLINE_BYTES", 1000 + sum(len(part.payload) for part in parts[1:]))
+    with world.counting.counting() as cost:
+        transaction.commit(parts)
+    assert cost.write_file == 1
+    assert {partition: len(found) for partition, found in ids(store).items()} == {0: 1000, 1: 10, 2: 900}
+
+
+def test_a_store_from_before_inline_rows_gets_files(world: World) -> None:
+    old = world.open()
+    old.runtime.run(create_store(old.runtime.constants, features=("staged-commit", "txn-v2")))
+    old.create_topic("orders", ORDERS, 4)
+    transaction = StagedTransaction.begin(old.runtime, "nightly")
+    parts = few(old, transaction, 0, 3)
+    assert [len(part.files) for part in parts] == [1]
+    transaction.commit(parts)
+    assert ids(old) == {1: [0, 1, 2]}
 
 
 def test_a_partition_that_is_not_there_is_refused(store: Store) -> None:

@@ -60,6 +60,8 @@ FORMAT_FOLDER = HERE / "v1"
 START_MS = 1_764_000_000_000
 HOUR_MS = 3_600_000
 TIMEOUT_MS = 60_000
+FEATURES = ("staged-commit", "txn-v2")
+"""Those that there were when `v1` was written."""
 MERGED_END = 14
 """Two sealed segments end there."""
 
@@ -127,7 +129,7 @@ class Story:
     # -- chapters ---------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        self.run(topics.create_store(self.ctx.constants))
+        self.run(topics.create_store(self.ctx.constants, features=FEATURES))
         for name, fields, partitions, config in (
             ("orders", ORDER_COLUMNS, 2, {"key.columns": "order_id", "segment.batches": 4}),
             ("audit", None, 1, {}),

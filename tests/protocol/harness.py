@@ -40,6 +40,7 @@ from txlog.core.records import (
     DataFile,
     OffsetValue,
     StagedPart,
+    StagedRows,
     StoreConstants,
     TransactionMetadata,
 )
@@ -509,6 +510,13 @@ class Process:
             schema_id=schema_id,
             files=(self.cluster.file(tp.topic, path, words),),
         )
+        self.staged.append(part)
+        return part
+
+    def stage_inline(self, tp: TopicPartition, *words: str) -> StagedPart:
+        """Rows for the commit itself to hold."""
+        payload = json.dumps(words).encode()
+        part = StagedPart(topic=tp.topic, partition=tp.partition, inline=StagedRows(rows=len(words), payload=payload))
         self.staged.append(part)
         return part
 

@@ -121,6 +121,16 @@ def test_staged_transaction(partitions: int) -> None:
 
 
 @PARTITIONS
+def test_staged_transaction_with_its_rows_inline(partitions: int) -> None:
+    cluster, process = warm(partitions)
+    for tp in topic(partitions):
+        process.stage_inline(tp, "s", "t")
+    assert cost(cluster, process.commit()) == Cost(puts=partitions + 2, rounds=3, put_rounds=3)
+    assert [cluster.read(tp) for tp in topic(partitions)] == [{0: "s", 1: "t"}] * partitions
+    assert not [path for path in cluster.objects if path.endswith(".parquet")]
+
+
+@PARTITIONS
 def test_a_first_staged_transaction_re_reads_the_table_once_a_partition(partitions: int) -> None:
     cluster, process = warm(partitions, known=False)
     for tp in topic(partitions):

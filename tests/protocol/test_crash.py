@@ -59,7 +59,7 @@ def eager(process: Process) -> Any:
 def staged(process: Process) -> Any:
     yield from process.init()
     process.stage(A, "a0", "a1", "a2")
-    process.stage(B, "b0")
+    process.stage_inline(B, "b0")
     process.stage_offsets({0: 10, 1: 20})
     return (yield from process.commit())
 

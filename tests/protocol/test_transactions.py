@@ -36,11 +36,13 @@ from txlog.errors import (
     CorruptRecordError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
+    InvalidRequestError,
     InvalidTxnStateError,
     InvalidTxnTimeoutError,
     MissingObjectError,
     OutcomeUnknownError,
     ProducerFencedError,
+    RecordTooLargeError,
     RetriableError,
     StorageError,
     TransactionalIdNotFoundError,
@@ -878,6 +880,57 @@ def test_staged_rows_for_a_deleted_topic_are_skipped_and_markers_are_not() -> No
     process.do(process.commit())
     assert (cluster.kinds(A), cluster.read(A), cluster.read(C)) == ("dlc", {}, {0: "audit"})
     cluster.check()
+
+
+def test_inline_rows_for_a_deleted_topic_are_skipped_and_markers_are_not() -> None:
+    cluster = Cluster()
+    process = started(cluster)
+    process.stage_inline(A, "staged")
+    process.stage_inline(C, "audit")
+    deleted(cluster, A, B)
+    process.do(process.commit())
+    assert (cluster.kinds(A), cluster.read(A), cluster.read(C)) == ("lc", {}, {0: "audit"})
+    cluster.check()
+
+
+def test_whoever_comes_next_finishes_a_decision_that_holds_its_rows() -> None:
+    """The rows need nothing of the process that died: they are in the decision."""
+    cluster = Cluster()
+    process = started(cluster)
+    process.stage_inline(A, "a", "b")
+    process.stage(B, "in a file")
+    process.stage_inline(C, "c")
+    crash_at_put(process, process.commit(), 1)
+    assert cluster.read(A) == {}
+    started(cluster)
+    assert [cluster.read(tp) for tp in (A, B, C)] == [{0: "a", 1: "b"}, {0: "in a file"}, {0: "c"}]
+    assert [cluster.kinds(tp) for tp in (A, B, C)] == ["C", "C", "C"]
+    cluster.check()
+
+
+def test_a_list_object_holds_inline_rows_too() -> None:
+    cluster = Cluster()
+    process = started(cluster)
+    large = "x" * 200_000
+    process.stage_inline(A, large)
+    process.do(process.commit())
+    assert [path for path in cluster.objects if path.endswith(".staged")]
+    assert cluster.read(A) == {0: large}
+
+
+def test_inline_rows_are_all_that_their_partition_gets() -> None:
+    cluster = Cluster()
+    for stage in (Process.stage, Process.stage_inline):
+        process = started(cluster)
+        process.stage_inline(A, "inline")
+        stage(process, A, "more")
+        with pytest.raises(InvalidRequestError, match="inline rows and other rows cannot be one batch"):
+            process.do(process.commit())
+    process = started(cluster)
+    process.stage_inline(A, "x" * 4 * 2**20)
+    with pytest.raises(RecordTooLargeError):
+        process.do(process.commit())
+    assert cluster.read(A) == {}
 
 
 def test_nothing_stays_open_in_a_deleted_topic() -> None:

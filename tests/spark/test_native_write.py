@@ -24,6 +24,8 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.maintenance.fsck import check_store
+from txlog.storage.local import LocalObjectStore
+from txlog.testing.counting_store import CountingStore
 
 pytestmark = pytest.mark.spark
 ROADS: tuple[Road, ...] = ("driver", "executors")
@@ -187,11 +189,47 @@ def test_the_small_go_through_the_driver_and_nobody_need_say_so(spark: SparkSess
     table = native.table("orders")
     table.append(log.frame(0, 100), small_rows=100)
     assert not (Path(log.url) / "orders" / "staged").exists()
+    # Less than inline.max.bytes, and more.
+    assert log.files() == []
+    table.append(log.frame(100, 5000))
     assert len(log.files()) == 1
-    table.append(log.frame(100, 101), small_rows=100)
+    table.append(log.frame(5100, 101), small_rows=100)
     assert list((Path(log.url) / "orders" / "staged").glob("*/_partition=*/*.parquet"))
     table.append(log.frame(0, 0))
-    assert log.ids() == list(range(201))
+    assert log.ids() == list(range(5201))
+    assert rows(table.to_df(), ["order_id"]) == [(number,) for number in range(5201)]
+    assert_sound(log)
+
+
+def test_a_small_append_costs_no_file(spark: SparkSession, log: Log) -> None:
+    """Of one partition: PREPARE_COMMIT, the commit that holds the rows, COMPLETE_COMMIT."""
+    log.create()
+    store = CountingStore(LocalObjectStore(Path(log.url), fsync=False))
+    with TxLog(spark, log.url, object_store=store) as native:
+        table = native.table("orders")
+        for number in range(3):
+            with store.counting() as cost:
+                table.append(log.frame(number * 10, 10), transactional_id="small")
+        assert (cost.write_file, cost.put, cost.put_if_absent) == (0, 0, 3)
+    assert log.ids() == list(range(30))
+
+
+def test_frames_of_one_transaction_share_a_partition_whatever_their_size(
+    spark: SparkSession, log: Log, native: TxLog
+) -> None:
+    """A record has its rows in one place: small frames are joined, and written beside large ones, in their order."""
+    log.create(partitions=1)
+    with native.transaction("etl") as txn:
+        txn.write(log.frame(0, 10), "orders")
+        txn.write(log.frame(10, 10), "orders")
+    assert log.files() == []
+    with native.transaction("etl") as txn:
+        txn.write(log.frame(20, 10), "orders")
+        txn.write(log.frame(30, 10, tasks=1), "orders", road="executors")
+        txn.write(log.frame(40, 10), "orders")
+    assert len(log.files()) == 2
+    found = log.read(columns="_offset,order_id").orderBy("_offset").collect()
+    assert [row.order_id for row in found] == list(range(50))
     assert_sound(log)
 
 

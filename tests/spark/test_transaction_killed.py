@@ -51,7 +51,7 @@ def made(tmp_path: Path) -> str:
     url = str(tmp_path / "log")
     with txlog.open(url) as store:
         for topic in driver.TOPICS:
-            store.create_topic(topic, SCHEMA, partitions=2)
+            store.create_topic(topic, SCHEMA, partitions=2, config=driver.CONFIG.get(topic))
     return url
 
 

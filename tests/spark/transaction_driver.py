@@ -21,6 +21,8 @@ from txlog.storage.open import open_object_store
 from txlog.testing.failing_store import FailingStore, Fault
 
 TOPICS = ("orders", "items", "audit")
+CONFIG = {"orders": {"inline.max.bytes": "0"}}
+"""Small frames of the other topics ride in the commit."""
 ROWS = 60
 CLICKS = TopicPartition("clicks", 0)
 GROUP = "readers"
@@ -35,7 +37,7 @@ POINTS = {
     "Spark's own writer works": _JOB,
     "Spark's files lie there": "kill before 1 list items/staged/",
     "they are adopted": "kill after 1 make_durable items/staged/",
-    "all files lie there": "kill after 1 write_file audit/",
+    "all rows are beside the log": "kill before 1 put_if_absent __transaction_state/.*ONGOING",
     "offsets are registered": "kill after 1 put_if_absent __transaction_state/.*ONGOING",
     "offsets are pending": "kill after 1 put_if_absent __consumer_offsets/",
     "the decision is about to be written": "kill before 1 put_if_absent __transaction_state/.*PREPARE_COMMIT",
@@ -47,7 +49,7 @@ POINTS = {
     "it is complete": "kill after 1 put_if_absent __transaction_state/.*COMPLETE_COMMIT",
 }
 STREAM_POINTS = {
-    "the first batch's files lie there": "kill after 1 write_file audit/",
+    "the first batch's rows are beside the log": "kill before 1 put_if_absent __transaction_state/.*ONGOING",
     "the first batch is about to be decided": "kill before 1 put_if_absent __transaction_state/.*PREPARE_COMMIT",
     "the first batch is decided": "kill after 1 put_if_absent __transaction_state/.*PREPARE_COMMIT",
     "the first batch is done, Spark's commit log is not": _BATCH_DONE,
@@ -57,7 +59,7 @@ STREAM_POINTS = {
 
 
 def write(log: TxLog, frame: DataFrame, version: int, expected: int | None) -> None:
-    """The job: three topics, two roads, and the offsets of the range that it took."""
+    """The job: three topics, rows in files of both roads and inline, and the offsets of the range that it took."""
     with log.transaction(ID, version) as txn:
         txn.write(frame, "orders", key="order_id", road="driver")
         txn.write(frame, "items", road="executors")

@@ -440,7 +440,9 @@ def _staged_words(name: _Name, value: StagedList) -> tuple[str, ...]:
         *(
             f"{part.topic_partition}: "
             + (
-                f"{count_text(sum(file.rows for file in part.files), 'row')} in {count_text(len(part.files), 'file')}."
+                f"{count_text(part.rows, 'row')} inline."
+                if part.payload
+                else f"{count_text(part.rows, 'row')} in {count_text(len(part.files), 'file')}."
                 if part.files
                 else f"{count_text(len(part.entries), 'offset')} of consumer groups."
             )

@@ -22,6 +22,8 @@ from txlog.core.transactions import TxnVersion
 from txlog.errors import InvalidRequestError
 from txlog.protocol.transactions import EndResult
 
+MAX_INLINE_BYTES = 2 * 2**20
+"""Inline rows of one transaction, over all partitions: whoever finishes it reads all of them."""
 DRAWN_PREFIX = "__spark-"
 """Ids of jobs that named none; they are tombstoned after their commit."""
 
@@ -47,11 +49,12 @@ class StagedTransaction:
         *,
         config: Layer | None = None,
         check: Callable[[TransactionMetadata | None], None] | None = None,
+        session: Session | None = None,
         **settings: object,
     ) -> Self:
         """Inits the id, which fences older instances and finishes or aborts what they left; None draws one.
 
-        `check` is shown the id's record before: what it raises leaves everything as it was, and fences nobody.
+        `session` is one of `producer_session` for this id, with the views of an earlier transaction. `check` is shown the id's record before: what it raises leaves everything as it was, and fences nobody.
 
         `config` and keywords are a producer's settings (`transaction_timeout_ms`, `max_block_ms`, ...). Raises
         InvalidTxnTimeoutError, InvalidConfigurationError, NotAStoreError, UnsupportedStoreError, ClockSkewError,
@@ -62,7 +65,7 @@ class StagedTransaction:
         name = f"{DRAWN_PREFIX}{runtime.ids.new_id()}" if transactional_id is None else transactional_id
         runtime.require_store()
         runtime.ensure_writable()
-        session = producer_session(runtime, parsed, f"transactional.id {name!r}")
+        session = session or producer_session(runtime, parsed, f"transactional.id {name!r}")
         if check is not None:
             check(look_up(session, name))
         coordinator = Coordinator.init(
@@ -82,14 +85,15 @@ class StagedTransaction:
         drawn: bool,
         attempted: bool,
         config: Layer | None = None,
+        session: Session | None = None,
         **settings: object,
     ) -> Self:
-        """The transaction that another process began; `txn` and `drawn` are that instance's.
+        """The transaction that another process began; `txn` and `drawn` are that instance's, `session` as in `begin`.
 
         `attempted` says that the other process may have tried to commit: `abort` then asks what won.
         """
         parsed = runtime.settings.producer_config(call_layer(config, settings))
-        session = producer_session(runtime, parsed, f"transactional.id {txn.transactional_id!r}")
+        session = session or producer_session(runtime, parsed, f"transactional.id {txn.transactional_id!r}")
         resumed = cls(Coordinator(session, txn), drawn=drawn)
         resumed._attempted = attempted
         return resumed
@@ -122,8 +126,12 @@ class StagedTransaction:
         *,
         offsets: Sequence[GroupOffsets] = (),
         version: int | TxnVersion | None = None,
+        compression: str | None = None,
     ) -> EndResult:
         """Publishes `parts` and `offsets` in one decision; returns when all of it is visible.
+
+        Inline rows that are too many together, or have files beside them, are written to files first; `compression` is
+        theirs, and the topic's unless it is given.
 
         `skipped` in the result says that `version` was not above the last committed one, and nothing was published.
         Without parts, offsets and version there is nothing to decide and nothing is written.
@@ -139,7 +147,7 @@ class StagedTransaction:
             )
         unconditional = [sent for sent in offsets if sent.condition is None and sent.offsets]
         conditional = [sent for sent in offsets if sent.condition is not None and sent.offsets]
-        staged = (*parts, *self._coordinator.staged_offsets(unconditional))
+        staged = (*self._settled(parts, compression), *self._coordinator.staged_offsets(unconditional))
         if not staged and not conditional and wanted is None:
             return EndResult(txn=self.txn)
         self._attempted = True
@@ -159,6 +167,17 @@ class StagedTransaction:
         result = self._coordinator.end(False)
         self._attempted = False
         return result
+
+    def _settled(self, parts: Sequence[StagedPart], compression: str | None) -> Sequence[StagedPart]:
+        inline = [part for part in parts if part.payload]
+        alone = len({part.topic_partition for part in parts}) == len(parts)
+        if not inline or (alone and sum(len(part.payload) for part in inline) <= MAX_INLINE_BYTES):
+            return parts
+        # Here and not at the top: a commit of files goes without pyarrow.
+        from txlog.client.staged_inline import settle_inline
+
+        runtime = self._coordinator.session.runtime
+        return settle_inline(runtime, self.txn, parts, max_bytes=MAX_INLINE_BYTES, compression=compression)
 
     def forget(self) -> bool:
         """Removes a drawn id, once its transaction has ended; whether it did. An id of the user's stays."""

@@ -1,23 +1,25 @@
-"""How do the rows of one task become files that a staged transaction can publish?
+"""How do the rows of one task become what a staged transaction can publish?
 
 Rows are collected by partition and written to `rows/<producer id>-<epoch>-<unique>.parquet`, normally one file a
-partition: a file is written when the task ends, or earlier when the rows in memory grow too many. Nothing here appends:
-the files belong to no log until the transaction that lists them commits, and a task that died leaves files that nobody
-ever names (DESIGN 4.3).
+partition: a file is written when the task ends, or earlier when the rows in memory grow too many. Rows that are few
+(`inline.max.bytes`) are handed back instead, for the decision itself to carry, if whoever collects them has room.
+Nothing here appends: the files belong to no log until the transaction that lists them commits, and a task that died
+leaves files that nobody ever names (DESIGN 4.3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from txlog.client.placing import Placer
 from txlog.client.runtime import Runtime, check_partition
-from txlog.core.names import rows_file_path
-from txlog.core.records import DataFile, StagedPart, TopicMetadata, TransactionMetadata
-from txlog.storage.segment_file import ROW_GROUP_ROWS, write_rows_file
+from txlog.core.features import STAGED_INLINE
+from txlog.core.records import DataFile, StagedPart, StagedRows, TopicMetadata, TransactionMetadata
 
 MAX_BUFFER_BYTES = 256 * 2**20
 """Rows that a task holds in memory, as Arrow counts them; beyond, the partition with the most is written."""
@@ -33,11 +35,14 @@ class StagedFiles:
         *,
         compression: str | None = None,
         max_buffer_bytes: int = MAX_BUFFER_BYTES,
+        inline_bytes: int = 0,
     ) -> None:
-        self._runtime = runtime
+        """`inline_bytes`: how much may be handed back inline, all partitions together. 0, or a store made before there were
+        such rows (PROTOCOL.md, "Features"): all rows go to files."""
         self._txn = txn
-        self._compression = compression
+        self._placer = Placer(runtime, {"compression.type": compression})
         self._max_buffer_bytes = max_buffer_bytes
+        self._inline_bytes = inline_bytes if STAGED_INLINE in runtime.require_store().features else 0
         self._buffers: dict[tuple[str, int], _Buffer] = {}
 
     def add(self, topic: TopicMetadata, rows: pa.Table, partitions: int | NDArray[np.int32]) -> None:
@@ -55,33 +60,37 @@ class StagedFiles:
 
     def finish(self) -> tuple[StagedPart, ...]:
         """Writes what is left; a part for each partition that got rows, in order. Raises StorageError."""
-        for buffer in self._buffers.values():
+        parts = []
+        for (topic, partition), buffer in sorted(self._buffers.items()):
+            inline = self._inline(buffer)
             self._write(buffer)
-        return tuple(
-            StagedPart(topic=topic, partition=partition, schema_id=buffer.topic.schema_id, files=tuple(buffer.files))
-            for (topic, partition), buffer in sorted(self._buffers.items())
-            if buffer.files
-        )
+            if buffer.files or inline is not None:
+                part = StagedPart(
+                    topic=topic, partition=partition, schema_id=buffer.topic.schema_id, files=tuple(buffer.files)
+                )
+                parts.append(part if inline is None else msgspec.structs.replace(part, inline=inline))
+        return tuple(parts)
+
+    def _inline(self, buffer: _Buffer) -> StagedRows | None:
+        """Takes the rows out of the buffer, if they are few and all of its partition's."""
+        if buffer.files or not buffer.tables or buffer.bytes > self._inline_bytes:
+            return None
+        rows = pa.concat_tables(buffer.tables)
+        payload = self._placer.inline(rows, buffer.topic)
+        if payload is None or len(payload) > self._inline_bytes:
+            return None
+        self._inline_bytes -= len(payload)
+        buffer.tables, buffer.bytes = [], 0
+        return StagedRows(rows=rows.num_rows, payload=payload)
 
     def _write(self, buffer: _Buffer) -> None:
         if not buffer.tables:
             return
-        topic = buffer.topic
-        settings = self._runtime.settings.row_config({"compression.type": self._compression}, topic)
-        path = rows_file_path(
-            buffer.partition, self._txn.producer_id, self._txn.producer_epoch, self._runtime.ids.new_id()
-        )
         rows = pa.concat_tables(buffer.tables)
         buffer.tables, buffer.bytes = [], 0
+        txn = self._txn
         buffer.files.append(
-            write_rows_file(
-                self._runtime.store,
-                topic.topic,
-                path,
-                rows.to_batches(max_chunksize=ROW_GROUP_ROWS),
-                topic.schema,
-                compression=settings.compression_type,
-            )
+            self._placer.file(rows, buffer.topic, buffer.partition, txn.producer_id, txn.producer_epoch)
         )
 
 

@@ -162,6 +162,7 @@ class MarkerDraft:
     records: int = 0
     schema_id: int = 0
     files: tuple[DataFile, ...] = ()
+    payload: bytes = b""
     entries: tuple[Entry, ...] = ()
     roll: RollPolicy = RollPolicy()
 
@@ -188,6 +189,7 @@ def next_marker(state: PartitionState, draft: MarkerDraft, *, now_ms: int, write
         segment_base=next_segment_base(state, draft.roll, now_ms),
         schema_id=draft.schema_id if rows else 0,
         files=draft.files if rows else (),
+        payload_bytes=len(draft.payload) if rows else 0,
         entries=draft.entries if rows else (),
         write_id=write_id,
         previous=state.last_digest,

@@ -19,7 +19,10 @@ TXN_V2 = "txn-v2"
 STAGED_COMMIT = "staged-commit"
 """A COMMIT marker may carry rows, and a PREPARE_COMMIT names files that belong to no log yet."""
 
-STORE_FEATURES = (STAGED_COMMIT, TXN_V2)
+STAGED_INLINE = "staged-inline"
+"""A PREPARE_COMMIT may hold few rows itself. Stores made before it name files only, and are written so for ever."""
+
+STORE_FEATURES = (STAGED_COMMIT, STAGED_INLINE, TXN_V2)
 """What a new store names, sorted."""
 KNOWN_FEATURES = frozenset(STORE_FEATURES)
 

@@ -91,14 +91,35 @@ class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: Int64 = NO_TIMESTAMP
 
 
+class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Few rows of a staged part, which ride in the decision itself and then in the commit record."""
+
+    rows: Count
+    payload: bytes
+    """An Arrow IPC stream; base64 in JSON."""
+
+
 class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a staged transaction appends to one partition when it is decided: files of rows, or committed offsets."""
+    """What a staged transaction appends to one partition when it is decided: rows in files or inline, or committed offsets."""
 
     topic: str
     partition: Annotated[int, Meta(ge=0)]
     schema_id: Int64 = 0
     files: tuple[DataFile, ...] = ()
     entries: tuple[OffsetEntry, ...] = ()
+    inline: StagedRows | msgspec.UnsetType = msgspec.UNSET
+    """Absent but for rows that ride inline: only in stores with the feature `staged-inline`."""
+
+    @property
+    def rows(self) -> int:
+        """Rows or entries that the part appends."""
+        inline = self.inline.rows if self.inline is not msgspec.UNSET else 0
+        return sum(file.rows for file in self.files) + inline + len(self.entries)
+
+    @property
+    def payload(self) -> bytes:
+        """The inline rows; empty if there are none."""
+        return self.inline.payload if self.inline is not msgspec.UNSET else b""
 
     @property
     def topic_partition(self) -> TopicPartition:

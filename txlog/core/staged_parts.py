@@ -18,11 +18,11 @@ def merge_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
     """One part a partition, in order: files one after the other, of several offsets for one key the last.
 
     Parts without rows and entries are left out. Raises InvalidRequestError if the files of one partition were written
-    with different schemas.
+    with different schemas, or if inline rows are not the partition's only part: a record has its rows in one place.
     """
     merged: dict[TopicPartition, StagedPart] = {}
     for part in parts:
-        if part.files or part.entries:
+        if part.files or part.entries or part.payload:
             before = merged.get(part.topic_partition)
             merged[part.topic_partition] = part if before is None else _joined(before, part)
     return tuple(merged[tp] for tp in sorted(merged))
@@ -33,6 +33,10 @@ def _joined(before: StagedPart, part: StagedPart) -> StagedPart:
         raise InvalidRequestError(
             f"{part.topic_partition}: staged files of schema {before.schema_id} and of schema {part.schema_id} cannot be one batch; "
             "abort, and write again with the topic's present schema"
+        )
+    if before.payload or part.payload:
+        raise InvalidRequestError(
+            f"{part.topic_partition}: inline rows and other rows cannot be one batch; write all of them to files"
         )
     entries: dict[tuple[str, str, int], OffsetEntry] = {entry.key: entry for entry in (*before.entries, *part.entries)}
     return msgspec.structs.replace(

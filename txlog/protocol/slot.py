@@ -64,7 +64,7 @@ def append_slot(
 ) -> Program[tuple[PartitionView, Appended | Stop]]:
     """Appends what `decide` makes of the state at the next free slot, exactly once.
 
-    `decide` is asked again for every slot; a Stop is final only on a tail that was read after this call began. A
+    `payload` is left out where the record announces none. `decide` is asked again for every slot; a Stop is final only on a tail that was read after this call began. A
     record that may have landed in a slot since deleted is looked for by its `write_id` and by folded state before
     anything else is tried (DESIGN 2, 2.4). Raises InvalidRequestError or RecordTooLargeError for a record that no reader
     would take; OutcomeUnknownError if it may have landed, and only then.
@@ -96,7 +96,7 @@ def append_slot(
                 return view, decision
             if in_doubt is not None and not (_is_known(view.state, decision) or _is_repeatable(decision)):
                 raise _unknown(view, in_doubt)
-            stored = encode_checked(view.topic_partition, decision, payload)
+            stored = encode_checked(view.topic_partition, decision, payload if decision.payload_bytes else b"")
             started_ms = yield Monotonic()
             holder = yield from _create_slot(ctx, view, stored, write_id)
             if holder is None:

@@ -71,8 +71,12 @@ def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
     return descriptor
 
 
-def create_store(constants: StoreConstants, where: str = "this location") -> Program[StoreDescriptor]:
+def create_store(
+    constants: StoreConstants, where: str = "this location", features: tuple[str, ...] = STORE_FEATURES
+) -> Program[StoreDescriptor]:
     """The store's descriptor, made with `constants` if there is none yet; another's store is used as it is.
+
+    `features` are those of a new store: fewer than all are for tests of what an older txlog has made.
 
     Raises as `read_store`, and OutcomeUnknownError if the store would not say whether the descriptor was created.
     """
@@ -82,7 +86,7 @@ def create_store(constants: StoreConstants, where: str = "this location") -> Pro
     ctx = Context(constants=constants)
     store_id = yield NewId()
     created_at = yield Now()
-    descriptor = StoreDescriptor(features=STORE_FEATURES, store_id=store_id, created_at=created_at, constants=constants)
+    descriptor = StoreDescriptor(features=features, store_id=store_id, created_at=created_at, constants=constants)
     data = envelope.encode(descriptor)
     for attempt in range(ctx.max_settles):
         if (yield PutIfAbsent(STORE_DESCRIPTOR, data)) is PutOutcome.WRITTEN:

@@ -266,7 +266,9 @@ def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program
             return next_marker(state, draft, now_ms=now_ms, write_id=write_id)
 
         _, view = yield from get_view(ctx, views, tp)
-        view, _ = yield from append_slot(ctx, view, decide, write_id=write_id, guard=prepared_guard(ctx, views, txn))
+        view, _ = yield from append_slot(
+            ctx, view, decide, write_id=write_id, payload=draft.payload, guard=prepared_guard(ctx, views, txn)
+        )
         return (yield from seal_quietly(ctx, view))
 
     if tps:
@@ -474,7 +476,7 @@ def _checked_parts(txn: TransactionMetadata, staged: Iterable[StagedPart]) -> tu
         record = next_marker(PartitionState.empty(tp), draft, now_ms=0, write_id="0" * 32)
         if not record.records:
             raise InvalidRequestError(f"{tp}: the part that was staged for it has no rows; leave it out")
-        encode_checked(tp, record, headroom_bytes=_MARKER_HEADROOM_BYTES)
+        encode_checked(tp, record, draft.payload, headroom_bytes=_MARKER_HEADROOM_BYTES)
     return parts
 
 
@@ -491,9 +493,10 @@ def _marker_draft(
         producer_id=txn.producer_id,
         marker_epoch=marker_epoch,
         coordinator_epoch=coordinator_epoch,
-        records=sum(file.rows for file in part.files) + len(part.entries) if part is not None else 0,
+        records=part.rows if part is not None else 0,
         schema_id=part.schema_id if part is not None else 0,
         files=part.files if part is not None else (),
+        payload=part.payload if part is not None else b"",
         entries=part.entries if part is not None else (),
         roll=roll,
     )

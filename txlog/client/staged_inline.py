@@ -1,0 +1,83 @@
+"""How do rows that tasks handed back inline become one batch a partition?
+
+A commit record has its rows in one place: in files, or inline. So what several tasks or frames have for one partition is
+joined, and written to a file if it is too much together, or if there are files beside it; the order of parts is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pyarrow as pa
+
+from txlog.client.placing import Placer
+from txlog.client.runtime import Runtime
+from txlog.core.names import TopicPartition
+from txlog.core.records import StagedPart, StagedRows, TransactionMetadata
+from txlog.storage.arrow_schema import encode_ipc, read_ipc, select_fields
+
+
+def settle_inline(
+    runtime: Runtime,
+    txn: TransactionMetadata,
+    parts: Sequence[StagedPart],
+    *,
+    max_bytes: int,
+    compression: str | None = None,
+) -> tuple[StagedPart, ...]:
+    """`parts`, inline rows only where they are all that their partition gets, below the topic's `inline.max.bytes`, and
+    `max_bytes` over all partitions; the largest go to files first.
+
+    Raises StorageError, SchemaMismatchError, UnknownTopicOrPartitionError for a topic deleted since.
+    """
+    found: dict[TopicPartition, list[StagedPart]] = {}
+    for part in parts:
+        found.setdefault(part.topic_partition, []).append(part)
+    settler = _Settler(runtime, txn, compression)
+    settled = [each for group in found.values() for each in settler.joined(group)]
+    room = max_bytes
+    for number, part in sorted(enumerate(settled), key=lambda each: len(each[1].payload)):
+        room -= len(part.payload)
+        if part.payload and room < 0:
+            settled[number] = settler.to_file(part)
+    return tuple(settled)
+
+
+class _Settler:
+    def __init__(self, runtime: Runtime, txn: TransactionMetadata, compression: str | None) -> None:
+        self._runtime = runtime
+        self._txn = txn
+        self._placer = Placer(runtime, {"compression.type": compression})
+
+    def joined(self, group: list[StagedPart]) -> list[StagedPart]:
+        """The parts of one partition: inline rows one after the other, or in files with the others."""
+        inline = [part for part in group if part.payload]
+        if not inline or len(group) == 1:
+            return group
+        if len(inline) < len(group):
+            return [self.to_file(part) if part.payload else part for part in group]
+        topic = self._runtime.topic(group[0].topic, 0)
+        rows = self._rows(inline)
+        whole = msgspec.structs.replace(group[0], schema_id=topic.schema_id)
+        limit = self._placer.settings(topic).inline_max_bytes
+        payload = encode_ipc(rows) if rows.nbytes <= limit else b""
+        if payload and len(payload) < limit:
+            return [msgspec.structs.replace(whole, inline=StagedRows(rows=rows.num_rows, payload=payload))]
+        return [self._file(whole, rows)]
+
+    def to_file(self, part: StagedPart) -> StagedPart:
+        """The part with its rows in a file."""
+        return self._file(part, self._rows([part]))
+
+    def _rows(self, parts: Sequence[StagedPart]) -> pa.Table:
+        # Of one schema, the topic's present one: a column that was added meanwhile is null.
+        topic = self._runtime.topic(parts[0].topic, 0)
+        where = f"staged rows of {parts[0].topic_partition}"
+        return pa.concat_tables([select_fields(read_ipc(part.payload, where), topic.schema, where) for part in parts])
+
+    def _file(self, part: StagedPart, rows: pa.Table) -> StagedPart:
+        txn = self._txn
+        topic = self._runtime.topic(part.topic, 0)
+        file = self._placer.file(rows, topic, part.partition, txn.producer_id, txn.producer_epoch)
+        return msgspec.structs.replace(part, schema_id=topic.schema_id, files=(file,), inline=msgspec.UNSET)
