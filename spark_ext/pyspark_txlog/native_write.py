@@ -2,8 +2,9 @@
 
 Two roads, one result (a part for each partition that got rows, published by nobody yet):
 
-    driver      a small frame is fetched as Arrow and written here, a file a partition: no Spark job of its own, and a
-                third of the time. `limit(n + 1)` tells whether it is small: then its rows are here already.
+    driver      a small frame is fetched as Arrow: no Spark job of its own, and a third of the time. `limit(n + 1)` tells
+                whether it is small: then its rows are here already. What is less than `inline.max.bytes` for a partition
+                rides in the commit itself, the rest becomes a file a partition.
     executors   Spark's Parquet writer fills a folder of the transaction's, `partitionBy("_partition")`, without a
                 shuffle; then the files that its committer left are read by their footers and named where they lie.
 
@@ -14,8 +15,7 @@ its folder behind, which no later job shares. Settings of the user's session tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -27,10 +27,12 @@ from pyspark.sql import types as spark
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas
-from pyspark_txlog.locations import spark_root
+from pyspark_txlog.locations import spark_folder
 from pyspark_txlog.routing import PARTITION, TopicRoute
+from pyspark_txlog.spark_ui import described
 from txlog.client.adopted import adopt_files
 from txlog.client.runtime import Runtime
+from txlog.client.staged import MAX_INLINE_BYTES
 from txlog.client.staged_files import StagedFiles
 from txlog.core.names import staged_folder
 from txlog.core.records import SchemaField, StagedPart, TransactionMetadata
@@ -91,16 +93,22 @@ def write_frame(
     small_rows: int = SMALL_ROWS,
     compression: str | None = None,
 ) -> tuple[StagedPart, ...]:
-    """The frame's rows in files of `txn`; they belong to no log until its commit names them.
+    """The frame's rows in files of `txn`, few of them inline; they belong to no log until its commit names them.
 
     Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for one whose column
     `partition` names none, what Spark raises for a job that failed, StorageError.
     """
+    session = frame.sparkSession
+    what = f"rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
     if road != "executors":
-        rows = (frame if road == "driver" else frame.limit(small_rows + 1)).toArrow()
+        with described(
+            session, f"txlog: {what}" + ("" if road == "driver" else f", if they are at most {small_rows:,}")
+        ):
+            rows = (frame if road == "driver" else frame.limit(small_rows + 1)).toArrow()
         if road == "driver" or rows.num_rows <= small_rows:
             return _write_here(runtime, txn, rows, route, compression)
-    return _write_there(runtime, txn, frame, route, compression)
+    with described(session, f"txlog: {what}, by Spark's own writer"):
+        return _write_there(runtime, txn, frame, route, compression)
 
 
 # -- the driver's road ------------------------------------------------------------------------------------------------
@@ -109,7 +117,7 @@ def write_frame(
 def _write_here(
     runtime: Runtime, txn: TransactionMetadata, rows: pa.Table, route: TopicRoute, compression: str | None
 ) -> tuple[StagedPart, ...]:
-    files = StagedFiles(runtime, txn, compression=compression)
+    files = StagedFiles(runtime, txn, compression=compression, inline_bytes=MAX_INLINE_BYTES)
     # One draw for all rows without a key: as a task's number spreads the tasks, it spreads the frames.
     drawn = int(runtime.ids.new_id()[-8:], 16)
     stored, partitions = route.take(rows, drawn)
@@ -126,21 +134,18 @@ def _write_there(
     topic = route.topic
     codec = runtime.settings.row_config({"compression.type": compression}, topic).compression_type
     folder = staged_folder(txn.producer_id, txn.producer_epoch, runtime.ids.new_id())
-    url = f"{spark_root(runtime)}/{topic.topic}/{folder}"
+    url = f"{spark_folder(frame.sparkSession, runtime)}/{topic.topic}/{folder}"
     prepared = _prepared(frame, route)
-    with _described(
-        frame.sparkSession, f"txlog: rows of {topic.topic!r} for transactional.id {txn.transactional_id!r}"
-    ):
-        writer = _in_own_session(prepared).write.mode("append").partitionBy(PARTITION_COLUMN)
-        for name, value in {**_WRITER_SETTINGS, "compression": _CODECS.get(codec, codec)}.items():
-            writer = writer.option(name, value)
-        try:
-            writer.parquet(url)
-        except Exception as error:
-            refused = _refusal(error)
-            if refused is None:
-                raise
-            raise refused from error
+    writer = _in_own_session(prepared).write.mode("append").partitionBy(PARTITION_COLUMN)
+    for name, value in {**_WRITER_SETTINGS, "compression": _CODECS.get(codec, codec)}.items():
+        writer = writer.option(name, value)
+    try:
+        writer.parquet(url)
+    except Exception as error:
+        refused = _refusal(error)
+        if refused is None:
+            raise
+        raise refused from error
     return adopt_files(runtime, topic, folder)
 
 
@@ -289,20 +294,6 @@ def _check_settings(session: SparkSession, schema: spark.StructType) -> None:
                 f"Spark's own writer needs {name} = {value}, and this session has {found}; set it, or write with road='driver' or "
                 'format("txlog")'
             )
-
-
-@contextmanager
-def _described(session: SparkSession, text: str) -> Iterator[None]:
-    """Names the jobs of this thread in Spark's UI; a name that the user has given stays."""
-    context = getattr(session, "_sc", None)
-    if context is None or context.getLocalProperty("spark.job.description"):
-        yield
-        return
-    context.setJobDescription(text)
-    try:
-        yield
-    finally:
-        context.setLocalProperty("spark.job.description", None)
 
 
 def _raise(kind: type[TxlogError], message: str) -> Column:

@@ -1,0 +1,76 @@
+"""Jobs and stages of native writes have names in Spark's UI, and what the user had set is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_txlog import TxLog
+from pyspark_txlog.spark_ui import DESCRIPTION, STAGE_DETAILS, STAGE_NAME
+from tests.spark.conftest import Log
+
+pytestmark = pytest.mark.spark
+NAMES = (DESCRIPTION, STAGE_NAME, STAGE_DETAILS)
+
+
+@pytest.fixture
+def native(spark: SparkSession, log: Log) -> Iterator[TxLog]:
+    log.create()
+    with TxLog(spark, log.url, {"fsync": False}) as opened:
+        yield opened
+
+
+def jobs(spark: SparkSession) -> list[tuple[str, set[str]]]:
+    """What Spark's own store of the UI has of each job, oldest first: its description and the names of its stages."""
+    scala = spark._jvm.scala  # type: ignore[union-attr]
+    context = spark._jsc.sc()  # type: ignore[union-attr]
+    context.listenerBus().waitUntilEmpty()
+    store = context.statusStore()
+    found = store.jobsList(scala.collection.mutable.ArrayBuffer())
+    listed = []
+    for at in range(found.size()):
+        job = found.apply(at)
+        stages = job.stageIds()
+        names = {str(store.lastStageAttempt(stages.apply(number)).name()) for number in range(stages.size())}
+        said = job.description()
+        listed.append((int(job.jobId()), str(said.get()) if said.isDefined() else "", names))
+    return [(said, names) for _, said, names in sorted(listed)]
+
+
+def properties(spark: SparkSession) -> list[str | None]:
+    return [spark.sparkContext.getLocalProperty(name) for name in NAMES]
+
+
+def test_native_writes_are_named(spark: SparkSession, log: Log, native: TxLog) -> None:
+    before = properties(spark)
+    seen = len(jobs(spark))
+    native.table("orders").append(log.frame(0, 10), transactional_id="nightly")
+    native.table("orders").append(log.frame(10, 90), transactional_id="nightly", small_rows=20)
+    made = jobs(spark)[seen:]
+    what = "txlog: rows of 'orders' for transactional.id 'nightly'"
+    assert {said for said, _ in made} == {
+        f"{what}, if they are at most 10,000",
+        f"{what}, if they are at most 20",
+        f"{what}, by Spark's own writer",
+    }
+    assert all(names == {said} for said, names in made), made
+    assert properties(spark) == before
+
+
+def test_a_name_of_the_users_stays_and_is_put_back(spark: SparkSession, log: Log, native: TxLog) -> None:
+    spark.sparkContext.setJobDescription("the nightly job")
+    try:
+        before = properties(spark)
+        seen = len(jobs(spark))
+        native.table("orders").append(log.frame(0, 10))
+        bad = log.frame(0, 10).selectExpr("order_id", "raise_error('the job dies') AS carrier")
+        with pytest.raises(Exception, match="the job dies"):
+            native.table("orders").append(bad)
+        assert properties(spark) == before
+        made = jobs(spark)[seen:]
+    finally:
+        spark.sparkContext.setLocalProperty(DESCRIPTION, None)  # type: ignore[arg-type]
+    assert {said for said, _ in made} == {"the nightly job"}
+    assert all(name.startswith("txlog: rows of 'orders'") for _, names in made for name in names)
