@@ -35,7 +35,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from pyspark_txlog import schemas
 from pyspark_txlog.arrow import spark_batches
-from pyspark_txlog.locations import escape_glob, spark_root
+from pyspark_txlog.locations import escape_glob, spark_folder
 from pyspark_txlog.options import READ_OPTIONS, ReadOptions, parse_read_options
 from pyspark_txlog.predicate import Predicate, quoted
 from pyspark_txlog.reader import plan_topics, read_tasks
@@ -123,8 +123,11 @@ def scan(spark: SparkSession, runtime: Runtime, options: ReadOptions) -> dict[st
 def frame_of(
     spark: SparkSession, runtime: Runtime, topic: str, schema: StructType, tasks: Sequence[ReadTask]
 ) -> DataFrame:
-    """The rows of `tasks`, all of `topic` and with at least the columns of `schema`, as a frame with just these."""
-    return _TopicScan(spark, runtime, f"{spark_root(runtime)}/{topic}").frame(schema, tasks)
+    """The rows of `tasks`, all of `topic` and with at least the columns of `schema`, as a frame with just these.
+
+    Raises UnsupportedStoreError where Spark has no way to the store.
+    """
+    return _TopicScan(spark, runtime, f"{spark_folder(spark, runtime)}/{topic}").frame(schema, tasks)
 
 
 @dataclass(slots=True, kw_only=True)

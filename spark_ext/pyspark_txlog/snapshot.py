@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pyspark_txlog import packing, schemas
+from pyspark_txlog import native_scan, packing, schemas
 from txlog.client import reading
 from txlog.client.offsets import format_offsets
 from txlog.client.runtime import Runtime
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
-from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError, UnsupportedStoreError
 from txlog.storage.open import open_object_store
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class Snapshot:
     def to_df(self, topic: str, columns: Sequence[str] | None = None) -> DataFrame:
         """The topic's rows in this cut; `columns` as in `format("txlog")`: names, "*", `_offset` and its like.
 
-        Planned here and now, so a frame that is used twice reads the same twice. Raises UnknownTopicOrPartitionError for a
+        Planned here and now, so a frame that is used twice reads the same twice. A native scan, as `TopicTable.to_df` is; where
+        Spark has no driver for the store, its tasks read through txlog's. Raises UnknownTopicOrPartitionError for a
         topic that is not in it, SchemaMismatchError, InvalidRequestError once it is too old, OffsetOutOfRangeError if
         retention has moved the start beyond the cut.
         """
@@ -69,26 +70,30 @@ class Snapshot:
         self.cut.check_age(self._runtime.clock.now_ms(), self._runtime.constants.delete_grace_ms)
         metadata = self._runtime.topic(topic, 0)
         schema = schemas.select({topic: metadata.schema}, columns)
-        return _frame(self._spark, self._tasks(metadata, schema), schema)
+        tasks = self._tasks(metadata, schema)
+        try:
+            return native_scan.frame_of(self._spark, self._runtime, topic, schema, tasks)
+        except UnsupportedStoreError:
+            parts = [part for task in tasks for part in _parts(task)]
+            return _frame(self._spark, parts, schema)
 
     def to_dfs(self) -> dict[str, DataFrame]:
         """A frame of each topic, by name."""
         return {topic: self.to_df(topic) for topic in self._topics}
 
-    def _tasks(self, topic: TopicMetadata, schema: StructType) -> list[reading.ReadTask]:
+    def _tasks(self, topic: TopicMetadata, schema: StructType) -> Sequence[reading.ReadTask]:
         partitions = [tp for tp in self.cut.ends if tp.topic == topic.topic]
         views = self._session.fresh_views(partitions, "planning a snapshot")
         ranges = {tp: (views[tp].state.log_start_offset, self.cut.ends[tp]) for tp in partitions}
         wanted = {tp: each for tp, each in ranges.items() if each[0] < each[1]}
         plans = reading.plan_reads(self._session, wanted, cut=self.cut)
-        made = reading.tasks(
+        return reading.tasks(
             self._runtime,
             list(plans.values()),
             columns=[name for name in schema.names if name not in schemas.METADATA.names],
             metadata_columns=[name for name in schema.names if name in schemas.METADATA.names],
             cut=self.cut,
         )
-        return [part for task in made for part in _parts(task)]
 
 
 def _parts(task: reading.ReadTask) -> Iterator[reading.ReadTask]:

@@ -54,6 +54,10 @@ def test_frames_of_one_cut(log: Log, opened: TxLog) -> None:
         assert [row._offset for row in places.where("_partition = 1").orderBy("_offset").collect()] == [0, 2, 3, 5]
         hanging.commit_transaction()
     assert cut.to_df("orders").count() == 8
+    # Spark's own reader, not a function over tasks.
+    plan = cut.to_df("orders")._jdf.queryExecution().executedPlan().toString()
+    assert "FileScan parquet" in plan
+    assert "MapInArrow" not in plan
     assert opened.snapshot("orders").to_df("orders").count() == 11
 
 
