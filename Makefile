@@ -58,7 +58,7 @@ test-rivals: $(OLDEST_STAMP) ## Kill Delta's sink and Spark's file sink as make 
 	$(OLDEST)/bin/python -m tests.kill --sink delta --sink parquet $(ARGS)
 
 test-kill: $(STAMP) ## Kill streaming queries at every point of a micro-batch, three times each; a table of what was lost
-	$(BIN)/python -m tests.kill $(ARGS)
+	$(BIN)/python -m tests.kill --sink txlog --sink txlog-append $(ARGS)
 
 simulate: $(STAMP) ## Explore every scenario of the protocol whole, plant every mutant, then run WORLDS=300 random worlds; about 7 and 2 minutes on two quiet cores
 	$(BIN)/python -m txlog.testing.explore $(ARGS)

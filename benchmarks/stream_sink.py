@@ -3,6 +3,7 @@
 `make bench-stream` (or `python -m benchmarks.stream_sink --help`). The same query into `noop`, into Spark's Parquet file sink
 and into txlog, in turns, round by round, so that a drift of the machine's speed meets all alike: compare the rows of one run
 with each other, never two runs. Medians of what Spark itself reports of each micro-batch, those of a round's start left out.
+At the end the same query once more with a store that counts: what a micro-batch of txlog's asks of the store.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from rich.console import Console
 from rich.table import Table
 
 import txlog
+from benchmarks import counted_sink
 from pyspark_txlog import session
 
 SCHEMA = pa.schema([("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64())])
 SINKS = ("noop", "parquet", "txlog")
+COUNTED, COUNTS = "txlog-counting", "counts.jsonl"
 WARM_UP = 3
 LIMIT_S = 600
 
@@ -49,6 +52,9 @@ def main(
         for _ in range(rounds):
             for sink in SINKS:
                 measure(spark, sink, Path(folder), rows, batches, found[sink])
+        counted_sink.register(spark)
+        measure(spark, COUNTED, Path(folder), rows, batches, defaultdict(list))
+        counts = counted_sink.medians(Path(folder) / COUNTS)
     table = Table(title=f"a micro-batch of {rows:,} rows, p50 ms of {rounds * batches}")
     for column in ("sink", "trigger", "addBatch", "p95 of trigger"):
         table.add_column(column, justify="left" if column == "sink" else "right")
@@ -56,9 +62,13 @@ def main(
         p95 = statistics.quantiles(seen["triggerExecution"], n=20)[-1]
         medians = (statistics.median(seen[key]) for key in ("triggerExecution", "addBatch"))
         table.add_row(sink, *(f"{value:.0f}" for value in (*medians, p95)))
-    Console(file=sys.stdout).print(table)
+    console = Console(file=sys.stdout)
+    console.print(table)
+    for step, seen_requests in counts.items():
+        asked = ", ".join(f"{value:.0f} {name}" for name, value in seen_requests.items() if name != "ms")
+        console.print(f"{step}: {seen_requests['ms']:.1f} ms; {asked}")
     if output is not None:
-        output.write_text(json.dumps({"rows": rows, "durations_ms": found}, indent=1) + "\n")
+        output.write_text(json.dumps({"rows": rows, "durations_ms": found, "requests": counts}, indent=1) + "\n")
     spark.stop()
 
 
@@ -86,6 +96,9 @@ def writer(source: DataFrame, sink: str, folder: Path) -> DataStreamWriter:
     """The write, without its checkpoint."""
     if sink == "txlog":
         return source.writeStream.format("txlog").option("topic", "out").option("path", f"{folder}/txlog")
+    if sink == COUNTED:
+        counted = source.writeStream.format(COUNTED).option("topic", "out").option("path", f"{folder}/txlog")
+        return counted.option("counts.file", f"{folder}/{COUNTS}")
     return source.writeStream.format(sink).option("path", f"{folder}/{sink}")
 
 

@@ -48,8 +48,15 @@ class Checkpoint:
         except UnsupportedStoreError as error:
             raise UnsupportedStoreError(
                 f"checkpointLocation {location!r} cannot be read by txlog ({error}), and the sources' offsets are to be part of each commit. Keep the "
-                "checkpoint in a local folder or an object store, or do without: commitSourceOffsets=false"
+                "checkpoint in a local folder or an object store, or do without: commitSourceOffsets=false, of append_stream commit_source_offsets=False"
             ) from error
+
+    @classmethod
+    def beside(cls, location: str, store_url: str, storage_options: Mapping[str, object]) -> Checkpoint:
+        """As `open`; `storage_options` are the log's at `store_url`, and a checkpoint's in an object store of the same kind."""
+        place, store = normal_location(location), normal_location(store_url)
+        alike = "://" in place and place.partition("://")[0] == store.partition("://")[0]
+        return cls.open(location, storage_options if alike else {})
 
     def query_id(self) -> str:
         """Spark's id of the query. Raises InvalidRequestError if there is no checkpoint."""
@@ -68,6 +75,18 @@ class Checkpoint:
         """
         path = f"offsets/{batch_id}"
         return parse_offsets(self._read(path), f"{self._store.url}/{path}")
+
+    def noted_start(self, source: str) -> str | None:
+        """Where a source was to begin, as JSON, if it noted that before the query's first batch, as Kafka's does; else None.
+
+        Other sources keep other things in this place: what is returned begins a query only where it says so.
+        """
+        found = self._store.get(f"sources/{source}/0")
+        if found is None:
+            return None
+        # A zero byte stands before the version, for the sake of Spark 2.1.
+        version, _, rest = found.decode("utf-8", "replace").lstrip("\0").partition("\n")
+        return rest if version.strip() == "v1" else None
 
     def _read(self, path: str) -> str:
         found = self._store.get(path)

@@ -338,7 +338,8 @@ OPTIONS: tuple[Option, ...] = (
         calls=_SINK,
         default="true",
         range="true, false",
-        doc="Whether the sources' offsets are part of each micro-batch's transaction; false for a checkpoint that only Spark can read.",
+        doc="Whether the sources' offsets are part of each micro-batch's transaction; false for a checkpoint that only Spark can read, and "
+        "refused where the id has committed offsets.",
     ),
     Option(
         name="queryName",

@@ -9,27 +9,29 @@ batch's rows (PROTOCOL.md, "Consumer offsets"), so that both are there or neithe
                                               no consumer reads: topic `__source.<number>`
 
 The condition is what a lost checkpoint, a second query or a forgotten transactional.id runs into: no range of a topic is
-taken twice, whatever happened to Spark's own notes. Deciding is pure; `committed_source_offsets` reads them back.
+taken twice, whatever happened to Spark's own notes. Of another source nobody but the id itself can commit; a query that is
+the first of its id, or to which a source is new, must begin it where the id has left it, as far as the two can be compared.
+Deciding is pure; `committed_source_offsets` reads them back.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_txlog.stream_offsets import StreamOffset, is_stream_offset
 from txlog.client.groups import GroupOffsets
-from txlog.client.offsets import committed_offsets
+from txlog.client.offsets import committed_offsets, format_offsets
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.staged import producer_session
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition, is_topic_name
 from txlog.core.records import OffsetValue
-from txlog.errors import CommitFailedError, CorruptRecordError, InvalidRequestError
+from txlog.errors import CommitFailedError, CorruptRecordError, GroupIdNotFoundError, InvalidRequestError
 from txlog.protocol.groups import MAX_METADATA_LENGTH
 
 SOURCE_TOPIC_PREFIX = "__source."
@@ -46,6 +48,8 @@ class Batch:
     """Where it ends, by source, as the source's JSON."""
     previous_ends: Mapping[str, str]
     """Where the one before it ended: empty for batch 0."""
+    noted_start: Callable[[str], str | None] = lambda _: None
+    """What a source noted of where it begins, before the query's first batch."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,7 +170,7 @@ def offsets_to_send(
     """The offsets that the batch's transaction carries. `is_first_commit`: the id has committed no micro-batch yet, so its
     groups may have no offset yet either.
 
-    Raises CommitFailedError, InvalidRequestError.
+    Raises CommitFailedError: the sources' rows were taken already; InvalidRequestError.
     """
     ranges = ranges_of(batch, store_id=store_id, transactional_id=transactional_id)
     committed = {}
@@ -176,7 +180,35 @@ def offsets_to_send(
         if taken.firsts:
             committed[taken.group] = committed_offsets(session, taken.group, sorted(taken.firsts))
     opaque = opaque_offsets(batch, store_id=store_id)
+    begun = {tp.topic.removeprefix(SOURCE_TOPIC_PREFIX) for tp in opaque}
+    if begun and (is_first_commit or not begun <= set(batch.previous_ends)):
+        known: Mapping[str, SourceOffset] = {}
+        with suppress(GroupIdNotFoundError):
+            known = committed_opaque(session, transactional_id)
+        for source in sorted(begun if is_first_commit else begun - set(batch.previous_ends)):
+            if source in known:
+                check_start(batch, source, known[source], transactional_id=transactional_id)
     return group_offsets(ranges, opaque, committed, batch=batch, transactional_id=transactional_id)
+
+
+def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional_id: str) -> None:
+    """Raises CommitFailedError unless the batch begins the source, none of txlog's own store, where `known` ended.
+
+    Of partitions, Kafka's or another store's, those count that both name: others are new, or no longer read. Where a source
+    begins that notes no start is not known, so a query's first batch over it is refused.
+    """
+    begins = batch.previous_ends.get(source)
+    if begins is None:
+        begins = _own_start(batch.ends[source]) or batch.noted_start(source)
+    if begins is not None and _goes_on(begins, known.json):
+        return
+    raise CommitFailedError(
+        f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins source {source} at {begins or 'a place that the source has not noted'}, and "
+        f"transactional.id {transactional_id!r} has committed it up to {known.json} (micro-batch {known.batch_id} of query {known.query_id}): what lies "
+        f"between would be there twice, or never. Start with a new checkpoint at what was committed, as pyspark_txlog.committed_source_offsets(...) gives "
+        f"it (Kafka's source takes it as startingOffsets). To begin elsewhere on purpose, or with a source that cannot begin there: `txlog consumer-groups "
+        f"delete --group {transactional_id}` forgets it"
+    )
 
 
 def committed_elsewhere(session: Session, batch: Batch, *, store_id: str, transactional_id: str) -> str | None:
@@ -203,19 +235,24 @@ def committed_source_offsets(
 
     Raises NotAStoreError, GroupIdNotFoundError (nothing was committed), UnstableOffsetCommitError.
     """
-    # Here and not at the top: the sink needs nothing of it.
-    from txlog.client.admin import Admin
-
     with closing(Runtime.open(path, storage_options=storage_options)) as runtime:
         runtime.require_store()
-        known = [
-            TopicPartition(each.topic, each.partition)
-            for each in Admin(runtime).describe_group(transactional_id).offsets
-            if each.topic.startswith(SOURCE_TOPIC_PREFIX)
-        ]
         session = producer_session(runtime, runtime.settings.producer_config({}), f"group {transactional_id!r}")
-        found = committed_offsets(session, transactional_id, known)
-        return read_opaque_offsets({tp: value for tp, value in found.items() if value is not None})
+        return committed_opaque(session, transactional_id)
+
+
+def committed_opaque(session: Session, transactional_id: str) -> dict[str, SourceOffset]:
+    """`committed_source_offsets` through a session. Raises GroupIdNotFoundError, UnstableOffsetCommitError."""
+    # Here and not at the top: a batch in the midst of a query needs nothing of it.
+    from txlog.client.admin import Admin
+
+    known = [
+        TopicPartition(each.topic, each.partition)
+        for each in Admin(session.runtime).describe_group(transactional_id).offsets
+        if each.topic.startswith(SOURCE_TOPIC_PREFIX)
+    ]
+    found = committed_offsets(session, transactional_id, known)
+    return read_opaque_offsets({tp: value for tp, value in found.items() if value is not None})
 
 
 def same_json(one: str, other: str) -> bool:
@@ -238,6 +275,39 @@ def _of_store(text: str | None, store_id: str) -> StreamOffset | None:
         return None
     offset = StreamOffset.from_json(parsed)
     return offset if offset.store_id == store_id else None
+
+
+def _own_start(text: str) -> str | None:
+    """Where a query's first batch over topics of another store begins: its offset says so itself."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(parsed, Mapping) or not is_stream_offset(parsed):
+        return None
+    starts = StreamOffset.from_json(parsed).starts
+    return None if starts is None else format_offsets(starts)
+
+
+def _goes_on(begins: str, committed: str) -> bool:
+    start, end = (_by_partition(text) for text in (begins, committed))
+    if start is None or end is None:
+        return same_json(begins, committed)
+    return all(start[tp] == offset for tp, offset in end.items() if tp in start)
+
+
+def _by_partition(text: str) -> dict[tuple[str, str], int] | None:
+    """Offsets by topic and partition, of JSON as Kafka's source or txlog's own writes it; None for any other."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(parsed, Mapping) and is_stream_offset(parsed):
+        return {(tp.topic, str(tp.partition)): offset for tp, offset in StreamOffset.from_json(parsed).ends.items()}
+    if not isinstance(parsed, Mapping) or not all(isinstance(numbers, Mapping) for numbers in parsed.values()):
+        return None
+    found = {(topic, number): offset for topic, numbers in parsed.items() for number, offset in numbers.items()}
+    return found if all(isinstance(offset, int) for offset in found.values()) else None
 
 
 def _read_one(source: str, offsets: Mapping[TopicPartition, OffsetValue]) -> SourceOffset:

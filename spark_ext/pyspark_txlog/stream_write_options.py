@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pyspark_txlog.checkpoint import Checkpoint, default_transactional_id, normal_location
+from pyspark_txlog.checkpoint import Checkpoint, default_transactional_id
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import STREAM_WRITE_OPTIONS, WriteOptions, parse_write_options
 from txlog.errors import InvalidRequestError
@@ -37,9 +37,7 @@ class StreamWriteOptions:
 
     def checkpoint(self) -> Checkpoint:
         """The query's checkpoint; contacts nobody. Raises UnsupportedStoreError."""
-        place, store = normal_location(self.checkpoint_location), normal_location(self.write.store.path)
-        alike = "://" in place and place.partition("://")[0] == store.partition("://")[0]
-        return Checkpoint.open(self.checkpoint_location, self.write.store.storage if alike else {})
+        return Checkpoint.beside(self.checkpoint_location, self.write.store.path, self.write.store.storage)
 
 
 @plain_errors

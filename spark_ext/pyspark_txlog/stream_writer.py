@@ -31,29 +31,22 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_txlog.kept_sessions import kept_session
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.source_offsets import (
-    Batch,
-    SourceOffset,
-    committed_elsewhere,
-    committed_source_offsets,
-    offsets_to_send,
-    same_json,
-)
+from pyspark_txlog.micro_batch import MicroBatch, check_scope, check_without_offsets, with_hint
 from pyspark_txlog.stream_write_options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.writer import open_store, producer_config, write_parts
-from txlog.client.groups import GroupOffsets
 from txlog.client.runtime import Runtime
+from txlog.client.session import Session
 from txlog.client.staged import StagedTransaction
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion, is_repeated
 from txlog.errors import (
     AbortableError,
+    CommitFailedError,
     FencedError,
-    GroupIdNotFoundError,
     InvalidRequestError,
     TxlogError,
-    TxnVersionScopeError,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +57,9 @@ BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 _SKIPPED: Counter[str] = Counter()
 """Micro-batches that this process found committed before, by transactional.id; Spark uses one process again and again."""
+
+_WITHOUT_OFFSETS: set[tuple[str, str]] = set()
+"""Stores and ids whose queries were seen to have committed no sources' offsets: each is looked at once by a process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +103,16 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         query_id = parsed.checkpoint().query_id() if parsed.commit_source_offsets else None
 
         def check(current: TransactionMetadata | None) -> None:
-            if query_id is not None and current is not None and current.txn_version >= 0:
-                _check_scope(current, query_id)
+            if query_id is not None and current is not None:
+                check_scope(current, query_id)
 
-        with closing(open_store(write)) as runtime:
+        with kept_session(write) as session:
+            runtime = session.runtime
+            _check_without_offsets(parsed, runtime)
             if write.topic is not None:
                 TopicRoute(runtime, write, schema, runtime.topic(write.topic, 0))
             transaction = StagedTransaction.begin(
-                runtime, write.transactional_id, config=producer_config(write), check=check
+                runtime, write.transactional_id, config=producer_config(write), check=check, session=session
             )
             return cls(parsed, schema, transaction.txn)
 
@@ -161,15 +159,17 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             _say_skipped(begun, batchId)
             return
         parts = [part for message in messages if isinstance(message, StreamFiles) for part in message.parts]
-        with closing(open_store(self._options.write)) as runtime:
-            transaction = self._resume(runtime, begun, attempted=False)
+        with kept_session(self._options.write) as session:
+            transaction = self._resume(session, begun, attempted=False)
             try:
-                offsets = self._source_offsets(transaction, begun, batchId)
+                offsets = self._micro_batch(begun.query_id, batchId).offsets(transaction.session, begun.txn)
                 result = transaction.commit(parts, offsets=offsets, version=version)
-            except AbortableError:
+            except AbortableError as error:
                 # Here, where the transaction is at hand, and at once: its pending offsets hold up whoever fetches them.
                 with suppress(TxlogError):
                     transaction.abort()
+                if isinstance(error, CommitFailedError):
+                    raise with_hint(error) from None
                 raise
             except FencedError as error:
                 raise _taken_over(error, begun, batchId) from None
@@ -188,8 +188,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             return
         who = f"transactional.id {begun.txn.transactional_id!r}, micro-batch {batchId}"
         try:
-            with closing(open_store(self._options.write)) as runtime:
-                if self._resume(runtime, begun, attempted=True).abort().already_committed:
+            with kept_session(self._options.write) as session:
+                if self._resume(session, begun, attempted=True).abort().already_committed:
                     say(
                         f"{who}: reported as failed, but its transaction was already committed, and all its rows are visible. "
                         "Start the query again from its checkpoint: the batch is recognised and skipped"
@@ -202,65 +202,33 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 f"{who}: could not be aborted now ({type(error).__name__}: {error}). The query's next start, or `txlog transactions expire`, settles it"
             )
 
-    def _source_offsets(
-        self, transaction: StagedTransaction, begun: StreamFiles, batch_id: int
-    ) -> tuple[GroupOffsets, ...]:
-        if not self._options.commit_source_offsets:
-            return ()
-        checkpoint = self._options.checkpoint()
-        batch = Batch(
-            query_id=begun.query_id,
-            batch_id=batch_id,
-            ends=checkpoint.planned(batch_id),
-            previous_ends=checkpoint.planned(batch_id - 1) if batch_id else {},
-        )
-        return offsets_to_send(
-            transaction.session,
-            batch,
-            store_id=transaction.session.runtime.require_store().store_id,
-            transactional_id=transaction.transactional_id,
-            is_first_commit=begun.txn.txn_version < 0,
-        )
+    def _micro_batch(self, query_id: str, number: int) -> MicroBatch:
+        checkpoint = self._options.checkpoint() if self._options.commit_source_offsets else None
+        return MicroBatch(query_id=query_id, number=number, checkpoint=checkpoint)
 
     def _check_replay(self, begun: StreamFiles, current: TransactionMetadata, batch_id: int) -> None:
-        """Raises InvalidRequestError unless the micro-batch that is about to be skipped is the very one that was committed.
+        with kept_session(self._options.write) as session:
+            self._micro_batch(begun.query_id, batch_id).check_replay(session, current)
 
-        After a crash Spark repeats the last batch, as it was planned. A checkpoint that was restored from a copy repeats
-        older ones, or plans the last one anew, up to other offsets: to skip that would lose rows in silence.
-        """
-        who = f"query {begun.query_id}, micro-batch {batch_id}"
-        if batch_id < current.txn_version:
-            raise _older_checkpoint(
-                f"{who}: transactional.id {current.transactional_id!r} has committed micro-batch {current.txn_version} of it"
-            )
-        if not self._options.commit_source_offsets:
-            return
-        ends = self._options.checkpoint().planned(batch_id)
-        store = self._options.write.store
-        known: Mapping[str, SourceOffset] = {}
-        with suppress(GroupIdNotFoundError):
-            known = committed_source_offsets(store.path, current.transactional_id, store.storage)
-        for source, committed in known.items():
-            is_this = (committed.query_id, committed.batch_id) == (begun.query_id, batch_id)
-            if is_this and source in ends and not same_json(ends[source], committed.json):
-                raise _older_checkpoint(
-                    f"{who}: committed up to {committed.json} of source {source}, and planned up to {ends[source]} now"
-                )
-        # The next batch's condition would find this, too: but only once a partition has rows again, and perhaps it never has.
-        batch = Batch(query_id=begun.query_id, batch_id=batch_id, ends=ends, previous_ends={})
-        with closing(open_store(self._options.write)) as runtime:
-            elsewhere = committed_elsewhere(
-                self._resume(runtime, begun, attempted=False).session,
-                batch,
-                store_id=runtime.require_store().store_id,
-                transactional_id=current.transactional_id,
-            )
-        if elsewhere is not None:
-            raise _older_checkpoint(f"{who}: {elsewhere}")
+    def _resume(self, session: Session, begun: StreamFiles, *, attempted: bool) -> StagedTransaction:
+        return StagedTransaction.resume(
+            session.runtime,
+            begun.txn,
+            drawn=False,
+            attempted=attempted,
+            config=producer_config(self._options.write),
+            session=session,
+        )
 
-    def _resume(self, runtime: Runtime, begun: StreamFiles, *, attempted: bool) -> StagedTransaction:
-        config = producer_config(self._options.write)
-        return StagedTransaction.resume(runtime, begun.txn, drawn=False, attempted=attempted, config=config)
+
+def _check_without_offsets(options: StreamWriteOptions, runtime: Runtime) -> None:
+    if options.commit_source_offsets:
+        return
+    assert options.write.transactional_id is not None
+    query = (runtime.where, options.write.transactional_id)
+    if query not in _WITHOUT_OFFSETS:
+        check_without_offsets(runtime, options.write.transactional_id)
+        _WITHOUT_OFFSETS.add(query)
 
 
 def _begun(messages: Sequence[WriterCommitMessage | None]) -> StreamFiles | None:
@@ -273,30 +241,6 @@ def _say_skipped(begun: StreamFiles, batch_id: int) -> None:
     say(
         f"transactional.id {name!r}: micro-batch {batch_id} of query {begun.query_id} was committed before Spark could note it, and is skipped: its rows "
         f"are there once (micro-batches skipped by this process for this id: {_SKIPPED[name]})"
-    )
-
-
-def _check_scope(current: TransactionMetadata, query_id: str) -> None:
-    if current.txn_scope == query_id:
-        return
-    name = current.transactional_id
-    theirs = (
-        f"micro-batch {current.txn_version} of query {current.txn_scope}"
-        if current.txn_scope
-        else f"txn.version {current.txn_version}, of a batch write"
-    )
-    raise TxnVersionScopeError(
-        f"transactional.id {name!r} holds {theirs}, and this is query {query_id}, which counts its micro-batches from 0 again: a checkpoint that was lost or "
-        f"made anew, or two queries with one id. Another query needs another 'transactional.id'. If the checkpoint was lost: stop the old query, forget the id "
-        f"(`txlog transactions expire --transactional-id {name} --force`), and start with startingOffsets=committed and group.id={name} (or the group.id that "
-        f"the source had), which goes on behind the last committed micro-batch"
-    )
-
-
-def _older_checkpoint(what: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"{what}. The checkpoint is older than the log, as one that was restored from a copy: its next micro-batches have numbers that are committed "
-        "already, and other rows, which would be skipped. Start with a new checkpoint, as after one that was lost"
     )
 
 

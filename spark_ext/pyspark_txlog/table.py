@@ -10,8 +10,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import native_scan, schemas
+from pyspark_txlog.checkpoint import Checkpoint
 from pyspark_txlog.messages import plain_errors
+from pyspark_txlog.micro_batch import MicroBatch, check_scope, check_without_offsets
 from pyspark_txlog.native_write import SMALL_ROWS, Road, check_road
+from pyspark_txlog.transactions import query_id
 from txlog.config import Layer
 from txlog.core.names import check_topic_name
 from txlog.core.records import TopicMetadata
@@ -73,6 +76,7 @@ class TopicTable:
         road: Road = "auto",
         small_rows: int = SMALL_ROWS,
         compression_type: str | None = None,
+        commit_source_offsets: bool = True,
         query_name: str | None = None,
         trigger: Mapping[str, Any] | None = None,
         config: Layer | None = None,
@@ -83,26 +87,37 @@ class TopicTable:
         run again after a crash is recognised before it is computed. Of two runs of one query the later one fences the
         earlier, which fails with ProducerFencedError. `trigger` are the keywords of Spark's own (`{"availableNow": True}`).
 
-        Raises InvalidRequestError, and what `StagedTransaction.begin` raises; the query fails with what `append` raises.
+        Where the batch's sources end is part of its transaction, as in the sink of `writeStream` (`source_offsets`): a query
+        whose checkpoint was lost goes on there. `commit_source_offsets=False` never looks into the checkpoint.
+
+        Raises InvalidRequestError, UnsupportedStoreError for a checkpoint that txlog cannot read, and what
+        `StagedTransaction.begin` raises; the query fails with what `append` raises, CommitFailedError if the sources' rows
+        were taken already, TxnVersionScopeError if the id's micro-batches are another query's.
         """
         if not frame.isStreaming:
             raise InvalidRequestError(
                 f"topic {self.name!r}: append_stream() takes a streaming DataFrame, of spark.readStream; append() takes this one"
             )
         check_road(road, small_rows)
+        runtime = self.log.runtime
+        checkpoint = (
+            Checkpoint.beside(checkpoint_location, runtime.url, runtime.storage_options)
+            if commit_source_offsets
+            else None
+        )
+        if checkpoint is None:
+            check_without_offsets(runtime, transactional_id)
         self.log.take_over(transactional_id, config=config)
 
         def append_batch(batch: DataFrame, batch_id: int) -> None:
-            self.append(
-                batch,
-                transactional_id=transactional_id,
-                version=batch_id,
-                key=key,
-                road=road,
-                small_rows=small_rows,
-                compression_type=compression_type,
-                config=config,
-            )
+            # Over Spark Connect the thread has no property that tells; the checkpoint is as good.
+            query = query_id(batch.sparkSession) or (checkpoint.query_id() if checkpoint else "")
+            check_scope(self.log.take_over(transactional_id, config=config), query)
+            with self.log.transaction(transactional_id, batch_id, scope=query, config=config) as txn:
+                txn.carry_sources(MicroBatch(query_id=query, number=batch_id, checkpoint=checkpoint))
+                txn.write(
+                    batch, self.name, key=key, road=road, small_rows=small_rows, compression_type=compression_type
+                )
 
         writer = frame.writeStream.foreachBatch(append_batch).option("checkpointLocation", checkpoint_location)
         if query_name is not None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog.messages import say
+from pyspark_txlog.micro_batch import MicroBatch
 from pyspark_txlog.native_write import SMALL_ROWS, Road, check_road, write_frame
 from pyspark_txlog.options import StoreOptions, WriteOptions
 from pyspark_txlog.routing import TopicRoute
@@ -24,7 +25,7 @@ from txlog.client.offsets import parse_offsets
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.core.names import TopicPartition, check_topic_name
-from txlog.core.records import StagedPart
+from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import Refused, Skipped, TxnVersion, judge_version
 from txlog.errors import IllegalStateError, InvalidRequestError
 from txlog.protocol.transactions import EndResult
@@ -61,6 +62,20 @@ class Transaction:
     @property
     def transactional_id(self) -> str:
         return self._staged.transactional_id
+
+    def carry_sources(self, batch: MicroBatch) -> None:
+        """Has the transaction carry where the sources of a micro-batch end; of one that was committed before, checks that it
+        is the very one.
+
+        Raises CommitFailedError: their rows were taken already; InvalidRequestError: the checkpoint is older than the log.
+        """
+        session, before = self._staged.session, self._staged.txn
+        if self.repeated:
+            batch.check_replay(session, before)
+            return
+        sent = batch.offsets(session, before)
+        with self._lock:
+            self._offsets += sent
 
     def write(
         self,
@@ -232,9 +247,9 @@ class Transactions:
                 "committed: this transaction was done before, and is skipped"
             )
 
-    def take_over(self, transactional_id: str, settings: Mapping[str, object]) -> None:
-        """Makes this TxLog the id's one instance now, before its first transaction."""
-        self._instance(transactional_id, settings)
+    def take_over(self, transactional_id: str, settings: Mapping[str, object]) -> TransactionMetadata:
+        """Makes this TxLog the id's one instance now, before its first transaction; the id's record, as it is then."""
+        return self._instance(transactional_id, settings).txn
 
     def _instance(self, transactional_id: str, settings: Mapping[str, object]) -> StagedTransaction:
         with self._lock:

@@ -23,6 +23,7 @@ from pyspark_txlog.transactions import Transaction, Transactions, version_of
 from txlog.client.runtime import Runtime
 from txlog.client.settings import call_layer
 from txlog.config import Layer
+from txlog.core.records import TransactionMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import UnsupportedStoreError
 from txlog.storage.object_store import ObjectStore
@@ -121,13 +122,16 @@ class TxLog:
         """
         return Snapshot(self.spark, self.runtime, topics)
 
-    def take_over(self, transactional_id: str, *, config: Layer | None = None, **settings: object) -> None:
+    def take_over(
+        self, transactional_id: str, *, config: Layer | None = None, **settings: object
+    ) -> TransactionMetadata:
         """Makes this TxLog the one instance of the id now: older ones are fenced, what they left is finished or aborted.
+        Returns the id's record as it is then.
 
         For a job that resumes from offsets which an earlier run committed: take the id over first, then fetch them
         (PROTOCOL.md, W42). A transaction does it by itself otherwise. Raises what `StagedTransaction.begin` raises.
         """
-        self._transactions.take_over(transactional_id, call_layer(config, settings))
+        return self._transactions.take_over(transactional_id, call_layer(config, settings))
 
     @plain_errors
     def to_dfs(self, *topics: str, **options: object) -> dict[str, DataFrame]:

@@ -31,7 +31,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
         print(report.table(), end="\n\n", flush=True)
         # Others are shown beside txlog, not judged.
-        wrong += name == "txlog" and bool(report.lost or report.doubled or report.missed)
+        wrong += name.startswith("txlog") and bool(report.lost or report.doubled or report.missed)
     return 1 if wrong else 0
 
 

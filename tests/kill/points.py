@@ -11,7 +11,7 @@ or by a file that appears (`file`, which any sink has). A strike is a point and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Victim = Literal["driver", "worker", "executor", "stopped"]
@@ -85,6 +85,23 @@ BEFORE_COMPLETE = store_point(
 )
 COMPLETE = store_point("the commit is complete", "commit", rf'^after {_TABLE}.*"state":"COMPLETE_COMMIT"')
 RETURNED = store_point("the sink is done, Spark has not noted it", "commit", "^done$")
+
+APPEND_STREAM = tuple(
+    replace(point, victims=("driver",))
+    for point in (
+        BEFORE_REGISTERED,
+        REGISTERED,
+        PENDING,
+        BEFORE_DECIDED,
+        DECIDED,
+        BEFORE_VISIBLE,
+        VISIBLE,
+        OFFSETS_VISIBLE,
+        BEFORE_COMPLETE,
+        COMPLETE,
+    )
+)
+"""`append_stream` works in the driver's own program: whatever dies there is the driver."""
 
 TXLOG = (
     BEFORE_FENCING,

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from unittest import mock
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
 import txlog
-from pyspark_txlog import TxlogDataSource
+from pyspark_txlog import TxLog, TxlogDataSource
 from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.kill import points, strikes
 from tests.kill.points import Point
@@ -79,8 +79,46 @@ class TxlogSink:
         check_store(open_object_store(str(place)))
 
 
+class AppendStreamSink(TxlogSink):
+    """The same topic, through `append_stream` over foreachBatch."""
+
+    name = "txlog-append"
+    points = points.APPEND_STREAM
+
+    def writer(self, stream: DataFrame, place: Path, strikes: Path) -> DataStreamWriter:
+        return cast("DataStreamWriter", _AppendStream(stream, place, strikes))
+
+
+class _AppendStream:
+    """What the harness asks of a writer."""
+
+    def __init__(self, stream: DataFrame, place: Path, strikes: Path) -> None:
+        striking: Any = StrikingStore(open_object_store(str(place)), Striker(str(strikes)), "commit")
+        self._table = TxLog(stream.sparkSession, place, object_store=striking).table("out")
+        self._stream = stream
+        self._trigger: dict[str, Any] = {}
+        self._options: dict[str, str] = {}
+
+    def trigger(self, **trigger: Any) -> _AppendStream:
+        self._trigger = trigger
+        return self
+
+    def option(self, name: str, value: str) -> _AppendStream:
+        self._options[name] = value
+        return self
+
+    def start(self) -> StreamingQuery:
+        return self._table.append_stream(
+            self._stream,
+            transactional_id=self._options.get("transactional.id", "killed"),
+            checkpoint_location=self._options["checkpointLocation"],
+            trigger=self._trigger,
+        )
+
+
 SINKS: Mapping[str, Callable[[], Sink]] = {
     "txlog": TxlogSink,
+    "txlog-append": AppendStreamSink,
     "delta": DeltaSink,
     "parquet": ParquetSink,
 }

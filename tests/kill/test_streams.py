@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_txlog import committed_source_offsets
 from tests.kill import points
 from tests.kill.harness import LOCAL, Run, kill_stream, strikes_of
 from tests.kill.points import Strike
@@ -25,6 +26,16 @@ def test_every_kind_of_kill(tmp_path: Path) -> None:
     report = kill_stream("txlog", strikes, tmp_path)
     assert (report.lost, report.doubled, report.missed) == (0, 0, []), report.table()
     assert sum(outcome.kills for outcome in report.outcomes.values()) == len(strikes), report.table()
+
+
+def test_append_stream_carries_its_offsets_through_kills(tmp_path: Path) -> None:
+    """The driver with pending offsets of its sources, and decided."""
+    strikes = [Strike(point=point, victim="driver") for point in (points.PENDING, points.DECIDED)]
+    report = kill_stream("txlog-append", strikes, tmp_path)
+    assert (report.lost, report.doubled, report.missed) == (0, 0, []), report.table()
+    planned = max(int(path.name) for path in (tmp_path / "checkpoint" / "offsets").iterdir() if path.name.isdigit())
+    (source,) = committed_source_offsets(str(tmp_path / "sink"), "killed").values()
+    assert source.batch_id == planned
 
 
 def test_the_points_have_names_of_their_own() -> None:

@@ -388,6 +388,53 @@ def test_without_source_offsets_the_checkpoint_is_left_alone(log: Log, files: Fi
     assert log.store.admin().describe_transaction("cleaner").txn_scope == query_id(checkpoint)
 
 
+def test_commit_source_offsets_cannot_be_switched_off_under_offsets(log: Log, checkpoint: Path) -> None:
+    """They would stay behind, and who resumes from them would take rows again."""
+    fill(log)
+    frame = orders(log, startingOffsets="earliest")
+    run(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
+    log.write(log.frame(100, 50))
+    said = failure(log, frame, checkpoint, topic="clean", transactional_id="cleaner", commitSourceOffsets="false")
+    assert "commitSourceOffsets=false, and transactional.id 'cleaner' has committed where its sources end" in said
+    log.store.admin().delete_group("cleaner", force=True)
+    run(log, frame, checkpoint, topic="clean", transactional_id="cleaner", commitSourceOffsets="false")
+    assert log.ids("clean") == list(range(150))
+
+
+def test_commit_source_offsets_switched_on_needs_the_offset_that_the_query_stands_at(
+    log: Log, checkpoint: Path
+) -> None:
+    fill(log)
+    frame = orders(log, startingOffsets="earliest")
+    run(log, frame, checkpoint, topic="clean", transactional_id="cleaner", commitSourceOffsets="false")
+    ends = {TopicPartition("orders", number): end for number, (end, _) in enumerate(log.ends())}
+    log.write(log.frame(100, 50))
+    said = failure(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
+    assert "CommitFailedError: group 'cleaner', orders-" in said
+    assert "earlier micro-batches of this query committed no offsets (commitSourceOffsets=false)" in said
+    assert log.ids("clean") == list(range(100))
+    log.store.admin().reset_offsets("cleaner", ends)
+    run(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
+    assert log.ids("clean") == list(range(150))
+
+
+def test_a_new_query_does_not_take_a_foreign_source_again(log: Log, files: Files, checkpoint: Path) -> None:
+    """The id is forgotten, the offsets are not: a source that cannot begin there must be forgotten, too."""
+    expected = files.add(2)
+    run(log, files.stream(), checkpoint, transactional_id="cleaner")
+    shutil.rmtree(checkpoint)
+    log.store.admin().expire_id("cleaner", force=True)
+    said = failure(log, files.stream(), checkpoint, transactional_id="cleaner")
+    assert "CommitFailedError: query" in said
+    assert "transactional.id 'cleaner' has committed it up to {\"logOffset\":1}" in said
+    assert "`txlog consumer-groups delete --group cleaner` forgets it" in said
+    assert log.ids(isolation_level="read_uncommitted") == expected
+    log.store.admin().delete_group("cleaner", force=True)
+    shutil.rmtree(checkpoint)
+    run(log, files.stream(), checkpoint, transactional_id="cleaner")
+    assert log.ids() == sorted(expected * 2)
+
+
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 

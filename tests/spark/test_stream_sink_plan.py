@@ -14,6 +14,8 @@ from pyspark_txlog.checkpoint import Checkpoint, default_transactional_id, norma
 from pyspark_txlog.source_offsets import (
     Batch,
     GroupRange,
+    SourceOffset,
+    check_start,
     group_offsets,
     opaque_offsets,
     ranges_of,
@@ -191,3 +193,64 @@ def test_pieces_that_are_missing_are_damage() -> None:
     del stored[TopicPartition("__source.0", 1)]
     with pytest.raises(CorruptRecordError, match="source 0"):
         read_opaque_offsets(stored)
+
+
+# -- where a query begins a source that is none of the store's ---------------------------------------------------------
+
+
+KAFKA = '{"clicks":{"0":5,"1":7}}'
+
+
+@pytest.mark.parametrize(
+    ("noted", "committed", "goes_on"),
+    [
+        (KAFKA, '{"clicks": {"1": 7, "0": 5}}', True),
+        (None, KAFKA, False),
+        ('{"clicks":{"0":0,"1":0}}', KAFKA, False),
+        # A later one leaves records out, one partition is enough.
+        ('{"clicks":{"0":5,"1":8}}', KAFKA, False),
+        # New partitions and topics, and such as are no longer read.
+        ('{"clicks":{"0":5,"1":7,"2":0},"views":{"0":0}}', KAFKA, True),
+        ('{"clicks":{"0":5}}', KAFKA, True),
+        # What other sources keep there is no start of theirs.
+        ('{"path":"file:/a","timestamp":1,"batchId":0}', '{"logOffset":0}', False),
+    ],
+)
+def test_a_new_query_goes_on_where_the_id_has_left_the_source(noted: str | None, committed: str, goes_on: bool) -> None:
+    first = Batch(
+        query_id="new", batch_id=0, ends={"0": '{"clicks":{"0":9}}'}, previous_ends={}, noted_start=lambda _: noted
+    )
+    known = SourceOffset(query_id="old", batch_id=6, json=committed)
+    if goes_on:
+        check_start(first, "0", known, transactional_id="sink")
+        return
+    with pytest.raises(
+        CommitFailedError, match=r"it begins source 0 at .*'sink' has committed it up to .*startingOffsets"
+    ):
+        check_start(first, "0", known, transactional_id="sink")
+
+
+def test_topics_of_another_store_tell_themselves_where_they_begin() -> None:
+    known = SourceOffset(query_id="old", batch_id=6, json=offset({P0: 5, P1: 7}, store_id=ELSEWHERE))
+    for start, goes_on in ((5, True), (0, False)):
+        first = batch(0, {"0": offset({P0: 9, P1: 7}, {P0: start, P1: 7}, store_id=ELSEWHERE)})
+        if goes_on:
+            check_start(first, "0", known, transactional_id="sink")
+        else:
+            with pytest.raises(CommitFailedError, match="twice, or never"):
+                check_start(first, "0", known, transactional_id="sink")
+
+
+def test_a_query_whose_id_was_forgotten_goes_on_behind_its_last_commit_only() -> None:
+    known = SourceOffset(query_id="query", batch_id=3, json='{"logOffset":3}')
+    check_start(batch(4, {"0": '{"logOffset":4}'}, {"0": '{"logOffset":3}'}), "0", known, transactional_id="sink")
+    with pytest.raises(CommitFailedError, match="micro-batch 3"):
+        check_start(batch(3, {"0": '{"logOffset":3}'}, {"0": '{"logOffset":2}'}), "0", known, transactional_id="sink")
+
+
+def test_what_a_source_noted_is_read_as_spark_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "sources" / "0" / "0").write_bytes(b"\0v1\n" + KAFKA.encode())
+    checkpoint = Checkpoint.open(str(tmp_path), {})
+    assert checkpoint.noted_start("0") == KAFKA
+    assert checkpoint.noted_start("1") is None

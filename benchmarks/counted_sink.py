@@ -1,0 +1,119 @@
+"""How many requests does a micro-batch of the streaming sink cost, and in which of its steps?
+
+A data source of its own whose stores count: what `begin` and `commit` (beside the driver) and `write` (each task) ask of
+the store is written to a file, a line a call, with the process that it happened in. Shipped code knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_txlog import TxlogDataSource
+from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
+from txlog.client.runtime import Runtime
+from txlog.storage.open import open_object_store
+from txlog.testing.counting_store import CountingStore
+
+STEPS = ("begin", "write", "commit")
+_FILE = "counts.file"
+_STORES = "txlog_benchmark_stores"
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("txlog-counting")` known; Spark's processes know no folder `benchmarks`, so it travels by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    spark.dataSource.register(CountingDataSource)
+
+
+def medians(file: Path) -> dict[str, dict[str, float]]:
+    """By step: requests of a micro-batch by verb, all tasks together, milliseconds, and in how many processes it ran."""
+    calls = [json.loads(line) for line in file.read_text().splitlines()]
+    # The first batches open what later ones may have open still.
+    batches = sum(call["step"] == "commit" for call in calls)
+    found: dict[str, dict[str, float]] = {}
+    for step in STEPS:
+        mine = [call for call in calls if call["step"] == step]
+        per_batch = max(len(mine) // max(batches, 1), 1)
+        settled = mine[len(mine) // 2 :]
+        verbs = sorted({verb for call in settled for verb in call["requests"]})
+        found[step] = {
+            verb: statistics.median(call["requests"].get(verb, 0) for call in settled) * per_batch for verb in verbs
+        }
+        found[step]["ms"] = statistics.median(call["ms"] for call in settled)
+        found[step]["processes"] = len({call["pid"] for call in mine})
+    return found
+
+
+class CountingDataSource(TxlogDataSource):
+    """`format("txlog-counting")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "txlog-counting"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TxlogStreamWriter:  # noqa: N802  Spark's name
+        file = self.options[_FILE]
+        options = {name: text for name, text in self.options.items() if name != _FILE}
+        writer: CountingWriter
+        if self._made_here:
+            with _counting(file, "begin"):
+                writer = CountingWriter.begin(options, schema, overwrite=overwrite)
+        else:
+            writer = CountingWriter.settling(options, schema)
+        writer.file = file
+        return writer
+
+
+class CountingWriter(TxlogStreamWriter):
+    file: str
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:
+        with _counting(self.file, "write"):
+            return super().write(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        with _counting(self.file, "commit"):
+            super().commit(messages, batchId)
+
+
+@contextmanager
+def _counting(file: str, step: str) -> Iterator[None]:
+    """Every store that is opened meanwhile counts, and goes on counting if it is kept open."""
+    original = Runtime.open
+    # This code travels by value, with globals of its own each time; the process remembers.
+    stores: list[CountingStore] = vars(sys.modules["txlog"]).setdefault(_STORES, [])
+
+    def open_counting(url: str, *, storage_options: Mapping[str, object] | None = None, **others: Any) -> Runtime:
+        stores.append(CountingStore(open_object_store(url, storage_options)))
+        return original(url, storage_options=storage_options, object_store=stores[-1], **others)
+
+    before: dict[int, Any] = {id(store): store.requests() for store in stores}
+    started = time.perf_counter()
+    with mock.patch.object(Runtime, "open", open_counting):
+        yield
+    spent: dict[str, int] = defaultdict(int)
+    for store in stores:
+        after = store.requests()
+        made = after - before[id(store)] if id(store) in before else after
+        for verb in ("get", "get_range", "size", "list", "put_if_absent", "put", "write_file"):
+            if count := getattr(made, verb):
+                spent[verb] += count
+    line = {"step": step, "pid": os.getpid(), "ms": (time.perf_counter() - started) * 1000, "requests": spent}
+    with open(file, "a") as lines:
+        lines.write(json.dumps(line) + "\n")
