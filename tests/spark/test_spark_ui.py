@@ -24,11 +24,11 @@ def native(spark: SparkSession, log: Log) -> Iterator[TxLog]:
 
 def jobs(spark: SparkSession) -> list[tuple[str, set[str]]]:
     """What Spark's own store of the UI has of each job, oldest first: its description and the names of its stages."""
-    scala = spark._jvm.scala  # type: ignore[union-attr]
+    java = spark._jvm.java  # type: ignore[union-attr]
     context = spark._jsc.sc()  # type: ignore[union-attr]
     context.listenerBus().waitUntilEmpty()
     store = context.statusStore()
-    found = store.jobsList(scala.collection.mutable.ArrayBuffer())
+    found = store.jobsList(java.util.ArrayList())
     listed = []
     for at in range(found.size()):
         job = found.apply(at)
