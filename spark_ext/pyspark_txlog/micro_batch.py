@@ -112,12 +112,13 @@ def check_without_offsets(runtime: Runtime, transactional_id: str) -> None:
         )
 
 
-def with_hint(error: CommitFailedError) -> CommitFailedError:
-    """The error of a condition on sources' offsets, and how it comes about besides by another job."""
-    return CommitFailedError(
-        f"{error} Or earlier micro-batches of this query committed no offsets (commitSourceOffsets=false): then stop it, set the group to the offset "
-        f"that it started from, for every partition (`txlog consumer-groups reset-offsets`), and start it again"
-    )
+def add_hint(error: CommitFailedError, number: int) -> None:
+    """Says how a condition on sources' offsets fails besides by another job, where batches of the query went before."""
+    if number:
+        error.add_note(
+            "Or earlier micro-batches of this query committed no offsets (commitSourceOffsets=false): then stop it, set the group to the offset that this "
+            "micro-batch starts from, for every partition (`txlog consumer-groups reset-offsets`), and start it again"
+        )
 
 
 def check_scope(current: TransactionMetadata, query_id: str) -> None:

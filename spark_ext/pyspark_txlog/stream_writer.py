@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog.kept_sessions import kept_session
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.micro_batch import MicroBatch, check_scope, check_without_offsets, with_hint
+from pyspark_txlog.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
 from pyspark_txlog.stream_write_options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.writer import open_store, producer_config, write_parts
 from txlog.client.runtime import Runtime
@@ -169,7 +169,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 with suppress(TxlogError):
                     transaction.abort()
                 if isinstance(error, CommitFailedError):
-                    raise with_hint(error) from None
+                    add_hint(error, batchId)
                 raise
             except FencedError as error:
                 raise _taken_over(error, begun, batchId) from None

@@ -12,14 +12,14 @@ from pyspark.sql.types import StructType
 from pyspark_txlog import native_scan, schemas
 from pyspark_txlog.checkpoint import Checkpoint
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.micro_batch import MicroBatch, check_scope, check_without_offsets
+from pyspark_txlog.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
 from pyspark_txlog.native_write import SMALL_ROWS, Road, check_road
 from pyspark_txlog.transactions import query_id
 from txlog.config import Layer
 from txlog.core.names import check_topic_name
 from txlog.core.records import TopicMetadata
 from txlog.core.transactions import TxnVersion
-from txlog.errors import InvalidRequestError
+from txlog.errors import CommitFailedError, InvalidRequestError
 from txlog.protocol.transactions import EndResult
 
 if TYPE_CHECKING:
@@ -113,11 +113,15 @@ class TopicTable:
             # Over Spark Connect the thread has no property that tells; the checkpoint is as good.
             query = query_id(batch.sparkSession) or (checkpoint.query_id() if checkpoint else "")
             check_scope(self.log.take_over(transactional_id, config=config), query)
-            with self.log.transaction(transactional_id, batch_id, scope=query, config=config) as txn:
-                txn.carry_sources(MicroBatch(query_id=query, number=batch_id, checkpoint=checkpoint))
-                txn.write(
-                    batch, self.name, key=key, road=road, small_rows=small_rows, compression_type=compression_type
-                )
+            try:
+                with self.log.transaction(transactional_id, batch_id, scope=query, config=config) as txn:
+                    txn.carry_sources(MicroBatch(query_id=query, number=batch_id, checkpoint=checkpoint))
+                    txn.write(
+                        batch, self.name, key=key, road=road, small_rows=small_rows, compression_type=compression_type
+                    )
+            except CommitFailedError as error:
+                add_hint(error, batch_id)
+                raise
 
         writer = frame.writeStream.foreachBatch(append_batch).option("checkpointLocation", checkpoint_location)
         if query_name is not None:
