@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.support import Cli
 from txlog.core import envelope, names
-from txlog.core.records import Boundary, Clean, CleanedRun, DataFile, StagedPart, Superseded
+from txlog.core.records import Boundary, Clean, CleanedRun, DataFile, StagedPart, StagedRows, Superseded
 from txlog.protocol.transactions import StagedList
 
 NOW_MS = 1_356_998_400_123
@@ -18,6 +18,7 @@ FILE = DataFile(
     path="0/rows/7-1-0123456789abcdef.parquet", rows=5, bytes=9, digest=None, footer_digest="", row_groups=(5,)
 )
 PART = StagedPart(topic="orders", partition=0, files=(FILE,))
+FEW = StagedPart(topic="orders", partition=1, inline=StagedRows(rows=2, payload=b"rows"))
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def full(seen: Cli, tmp_path_factory: pytest.TempPathFactory) -> Cli:
     for path, value in {
         f"spare/0/{names.boundary_name(6)}": Boundary(offset=6, created_at=NOW_MS),
         f"spare/0/{names.clean_name(0)}": clean,
-        f"__transaction_state/3/{names.staged_list_name(7, 1, '0123456789abcdef')}": StagedList(staged=(PART,)),
+        f"__transaction_state/3/{names.staged_list_name(7, 1, '0123456789abcdef')}": StagedList(staged=(PART, FEW)),
     }.items():
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +61,7 @@ KINDS = {
     ),
     "__transaction_state/*/*.staged": (
         "staged",
-        "What a staged transaction of producer 7, epoch 1, appends when it is decided: 1 part.",
+        "What a staged transaction of producer 7, epoch 1, appends when it is decided: 2 parts.",
     ),
     "__transaction_state/*/*0.batch": ("batch", "A batch of 1 entry at offset "),
     "__consumer_offsets/*/*0.batch": ("batch", "A batch of 1 entry at offset "),
@@ -315,3 +316,8 @@ def test_a_flipped_bit_is_an_error_that_names_the_object(full: Cli, pattern: str
         return
     message = damaged.fails("dump-log", path, status=4)
     assert message.startswith(f"{path}: ")
+
+
+def test_few_rows_of_a_staged_part_are_told(full: Cli) -> None:
+    (path,) = paths(full, "__transaction_state/*/*.staged")
+    assert "orders-1: 2 rows inline." in "\n".join(full("dump-log", path).lines)

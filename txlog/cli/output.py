@@ -157,7 +157,9 @@ def struct_table(structs: Sequence[msgspec.Struct]) -> tuple[list[str], list[Row
 
 
 def cell_of(value: object) -> Cell:
-    """A value as a cell: text and whole numbers as they are, everything else as JSON."""
+    """A value as a cell: text and whole numbers as they are, everything else as JSON; what is absent is empty."""
+    if value is msgspec.UNSET:
+        return None
     if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return value if value != "" else None
     return msgspec.json.encode(value).decode()
