@@ -29,8 +29,8 @@ def test_every_kind_of_kill(tmp_path: Path) -> None:
 
 
 def test_append_stream_carries_its_offsets_through_kills(tmp_path: Path) -> None:
-    """The driver with pending offsets of its sources, and decided."""
-    strikes = [Strike(point=point, victim="driver") for point in (points.PENDING, points.DECIDED)]
+    """The driver, once it is decided: rows and offsets are in the decision, and the next life finishes it."""
+    strikes = [Strike(point=points.DECIDED, victim="driver")]
     report = kill_stream("txlog-append", strikes, tmp_path)
     assert (report.lost, report.doubled, report.missed) == (0, 0, []), report.table()
     planned = max(int(path.name) for path in (tmp_path / "checkpoint" / "offsets").iterdir() if path.name.isdigit())
