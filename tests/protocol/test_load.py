@@ -224,7 +224,7 @@ def test_a_reader_who_is_no_faster_than_the_writers_ends() -> None:
     cluster = filled(2, per_segment=100)
     process = Process(cluster)
     process.do(process.idempotent())
-    task = Task(cluster, refresh(context(), cluster.view(A)))
+    task = Task(cluster, refresh(context(), cluster.view(A), max_slots=MAX_SLOTS_BY_NAME))
     lists = 0
     for number in range(1000):
         if task.done:

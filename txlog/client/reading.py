@@ -23,7 +23,7 @@ from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidConfigurationError, MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.load import get_view, load, refresh
+from txlog.protocol.load import MAX_SLOTS_BY_NAME, get_view, load, refresh
 from txlog.protocol.read import IsolationLevel, ReadIndexes, ReadPlan, plan_read
 from txlog.protocol.snapshot import take_snapshot
 from txlog.storage.object_store import ObjectStore
@@ -133,7 +133,7 @@ def plan_reads(
             start, end = ranges[tp]
             _, view = yield from get_view(ctx, views, tp)
             if cut is not None and view.state.next_offset < cut.ends[tp]:
-                view = yield from refresh(ctx, view)
+                view = yield from refresh(ctx, view, max_slots=MAX_SLOTS_BY_NAME)
             return (yield from plan_read(ctx, view, start, end, level, (indexes or {}).get(tp), cut))
 
         found = yield Gather(tuple(one(tp) for tp in ranges))

@@ -21,7 +21,7 @@ from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.errors import TxlogError
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.load import load, refresh
+from txlog.protocol.load import MAX_SLOTS_BY_NAME, load, refresh
 from txlog.protocol.transactions import EndResult, resolve
 
 __all__ = ["Call", "EndResult", "Session", "TopicPartition"]
@@ -155,7 +155,7 @@ class Session:
                 if view is None:
                     return (yield from load(ctx, tp))
                 long_ms = LONG_TAIL_AGE_MS if _is_long(view) else max_age_ms
-                return (yield from refresh(ctx, view, min(max_age_ms, long_ms)))
+                return (yield from refresh(ctx, view, min(max_age_ms, long_ms), MAX_SLOTS_BY_NAME))
 
             found = yield Gather(tuple(one(tp) for tp in partitions))
             return {**views, **{view.topic_partition: view for view in found}}, None

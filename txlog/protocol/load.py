@@ -7,6 +7,7 @@ name until one is missing. See PROTOCOL.md, "Opening a partition".
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 from txlog.core import chain, envelope, names
 from txlog.core.effects import Gather, Get, List, Monotonic, Program
@@ -17,8 +18,8 @@ from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 
 MAX_SLOTS_BY_NAME = 64
-"""New records that are followed one by one, each a GET after the other. Who is further behind lists: then all GETs are one
-round, and the end is that of the LIST, however fast others append."""
+"""New records that a reader follows one by one, each a GET after the other. If it is further behind it lists: then all GETs
+are one round, and the end is that of the LIST, however fast others append."""
 
 
 def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
@@ -52,16 +53,19 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
     )
 
 
-def refresh(ctx: Context, view: PartitionView, max_age_ms: int | None = None) -> Program[PartitionView]:
+def refresh(
+    ctx: Context, view: PartitionView, max_age_ms: int | None = None, max_slots: int | None = None
+) -> Program[PartitionView]:
     """`view` on the fresh tail: its end was seen to be the end after this call began.
 
     The next slots by name, one GET more than there are new records; a LIST if the view is older than a tenth of the
     grace (or than `max_age_ms`): only then do records found by name count (DESIGN 2.4). A LIST, too, after
-    MAX_SLOTS_BY_NAME: a reader that is no faster than the writers would follow them for ever.
+    `max_slots`: a reader that is no faster than the writers would follow them for ever. Writers have none: in what they
+    passed by name they find their own record again, and a LIST may show it sealed.
     """
     limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
     now_ms = yield Monotonic()
-    for _ in range(MAX_SLOTS_BY_NAME):
+    for _ in count() if max_slots is None else range(max_slots):
         if now_ms - view.listed_at_ms >= limit_ms:
             break
         stored = yield from read_slot(view.topic_partition, view.state.next_offset)
@@ -91,12 +95,14 @@ def get_fresh_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tu
     return with_view(views, view), view
 
 
-def gather_fresh_views(ctx: Context, views: Views, tps: list[TopicPartition]) -> Program[Views]:
+def gather_fresh_views(
+    ctx: Context, views: Views, tps: list[TopicPartition], max_slots: int | None = None
+) -> Program[Views]:
     """`views` with fresh views of `tps`, read in parallel."""
 
     def one(tp: TopicPartition) -> Program[PartitionView]:
-        _, view = yield from get_fresh_view(ctx, views, tp)
-        return view
+        held = views.get(tp)
+        return (yield from load(ctx, tp)) if held is None else (yield from refresh(ctx, held, max_slots=max_slots))
 
     found = yield Gather(tuple(one(tp) for tp in tps))
     return {**views, **{view.topic_partition: view for view in found}}

@@ -17,7 +17,7 @@ from txlog.core.records import TransactionMetadata
 from txlog.core.snapshots import SnapshotCut
 from txlog.core.transactions import PREPARED
 from txlog.protocol.context import Context, Views
-from txlog.protocol.load import gather_fresh_views
+from txlog.protocol.load import MAX_SLOTS_BY_NAME, gather_fresh_views
 from txlog.protocol.transactions import partitions_of
 
 
@@ -34,7 +34,7 @@ def take_snapshot(
     table = [
         TopicPartition(names.TRANSACTION_STATE_TOPIC, n) for n in range(ctx.constants.transaction_state_partitions)
     ]
-    views = yield from gather_fresh_views(ctx, views, table)
+    views = yield from gather_fresh_views(ctx, views, table, MAX_SLOTS_BY_NAME)
     table_ends = tuple(views[tp].state.next_offset for tp in table)
     rows = [row.value for tp in table for row in views[tp].state.transactions.values()]
     commits = [txn for txn in rows if txn.state == "PREPARE_COMMIT"]
@@ -45,7 +45,7 @@ def take_snapshot(
         if not set(wanted).isdisjoint(tps)
     }
     views = yield from gather_fresh_views(
-        ctx, views, sorted({*wanted, *(tp for tps in touched.values() for tp in tps)})
+        ctx, views, sorted({*wanted, *(tp for tps in touched.values() for tp in tps)}), MAX_SLOTS_BY_NAME
     )
 
     def settled(txn: TransactionMetadata) -> int:
