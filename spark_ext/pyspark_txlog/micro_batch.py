@@ -21,8 +21,9 @@ from pyspark_txlog.source_offsets import (
     same_json,
 )
 from txlog.client.groups import GroupOffsets
-from txlog.client.runtime import Runtime
+from txlog.client.offsets import committed_offsets
 from txlog.client.session import Session
+from txlog.core.names import TopicPartition
 from txlog.core.records import TransactionMetadata
 from txlog.errors import CommitFailedError, GroupIdNotFoundError, InvalidRequestError, TxnVersionScopeError
 
@@ -94,16 +95,23 @@ class MicroBatch:
         )
 
 
-def check_without_offsets(runtime: Runtime, transactional_id: str) -> None:
+def check_without_offsets(session: Session, transactional_id: str) -> None:
     """Raises InvalidRequestError if the id has committed sources' offsets, and is to go on without: they would stay behind,
-    and a query that resumed from them would take rows again. Offsets of another group are not found."""
+    and a query that resumed from them would take rows again.
+
+    Offsets of another group are not found; those that its source committed by itself, or an operator, have no condition and
+    do not count.
+    """
     # Here and not at the top: who commits offsets needs nothing of it.
     from txlog.client.admin import Admin
 
     try:
-        known = Admin(runtime).describe_group(transactional_id).offsets
+        described = Admin(session.runtime).describe_group(transactional_id).offsets
     except GroupIdNotFoundError:
         return
+    partitions = [TopicPartition(each.topic, each.partition) for each in described]
+    found = committed_offsets(session, transactional_id, partitions)
+    known = [tp for tp in partitions if (value := found[tp]) is not None and value.conditional]
     if known:
         raise InvalidRequestError(
             f"commitSourceOffsets=false, and transactional.id {transactional_id!r} has committed where its sources end (of {known[0].topic}, to begin "

@@ -36,7 +36,6 @@ from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
 from pyspark_txlog.stream_write_options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.writer import open_store, producer_config, write_parts
-from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.staged import StagedTransaction
 from txlog.core.records import StagedPart, TransactionMetadata
@@ -108,7 +107,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
         with kept_session(write) as session:
             runtime = session.runtime
-            _check_without_offsets(parsed, runtime)
+            _check_without_offsets(parsed, session)
             if write.topic is not None:
                 TopicRoute(runtime, write, schema, runtime.topic(write.topic, 0))
             transaction = StagedTransaction.begin(
@@ -221,13 +220,13 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         )
 
 
-def _check_without_offsets(options: StreamWriteOptions, runtime: Runtime) -> None:
+def _check_without_offsets(options: StreamWriteOptions, session: Session) -> None:
     if options.commit_source_offsets:
         return
     assert options.write.transactional_id is not None
-    query = (runtime.where, options.write.transactional_id)
+    query = (session.runtime.where, options.write.transactional_id)
     if query not in _WITHOUT_OFFSETS:
-        check_without_offsets(runtime, options.write.transactional_id)
+        check_without_offsets(session, options.write.transactional_id)
         _WITHOUT_OFFSETS.add(query)
 
 

