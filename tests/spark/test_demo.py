@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +25,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import txlog
-from pyspark_txlog.demo import command, data, processes, worker
+from pyspark_txlog.demo import cleaning, command, data, processes, stream, worker
 from pyspark_txlog.demo.processes import Crew
-from pyspark_txlog.demo.proof import Proof, prove
+from pyspark_txlog.demo.proof import Proof, count_out_of_order, prove
 from pyspark_txlog.demo.show import NOISE, Show, SparkMessages
 from tests.cli.support import run
 from tests.spark.conftest import Log
@@ -195,6 +196,63 @@ def test_a_pipeline_killed_after_its_decision_is_rolled_forward(log: Store, crew
     assert Counter(name for name, _, _ in command.aborted_ranges(log, "delays")) == Counter()
 
 
+# -- a stream, its driver killed ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_flights(monkeypatch: pytest.MonkeyPatch) -> pa.Table:
+    """Of two months, cancelled ones among them: what the demo takes for all flights."""
+    found = sample()
+    monkeypatch.setattr(data, "flights", lambda: found)
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_stream_goes_on_wherever_its_driver_is_killed(
+    spark: SparkSession, log: Store, crew: Crew, show: Show, screen: io.StringIO, few_flights: pa.Table
+) -> None:
+    # One life less than in the demo, which checks itself; in the first micro-batch.
+    committed = stream.DEATHS[-1]
+    deaths = [replace(committed, fault=committed.fault.replace(" 4 ", " 1 "))]
+    stream.stream_the_feed(show, log, crew, LOADED_MONTHS, deaths)
+    where = command.Place(url=log.url, storage_options={"fsync": "false"})
+    sources = {"flown": data.flown(few_flights), "cancelled": data.cancelled(few_flights)}
+    assert [source.num_rows > 0 for source in sources.values()] == [True, True]
+    for topic, source in sources.items():
+        proof = command.prove_topic(where, log, spark, topic, source, command.MONTH_OF_DATE)
+        assert proof.holds
+        assert (proof.source, proof.out_of_order, proof.hidden) == (source.num_rows, 0, 0)
+    admin = log.admin()
+    assert [(offset.topic, offset.lag) for offset in admin.describe_group(cleaning.GROUP).offsets] == [("feed", 0)] * 3
+    text = screen.getvalue()
+    assert "runs micro-batch 0 again: it is recognised by its number, and skipped" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_driver_that_is_not_killed_is_an_error(log: Store, show: Show, few_flights: pa.Table) -> None:
+    def caught_up() -> Iterator[dict[str, Any]]:
+        yield {"event": "batch", "number": 0, "repeated": False}
+        yield {"event": "progress", "ends": {str(number): end for number, (_, end) in enumerate(ends(log, "feed"))}}
+
+    driver = SimpleNamespace(id=1, events=caught_up, terminate=lambda: None, wait_done=lambda: None)
+    crew: Any = SimpleNamespace(start=lambda *_, **__: driver)
+    never = stream.Death(fault="crash before 1 put_if_absent nowhere/", is_committed=False)
+    with pytest.raises(TxlogError, match="the demo expected the driver to be killed 1 time, found 0"):
+        stream.stream_the_feed(show, log, crew, LOADED_MONTHS[:1], [never])
+
+
+@pytest.mark.spark
+def test_rows_out_of_order_are_counted(spark: SparkSession) -> None:
+    def behind(*places: int) -> int:
+        rows = [(partition, offset, place) for partition in (0, 1) for offset, place in enumerate(places)]
+        return count_out_of_order(spark.createDataFrame(rows, "_partition int, _offset bigint, place bigint"), "place")
+
+    assert behind(3, 5, 9) == 0
+    assert behind(3, 9, 5, 10) == 2
+    assert behind(3, 3) == 2
+
+
 # -- the demo's own checks --------------------------------------------------------------------------------------------
 
 
@@ -298,6 +356,7 @@ def test_the_proof_must_hold_whatever_is_in_the_wrong_place() -> None:
         "torn": 0,
         "read_uncommitted": 12,
         "aborted": 3,
+        "out_of_order": 0,
     }
     assert Proof(topic="flights", **figures).holds
     for name, figure in figures.items():
@@ -434,15 +493,25 @@ def test_no_table_is_cut_at_80_columns(show: Show, screen: io.StringIO) -> None:
     assert {*topics, *FIGURES, "hidden", "partition", "start", "end", "uncommitted"} <= set(words)
 
 
-def test_the_table_in_readme_is_the_demos(show: Show, screen: io.StringIO) -> None:
-    def proof(topic: str, source: int, aborted: int) -> Proof:
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"flights": (336_776, 0, None), "weather": (26_115, 1800, None), "delays": (11_864, 0, None)},
+        {"flown": (328_521, 0, 0), "cancelled": (8_255, 0, 0)},
+    ],
+    ids=["loaded", "streamed"],
+)
+def test_the_tables_in_readme_are_the_demos(
+    show: Show, screen: io.StringIO, rows: dict[str, tuple[int, int, int | None]]
+) -> None:
+    def proof(topic: str, source: int, aborted: int, behind: int | None) -> Proof:
         whole = {"source": source, "read_committed": source, "read_uncommitted": source + aborted, "aborted": aborted}
-        return Proof(topic=topic, lost=0, doubled=0, torn=0, **whole)
+        return Proof(topic=topic, lost=0, doubled=0, torn=0, out_of_order=behind, **whole)
 
-    show.proofs([proof("flights", 336_776, 0), proof("weather", 26_115, 1800), proof("delays", 11_864, 0)])
+    show.proofs([proof(topic, *figures) for topic, figures in rows.items()])
     shown = [line.strip() for line in screen.getvalue().splitlines()]
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```text\n( +flights.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(rf"^```text\n( +{next(iter(rows))} .*?)^```$", readme, re.MULTILINE | re.DOTALL)
     assert [line.strip() for line in block.splitlines()] == shown
 
 

@@ -1,4 +1,4 @@
-"""`txlog demo`: six steps on 336,776 real flights; processes are really killed, and the last step proves the rest.
+"""`txlog demo`: seven steps on 336,776 real flights; processes are really killed, and the last step proves the rest.
 
 The processes are those of `worker`; where each dies is chosen through the test kit's failing store, by the record it is
 about to write. Nothing in the library knows that it is being shown. Every step checks that what it shows did happen, the
@@ -25,16 +25,19 @@ import typer
 
 import txlog
 from pyspark_txlog.demo import data, worker
+from pyspark_txlog.demo.checks import ends, expect, expect_all_stable, expect_state, offsets_of
 from pyspark_txlog.demo.processes import Crew, Worker
 from pyspark_txlog.demo.show import Show, SparkMessages
+from pyspark_txlog.demo.stream import stream_the_feed
 from txlog.cli.options import Session, command
 from txlog.core.names import TopicPartition
 from txlog.core.words import count_text
-from txlog.errors import InvalidRequestError, TransactionalIdNotFoundError, TxlogError
+from txlog.errors import InvalidRequestError, TxlogError
 from txlog.storage.open import open_object_store
 from txlog.testing.signals import orderly_end
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from pyspark_txlog.demo.proof import Proof
@@ -44,6 +47,9 @@ TOPICS = {
     "flights": (data.FLIGHTS, 6, "carrier", "Spark writes it, a month a transaction"),
     "weather": (data.WEATHER, 3, "origin", "an eager producer writes it, a month a transaction"),
     "delays": (data.DELAYS, 3, "origin", "a pipeline derives it from flights: delays by day, airport and carrier"),
+    "feed": (data.FLIGHTS, 3, "carrier", "the flights once more, as they come in, for a stream"),
+    "flown": (data.FLOWN, 3, "", "a streaming query takes the flights that left from the feed, cleaned"),
+    "cancelled": (data.CANCELLED, 3, "", "... and those that did not"),
 }
 """Schema, partitions, key and what it is for."""
 SEGMENT_BATCHES = 6
@@ -51,7 +57,7 @@ SEGMENT_BATCHES = 6
 REPEATED_MONTH = 3
 FLIGHTS_ID = "flights-loader"
 PROGRAM = "txlog"
-MONTH_OF_DELAY = "month(date)"
+MONTH_OF_DATE = "month(date)"
 
 # Epochs tell transactions apart: the stopped process has 0, its transaction is aborted with 1, the loader starts with 2
 # and each commit adds 1. So its fourth transaction has epoch 5. The pipeline's second one has 1, and is decided with 2.
@@ -124,7 +130,7 @@ def run_steps(
     show: Show, where: Place, log: Store, spark: SparkSession, messages: SparkMessages, crew: Crew
 ) -> list[Proof]:
     """All steps, in order."""
-    with show.step(1, "A store with three topics"):
+    with show.step(1, "A store with six topics"):
         make_topics(show, log)
     with show.step(2, "Spark loads the flights, one transaction a month"):
         load_flights(show, where, log, spark, messages)
@@ -137,7 +143,9 @@ def run_steps(
     with show.step(5, "A pipeline is killed between the decision to commit and the markers"):
         offsets = kill_a_pipeline(show, crew, log)
         finish_the_pipeline(show, crew, log, offsets)
-    with show.step(6, "Proof: Spark reads everything back, and every column of every row is compared with the source"):
+    with show.step(6, "A stream cleans the flights month by month, and its driver is killed twice"):
+        stream_the_feed(show, log, crew)
+    with show.step(7, "Proof: Spark reads everything back, and every column of every row is compared with the source"):
         proofs = prove_all(show, where, log, spark)
     show.paragraph("[bold]One partition as it lies in the store[/]")
     show_a_partition(show, log, "weather")
@@ -148,13 +156,12 @@ def run_steps(
 
 
 def make_topics(show: Show, log: Store) -> None:
-    """Three topics with typed schemas."""
+    """All topics, with typed schemas."""
     for topic, (schema, partitions, key, purpose) in TOPICS.items():
-        config = {"segment.batches": str(SEGMENT_BATCHES), "key.columns": key}
+        config = {"segment.batches": str(SEGMENT_BATCHES)} | ({"key.columns": key} if key else {})
         log.create_topic(topic, schema=schema, partitions=partitions, config=config)
-        show.line(
-            f"{topic}: {count_text(len(schema), 'column')}, {count_text(partitions, 'partition')} by {key}; {purpose}"
-        )
+        by = f" by {key}" if key else ""
+        show.line(f"{topic}: {count_text(len(schema), 'column')}, {count_text(partitions, 'partition')}{by}; {purpose}")
 
 
 # -- 2: Spark ---------------------------------------------------------------------------------------------------------
@@ -314,50 +321,52 @@ def finish_the_pipeline(show: Show, crew: Crew, log: Store, offsets: Mapping[str
     )
 
 
-# -- 6: the proof -----------------------------------------------------------------------------------------------------
+# -- 7: the proof -----------------------------------------------------------------------------------------------------
 
 
 def prove_all(show: Show, where: Place, log: Store, spark: SparkSession) -> list[Proof]:
     """Spark reads everything back and compares it with the source, row by row."""
-    from pyspark_txlog.demo.proof import prove
-
-    sources = {
-        "flights": (data.flights(), "month"),
+    flights = data.flights()
+    loaded = {
+        "flights": (flights, "month"),
         "weather": (data.weather(), "month"),
-        "delays": (data.daily_delays(data.flights()).cast(data.DELAYS), MONTH_OF_DELAY),
+        "delays": (data.daily_delays(flights).cast(data.DELAYS), MONTH_OF_DATE),
     }
+    streamed = {"flown": (data.flown(flights), MONTH_OF_DATE), "cancelled": (data.cancelled(flights), MONTH_OF_DATE)}
     proofs = []
     with show.progress() as progress:
-        task = progress.add_task("topics", total=len(sources))
-        for topic, (source, month) in sources.items():
-            expected = spark.createDataFrame(source)
-            committed, uncommitted = (
-                read(where, spark, topic, level) for level in ("read_committed", "read_uncommitted")
-            )
-            aborted = sum(last - first for _, first, last in aborted_ranges(log, topic))
-            proofs.append(prove(topic, expected, committed, uncommitted, month, aborted=aborted))
+        task = progress.add_task("topics", total=len(loaded) + len(streamed))
+        for topic, (source, month) in {**loaded, **streamed}.items():
+            proofs.append(prove_topic(where, log, spark, topic, source, month))
             progress.advance(task)
-    show.proofs(proofs)
+    show.proofs([proof for proof in proofs if proof.topic in loaded])
+    show.line("and what the stream has made of the feed:")
+    show.proofs([proof for proof in proofs if proof.topic in streamed])
     return proofs
 
 
-def read(where: Place, spark: SparkSession, topic: str, isolation: str) -> DataFrame:
+def prove_topic(where: Place, log: Store, spark: SparkSession, topic: str, source: pa.Table, month: str) -> Proof:
+    """One topic against its source; `month` is an expression that gives a row's month."""
+    from pyspark_txlog.demo.proof import count_out_of_order, prove
+
+    committed, uncommitted = (read(where, spark, topic, level) for level in ("read_committed", "read_uncommitted"))
+    behind = None
+    if data.FEED_OFFSET in TOPICS[topic][0].names:
+        places = read(where, spark, topic, "read_committed", f"_partition,_offset,{data.FEED_OFFSET}")
+        behind = count_out_of_order(places, data.FEED_OFFSET)
+        committed = committed.drop(data.FEED_OFFSET)
+    aborted = sum(last - first for _, first, last in aborted_ranges(log, topic))
+    expected = spark.createDataFrame(source)
+    return prove(topic, expected, committed, uncommitted, month, aborted=aborted, out_of_order=behind)
+
+
+def read(where: Place, spark: SparkSession, topic: str, isolation: str, columns: str = "*") -> DataFrame:
     """All rows of a topic."""
     reader = spark.read.format("txlog").options(**spark_options(where)).option("subscribe", topic)
-    return reader.option("isolation.level", isolation).load(where.url)
+    return reader.option("isolation.level", isolation).option("columns", columns).load(where.url)
 
 
 # -- looking ----------------------------------------------------------------------------------------------------------
-
-
-def offsets_of(log: Store, topic: str) -> list[Any]:
-    """Log start, LSO and log end by partition."""
-    return [info for _, info in sorted(log.admin().list_offsets(topic).items())]
-
-
-def ends(log: Store, topic: str) -> list[int]:
-    """The log end of each partition: unchanged if nothing was written."""
-    return [info.log_end_offset for info in offsets_of(log, topic)]
 
 
 def aborted_ranges(log: Store, topic: str) -> list[tuple[TopicPartition, int, int]]:
@@ -387,33 +396,6 @@ def show_a_partition(show: Show, log: Store, topic: str) -> None:
     """The partition with most to look at."""
     described = [log.admin().describe_partition(topic, number) for number in range(TOPICS[topic][1])]
     show.partition(log, max(described, key=lambda partition: (len(partition.aborted), len(partition.segments))))
-
-
-# -- checking ---------------------------------------------------------------------------------------------------------
-
-
-def expect(found: bool, expected: str) -> None:
-    """Raises TxlogError unless what a step is about to show did happen."""
-    if not found:
-        raise TxlogError(f"the demo expected {expected}")
-
-
-def expect_state(log: Store, transactional_id: str, state: str) -> Any:
-    """The transaction of that id, which must be in that state."""
-    try:
-        txn = log.admin().describe_transaction(transactional_id)
-    except TransactionalIdNotFoundError as error:
-        raise TxlogError(f"the demo expected the transaction of {transactional_id!r} to be {state}: {error}") from error
-    expect(txn.state == state, f"the transaction of {transactional_id!r} to be {state}, found {txn.state}")
-    return txn
-
-
-def expect_all_stable(log: Store, topic: str) -> None:
-    """No transaction is open in the topic."""
-    held = [
-        f"{topic}-{info.partition}" for info in offsets_of(log, topic) if info.last_stable_offset < info.log_end_offset
-    ]
-    expect(not held, f"the LSO to reach the log end; it is held back in {', '.join(held)}")
 
 
 # -- surroundings -----------------------------------------------------------------------------------------------------

@@ -54,6 +54,13 @@ DELAYS = _schema(
     "date! date32, origin! string, carrier! string, flights! int64, cancelled! int64, dep_delay_minutes int64, "
     "arr_delay_minutes int64"
 )
+FEED_OFFSET = "feed_offset"
+"""Where in its partition of the feed a cleaned row comes from: the cleaned ones are to be in that order too."""
+_CANCELLED = (
+    "date! date32, carrier! string, flight! int32, tailnum string, origin! string, dest! string, scheduled! utc"
+)
+CANCELLED = _schema(f"{FEED_OFFSET}! int64, {_CANCELLED}")
+FLOWN = _schema(f"{FEED_OFFSET}! int64, {_CANCELLED}, departed! utc, arr_delay int32, air_time int32, distance! int32")
 
 
 @cache
@@ -75,10 +82,8 @@ def of_month(table: pa.Table, month: int) -> pa.Table:
 
 def daily_delays(rows: pa.Table) -> pa.Table:
     """Flights, cancellations and minutes of delay per day, airport and carrier: what the demo's pipeline derives."""
-    year, month, day = (rows[name].to_numpy().astype(np.int64) for name in ("year", "month", "day"))
-    date = ((year - 1970) * 12 + month - 1).astype("datetime64[M]").astype("datetime64[D]") + (day - 1)
     columns = {
-        "date": pa.array(date, pa.date32()),
+        "date": _dates(rows),
         "origin": rows["origin"],
         "carrier": rows["carrier"],
         "cancelled": rows["dep_time"].is_null().cast(pa.int64()),
@@ -99,6 +104,36 @@ def daily_delays(rows: pa.Table) -> pa.Table:
         ],
         names=DELAYS.names,
     )
+
+
+def flown(rows: pa.Table) -> pa.Table:
+    """What the demo's stream makes of the flights that left, but for the place in the feed."""
+    rows = rows.filter(pc.is_valid(rows["dep_time"]))
+    cleaned = _cleaned(rows)
+    departed = pc.add(cleaned["scheduled"], _minutes(rows["dep_delay"]))
+    rest = [departed, *(rows[name] for name in ("arr_delay", "air_time", "distance"))]
+    return pa.table([*cleaned.columns, *rest], names=FLOWN.names[1:])
+
+
+def cancelled(rows: pa.Table) -> pa.Table:
+    """What the demo's stream makes of the flights that never left, but for the place in the feed."""
+    return _cleaned(rows.filter(pc.is_null(rows["dep_time"])))
+
+
+def _cleaned(rows: pa.Table) -> pa.Table:
+    same = [rows[name] for name in ("carrier", "flight", "tailnum", "origin", "dest")]
+    scheduled = pc.add(rows["time_hour"], _minutes(rows["minute"]))
+    return pa.table([_dates(rows), *same, scheduled], names=CANCELLED.names[1:])
+
+
+def _dates(rows: pa.Table) -> pa.Array[Any]:
+    year, month, day = (rows[name].to_numpy().astype(np.int64) for name in ("year", "month", "day"))
+    date = ((year - 1970) * 12 + month - 1).astype("datetime64[M]").astype("datetime64[D]") + (day - 1)
+    return pa.array(date, pa.date32())
+
+
+def _minutes(numbers: Any) -> Any:
+    return pc.multiply(numbers.cast(pa.int64()), 60_000_000).cast(pa.duration("us"))
 
 
 def _read(name: str, schema: pa.Schema) -> pa.Table:

@@ -63,6 +63,10 @@ class Worker:
         """Lets a stopped process go on."""
         self._process.send_signal(signal.SIGCONT)
 
+    def terminate(self) -> None:
+        """Asks it to end in order (SIGTERM)."""
+        self._process.send_signal(signal.SIGTERM)
+
     def wait_killed(self) -> None:
         """Returns once SIGKILL has ended it; raises TxlogError if something else did, or it came to its end."""
         if self._wait() != -signal.SIGKILL or self._overdue:
@@ -137,8 +141,9 @@ class Crew:
         for started in self._workers:
             started.end()
 
-    def start(self, role: str, *faults: str) -> Worker:
-        """A process in that role; `faults` say where it kills or stops itself."""
-        started = Worker(role, self._url, faults, self._environment)
+    def start(self, role: str, *faults: str, checkpoint: str = "") -> Worker:
+        """A process in that role; `faults` say where it kills or stops itself, `checkpoint` where a query keeps its own."""
+        environment = {**self._environment, worker.CHECKPOINT_VARIABLE: checkpoint}
+        started = Worker(role, self._url, faults, environment)
         self._workers.append(started)
         return started

@@ -2,7 +2,8 @@
 
 Per topic, the multiset of rows read back by Spark is compared with the source's: a SHA-256 over the names and values of
 every column of a row, counted. A row missing is lost, a row too many is doubled, so a row with one value changed is
-both; a month of which a part is visible, and a part is not, is torn.
+both; a month of which a part is visible, and a part is not, is torn. Where rows carry the place that they came from, their
+order is compared with it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class Proof:
     read_uncommitted: int
     aborted: int
     """Rows of aborted transactions, by the topic's own transaction indexes."""
+    out_of_order: int | None = None
+    """Rows that lie behind a later one of their partition; None of rows that do not say where they came from."""
 
     @property
     def hidden(self) -> int:
@@ -46,14 +50,21 @@ class Proof:
     def holds(self) -> bool:
         """Whether all went in once, and what is hidden is what was aborted."""
         return (
-            not (self.lost or self.doubled or self.torn)
+            not (self.lost or self.doubled or self.torn or self.out_of_order)
             and self.source == self.read_committed
             and self.hidden == self.aborted
         )
 
 
 def prove(
-    topic: str, source: DataFrame, committed: DataFrame, uncommitted: DataFrame, month: str, *, aborted: int = 0
+    topic: str,
+    source: DataFrame,
+    committed: DataFrame,
+    uncommitted: DataFrame,
+    month: str,
+    *,
+    aborted: int = 0,
+    out_of_order: int | None = None,
 ) -> Proof:
     """Compares what was written with what is read; `month` is an expression that gives a row's transaction."""
     expected = _counted(source, month, "expected")
@@ -79,7 +90,14 @@ def prove(
         torn=total["torn"],
         read_uncommitted=uncommitted.count(),
         aborted=aborted,
+        out_of_order=out_of_order,
     )
+
+
+def count_out_of_order(rows: DataFrame, place: str) -> int:
+    """How many rows do not come after the one before them, by the column `place`; rows with `_partition` and `_offset`."""
+    before = sf.lag(place).over(Window.partitionBy("_partition").orderBy("_offset"))
+    return rows.select((sf.col(place) <= before).alias("is_behind")).where("is_behind").count()
 
 
 def _counted(rows: DataFrame, month: str, name: str) -> DataFrame:

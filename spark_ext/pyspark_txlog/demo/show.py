@@ -39,12 +39,13 @@ _FIGURES = {
     "lost": "rows missing",
     "doubled": "rows too many",
     "torn": "months visible in part",
+    "out_of_order": "rows behind a later one of their partition",
     "read_uncommitted": "all rows in the log",
     "hidden": "the difference of the two",
     "aborted": "rows of aborted transactions: as many as are hidden",
 }
 """The figures of a `Proof`, and what they count."""
-_JUDGED = frozenset({"lost", "doubled", "torn"})
+_JUDGED = frozenset({"lost", "doubled", "torn", "out_of_order"})
 _KINDS = {
     "index": "its batches, by offset",
     "txnindex": "its aborted transactions",
@@ -132,6 +133,8 @@ class Show:
         table = _table("", *(proof.topic for proof in proofs))
         table.add_column("", style="dim", overflow="fold")
         for figure, meaning in _FIGURES.items():
+            if all(getattr(proof, figure) is None for proof in proofs):
+                continue
             cells = []
             for proof in proofs:
                 text = f"{getattr(proof, figure):,}"

@@ -1,9 +1,9 @@
-"""The demo's processes: a loader and a consume-transform-produce pipeline, each in a process of its own.
+"""The demo's processes: a loader, a consume-transform-produce pipeline and the driver of a streaming query.
 
 `python -m pyspark_txlog.demo.worker <role> <store> [<fault>]`. The fault, in the words of
 `txlog.testing.failing_store.Fault.parse`, chooses at which storage operation this process really kills or stops
 itself; without one the same code simply runs. Progress goes to standard output, one JSON object a line. Options of the
-store's driver come as JSON in the environment, TXLOG_DEMO_STORAGE_OPTIONS.
+store's driver come as JSON in the environment, TXLOG_DEMO_STORAGE_OPTIONS, and so does the folder of a query's checkpoint.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import pyarrow as pa
 import txlog
 from pyspark_txlog.demo import data
 from txlog.errors import TxlogError
+from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import open_object_store
 from txlog.testing.failing_store import FailingStore, Fault
 
 LOADER_ID = "weather-loader"
 PIPELINE_ID = "delays-pipeline"
+CLEANER_ID = "feed-cleaner"
 GROUP = "delays"
 CHUNK_ROWS = 600
 """Rows a `send`: small enough to ride inline, so that sealed segments get Parquet files of their own."""
@@ -30,22 +32,29 @@ PARTITIONS_A_TRANSACTION = 2
 FAILED = 3
 """Exit status of a process whose call failed, by being fenced for one."""
 STORAGE_OPTIONS_VARIABLE = "TXLOG_DEMO_STORAGE_OPTIONS"
+CHECKPOINT_VARIABLE = "TXLOG_DEMO_CHECKPOINT"
 
 
 def main(arguments: list[str]) -> int:
     """Runs one role; exit status FAILED and the error on standard error if it was fenced or failed."""
     role, url = arguments[0], arguments[1]
-    object_store = open_object_store(url, json.loads(os.environ.get(STORAGE_OPTIONS_VARIABLE, "{}")))
-    faults = [Fault.parse(text) for text in arguments[2:]]
-    store = txlog.open(url, object_store=FailingStore(object_store, *faults) if faults else object_store)
-    roles = {"load-weather": load_weather, "zombie-weather": zombie_weather, "pipeline": pipeline}
+    storage_options = json.loads(os.environ.get(STORAGE_OPTIONS_VARIABLE, "{}"))
+    object_store: ObjectStore = open_object_store(url, storage_options)
+    if faults := [Fault.parse(text) for text in arguments[2:]]:
+        object_store = FailingStore(object_store, *faults)
     try:
-        roles[role](store)
+        if role == "clean":
+            # The others need no Spark, and it takes a second to import.
+            from pyspark_txlog.demo.cleaning import clean
+
+            clean(url, storage_options, object_store, os.environ[CHECKPOINT_VARIABLE], say)
+        else:
+            roles = {"load-weather": load_weather, "zombie-weather": zombie_weather, "pipeline": pipeline}
+            with txlog.open(url, object_store=object_store) as store:
+                roles[role](store)
     except TxlogError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return FAILED
-    finally:
-        store.close()
     return 0
 
 

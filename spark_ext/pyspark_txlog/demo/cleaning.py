@@ -1,0 +1,103 @@
+"""The driver of the demo's streaming query: feed -> flown and cancelled, both topics in one transaction a micro-batch.
+
+It runs in a process of its own, with a JVM of its own, until it is told to end (SIGTERM) or dies. A fault of the kind
+"crash" is where it dies: its store answers nothing more from that request on, and the whole driver, the JVM first, is
+killed with SIGKILL. The micro-batch's number is the transaction's version, so a micro-batch that Spark runs again after a
+restart is recognised if it was committed, and written if it was not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+from pyspark_txlog import TxLog, session
+from pyspark_txlog.demo import data, worker
+from txlog.testing.failing_store import SimulatedCrash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from txlog.storage.object_store import ObjectStore
+
+GROUP = "cleaning"
+LOOK_S = 0.05
+"""How often the query's progress is looked at."""
+
+_CANCELLED = [
+    f"_offset AS {data.FEED_OFFSET}",
+    # Which partition it goes to: the one of the feed that it comes from, so that their orders can be compared.
+    "_partition AS partition",
+    "make_date(year, month, day) AS date",
+    *("carrier", "flight", "tailnum", "origin", "dest"),
+    "timestampadd(MINUTE, minute, time_hour) AS scheduled",
+]
+_FLOWN = [
+    *_CANCELLED,
+    "timestampadd(MINUTE, minute + dep_delay, time_hour) AS departed",
+    *("arr_delay", "air_time", "distance"),
+]
+
+
+def clean(
+    url: str,
+    storage_options: Mapping[str, str],
+    object_store: ObjectStore,
+    checkpoint: str,
+    say: Callable[..., None],
+) -> None:
+    """Runs the query until SIGTERM; `say` hears of every micro-batch, and of the query's progress. Raises what ends it."""
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    spark = session("txlog-demo-cleaning", config={"spark.driver.memory": "1g"})
+    with TxLog(spark, url, storage_options, object_store=object_store) as log:
+
+        def write(rows: DataFrame, number: int) -> None:
+            try:
+                say("batch", number=number, repeated=write_both(log, rows, number))
+            except SimulatedCrash:
+                die(spark)
+
+        feed = spark.readStream.format("txlog").options(**{f"storage.{key}": it for key, it in storage_options.items()})
+        feed = feed.option("subscribe", "feed").option("startingOffsets", "earliest").option("group.id", GROUP)
+        rows = feed.option("columns", "*,_partition,_offset").load(url)
+        query = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
+        seen = None
+        while not told.wait(LOOK_S):
+            if (failed := query.exception()) is not None:
+                raise failed
+            progress: Any = query.lastProgress
+            if progress is not None and progress["batchId"] != seen:
+                seen = progress["batchId"]
+                say("progress", ends=json.loads(progress["sources"][0]["endOffset"])["feed"])
+        query.stop()
+    spark.stop()
+
+
+def write_both(log: TxLog, rows: DataFrame, number: int) -> bool:
+    """One micro-batch as one transaction; -> whether it was committed before, and so left alone."""
+    # Two topics come of it, and it is read once.
+    rows.persist()
+    try:
+        with log.transaction(worker.CLEANER_ID, version=number) as txn:
+            # The driver's road keeps the order of the feed.
+            txn.write(rows.where("dep_time IS NOT NULL").selectExpr(*_FLOWN), "flown", road="driver")
+            txn.write(rows.where("dep_time IS NULL").selectExpr(*_CANCELLED), "cancelled", road="driver")
+        return bool(txn.repeated)
+    finally:
+        rows.unpersist()
+
+
+def die(spark: SparkSession) -> None:
+    """SIGKILL to the driver: its JVM, and this program."""
+    jvm: Any = spark._jvm
+    os.kill(int(jvm.java.lang.ProcessHandle.current().pid()), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
