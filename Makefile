@@ -53,7 +53,8 @@ test-kafka: $(STAMP) ## Ingest from a real Kafka, its broker and Spark's connect
 test-spark-4.2: $(OLDEST_STAMP) ## Run the tests of Spark with the oldest Spark that is supported, in an environment of its own
 	$(OLDEST)/bin/python -m pytest tests/spark $(ARGS)
 
-test-rivals: $(OLDEST_STAMP) ## Kill Delta's sink and Spark's file sink as make test-kill does txlog's, and take their checkpoints away
+test-rivals: $(OLDEST_STAMP) ## Kill Delta's sink and Spark's file sink as make test-kill does txlog's, take their checkpoints away, poll three tables
+	$(OLDEST)/bin/python -m tests.kill.torn_views
 	@for sink in txlog delta parquet; do $(OLDEST)/bin/python -m tests.kill.lost_checkpoint $$sink || exit 1; done
 	$(OLDEST)/bin/python -m tests.kill --sink delta --sink parquet $(ARGS)
 
