@@ -17,7 +17,7 @@ OLDEST := .venv-spark-4.2
 OLDEST_STAMP := $(OLDEST)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-storm test-kill test-kafka test-spark-4.2 test-rivals simulate chaos demo bench-core bench-append bench-stream bench-scans conf wheel clean distclean
+.PHONY: help setup check format test test-storm test-kill test-kafka test-spark-4.2 test-rivals simulate chaos demo bench-core bench-spark bench-append bench-stream bench-scans conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ chaos: $(STAMP) ## Kill and stop real processes for MINUTES=2 (SEED=n: that stor
 
 bench-core: $(STAMP) ## Milliseconds and storage requests of an append and of a transaction
 	$(BIN)/python -m benchmarks.core $(ARGS)
+
+bench-spark: $(OLDEST_STAMP) ## Appends, micro-batches, bulk writes and scans beside Delta's and plain Parquet's: table and plot
+	$(OLDEST)/bin/python -m benchmarks.spark $(ARGS)
 
 bench-append: $(STAMP) ## Milliseconds and requests of a small append, its rows in the commit or in files
 	$(BIN)/python -m benchmarks.small_append $(ARGS)

@@ -14,6 +14,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +23,7 @@ import pyarrow as pa
 import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
@@ -51,9 +54,9 @@ def main(
             store.create_topic("out", SCHEMA, partitions=2)
         for _ in range(rounds):
             for sink in SINKS:
-                measure(spark, sink, Path(folder), rows, batches, found[sink])
+                measure(spark, partial(start, sink=sink, folder=Path(folder)), rows, batches, found[sink])
         counted_sink.register(spark)
-        measure(spark, COUNTED, Path(folder), rows, batches, defaultdict(list))
+        measure(spark, partial(start, sink=COUNTED, folder=Path(folder)), rows, batches, defaultdict(list))
         counts = counted_sink.medians(Path(folder) / COUNTS)
     table = Table(title=f"a micro-batch of {rows:,} rows, p50 ms of {rounds * batches}")
     for column in ("sink", "trigger", "addBatch", "p95 of trigger"):
@@ -72,17 +75,23 @@ def main(
     spark.stop()
 
 
-def measure(spark: SparkSession, sink: str, folder: Path, rows: int, batches: int, found: dict[str, list[int]]) -> None:
-    """One round of one sink; the query goes on from its checkpoint."""
+def measure(
+    spark: SparkSession,
+    start: Callable[[DataFrame], StreamingQuery],
+    rows: int,
+    batches: int,
+    found: dict[str, list[int]],
+) -> None:
+    """One round of one sink, Spark's milliseconds of each micro-batch in `found`; the query goes on from its checkpoint."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
-    query = writer(source, sink, folder).option("checkpointLocation", f"{folder}/checkpoint-{sink}").start()
+    query = start(source)
     deadline = time.monotonic() + LIMIT_S
     try:
         while len(query.recentProgress) < WARM_UP + batches:
             if (failed := query.exception()) is not None:
                 raise failed
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{sink}: {len(query.recentProgress)} micro-batches in {LIMIT_S} s")
+                raise TimeoutError(f"{query.id}: {len(query.recentProgress)} micro-batches in {LIMIT_S} s")
             time.sleep(0.05)
         measured = [p for p in query.recentProgress if p.numInputRows == rows][WARM_UP : WARM_UP + batches]
     finally:
@@ -90,6 +99,11 @@ def measure(spark: SparkSession, sink: str, folder: Path, rows: int, batches: in
     for progress in measured:
         for key, duration_ms in progress.durationMs.items():
             found[key].append(duration_ms)
+
+
+def start(source: DataFrame, *, sink: str, folder: Path) -> StreamingQuery:
+    """The query into that sink."""
+    return writer(source, sink, folder).option("checkpointLocation", f"{folder}/checkpoint-{sink}").start()
 
 
 def writer(source: DataFrame, sink: str, folder: Path) -> DataStreamWriter:
