@@ -285,6 +285,21 @@ def test_nulls_where_none_may_be():
 
 
 @pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        (pa.array([b"a", b"\x80"], pa.binary()).view(pa.string()), "column 'c'"),
+        (pa.array([[b"a", b"\xff"]], pa.list_(pa.binary())).view(pa.list_(pa.string())), "column 'c'"),
+        (pa.array([Decimal(123456)], pa.decimal128(9, 0)).view(pa.decimal128(5, 0)), "column 'c'"),
+    ],
+)
+def test_values_that_are_none_of_their_type_are_refused(values, where):
+    """Arrow passes them on; of inline rows nobody could read them."""
+    fields = to_fields(pa.schema([pa.field("c", values.type)]))
+    with pytest.raises(SchemaMismatchError, match=where):
+        conform(pa.table({"c": values}), fields, topic="t")
+
+
+@pytest.mark.parametrize(
     ("arrow", "good", "bad", "path"),
     [
         (pa.struct([pa.field("x", pa.int64(), nullable=False)]), [None, {"x": 1}], [{"x": None}], "c.x"),

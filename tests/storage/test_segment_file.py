@@ -223,6 +223,22 @@ def test_cut_strings_at_the_edges():
     assert cut_below("ab" + "é" * 20) == "ab" + "é" * 15
 
 
+@pytest.mark.parametrize("odd", [b"\x80", b"\xff", b"z\xc3"])
+def test_strings_that_are_no_utf8_give_no_wrong_bounds(odd):
+    """Spark's writer takes them. By the bytes 0x80 lies below é, and what would replace it above: é would be skipped."""
+    store = MemoryObjectStore()
+    texts = pa.array([b"a", "é".encode(), odd, "\U0001f600".encode()], pa.binary()).view(pa.string())
+    for rows in (texts, texts.slice(1)):
+        table = pa.Table.from_arrays([pa.array(range(len(rows)), pa.int64()), rows], schema=to_arrow(NUMBERS))
+        sink = io.BytesIO()
+        pq.write_table(table, sink, write_page_checksum=True)
+        path = f"0/rows/7-0-{len(rows)}.parquet"
+        store.put(f"orders/{path}", sink.getvalue())
+        bounds = describe_file(store, "orders", path, NUMBERS).statistics.get("2")
+        found = rows.view(pa.binary()).to_pylist()
+        assert bounds is None or bounds[0].encode() <= min(found) <= max(found) <= bounds[1].encode()
+
+
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 

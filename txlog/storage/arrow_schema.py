@@ -117,7 +117,8 @@ def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Ta
 
     `data` is a pyarrow Table or RecordBatch, anything else with `__arrow_c_stream__` or `__arrow_c_array__` (pandas,
     polars, duckdb), or a list of dictionaries. Raises SchemaMismatchError naming topic and column for an unknown or
-    repeated column, a missing or null value where none may be, and a type or value that the column cannot hold.
+    repeated column, a missing or null value where none may be, and a type or value that the column cannot hold (a string
+    that is not UTF-8 among them).
     """
     where = f"topic {topic!r}"
     if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
@@ -128,6 +129,7 @@ def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Ta
     for field, arrow_field in zip(fields, to_arrow(fields), strict=True):
         if field.name in table.column_names:
             column = _cast_column(table.column(field.name), field, arrow_field, where)
+            _check_values(column, field, where)
         elif field.nullable:
             column = pa.chunked_array([pa.nulls(table.num_rows, arrow_field.type)])
         else:
@@ -371,6 +373,18 @@ def _cast_column(column: pa.ChunkedArray[Any], field: SchemaField, target: pa.Fi
     except pa.ArrowException as error:
         raise SchemaMismatchError(
             f"{where}: column {field.name!r}: expected {target.type}, found {column.type} with values that do not fit: {error}"
+        ) from error
+
+
+def _check_values(column: pa.ChunkedArray[Any], field: SchemaField, where: str) -> None:
+    """Raises SchemaMismatchError for what its type says it is not: bytes in a string that are no UTF-8, digits in a decimal
+    that has no room for them. Arrow passes such values on unseen, and whoever reads inline rows refuses them: too late."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowException as error:
+        raise SchemaMismatchError(
+            f"{where}: column {field.name!r}: expected {describe(field)}, found values that are none: {error}. Text in another encoding is "
+            "decoded before sending, or goes into a binary column"
         ) from error
 
 

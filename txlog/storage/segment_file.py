@@ -407,7 +407,11 @@ def _plain_float(value: Any, upper: bool) -> float | None:
 
 
 def _plain_string(value: Any, upper: bool) -> str | None:
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    # Another writer's string may be no UTF-8. It has a place in the order of bytes, but none among those that can be named.
+    try:
+        text = value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        return None
     return cut_above(text) if upper else cut_below(text)
 
 
