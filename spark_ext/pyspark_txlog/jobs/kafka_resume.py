@@ -175,11 +175,12 @@ def check_plan(planned: PlannedBatch, start: KafkaOffsets | None, committed: Pla
     """Raises InvalidRequestError unless what the checkpoint has planned follows on what is committed.
 
     One restored from a copy knows less than the log: its next batches would have numbers that are committed already, and
-    be skipped, but other records. And a query that resumed and died in its first batch may only repeat it (from `start`,
+    be skipped, but other records. One that is batches ahead counts records as written that the log, itself put back to an
+    older state, does not have. And a query that resumed and died in its first batch may only repeat it (from `start`,
     which the source noted) if nobody has committed since.
     """
     if planned.query_id == committed.query_id:
-        fits = planned.number > committed.number or (
+        fits = planned.number == committed.number + 1 or (
             planned.number == committed.number and planned.offsets == committed.offsets
         )
         expected = f"batch {committed.number} or the next one of this query"
@@ -195,7 +196,7 @@ def check_plan(planned: PlannedBatch, start: KafkaOffsets | None, committed: Pla
         raise InvalidRequestError(
             f"the checkpoint {query.checkpoint} does not follow on the log: transactional.id {query.transactional_id!r} stands at "
             f"{json.dumps(committed.offsets)}; expected {expected}, found batch {planned.number} of query {planned.query_id}, up to "
-            f"{json.dumps(planned.offsets)}. Was it restored from a copy, or did another run commit meanwhile? Stop the others, and remove this "
+            f"{json.dumps(planned.offsets)}. Was one of the two restored from a copy, or did another run commit meanwhile? Stop the others, and remove this "
             f"checkpoint or name an empty folder: without one the query goes on at the offsets that were committed"
         )
 

@@ -1,0 +1,44 @@
+"""Does a checkpoint of the Kafka job follow on what the log has? Without Spark and without Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_txlog.jobs.kafka_resume import KafkaOffsets, PlannedBatch, Query, check_plan
+from txlog.errors import InvalidRequestError
+
+QUERY = Query(store="/log", transactional_id="ingest", checkpoint="/checkpoint")
+COMMITTED = PlannedBatch(query_id="q", number=4, offsets={"clicks": {"0": 40, "1": 7}})
+
+
+def planned(number: int, end: int, query_id: str = "q") -> PlannedBatch:
+    return PlannedBatch(query_id=query_id, number=number, offsets={"clicks": {"0": end, "1": 7}})
+
+
+@pytest.mark.parametrize(
+    ("batch", "start"),
+    [
+        (planned(4, 40), None),
+        (planned(5, 55), None),
+        (planned(0, 55, "new"), {"clicks": {"0": 40, "1": 7}}),
+    ],
+)
+def test_the_last_batch_and_the_one_after_it_follow(batch: PlannedBatch, start: KafkaOffsets | None) -> None:
+    check_plan(batch, start, COMMITTED, QUERY)
+
+
+@pytest.mark.parametrize(
+    ("batch", "start"),
+    [
+        # Another end of the same batch, and an older one: the checkpoint is a copy.
+        (planned(4, 44), None),
+        (planned(3, 30), None),
+        # The log is a copy: what Spark holds for batch 5 is not there.
+        (planned(6, 60), None),
+        (planned(0, 55, "new"), {"clicks": {"0": 39, "1": 7}}),
+        (planned(1, 55, "new"), {"clicks": {"0": 40, "1": 7}}),
+    ],
+)
+def test_everything_else_is_refused(batch: PlannedBatch, start: KafkaOffsets | None) -> None:
+    with pytest.raises(InvalidRequestError, match=r"does not follow on the log.*restored from a copy"):
+        check_plan(batch, start, COMMITTED, QUERY)
