@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import io
 from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.storage.arrow_rows import EVERY_TYPE, FIELDS, ROWS, UTC, rows_table
@@ -282,6 +284,60 @@ def test_nulls_where_none_may_be():
         SchemaMismatchError, match=r"column 'amount' is not nullable, and 2 values are null, the first in row 1"
     ):
         conform(pa.table({"amount": [1, None, None]}), fields, topic="t")
+
+
+EXAMPLES = {
+    pa.bool_(): True,
+    pa.int8(): 7,
+    pa.float64(): 0.5,
+    pa.string(): "a",
+    pa.binary(): b"a",
+    pa.date32(): datetime.date(1582, 10, 4),
+    pa.timestamp("us", "UTC"): datetime.datetime(1969, 12, 31, 23, 59, tzinfo=datetime.UTC),
+    pa.timestamp("us"): datetime.datetime(2000, 2, 29),
+    pa.decimal128(10, 3): Decimal("1.500"),
+    pa.list_(pa.field("element", pa.int64(), nullable=False)): [1, 2],
+}
+
+
+@pytest.mark.parametrize("slot", [slice(0, None), slice(1, None), slice(2, 5)])
+@pytest.mark.parametrize(
+    "inner",
+    EXAMPLES,
+    ids=str,
+)
+@pytest.mark.parametrize("wrap", ["struct", "list", "map", "struct in a struct", "required struct in a struct"])
+def test_nulls_below_a_null_struct_are_none(wrap, inner, slot):
+    """Spark leaves nulls in the fields of a null struct, also in those that allow none."""
+
+    def around(struct):
+        return {
+            "struct": struct,
+            "list": pa.list_(pa.field("element", struct)),
+            "map": pa.map_(pa.string(), pa.field("value", struct)),
+            "struct in a struct": pa.struct([pa.field("i", struct)]),
+            "required struct in a struct": pa.struct([pa.field("i", struct, nullable=False)]),
+        }[wrap]
+
+    some = {"k": EXAMPLES[inner]}
+    values = {
+        "struct": [None, some],
+        "list": [[None, some], None, []],
+        "map": [[("a", None), ("b", some)], None, []],
+        "struct in a struct": [None, {"i": None}, {"i": some}],
+        "required struct in a struct": [None, {"i": some}],
+    }[wrap]
+    whole = pa.table({"c": pa.array(values * 3, around(pa.struct([pa.field("k", inner)])))})
+    # pa.array puts something below a null; what Parquet gives back has nulls there.
+    sink = io.BytesIO()
+    pq.write_table(whole, sink)
+    loose = pq.read_table(sink).column("c").combine_chunks()[slot]
+    fields = to_fields(pa.schema([pa.field("c", around(pa.struct([pa.field("k", inner, nullable=False)])))]))
+    found = conform(pa.table({"c": loose}), fields, topic="t")
+    assert found.schema.equals(to_arrow(fields), check_metadata=True)
+    assert found.column("c").to_pylist() == loose.to_pylist()
+    # Parquet's writer looks at fields without what is above them.
+    pq.write_table(found, io.BytesIO())
 
 
 @pytest.mark.parametrize(

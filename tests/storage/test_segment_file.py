@@ -242,6 +242,33 @@ def test_strings_that_are_no_utf8_give_no_wrong_bounds(odd):
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("value", "refused"), [(None, False), ({"k": None}, True)])
+def test_a_null_struct_of_sparks_with_a_field_that_allows_none(value, refused):
+    """To Spark's writer everything may be null; only below a null struct the field is as null as that."""
+    store, path = MemoryObjectStore(), "staged/7-0-abcdef12/_partition=0/part-0.parquet"
+    fields = to_fields(
+        pa.schema(
+            [pa.field("l", pa.list_(pa.field("element", pa.struct([pa.field("k", pa.string(), nullable=False)]))))]
+        )
+    )
+    loose = pa.list_(pa.field("element", pa.struct([pa.field("k", pa.string(), metadata={b"PARQUET:field_id": b"3"})])))
+    schema = pa.schema([pa.field("l", loose, metadata={b"PARQUET:field_id": b"1"})])
+    sink = io.BytesIO()
+    pq.write_table(
+        pa.table([pa.array([[{"k": "a"}, value], None], loose)], schema=schema), sink, write_page_checksum=True
+    )
+    store.put(f"orders/{path}", sink.getvalue())
+    file = describe_file(store, "orders", path, fields, exact=True)
+    if refused:
+        with pytest.raises(CorruptRecordError, match=r"'l\.element\.k' is not nullable"):
+            read(store, file, fields=fields)
+        return
+    found = read(store, file, fields=fields)
+    assert found.column("l").to_pylist() == [[{"k": "a"}, None], None]
+    # What is read can be written again, as a merge does.
+    pq.write_table(found, io.BytesIO())
+
+
 def test_ranges_of_rows():
     store, file = written(numbers(1000), row_group_rows=100)
     ranges = [

@@ -12,7 +12,7 @@ import datetime
 import decimal
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -205,8 +205,8 @@ def stored_column(column: Any, rows: int, field: SchemaField, arrow_field: pa.Fi
         return pa.nulls(rows, arrow_field.type)
     if not column.type.equals(arrow_field.type, check_metadata=True):
         try:
-            column = column.cast(arrow_field.type)
-        except pa.ArrowException as error:
+            column = _cast(column, field, field.name, where)
+        except (pa.ArrowException, SchemaMismatchError) as error:
             raise CorruptRecordError(
                 f"{where}: column {field.name!r} (id {field.id}): expected {arrow_field.type}, found {column.type}: {error}"
             ) from error
@@ -274,15 +274,19 @@ def _to_type(arrow: pa.DataType, path: str, where: str) -> tuple[str, tuple[Sche
     raise SchemaMismatchError(f"{where}: column {path!r}: Arrow's {arrow} is not a type of a topic{instead}")
 
 
-def _to_arrow_field(field: SchemaField) -> pa.Field[Any]:
-    return pa.field(field.name, _to_arrow_type(field), field.nullable, {FIELD_ID_KEY: str(field.id).encode()})
+def _to_arrow_field(field: SchemaField, *, loose: bool = False) -> pa.Field[Any]:
+    nullable = field.nullable or loose
+    return pa.field(field.name, _to_arrow_type(field, loose=loose), nullable, {FIELD_ID_KEY: str(field.id).encode()})
 
 
-def _to_arrow_type(field: SchemaField) -> Any:
+def _to_arrow_type(field: SchemaField, *, loose: bool = False) -> Any:
+    """The type; `loose`: with nulls allowed everywhere below."""
     scalar = _SCALARS.get(field.type)
     if scalar is not None:
         return scalar
-    children: list[Any] = [_to_arrow_field(child) for child in field.fields]
+    children: list[Any] = [_to_arrow_field(child, loose=loose) for child in field.fields]
+    if loose and field.type == "map":
+        children[0] = children[0].with_nullable(False)
     if field.type == "struct":
         return pa.struct(children)
     if field.type == "list":
@@ -369,7 +373,7 @@ def _cast_column(column: pa.ChunkedArray[Any], field: SchemaField, target: pa.Fi
     if column.type.equals(target.type, check_metadata=True):
         return column
     try:
-        return column.cast(target.type)
+        return _cast(column, field, field.name, where)
     except pa.ArrowException as error:
         raise SchemaMismatchError(
             f"{where}: column {field.name!r}: expected {target.type}, found {column.type} with values that do not fit: {error}"
@@ -457,6 +461,71 @@ def _check_nulls(column: pa.ChunkedArray[Any], field: SchemaField, path: str, wh
     for chunk in column.chunks:
         for child, values in zip(field.fields, _child_values(chunk, field), strict=True):
             _check_nulls(pa.chunked_array([values]), child, f"{path}.{child.name}", where)
+
+
+def _cast(column: Any, field: SchemaField, path: str, where: str) -> Any:
+    """The column as the topic's type.
+
+    Below a null struct lies whatever its maker left there: nulls, if it was Spark, also in fields that allow none. Arrow's
+    own cast refuses these with the others. Raises SchemaMismatchError for the others, ArrowException.
+    """
+    target = _to_arrow_type(field)
+    if all(_allows_nulls(child) for child in field.fields) or pa.types.is_null(column.type):
+        return column.cast(target)
+    loose = column.cast(_to_arrow_type(field, loose=True))
+    whole = loose if isinstance(loose, pa.ChunkedArray) else pa.chunked_array([loose])
+    _check_nulls(whole, field, path, where)
+    if whole is not loose:
+        return _tightened(loose, field)
+    return pa.chunked_array([_tightened(chunk, field) for chunk in whole.chunks], target)
+
+
+def _tightened(array: Any, field: SchemaField) -> Any:
+    """`array`, whose type allows nulls everywhere, as the topic's type, with something where only hidden nulls are."""
+    target = _to_arrow_type(field)
+    if all(_allows_nulls(child) for child in field.fields):
+        return array.cast(target)
+    missing = array.is_null() if array.null_count else None
+    if field.type == "struct":
+        fields = [_tightened(_filled(array.field(child.name), child), child) for child in field.fields]
+        return pa.StructArray.from_arrays(fields, fields=list(target), mask=missing)
+    present = array.is_valid().to_numpy(zero_copy_only=False)
+    lengths = np.zeros(len(array), np.int32)
+    lengths[present] = np.diff(array.drop_null().offsets.to_numpy())
+    offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
+    below = [
+        _tightened(_filled(values, child), child)
+        for values, child in zip(_child_values(array, field), field.fields, strict=True)
+    ]
+    if field.type == "map":
+        # The stubs know no type beside a mask.
+        return cast(Any, pa.MapArray).from_arrays(offsets, below[0], below[1], type=target, mask=missing)
+    return pa.ListArray.from_arrays(offsets, below[0], type=target, mask=missing)
+
+
+def _filled(array: Any, field: SchemaField) -> Any:
+    if field.nullable or not array.null_count:
+        return array
+    places = np.arange(len(array))
+    places[array.is_null().to_numpy(zero_copy_only=False)] = len(array)
+    return pa.concat_arrays([array, pa.array([_blank(field)], array.type)]).take(pa.array(places))
+
+
+def _blank(field: SchemaField) -> Any:
+    """Any value of the type."""
+    if field.nullable:
+        return None
+    if field.type == "struct":
+        return {child.name: _blank(child) for child in field.fields}
+    if field.type in ("list", "map"):
+        return []
+    kind = _to_arrow_type(field)
+    if field.type in ("string", "binary"):
+        return pa.scalar("", kind).as_py()
+    if pa.types.is_decimal(kind):
+        return decimal.Decimal(0)
+    # Arrow makes a day of no wider integer.
+    return pa.scalar(0, pa.int32() if field.type == "date" else pa.int64()).cast(kind).as_py()
 
 
 def _allows_nulls(field: SchemaField) -> bool:
