@@ -218,7 +218,7 @@ class Transactions:
                 )
             self._busy.add(transactional_id)
         try:
-            txn = Transaction(self._runtime, self._instance(transactional_id, settings), version)
+            txn = Transaction(self._runtime, self._instance(transactional_id, settings, version), version)
             ended = False
             try:
                 with self._around(txn):
@@ -251,12 +251,23 @@ class Transactions:
         """Makes this TxLog the id's one instance now, before its first transaction; the id's record, as it is then."""
         return self._instance(transactional_id, settings).txn
 
-    def _instance(self, transactional_id: str, settings: Mapping[str, object]) -> StagedTransaction:
+    def _instance(
+        self, transactional_id: str, settings: Mapping[str, object], version: TxnVersion | None = None
+    ) -> StagedTransaction:
         with self._lock:
             known = self._instances.get(transactional_id)
         if known is not None and known[0] == settings:
             return known[1]
-        staged = StagedTransaction.begin(self._runtime, transactional_id, config=settings)
+
+        def check(current: TransactionMetadata | None) -> None:
+            # Before the init: what is refused anyway must not fence the one whose id it is.
+            verdict = None if current is None or version is None else judge_version(current, version)
+            if isinstance(verdict, Refused):
+                raise verdict.error
+
+        staged = StagedTransaction.begin(
+            self._runtime, transactional_id, config=settings, check=None if version is None else check
+        )
         with self._lock:
             self._instances[transactional_id] = (dict(settings), staged)
         return staged

@@ -1,0 +1,35 @@
+"""Who is fenced by a transaction, and who is not: without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import txlog
+from pyspark_txlog.transactions import Transactions
+from txlog.core.transactions import TxnVersion
+from txlog.errors import ProducerFencedError, TxnVersionScopeError
+
+
+def test_what_is_refused_for_its_scope_fences_nobody(tmp_path: Path) -> None:
+    with txlog.open(str(tmp_path / "log"), storage_options={"fsync": False}) as store:
+        store.create_topic("orders", None, 1)
+        ours, theirs = Transactions(store.runtime), Transactions(store.runtime)
+        with ours.begin("nightly", TxnVersion(version=1, scope="query"), {}):
+            pass
+        with (
+            pytest.raises(TxnVersionScopeError, match="two queries with one id"),
+            theirs.begin("nightly", TxnVersion(version=0, scope="another"), {}),
+        ):
+            raise AssertionError("unreachable")
+        with ours.begin("nightly", TxnVersion(version=2, scope="query"), {}):
+            pass
+        # One of the same scope does fence.
+        with theirs.begin("nightly", TxnVersion(version=3, scope="query"), {}):
+            pass
+        with (
+            pytest.raises(ProducerFencedError),
+            ours.begin("nightly", TxnVersion(version=4, scope="query"), {}),
+        ):
+            pass
