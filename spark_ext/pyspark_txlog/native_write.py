@@ -104,7 +104,7 @@ def write_frame(
         with described(
             session, f"txlog: {what}" + ("" if road == "driver" else f", if they are at most {small_rows:,}")
         ):
-            rows = (frame if road == "driver" else frame.limit(small_rows + 1)).toArrow()
+            rows = _fetched(frame if road == "driver" else frame.limit(small_rows + 1))
         if road == "driver" or rows.num_rows <= small_rows:
             return _write_here(runtime, txn, rows, route, compression)
     with described(session, f"txlog: {what}, by Spark's own writer"):
@@ -112,6 +112,14 @@ def write_frame(
 
 
 # -- the driver's road ------------------------------------------------------------------------------------------------
+
+
+def _fetched(frame: DataFrame) -> pa.Table:
+    if not hasattr(frame, "_jdf"):
+        return frame.toArrow()
+    # As toArrow(), which then casts to the frame's schema, and Arrow refuses that where a null struct has fields that are not nullable.
+    classic: Any = frame
+    return pa.Table.from_batches(classic._collect_as_arrow(empty_list_if_zero_records=False))
 
 
 def _write_here(
@@ -135,8 +143,8 @@ def _write_there(
     codec = runtime.settings.row_config({"compression.type": compression}, topic).compression_type
     folder = staged_folder(txn.producer_id, txn.producer_epoch, runtime.ids.new_id())
     url = f"{spark_folder(frame.sparkSession, runtime)}/{topic.topic}/{folder}"
-    prepared = _prepared(frame, route)
-    writer = _in_own_session(prepared).write.mode("append").partitionBy(PARTITION_COLUMN)
+    prepared, target = _prepared(frame, route)
+    writer = _in_own_session(prepared, target).write.mode("append").partitionBy(PARTITION_COLUMN)
     for name, value in {**_WRITER_SETTINGS, "compression": _CODECS.get(codec, codec)}.items():
         writer = writer.option(name, value)
     try:
@@ -149,8 +157,9 @@ def _write_there(
     return adopt_files(runtime, topic, folder)
 
 
-def _prepared(frame: DataFrame, route: TopicRoute) -> DataFrame:
-    """The frame with exactly the topic's columns, ids and types, and `_partition` after them; bad rows fail their task."""
+def _prepared(frame: DataFrame, route: TopicRoute) -> tuple[DataFrame, spark.StructType]:
+    """The frame with exactly the topic's columns and types, and `_partition` after them; bad rows fail their task. And
+    these columns with their ids: Spark loses those of a struct's fields where it has to change a struct that may be null."""
     topic = route.topic
     columns: list[Column] = []
     target: list[spark.StructField] = []
@@ -167,7 +176,8 @@ def _prepared(frame: DataFrame, route: TopicRoute) -> DataFrame:
         target.append(_target(field))
     columns.append(_partition_of(route).alias(PARTITION_COLUMN))
     target.append(spark.StructField(PARTITION_COLUMN, spark.IntegerType(), True))
-    return frame.select(*columns).to(spark.StructType(target))
+    wanted = spark.StructType(target)
+    return frame.select(*columns).to(wanted), wanted
 
 
 def _target(field: SchemaField) -> spark.StructField:
@@ -262,8 +272,8 @@ def hash_keys(keys: Sequence[pa.Array[Any]], partitions: int) -> pa.Array[Any]:
     return pa.array(found, pa.int32(), mask=found == NO_KEY)
 
 
-def _in_own_session(frame: DataFrame) -> DataFrame:
-    """The frame in a copy of its session with our settings; what the optimizer does cannot drop its columns' ids.
+def _in_own_session(frame: DataFrame, columns: spark.StructType) -> DataFrame:
+    """The frame as `columns`, in a copy of its session with our settings; no rule of Spark's can drop these columns' ids.
 
     Over Spark Connect there is no such copy: the session's own settings must be right. Raises InvalidRequestError.
     """
@@ -278,7 +288,8 @@ def _in_own_session(frame: DataFrame) -> DataFrame:
     planned = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own, frame._jdf.logicalPlan())
     # The way of foreachBatch itself: behind an RDD the columns are what is said here. (FoldablePropagation, for one,
     # drops the id of a column that is a constant.)
-    rows = own.internalCreateDataFrame(planned.queryExecution().toRdd(), frame._jdf.schema(), False)
+    schema = jvm.org.apache.spark.sql.types.DataType.fromJson(columns.json())
+    rows = own.internalCreateDataFrame(planned.queryExecution().toRdd(), schema, False)
     return DataFrame(rows, session)
 
 

@@ -102,6 +102,30 @@ def test_every_type_comes_back(spark: SparkSession, log: Log, native: TxLog, roa
 
 
 @pytest.mark.parametrize("road", ROADS)
+def test_structs_that_may_be_null(spark: SparkSession, log: Log, native: TxLog, road: Road) -> None:
+    """Narrower, in another order, null: Spark makes such a struct anew, and Arrow finds nulls below a null one."""
+    pair = pa.struct([pa.field("number", pa.int64(), nullable=False), pa.field("text", pa.string())])
+    schema = pa.schema(
+        [pa.field("row", pa.int64()), pa.field("one", pair), pa.field("many", pa.list_(pa.field("element", pair)))]
+    )
+    log.create("pairs", schema, 1)
+    frame = spark.range(3).selectExpr(
+        "id AS row",
+        "IF(id > 0, named_struct('text', string(id), 'number', int(id)), NULL) AS one",
+        "array(named_struct('number', id, 'text', 'x'), IF(id > 1, NULL, named_struct('number', id, 'text', 'y'))) AS many",
+    )
+    native.table("pairs").append(frame, road=road)
+    expected = [
+        (0, None, [(0, "x"), (0, "y")]),
+        (1, (1, "1"), [(1, "x"), (1, "y")]),
+        (2, (2, "2"), [(2, "x"), None]),
+    ]
+    for found in (log.read("pairs"), native.table("pairs").to_df()):
+        assert [tuple(row) for row in found.orderBy("row").collect()] == expected
+    assert_sound(log)
+
+
+@pytest.mark.parametrize("road", ROADS)
 def test_keys_go_where_a_producer_sends_them(spark: SparkSession, log: Log, native: TxLog, road: Road) -> None:
     log.create(partitions=5, key_columns="order_id,carrier")
     # Narrower than the topic's key: the hash is of the topic's type.
