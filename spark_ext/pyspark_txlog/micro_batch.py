@@ -40,8 +40,9 @@ class MicroBatch:
     def offsets(self, session: Session, before: TransactionMetadata) -> tuple[GroupOffsets, ...]:
         """The sources' offsets for the batch's transaction; `before` is the id's record as the transaction began.
 
-        Raises CommitFailedError, InvalidRequestError.
+        Raises CommitFailedError; InvalidRequestError if the log lacks micro-batches that the checkpoint takes for committed.
         """
+        self._check_next(before)
         if self.checkpoint is None:
             return ()
         return offsets_to_send(
@@ -51,6 +52,15 @@ class MicroBatch:
             transactional_id=before.transactional_id,
             is_first_commit=before.txn_version < 0,
         )
+
+    def _check_next(self, before: TransactionMetadata) -> None:
+        """Each micro-batch commits, an empty one too, so the one before stands in the id's record."""
+        if before.txn_scope == self.query_id and 0 <= before.txn_version < self.number - 1:
+            raise InvalidRequestError(
+                f"query {self.query_id}, micro-batch {self.number}: the last one that transactional.id {before.transactional_id!r} has committed is "
+                f"{before.txn_version}, and the checkpoint takes all before {self.number} for committed: the log was put back to an older state, and lacks "
+                f"their rows. Start with a new checkpoint, as after one that was lost: the query goes on at the offsets that the log has"
+            )
 
     def check_replay(self, session: Session, current: TransactionMetadata) -> None:
         """Raises InvalidRequestError unless the micro-batch, which `current` has committed before, is the very one.

@@ -1,0 +1,42 @@
+"""Does a micro-batch follow on what its id has committed?"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from pyspark_txlog.micro_batch import MicroBatch
+from txlog.core.records import TransactionMetadata
+from txlog.errors import InvalidRequestError
+
+
+@pytest.mark.parametrize(
+    ("scope", "committed", "number", "follows"),
+    [
+        ("query", 3, 4, True),
+        ("query", 3, 5, False),
+        ("query", 0, 2, False),
+        # A query that goes on after its id was forgotten, and another one: judged by the offsets of its sources.
+        ("", -1, 7, True),
+        ("other", 3, 7, True),
+    ],
+)
+def test_a_log_that_was_put_back_lacks_batches(scope: str, committed: int, number: int, follows: bool) -> None:
+    before = TransactionMetadata(
+        transactional_id="sink",
+        producer_id=1,
+        producer_epoch=2,
+        state="EMPTY",
+        timeout_ms=60_000,
+        txn_scope=scope,
+        txn_version=committed,
+        write_id="0" * 32,
+    )
+    batch = MicroBatch(query_id="query", number=number, checkpoint=None)
+    no_session = cast(Any, None)
+    if follows:
+        assert batch.offsets(no_session, before) == ()
+    else:
+        with pytest.raises(InvalidRequestError, match=f"has committed is {committed}.*put back to an older state"):
+            batch.offsets(no_session, before)
