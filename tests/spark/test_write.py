@@ -39,6 +39,7 @@ def test_a_write_without_id_leaves_no_id_behind(log: Log) -> None:
     assert log.transactions() == {"nightly": "COMPLETE_COMMIT"}
 
 
+@pytest.mark.smoke
 def test_a_repeated_version_is_skipped_and_said_so(log: Log, console: Console) -> None:
     log.create()
     once = {"transactional_id": "monthly", "txn_version": 3}
@@ -88,6 +89,7 @@ def test_without_a_key_each_task_has_its_partition(log: Log) -> None:
     assert found == [(0, 0), (0, 1), (0, 2), (0, 6), (0, 7), (0, 8), (1, 3), (1, 4), (1, 5)]
 
 
+@pytest.mark.smoke
 def test_several_topics_are_one_transaction(log: Log) -> None:
     log.create("eu")
     log.create(
