@@ -500,7 +500,9 @@ def test_wrong_options(log: Log, native: TxLog) -> None:
         InvalidRequestError, match="'minPartitions' is none of a native scan's: tasks of a native scan are Spark's"
     ):
         table.to_df(min_partitions=3)
-    with pytest.raises(InvalidRequestError, match="option 'isolation.level' is given twice, once as 'ISOLATIONLEVEL'"):
+    with pytest.raises(
+        InvalidRequestError, match=r"option 'isolation\.level' is given twice, once as 'ISOLATIONLEVEL'"
+    ):
         table.to_df(isolation_level="read_committed", ISOLATIONLEVEL="read_uncommitted")
     with pytest.raises(InvalidRequestError, match="option 'subscribe' is none of a native scan's"):
         native.to_dfs(subscribe="orders")
