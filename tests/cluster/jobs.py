@@ -118,7 +118,7 @@ class Job:
 
     def said(self) -> str:
         """The end of its console."""
-        return self._console.read_text(errors="replace")[-6000:]
+        return self._console.read_text(errors="replace")[-20000:]
 
     def _running(self) -> Any:
         folder = self.place.folder
