@@ -46,10 +46,8 @@ def test_a_repeated_version_is_skipped_and_said_so(log: Log, console: Console) -
     log.write(log.frame(0, 10), **once)
     files = log.files()
     log.write(log.frame(0, 10), **once)
-    assert (
-        "'monthly': txn.version 3 is not above 3, the last one committed: this write was done before, and is skipped"
-        in console.text()
-    )
+    said = "'monthly': txn.version 3 is not above 3, the last one committed: this write was done before, and is skipped"
+    assert console.says(said)
     log.write(log.frame(100, 10), transactional_id="monthly", txn_version=2)
     assert log.ids() == list(range(10))
     # Nothing was computed for the repetitions, let alone written.
