@@ -17,11 +17,11 @@ OLDEST := .venv-spark-4.2
 OLDEST_STAMP := $(OLDEST)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-storm test-kill test-kafka test-spark-4.2 test-rivals simulate chaos demo bench-core bench-spark bench-append bench-stream bench-scans conf wheel clean distclean
+.PHONY: help setup check format test test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos demo bench-core bench-spark bench-append bench-stream bench-scans conf wheel clean distclean
 
 help: ## Show the targets
-	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is handed on by test, test-kill, test-kafka, test-spark-4.2, test-rivals, simulate, chaos, demo and the benchmarks; PYTHON=... chooses the interpreter of setup.'
+	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@echo '  ARGS="..." is handed on by test, test-kill, test-kafka, test-cluster, test-spark-4.2, smoke-spark-4.2, test-rivals, simulate, chaos, demo and the benchmarks; PYTHON=... chooses the interpreter of setup.'
 
 setup: $(STAMP) ## Make .venv with all that the other targets need
 
@@ -49,6 +49,12 @@ test-storm: $(STAMP) ## Run the tests that take many minutes: SIGKILL at every w
 
 test-kafka: $(STAMP) ## Ingest from a real Kafka, its broker and Spark's connector fetched from Maven, and kill the job in the middle
 	$(BIN)/python -m pytest -m kafka $(ARGS)
+
+test-cluster: $(STAMP) ## Run the tests on a standalone cluster, over Spark Connect and in Declarative Pipelines
+	$(BIN)/python -m pytest -m cluster $(ARGS)
+
+smoke-spark-4.2: $(OLDEST_STAMP) ## Run each road once with the oldest Spark that is supported, as CI does
+	$(OLDEST)/bin/python -m pytest -m smoke tests/spark $(ARGS)
 
 test-spark-4.2: $(OLDEST_STAMP) ## Run the tests of Spark with the oldest Spark that is supported, in an environment of its own
 	$(OLDEST)/bin/python -m pytest tests/spark $(ARGS)

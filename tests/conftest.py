@@ -27,7 +27,7 @@ for name in ("TXLOG_CONFIG", "TXLOG_STORE"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-APART = ("storm", "kafka")
+APART = ("storm", "kafka", "cluster")
 """Markers of tests that only run where `-m` names them: each set has a make target of its own."""
 
 

@@ -71,7 +71,16 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
     assert metadata["Version"] == __version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert set(metadata.get_all("Provides-Extra", [])) == {"spark", "s3", "gcs", "azure", "demo", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "spark",
+        "connect",
+        "pipelines",
+        "s3",
+        "gcs",
+        "azure",
+        "demo",
+        "dev",
+    }
     assert "Kafka's transaction mechanism as a storage format" in metadata.get_payload()
     assert "Apache License" in dist.read("licenses/LICENSE")
 

@@ -35,6 +35,8 @@ __all__ = ["DefaultSource", "TopicTable", "TxLog", "TxlogDataSource", "committed
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'pyspark_txlog' has no attribute '{name}'")
+    # Before the module, which takes from pyspark what an older one does not have. By name, as all that comes late here.
+    importlib.import_module("pyspark_txlog.spark_version").check_spark()
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 

@@ -98,6 +98,8 @@ def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, ob
             )
         if option in _NOT_HERE:
             raise InvalidRequestError(f"option {option!r} is none of a native scan's: {_NOT_HERE[option]}")
+        if option in options:
+            raise InvalidRequestError(f"option {option!r} is given twice, once as {name!r}; give it once")
         if value is not None:
             options[option] = _text(option, value)
     if topics:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -38,9 +38,6 @@ from txlog.core.names import staged_folder
 from txlog.core.records import SchemaField, StagedPart, TransactionMetadata
 from txlog.errors import InvalidRequestError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
 from txlog.storage.keys import NO_KEY, partition_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Road: TypeAlias = Literal["auto", "driver", "executors"]
 ROADS: tuple[Road, ...] = ("auto", "driver", "executors")
@@ -75,6 +72,11 @@ _WRITER_SETTINGS = {
 }
 
 
+def is_over_connect(frame: DataFrame) -> bool:
+    """Whether the frame's session is a client of Spark Connect: no JVM beside this program, and no settings but the server's."""
+    return not hasattr(frame, "_jdf")
+
+
 def check_road(road: str, small_rows: int) -> None:
     """Raises InvalidRequestError for what is no road."""
     if road not in ROADS:
@@ -96,7 +98,8 @@ def write_frame(
     """The frame's rows in files of `txn`, few of them inline; they belong to no log until its commit names them.
 
     Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for one whose column
-    `partition` names none, what Spark raises for a job that failed, StorageError.
+    `partition` names none, what Spark raises for a job that failed, StorageError; InvalidRequestError over Spark Connect if
+    the frame is not to be written here.
     """
     session = frame.sparkSession
     what = f"rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
@@ -107,6 +110,11 @@ def write_frame(
             rows = _fetched(frame if road == "driver" else frame.limit(small_rows + 1))
         if road == "driver" or rows.num_rows <= small_rows:
             return _write_here(runtime, txn, rows, route, compression)
+    if is_over_connect(frame):
+        raise InvalidRequestError(
+            f"topic {route.topic.topic!r}: over Spark Connect, Spark's own writer loses the ids of columns, by which files are read; write with "
+            'df.write.format("txlog"), as one transaction, or with road="driver", which fetches the rows'
+        )
     with described(session, f"txlog: {what}, by Spark's own writer"):
         return _write_there(runtime, txn, frame, route, compression)
 
@@ -273,14 +281,8 @@ def hash_keys(keys: Sequence[pa.Array[Any]], partitions: int) -> pa.Array[Any]:
 
 
 def _in_own_session(frame: DataFrame, columns: spark.StructType) -> DataFrame:
-    """The frame as `columns`, in a copy of its session with our settings; no rule of Spark's can drop these columns' ids.
-
-    Over Spark Connect there is no such copy: the session's own settings must be right. Raises InvalidRequestError.
-    """
+    """The frame as `columns`, in a copy of its session with our settings; no rule of Spark's can drop these columns' ids."""
     session = frame.sparkSession
-    if not hasattr(frame, "_jdf"):
-        _check_settings(session, frame.schema)
-        return frame
     own = session._jsparkSession.cloneSession()
     for name, value in _SESSION_SETTINGS.items():
         own.conf().set(name, value)
@@ -291,20 +293,6 @@ def _in_own_session(frame: DataFrame, columns: spark.StructType) -> DataFrame:
     schema = jvm.org.apache.spark.sql.types.DataType.fromJson(columns.json())
     rows = own.internalCreateDataFrame(planned.queryExecution().toRdd(), schema, False)
     return DataFrame(rows, session)
-
-
-def _check_settings(session: SparkSession, schema: spark.StructType) -> None:
-    wanted = {name: _SESSION_SETTINGS[name] for name in ("spark.sql.parquet.outputTimestampType",)}
-    if "timestamp" not in schema.simpleString():
-        wanted = {}
-    wanted["spark.sql.parquet.fieldId.write.enabled"] = "true"
-    for name, value in wanted.items():
-        found = session.conf.get(name)
-        if found != value:
-            raise InvalidRequestError(
-                f"Spark's own writer needs {name} = {value}, and this session has {found}; set it, or write with road='driver' or "
-                'format("txlog")'
-            )
 
 
 def _raise(kind: type[TxlogError], message: str) -> Column:

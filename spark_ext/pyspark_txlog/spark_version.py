@@ -1,7 +1,7 @@
 """Is this Spark new enough for `format("txlog")`?
 
-Asked wherever a data source is made, so that an older Spark says so in one sentence, and not by what it lacks, at the first
-use of each: 4.0 and 4.1 have no limits for streams of Python sources, render Arrow schemas otherwise, and 4.0 has no Arrow
+Asked wherever a data source or a TxLog is made, so that an older Spark says so in one sentence, and not by what it lacks, at the
+first use of each: 4.0 and 4.1 have no limits for streams of Python sources, render Arrow schemas otherwise, and 4.0 has no Arrow
 writer for streams.
 """
 

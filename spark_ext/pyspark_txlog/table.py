@@ -13,7 +13,7 @@ from pyspark_txlog import native_scan, schemas
 from pyspark_txlog.checkpoint import Checkpoint
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
-from pyspark_txlog.native_write import SMALL_ROWS, Road, check_road
+from pyspark_txlog.native_write import SMALL_ROWS, Road, check_road, is_over_connect
 from pyspark_txlog.transactions import query_id
 from txlog.client.settings import call_layer
 from txlog.client.staged import producer_session
@@ -92,13 +92,19 @@ class TopicTable:
         Where the batch's sources end is part of its transaction, as in the sink of `writeStream` (`source_offsets`): a query
         whose checkpoint was lost goes on there. `commit_source_offsets=False` never looks into the checkpoint.
 
-        Raises InvalidRequestError, UnsupportedStoreError for a checkpoint that txlog cannot read, and what
+        Raises InvalidRequestError (over Spark Connect, too, where the batches run elsewhere), UnsupportedStoreError for a checkpoint that txlog cannot read, and what
         `StagedTransaction.begin` raises; the query fails with what `append` raises, CommitFailedError if the sources' rows
         were taken already, TxnVersionScopeError if the id's micro-batches are another query's.
         """
         if not frame.isStreaming:
             raise InvalidRequestError(
                 f"topic {self.name!r}: append_stream() takes a streaming DataFrame, of spark.readStream; append() takes this one"
+            )
+        if is_over_connect(frame):
+            raise InvalidRequestError(
+                f"topic {self.name!r}: append_stream() commits in this process, and over Spark Connect a query's batches run in the server's; use "
+                f'.writeStream.format("txlog").option("topic", {self.name!r}), or foreachBatch with a TxLog(batch.sparkSession, ...) that '
+                "the function itself makes"
             )
         check_road(road, small_rows)
         runtime = self.log.runtime

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_txlog import native_scan, views
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.snapshot import Snapshot
+from pyspark_txlog.spark_version import check_spark
 from pyspark_txlog.table import TopicTable
 from pyspark_txlog.transactions import Transaction, Transactions, version_of
 from txlog.client.runtime import Runtime
@@ -44,8 +45,9 @@ class TxLog:
         """Opens the store at `root`: a folder, or a URL as in `.load(...)`; `storage_options` are its driver's.
 
         `object_store` is for tests and fault injection. Raises NotAStoreError if something else lies there,
-        UnsupportedStoreError, CorruptRecordError.
+        UnsupportedStoreError, CorruptRecordError, InvalidRequestError for a Spark that is too old.
         """
+        check_spark()
         if str(root).lower().startswith("memory:"):
             raise UnsupportedStoreError(
                 f"{str(root)!r}: a store in memory lives in one process, and Spark reads and writes from many; use a folder or an object store"

@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.kill import driver
-from tests.kill.cluster import spark_cluster
 from tests.kill.points import COMMON, Strike, Victim
 from tests.kill.sinks import SINKS, Sink
+from tests.spark_cluster import running_cluster
 
 ROWS = 100
 LIFE_S = 900
@@ -92,8 +92,8 @@ def kill_stream(name: str, strikes: Sequence[Strike], folder: Path, *, speculati
     first life runs on a cluster that starts tasks twice."""
     run = Run(SINKS[name](), folder)
     if speculation:
-        with spark_cluster(folder / "cluster") as master:
-            run.live([], master, files=_SPARE_BATCHES, speculation=True)
+        with running_cluster(folder / "cluster") as cluster:
+            run.live([], cluster.master, files=_SPARE_BATCHES, speculation=True)
     # Those that the driver survives need no new JVM; executors of their own are the dearer ones, so they come together.
     survived = sorted(
         (strike for strike in strikes if strike.victim != "driver"), key=lambda strike: strike.victim != "executor"

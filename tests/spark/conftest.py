@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ ORDERS = pa.schema(
         pa.field("carrier", pa.string()),
     ]
 )
+
+CONSOLE_S = 30
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +58,13 @@ class Console:
 
     def text(self) -> str:
         return self._path.read_bytes()[self._start :].decode()
+
+    def says(self, text: str) -> bool:
+        """Whether it is printed: a thread of Spark's hands on what its Python processes print, sooner or later."""
+        deadline = time.monotonic() + CONSOLE_S
+        while text not in self.text() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return text in self.text()
 
 
 @pytest.fixture

@@ -79,6 +79,7 @@ ZERO: tuple[Any, ...] = (
 )
 
 
+@pytest.mark.smoke
 def test_spark_finds_the_source_by_its_name_alone(spark: SparkSession, log: Log) -> None:
     log.create()
     for name in ("txlog", "TxLog"):
@@ -88,6 +89,7 @@ def test_spark_finds_the_source_by_its_name_alone(spark: SparkSession, log: Log)
     assert pyspark_txlog.DefaultSource is pyspark_txlog.TxlogDataSource
 
 
+@pytest.mark.smoke
 def test_every_type_there_and_back(log: Log) -> None:
     log.create("everything", EVERY_TYPE, 1)
     spark = log.spark

@@ -76,6 +76,7 @@ def test_every_table_has_its_columns_and_is_empty_in_an_empty_place(log: Log, st
         assert frame.collect() == []
 
 
+@pytest.mark.smoke
 def test_what_the_tables_say(used: Log, state: Callable[..., DataFrame]) -> None:
     (stable, end), _ = used.ends()
     transactions = {row.transactional_id: row for row in state("transactions").collect()}

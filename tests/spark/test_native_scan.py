@@ -178,6 +178,7 @@ def test_both_roads_give_the_same_rows(
     history.store.close()
 
 
+@pytest.mark.smoke
 def test_every_type_comes_back_from_files_and_from_commit_records(log: Log, native: TxLog) -> None:
     log.create("types", EVERY_TYPE, partitions=1, inline_max_bytes="1")
     log.create("inline", EVERY_TYPE, partitions=1)
@@ -241,6 +242,7 @@ def test_spark_prunes_columns_and_pushes_filters_down(log: Log, native: TxLog) -
     assert "ReadSchema: struct<>" in plan_of(native.table("orders").to_df().groupBy().count())
 
 
+@pytest.mark.smoke
 def test_aborted_files_are_never_listed(log: Log, native: TxLog) -> None:
     log.create(partitions=1, inline_max_bytes="1")
     kept, gone = [], []
@@ -498,6 +500,10 @@ def test_wrong_options(log: Log, native: TxLog) -> None:
         InvalidRequestError, match="'minPartitions' is none of a native scan's: tasks of a native scan are Spark's"
     ):
         table.to_df(min_partitions=3)
+    with pytest.raises(
+        InvalidRequestError, match=r"option 'isolation\.level' is given twice, once as 'ISOLATIONLEVEL'"
+    ):
+        table.to_df(isolation_level="read_committed", ISOLATIONLEVEL="read_uncommitted")
     with pytest.raises(InvalidRequestError, match="option 'subscribe' is none of a native scan's"):
         native.to_dfs(subscribe="orders")
     with pytest.raises(SchemaMismatchError, match="has no column 'x'"):

@@ -82,6 +82,7 @@ def assert_sound(log: Log) -> None:
     assert report.is_clean, report.findings
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("road", ROADS)
 def test_every_type_comes_back(spark: SparkSession, log: Log, native: TxLog, road: Road) -> None:
     log.create("types", EVERY_TYPE)
@@ -144,6 +145,7 @@ def test_keys_go_where_a_producer_sends_them(spark: SparkSession, log: Log, nati
     assert_sound(log)
 
 
+@pytest.mark.smoke
 def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log: Log, native: TxLog) -> None:
     """A null anywhere below a column that allows none, a partition that is not there, a compacted topic's row without a key."""
     log.create("types", EVERY_TYPE)

@@ -45,6 +45,7 @@ def undecided(log: Log) -> Log:
     return log
 
 
+@pytest.mark.smoke
 def test_isolation_levels(undecided: Log) -> None:
     assert undecided.ids() == [0, 2, 5]
     assert undecided.ids(isolation_level="read_committed") == [0, 2, 5]
@@ -59,6 +60,7 @@ def test_an_end_beyond_the_last_stable_offset_ends_there(undecided: Log) -> None
     assert undecided.ids(endingOffsets=ending, isolation_level="read_uncommitted") == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.smoke
 def test_offsets_as_json(log: Log) -> None:
     log.create()
     log.write(log.spark.sql("SELECT id AS order_id, CAST(id % 2 AS INT) AS partition FROM range(20)").coalesce(1))

@@ -36,6 +36,7 @@ def commit(log: Log, number: int, *, staged: bool, rows: int = 1) -> None:
                 producer.send(topic, [{"n": number}] * rows, partition=partition)
 
 
+@pytest.mark.smoke
 def test_frames_of_one_cut(log: Log, opened: TxLog) -> None:
     """Also of rows that lie sealed, inline and in files, and after more has been committed."""
     with log.store.producer("hangs") as hanging:

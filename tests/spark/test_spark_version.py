@@ -6,6 +6,7 @@ import pyspark
 import pytest
 
 import pyspark_txlog
+from pyspark_txlog import TxLog
 from pyspark_txlog.spark_version import check_spark
 from txlog.errors import InvalidRequestError
 
@@ -22,3 +23,8 @@ def test_too_old(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
         pyspark_txlog.TxlogDataSource({})
     with pytest.raises(InvalidRequestError, match="needs Spark"):
         pyspark_txlog.session()
+    for name in ("TxLog", "TopicTable", "committed_source_offsets"):
+        with pytest.raises(InvalidRequestError, match="needs Spark"):
+            getattr(pyspark_txlog, name)
+    with pytest.raises(InvalidRequestError, match="needs Spark"):
+        TxLog(None, "log")  # type: ignore[arg-type]

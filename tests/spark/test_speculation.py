@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import txlog
-from tests.kill.cluster import spark_cluster
 from tests.spark import speculation_driver as driver
+from tests.spark_cluster import running_cluster
 from txlog.maintenance.fsck import check_store
 from txlog.storage.open import open_object_store
 
@@ -27,11 +27,11 @@ def test_a_task_that_runs_twice_at_once(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
     console = tmp_path / "console.txt"
-    with txlog.open(url) as store, spark_cluster(tmp_path / "cluster") as master:
+    with txlog.open(url) as store, running_cluster(tmp_path / "cluster") as cluster:
         store.create_topic("orders", SCHEMA, partitions=2)
         with console.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, driver.__file__, url, str(marks), master],
+                [sys.executable, driver.__file__, url, str(marks), cluster.master],
                 stderr=output,
                 stdout=output,
                 start_new_session=True,

@@ -87,6 +87,7 @@ def source_of(query: StreamingQuery, number: int = -1) -> dict[str, Any]:
     return {name: json.loads(value) if name.endswith("Offset") and value else value for name, value in found.items()}
 
 
+@pytest.mark.smoke
 def test_available_now_reads_the_backlog_in_batches_and_goes_on_after_a_restart(sink: Sink) -> None:
     log = sink.log
     log.write(log.frame(0, 100))

@@ -131,6 +131,7 @@ def test_a_micro_batch_is_a_transaction_of_the_checkpoints_id(log: Log, files: F
     check_store(open_object_store(log.url))
 
 
+@pytest.mark.smoke
 def test_a_batch_that_spark_runs_again_is_skipped_and_said(
     log: Log, files: Files, checkpoint: Path, console: Console
 ) -> None:
@@ -289,6 +290,7 @@ def fill(log: Log) -> None:
     log.write(log.frame(0, 100))
 
 
+@pytest.mark.smoke
 def test_offsets_of_a_topic_ride_in_the_same_commit_as_those_of_the_sinks_id(log: Log, checkpoint: Path) -> None:
     fill(log)
     frame = orders(log, startingOffsets="earliest", maxOffsetsPerTrigger=40)
@@ -438,6 +440,7 @@ def test_a_new_query_does_not_take_a_foreign_source_again(log: Log, files: Files
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_output_modes_other_than_append_are_refused_with_the_reason(log: Log, files: Files, tmp_path: Path) -> None:
     files.add()
     counts = files.stream().groupBy("order_id").count().select("order_id")

@@ -71,6 +71,7 @@ def assert_whole(log: Log, opened: TxLog, count: int) -> None:
     assert committed(log) == (17 if count else None)
 
 
+@pytest.mark.smoke
 def test_all_of_it_or_nothing(log: Log, three: TxLog) -> None:
     class OutOfLuckError(Exception):
         pass
@@ -307,6 +308,7 @@ def run_batches(source: Source, write: Callable[[DataFrame, int], None]) -> None
     assert query.awaitTermination(120)
 
 
+@pytest.mark.smoke
 def test_foreach_batch_to_three_topics_exactly_once(log: Log, three: TxLog, source: Source) -> None:
     """A batch that comes again is recognised by its number; a batch that failed midway left nothing."""
     repeated: list[bool] = []

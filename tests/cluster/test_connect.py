@@ -1,0 +1,27 @@
+"""txlog over Spark Connect: a client without a JVM, and a server of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster import job
+from tests.cluster.jobs import EVERYTHING, Job, Place
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+
+def test_every_road(connect_server: str, place: Place) -> None:
+    steps = ["write", "write", "read", "stream", "stream", "native_write", "foreach_batch", "native_scan"]
+    steps += ["snapshot", "views", "append_stream", "native_write_by_executors"]
+    found = Job(master=connect_server, place=place, steps=steps).run()
+    assert found["read"] == EVERYTHING
+    assert found["native_write"] == "skipped"
+    assert found["native_scan"] == dict.fromkeys(job.TOPICS, EVERYTHING)
+    assert found["snapshot"] == {"orders": EVERYTHING, "native": EVERYTHING}
+    assert found["views"] == EVERYTHING
+    assert found["append_stream"].startswith(
+        "InvalidRequestError: topic 'native': append_stream() commits in this process"
+    )
+    refused = "InvalidRequestError: topic 'native': over Spark Connect, Spark's own writer loses the ids of columns"
+    assert found["native_write_by_executors"].startswith(refused)
+    place.check(**dict.fromkeys(job.TOPICS, EVERYTHING))

@@ -1,0 +1,64 @@
+"""txlog in Spark Declarative Pipelines: a topic as the source of a flow, and as a sink."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+
+import pytest
+
+from tests.cluster.conftest import SPARK_BIN
+from tests.cluster.jobs import ENVIRONMENT, EVERYTHING, Place, running
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+PIPELINE = """
+    from pyspark import pipelines as dp
+    from pyspark.sql import SparkSession
+
+    URL = {url!r}
+    spark = SparkSession.active()
+
+    dp.create_sink("copies", "txlog", {{"path": URL, "topic": "streamed", "transactional.id": "copies"}})
+
+    @dp.append_flow(target="copies", name="copy")
+    def copy():
+        return spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", "earliest").load(URL)
+
+    @dp.materialized_view(name="by_country")
+    def by_country():
+        return spark.read.format("txlog").option("subscribe", "orders").load(URL).groupBy("country").count()
+"""
+SPEC = """
+    name: txlog
+    storage: file://{folder}/storage
+    configuration:
+      spark.sql.shuffle.partitions: "2"
+    libraries:
+      - glob:
+          include: pipeline/**
+"""
+PIPELINE_S = 250
+
+
+def run(place: Place) -> tuple[int, str]:
+    """(the status of `spark-pipelines run`, what it said)."""
+    folder = place.folder / "project"
+    (folder / "pipeline").mkdir(parents=True, exist_ok=True)
+    (folder / "spark-pipeline.yml").write_text(textwrap.dedent(SPEC.format(folder=folder)))
+    (folder / "pipeline" / "copies.py").write_text(textwrap.dedent(PIPELINE.format(url=place.url)))
+    console = folder / "console.txt"
+    environment = {**ENVIRONMENT, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(SPARK_BIN.parent)}
+    with running([SPARK_BIN / "spark-pipelines", "run"], console, environment) as process:
+        return process.wait(PIPELINE_S), console.read_text()
+
+
+def test_a_topic_is_source_and_sink(place: Place) -> None:
+    place.fill()
+    status, said = run(place)
+    assert status == 0, said[-6000:]
+    # Where a pipeline's own tables lie; what lists them has died with it.
+    shutil.rmtree(place.folder / "project" / "spark-warehouse")
+    status, said = run(place)
+    assert status == 0, said[-6000:]
+    place.check(orders=EVERYTHING, streamed=EVERYTHING)
