@@ -31,6 +31,8 @@ APART = ("storm", "kafka", "cluster")
 """Markers of tests that only run where `-m` names them: each set has a make target of its own."""
 
 
+# First: xdist reads the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unasked = [marker for marker in APART if marker not in config.option.markexpr]
     left = [item for item in items if any(item.get_closest_marker(marker) for marker in unasked)]

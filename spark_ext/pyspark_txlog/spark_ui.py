@@ -2,7 +2,7 @@
 
 A job has a description, its stages the names of the call site: both are local properties of the thread that starts it, set
 for the time of the call, and put back. A description that is there already stays: it is the user's, or says which
-micro-batch of a stream this is; and pyspark's own `toArrow` names its stages. Jobs that a user starts on a frame of txlog's are the user's to name; and a data source in
+micro-batch of a stream this is; and pyspark itself names the stages of what it fetches as Arrow. Jobs that a user starts on a frame of txlog's are the user's to name; and a data source in
 Python, `format("txlog")`, has no hand in the names of jobs at all.
 """
 

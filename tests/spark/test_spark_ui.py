@@ -56,8 +56,8 @@ def test_native_writes_are_named(spark: SparkSession, log: Log, native: TxLog) -
         f"{what}, by Spark's own writer",
     }
     assert [names for said, names in made if said.endswith("writer")] == [{f"{what}, by Spark's own writer"}]
-    # pyspark's own toArrow names its stages.
-    assert all(name.startswith("toArrow at ") for said, names in made if "if they" in said for name in names), made
+    # pyspark names the stages of what it fetches as Arrow itself.
+    assert all("_as_arrow at " in name for said, names in made if "if they" in said for name in names), made
     assert properties(spark) == before
 
 

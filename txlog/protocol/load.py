@@ -7,7 +7,6 @@ name until one is missing. See PROTOCOL.md, "Opening a partition".
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 
 from txlog.core import chain, envelope, names
 from txlog.core.effects import Gather, Get, List, Monotonic, Program
@@ -65,7 +64,8 @@ def refresh(
     """
     limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
     now_ms = yield Monotonic()
-    for _ in count() if max_slots is None else range(max_slots):
+    slots_left = max_slots
+    while slots_left is None or slots_left > 0:
         if now_ms - view.listed_at_ms >= limit_ms:
             break
         stored = yield from read_slot(view.topic_partition, view.state.next_offset)
@@ -76,6 +76,7 @@ def refresh(
         if stored is None:
             return view
         view = view.extended(stored)
+        slots_left = None if slots_left is None else slots_left - 1
     return (yield from load(ctx, view.topic_partition))
 
 
