@@ -42,7 +42,7 @@ format: $(STAMP) ## Mend what ruff can mend
 	$(BIN)/ruff format .
 
 test: $(STAMP) ## Run all tests, in three processes
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-storm: $(STAMP) ## Run the tests that take many minutes: SIGKILL at every write over S3's protocol, longer storms
 	$(BIN)/python -m pytest -m storm -s $(ARGS)

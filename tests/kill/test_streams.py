@@ -28,6 +28,7 @@ def test_every_kind_of_kill(tmp_path: Path) -> None:
     assert sum(outcome.kills for outcome in report.outcomes.values()) == len(strikes), report.table()
 
 
+@pytest.mark.storm
 def test_append_stream_carries_its_offsets_through_kills(tmp_path: Path) -> None:
     """The driver, once it is decided: rows and offsets are in the decision, and the next life finishes it."""
     strikes = [Strike(point=points.DECIDED, victim="driver")]

@@ -396,6 +396,8 @@ def test_many_files_start_no_listing_job(log: Log, native: TxLog) -> None:
         assert log.spark.conf.get(native_scan.LISTING_THRESHOLD) == "32"
     finally:
         log.spark.conf.set(native_scan.LISTING_THRESHOLD, before)
+        for name in ("spark.jobGroup.id", "spark.job.description"):
+            log.spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
     assert collected(frame) == sorted(((number, number) for number in range(200)), key=repr)
 
 
