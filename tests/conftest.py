@@ -9,6 +9,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.jvm import begin_quickly
 from txlog.client import unclosed
 
 # The same examples on every machine, and no time limit on one: a slow runner is not a bug.
@@ -23,8 +24,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 for name in ("TXLOG_CONFIG", "TXLOG_STORE"):
     os.environ.pop(name, None)
 
-# Spark's JVMs live for seconds here: the first compiler alone and a collector of one thread spare them two fifths of their CPU.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+begin_quickly()
 
 # A shell that runs the tests in the background has Ctrl-C ignored, and every process that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.jvm import begin_quickly
 from tests.kill.harness import kill_stream, strikes_of
 from tests.kill.sinks import SINKS
 
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--victim", choices=["driver", "worker", "executor"], action="append")
     parser.add_argument("--point", help="only points whose names contain this")
     chosen = parser.parse_args()
+    begin_quickly()
     wrong = 0
     for name in chosen.sink or ["txlog"]:
         strikes = strikes_of(SINKS[name](), chosen.victim or ("driver", "worker", "executor"))
