@@ -58,11 +58,19 @@ MOMENTS = {look.__name__: look for look in (planned, rows_written, offsets_pendi
 
 def kill_when(moment: str, store: Path, checkpoint: Path, *, whole_group: bool) -> None:
     """SIGKILL at the moment, to this process or to all of its group."""
-    while not MOMENTS[moment](store, checkpoint):
+    while not _has_come(moment, store, checkpoint):
         time.sleep(0.001)
     if whole_group:
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _has_come(moment: str, store: Path, checkpoint: Path) -> bool:
+    try:
+        return MOMENTS[moment](store, checkpoint)
+    except FileNotFoundError:
+        # A folder went while it was looked through: the store's probe tidies up behind itself.
+        return False
 
 
 def _in_records(store: Path, topic: str, pattern: str) -> bool:
