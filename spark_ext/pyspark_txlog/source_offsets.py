@@ -265,28 +265,25 @@ def same_json(one: str, other: str) -> bool:
 
 def _of_store(text: str | None, store_id: str) -> StreamOffset | None:
     """The offset, if it is one of a txlog source of this very store."""
-    if text is None:
-        return None
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(parsed, Mapping) or not is_stream_offset(parsed):
-        return None
-    offset = StreamOffset.from_json(parsed)
-    return offset if offset.store_id == store_id else None
+    offset = None if text is None else _of_txlog(text)
+    return offset if offset is not None and offset.store_id == store_id else None
 
 
 def _own_start(text: str) -> str | None:
     """Where a query's first batch over topics of another store begins: its offset says so itself."""
+    offset = _of_txlog(text)
+    return None if offset is None or offset.starts is None else format_offsets(offset.starts)
+
+
+def _of_txlog(text: str) -> StreamOffset | None:
+    """The offset, if it is one of a txlog source."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(parsed, Mapping) or not is_stream_offset(parsed):
         return None
-    starts = StreamOffset.from_json(parsed).starts
-    return None if starts is None else format_offsets(starts)
+    return StreamOffset.from_json(parsed)
 
 
 def _goes_on(begins: str, committed: str) -> bool:

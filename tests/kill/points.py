@@ -86,29 +86,7 @@ BEFORE_COMPLETE = store_point(
 COMPLETE = store_point("the commit is complete", "commit", rf'^after {_TABLE}.*"state":"COMPLETE_COMMIT"')
 RETURNED = store_point("the sink is done, Spark has not noted it", "commit", "^done$")
 
-APPEND_STREAM = tuple(
-    replace(point, victims=("driver",))
-    for point in (
-        BEFORE_REGISTERED,
-        REGISTERED,
-        PENDING,
-        BEFORE_DECIDED,
-        DECIDED,
-        BEFORE_VISIBLE,
-        VISIBLE,
-        OFFSETS_VISIBLE,
-        BEFORE_COMPLETE,
-        COMPLETE,
-    )
-)
-"""`append_stream` works in the driver's own program: whatever dies there is the driver."""
-
-TXLOG = (
-    BEFORE_FENCING,
-    BEGUN,
-    BEFORE_FILE,
-    AFTER_FILE,
-    TASK_DONE,
+_COMMIT = (
     BEFORE_REGISTERED,
     REGISTERED,
     PENDING,
@@ -119,5 +97,9 @@ TXLOG = (
     OFFSETS_VISIBLE,
     BEFORE_COMPLETE,
     COMPLETE,
-    RETURNED,
 )
+
+APPEND_STREAM = tuple(replace(point, victims=("driver",)) for point in _COMMIT)
+"""`append_stream` works in the driver's own program: whatever dies there is the driver."""
+
+TXLOG = (BEFORE_FENCING, BEGUN, BEFORE_FILE, AFTER_FILE, TASK_DONE, *_COMMIT, RETURNED)

@@ -54,7 +54,8 @@ class StagedTransaction:
     ) -> Self:
         """Inits the id, which fences older instances and finishes or aborts what they left; None draws one.
 
-        `session` is one of `producer_session` for this id, with the views of an earlier transaction. `check` is shown the id's record before: what it raises leaves everything as it was, and fences nobody.
+        `session` is one of `producer_session` for this id, with the views of an earlier transaction. `check` is shown the
+        id's record before: what it raises leaves everything as it was, and fences nobody.
 
         `config` and keywords are a producer's settings (`transaction_timeout_ms`, `max_block_ms`, ...). Raises
         InvalidTxnTimeoutError, InvalidConfigurationError, NotAStoreError, UnsupportedStoreError, ClockSkewError,

@@ -89,21 +89,23 @@ def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Vi
     return views, view
 
 
-def get_fresh_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:
-    """The view of `tp` on the fresh tail."""
+def get_fresh_view(
+    ctx: Context, views: Views, tp: TopicPartition, max_slots: int | None = None
+) -> Program[tuple[Views, PartitionView]]:
+    """The view of `tp` on the fresh tail; `max_slots` as in `refresh`."""
     view = views.get(tp)
-    view = (yield from load(ctx, tp)) if view is None else (yield from refresh(ctx, view))
+    view = (yield from load(ctx, tp)) if view is None else (yield from refresh(ctx, view, max_slots=max_slots))
     return with_view(views, view), view
 
 
 def gather_fresh_views(
     ctx: Context, views: Views, tps: list[TopicPartition], max_slots: int | None = None
 ) -> Program[Views]:
-    """`views` with fresh views of `tps`, read in parallel."""
+    """`views` with fresh views of `tps`, read in parallel; `max_slots` as in `refresh`."""
 
     def one(tp: TopicPartition) -> Program[PartitionView]:
-        held = views.get(tp)
-        return (yield from load(ctx, tp)) if held is None else (yield from refresh(ctx, held, max_slots=max_slots))
+        _, view = yield from get_fresh_view(ctx, views, tp, max_slots)
+        return view
 
     found = yield Gather(tuple(one(tp) for tp in tps))
     return {**views, **{view.topic_partition: view for view in found}}
