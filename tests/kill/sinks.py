@@ -6,6 +6,7 @@ code cannot be reached they are files that appear (`Point.hook` "file").
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.kill import points, strikes
 from tests.kill.points import Point
 from tests.kill.rivals import DeltaSink, ParquetSink
-from tests.kill.strikes import Striker, StrikingStore
+from tests.kill.strikes import STEP, Striker, StrikingStore
 from txlog.client.runtime import Runtime
 from txlog.storage.open import open_object_store
 from txlog.testing.invariants import check_store
@@ -93,7 +94,8 @@ class _AppendStream:
     """What the harness asks of a writer."""
 
     def __init__(self, stream: DataFrame, place: Path, strikes: Path) -> None:
-        striking: Any = StrikingStore(open_object_store(str(place)), Striker(str(strikes)), "commit")
+        os.environ[STEP] = "commit"
+        striking: Any = StrikingStore(open_object_store(str(place)), Striker(str(strikes)))
         self._table = TxLog(stream.sparkSession, place, object_store=striking).table("out")
         self._stream = stream
         self._trigger: dict[str, Any] = {}
@@ -160,19 +162,25 @@ class StrikingWriter(TxlogStreamWriter):
         with _striking(self.folder, "commit"):
             super().commit(messages, batchId)
 
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        # After a commit that died Spark asks a new process, whose later commits use the store that this call opens.
+        with _striking(self.folder, "abort"):
+            super().abort(messages, batchId)
+
 
 @contextmanager
 def _striking(folder: str, step: str) -> Iterator[None]:
     """Every store that is opened meanwhile has a striker, which is told of the end, too."""
     original, striker = Runtime.open, Striker(folder)
+    os.environ[STEP] = step
 
     def open_striking(url: str, *, storage_options: Mapping[str, object] | None = None, **others: Any) -> Runtime:
-        store: Any = StrikingStore(open_object_store(url, storage_options), striker, step)
+        store: Any = StrikingStore(open_object_store(url, storage_options), striker)
         return original(url, storage_options=storage_options, object_store=store, **others)
 
     with mock.patch.object(Runtime, "open", open_striking):
         yield
-    striker.at_request(step, "done")
+    striker.at_request("done")
 
 
 _BY_VALUE = (strikes,)

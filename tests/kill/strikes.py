@@ -21,6 +21,10 @@ T = TypeVar("T")
 
 ARMED, PIDS = "armed.json", "pids.json"
 
+STEP = "TXLOG_STRIKES_STEP"
+"""The environment variable with the call of the sink that this process is in. Not an attribute: this module is there twice in
+a process that got it by value twice, and a store that is kept from one micro-batch to the next saw other calls before."""
+
 
 class Striker:
     """What a process asks at each point that it passes."""
@@ -34,9 +38,9 @@ class Striker:
         if armed is not None and (armed["hook"], armed["name"]) == ("task", name):
             self._strike(armed)
 
-    def at_request(self, step: str, what: str) -> None:
+    def at_request(self, what: str) -> None:
         """A request to the store, before or after it; or `done`, a call's own end."""
-        armed = self._armed()
+        armed, step = self._armed(), os.environ.get(STEP)
         if armed is not None and (armed["hook"], armed["step"]) == ("store", step) and re.search(armed["match"], what):
             self._strike(armed)
 
@@ -79,10 +83,9 @@ class Striker:
 class StrikingStore:
     """An object store that tells the striker of each request, before it is applied and after."""
 
-    def __init__(self, inner: Any, striker: Striker, step: str) -> None:
+    def __init__(self, inner: Any, striker: Striker) -> None:
         self._inner = inner
         self._striker = striker
-        self._step = step
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -95,9 +98,9 @@ class StrikingStore:
         return self._do(f"write_file {path}", lambda: self._inner.write_file(path, chunks))
 
     def _do(self, what: str, request: Callable[[], T]) -> T:
-        self._striker.at_request(self._step, f"before {what}")
+        self._striker.at_request(f"before {what}")
         answer = request()
-        self._striker.at_request(self._step, f"after {what}")
+        self._striker.at_request(f"after {what}")
         return answer
 
 
