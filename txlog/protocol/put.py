@@ -1,9 +1,12 @@
-"""Creating objects whose content is a pure function of the log."""
+"""Creating objects whose content is a pure function of the log, and of a size that readers take."""
 
 from __future__ import annotations
 
+import msgspec
+
+from txlog.core import envelope
 from txlog.core.effects import Program, PutIfAbsent, PutOutcome, Sleep
-from txlog.errors import OutcomeUnknownError
+from txlog.errors import OutcomeUnknownError, RecordTooLargeError
 from txlog.protocol.context import Context
 
 
@@ -14,3 +17,14 @@ def put_pure(ctx: Context, path: str, data: bytes) -> Program[None]:
             return
         yield Sleep(ctx.backoff_ms(attempt))
     raise OutcomeUnknownError(f"{path}: the store did not say in {ctx.max_settles} tries whether it was created")
+
+
+def encode_readable(path: str, value: msgspec.Struct) -> bytes:
+    """The stored form, if readers will take it: an `.index` that they refuse shuts the partition. Raises RecordTooLargeError."""
+    data = envelope.encode(value)
+    if len(data) > envelope.MAX_OBJECT_BYTES:
+        raise RecordTooLargeError(
+            f"{path}: would have {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that readers take, so the segment stays as it is "
+            "until the state of idle producers has ended; nothing is lost, and appends and reads go on"
+        )
+    return data

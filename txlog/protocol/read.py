@@ -80,10 +80,10 @@ def plan_read(
             return view, _plan(view, start, max(start, stop), (), (), known)
         try:
             chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < stop]
-            known = yield from _read_indexes(view.topic_partition, chosen, known)
+            known = yield from read_indexes(view.topic_partition, chosen, known)
             aborted: tuple[AbortedTxn, ...] = ()
             if isolation == "read_committed":
-                known, aborted = yield from _aborted(view, chosen, known, start, stop)
+                known, aborted = yield from aborted_of_range(view, chosen, known, start, stop)
         except MissingObjectError:
             # A clean-up replaced what this view's names stand for: list again and go on from the same offset.
             if attempt == ctx.max_loads - 1:
@@ -134,8 +134,8 @@ def aborted_transactions(
 ) -> Program[tuple[PartitionView, tuple[AbortedTxn, ...]]]:
     """The aborted ranges that overlap `[start, end)`, whatever the LSO."""
     chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < end]
-    known = yield from _read_indexes(view.topic_partition, chosen, dict(indexes or {}))
-    _, aborted = yield from _aborted(view, chosen, known, start, end)
+    known = yield from read_indexes(view.topic_partition, chosen, dict(indexes or {}))
+    _, aborted = yield from aborted_of_range(view, chosen, known, start, end)
     return view, aborted
 
 
@@ -168,7 +168,7 @@ def _find_timestamp(
         low, high = 0, len(view.walk) - 1
         while low < high:
             middle = (low + high) // 2
-            known = yield from _read_indexes(view.topic_partition, [view.walk[middle]], known)
+            known = yield from read_indexes(view.topic_partition, [view.walk[middle]], known)
             entries = known[view.walk[middle]].index.entries
             # A cleaned run may be empty and says nothing then; to the left is always safe, for the scan below goes on.
             if not entries or entries[-1].timestamp >= timestamp_ms:
@@ -176,7 +176,7 @@ def _find_timestamp(
             else:
                 low = middle + 1
         for name in view.walk[low:]:
-            known = yield from _read_indexes(view.topic_partition, [name], known)
+            known = yield from read_indexes(view.topic_partition, [name], known)
             index = known[name].index
             at = first_at_or_after_timestamp(index, timestamp_ms)
             for entry in index.entries[at:] if at is not None else ():
@@ -217,7 +217,7 @@ def _check_range(view: PartitionView, start: int) -> None:
     )
 
 
-def _aborted(
+def aborted_of_range(
     view: PartitionView,
     chosen: list[SegmentName],
     known: dict[SegmentName, ReadIndex],
@@ -229,7 +229,7 @@ def _aborted(
     found: list[AbortedTxn] = []
     first = view.walk.index(chosen[0]) if chosen else len(view.walk)
     for name in view.walk[first:]:
-        known = yield from _read_indexes(view.topic_partition, [name], known)
+        known = yield from read_indexes(view.topic_partition, [name], known)
         read = known[name]
         result = collect_aborted_txns(read.aborted, fetch_offset=start, upper_bound_offset=end)
         found.extend(result.aborted)
@@ -240,7 +240,7 @@ def _aborted(
     return known, tuple(found)
 
 
-def _read_indexes(
+def read_indexes(
     tp: TopicPartition, wanted: list[SegmentName], known: dict[SegmentName, ReadIndex]
 ) -> Program[dict[SegmentName, ReadIndex]]:
     missing = [name for name in wanted if name not in known]

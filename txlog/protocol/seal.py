@@ -11,14 +11,14 @@ from itertools import groupby
 
 import msgspec
 
-from txlog.core import envelope, names, segments
+from txlog.core import names, segments
 from txlog.core.effects import Get, InlineRows, Monotonic, NewId, Program, WriteRows
 from txlog.core.names import SegmentName
 from txlog.core.state import StoredRecord, replay, to_snapshot
 from txlog.errors import OutcomeUnknownError, RecordTooLargeError, RetriableError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load, trim_to
-from txlog.protocol.put import put_pure
+from txlog.protocol.put import encode_readable, put_pure
 
 
 def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
@@ -58,7 +58,7 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
     name = SegmentName(records[0].base_offset, records[-1].end_offset, 0)
     after = replay(view.base, stored)
     snapshot_path = tp.folder + names.snapshot_name(name.end_offset)
-    snapshot = _encode_readable(snapshot_path, to_snapshot(after))
+    snapshot = encode_readable(snapshot_path, to_snapshot(after))
     inline = [each for each in stored if each.record.payload_bytes]
     file = None
     if inline:
@@ -74,20 +74,9 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
         file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows)
     index, txn_index = segments.build_index(tp, records, stored[-1].digest, file)
     index = msgspec.structs.replace(index, last_stable_offset=after.last_stable_offset)
-    index_data = _encode_readable(tp.folder + name.index, index)
+    index_data = encode_readable(tp.folder + name.index, index)
     if txn_index is not None:
-        yield from put_pure(ctx, tp.folder + name.txnindex, _encode_readable(tp.folder + name.txnindex, txn_index))
+        yield from put_pure(ctx, tp.folder + name.txnindex, encode_readable(tp.folder + name.txnindex, txn_index))
     yield from put_pure(ctx, snapshot_path, snapshot)
     yield from put_pure(ctx, tp.folder + name.index, index_data)
     return trim_to(view, name.end_offset, name)
-
-
-def _encode_readable(path: str, value: msgspec.Struct) -> bytes:
-    """The stored form, if readers will take it: once a segment is sealed, one that they refuse shuts the partition."""
-    data = envelope.encode(value)
-    if len(data) > envelope.MAX_OBJECT_BYTES:
-        raise RecordTooLargeError(
-            f"{path}: would have {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that readers take, so the segment stays unsealed "
-            "until the state of idle producers has ended; nothing is lost, and appends and reads go on"
-        )
-    return data

@@ -21,6 +21,16 @@ from txlog.protocol.load import MAX_SLOTS_BY_NAME, gather_fresh_views
 from txlog.protocol.transactions import partitions_of
 
 
+def fold_table(ctx: Context, views: Views) -> Program[tuple[Views, list[TransactionMetadata], tuple[int, ...]]]:
+    """What the whole table of transactions holds now, and where each of its partitions ended."""
+    table = [
+        TopicPartition(names.TRANSACTION_STATE_TOPIC, n) for n in range(ctx.constants.transaction_state_partitions)
+    ]
+    views = yield from gather_fresh_views(ctx, views, table, MAX_SLOTS_BY_NAME)
+    rows = [row.value for tp in table for row in views[tp].state.transactions.values()]
+    return views, rows, tuple(views[tp].state.next_offset for tp in table)
+
+
 def take_snapshot(
     ctx: Context, views: Views, partitions: Iterable[TopicPartition]
 ) -> Program[tuple[Views, SnapshotCut]]:
@@ -31,12 +41,7 @@ def take_snapshot(
     """
     wanted = sorted(set(partitions))
     taken_at_ms = yield Now()
-    table = [
-        TopicPartition(names.TRANSACTION_STATE_TOPIC, n) for n in range(ctx.constants.transaction_state_partitions)
-    ]
-    views = yield from gather_fresh_views(ctx, views, table, MAX_SLOTS_BY_NAME)
-    table_ends = tuple(views[tp].state.next_offset for tp in table)
-    rows = [row.value for tp in table for row in views[tp].state.transactions.values()]
+    views, rows, table_ends = yield from fold_table(ctx, views)
     commits = [txn for txn in rows if txn.state == "PREPARE_COMMIT"]
     found = yield Gather(tuple(partitions_of(ctx, txn) for txn in commits))
     touched = {

@@ -1,0 +1,213 @@
+"""Which sealed segments may become one, what does the index of the merged run say, and may it be published?
+
+Pure: names, indexes and the last `.clean` go in, decisions come out (PROTOCOL.md, "Clean-up", C1 to C5; DESIGN 6).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from txlog.core.chain import PartitionListing
+from txlog.core.fetch_plan import AbortedRanges
+from txlog.core.names import SegmentName, TopicPartition, segment_file_path
+from txlog.core.records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    AbortedTxn,
+    Clean,
+    CleanedRun,
+    IndexedFile,
+    IndexEntry,
+    SegmentIndex,
+    Superseded,
+    TxnIndex,
+)
+from txlog.errors import CorruptLogError
+
+MAX_COALESCED_ROWS = 131_072
+"""Rows of one entry that stands for many batches: a read by offset opens no more of them than a row group has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergePolicy:
+    """How large a merged run shall be."""
+
+    target_bytes: int
+    """Of one run's Parquet; what is half as large already is left alone."""
+    max_inputs: int = 10_000
+    """Segments and runs that one run is made of at most."""
+
+
+def choose_merges(
+    walk: Sequence[SegmentName],
+    indexes: Mapping[SegmentName, SegmentIndex],
+    *,
+    log_start_offset: int,
+    last_stable_offset: int,
+    policy: MergePolicy,
+) -> tuple[tuple[SegmentName, ...], ...]:
+    """Groups of neighbours that are worth a run each, oldest first: all wholly below the LSO, none wholly below the log start.
+
+    A group has at least two members, or one whose rows lie in several files. `indexes` has those of the whole walk. What is
+    at least half the target and lies in one file is left alone, so no row is merged more than a few times.
+    """
+    groups: list[tuple[SegmentName, ...]] = []
+    group: list[SegmentName] = []
+    size = 0
+
+    def close() -> None:
+        nonlocal group, size
+        if len(group) > 1 or (group and len(indexes[group[0]].files) > 1):
+            groups.append(tuple(group))
+        group, size = [], 0
+
+    for name in walk:
+        if name.end_offset > last_stable_offset:
+            break
+        if name.end_offset <= log_start_offset:
+            continue
+        index = indexes[name]
+        its_bytes = sum(file.bytes for file in index.files)
+        if len(index.files) == 1 and its_bytes * 2 >= policy.target_bytes:
+            close()
+            continue
+        if group and (size + its_bytes > policy.target_bytes or len(group) >= policy.max_inputs):
+            close()
+        group.append(name)
+        size += its_bytes
+    close()
+    return tuple(groups)
+
+
+def merged_run(inputs: Sequence[SegmentName], unique: str) -> CleanedRun:
+    """The run that is made of `inputs`, neighbours in order (C1)."""
+    for before, after in itertools.pairwise(inputs):
+        if before.end_offset != after.base_offset:
+            raise CorruptLogError(f"{before.index} and {after.index} are no neighbours: a run has no holes")
+    return CleanedRun(
+        base_offset=inputs[0].base_offset,
+        end_offset=inputs[-1].end_offset,
+        generation=1 + max(name.generation for name in inputs),
+        unique=unique,
+    )
+
+
+def merged_index(
+    tp: TopicPartition,
+    run: CleanedRun,
+    inputs: Sequence[tuple[SegmentIndex, Sequence[AbortedTxn]]],
+    aborted: Iterable[AbortedTxn],
+    file: IndexedFile | None,
+    *,
+    log_start_offset: int,
+    is_told: Callable[[IndexEntry], bool],
+) -> tuple[SegmentIndex, TxnIndex | None]:
+    """The index of a run that keeps every committed row of `inputs`, and its transaction index.
+
+    `inputs` are the indexes with the aborted transactions whose markers they hold; `aborted` all that overlap the run, also
+    those whose markers come later (none can, below the LSO, but a caller need not know). `file` has the kept rows in order of
+    offsets; None if there is none. Batches for which `is_told` keep their producer, epoch and offsets (C3); others become one
+    entry. Raises CorruptLogError if the file has another number of rows than the batches.
+    """
+    ranges = AbortedRanges(aborted)
+    entries: list[IndexEntry] = []
+    row = 0
+    for index, _ in inputs:
+        for entry in index.entries:
+            if not entry.records:
+                continue
+            if not index.generation and ranges.hides(entry.producer_id, entry.base_offset, entry.kind):
+                continue
+            told = is_told(entry)
+            last = entries[-1] if entries else None
+            if (
+                not told
+                and last is not None
+                and _is_coalesced(last)
+                and last.records + entry.records <= MAX_COALESCED_ROWS
+            ):
+                # Rows without a gap or with one: a run's offsets stand in its column.
+                entries[-1] = msgspec.structs.replace(
+                    last, records=last.records + entry.records, timestamp=entry.timestamp
+                )
+            elif told:
+                entries.append(msgspec.structs.replace(entry, file=0, first_row=row))
+            else:
+                entries.append(_coalesced(entry, row))
+            row += entry.records
+    if row != (file.rows if file is not None else 0):
+        raise CorruptLogError(
+            f"{tp}: the batches of {run.name.index} have {row} rows, and {'no file was written' if file is None else f'{file.path} holds {file.rows}'}"
+        )
+    kept = tuple(txn for _, txns in inputs for txn in txns if txn.last_offset >= log_start_offset)
+    made = SegmentIndex(
+        partition=str(tp),
+        base_offset=run.base_offset,
+        end_offset=run.end_offset,
+        generation=run.generation,
+        files=() if file is None else (file,),
+        entries=tuple(entries),
+        aborted_txns=len(kept),
+        last_digest="",
+        last_stable_offset=inputs[-1][0].last_stable_offset,
+    )
+    return made, TxnIndex(partition=str(tp), aborted=kept) if kept else None
+
+
+def next_clean(
+    before: Clean | None, listing: PartitionListing, run: CleanedRun, inputs: Sequence[SegmentName], now_ms: int
+) -> Clean | None:
+    """The version of the partition's list of runs that publishes `run`; None if an input is not current any more (C4).
+
+    `before` is the `.clean` that `listing` shows as the highest. What the run supersedes is listed with `now_ms`; of what
+    earlier versions list, that which `listing` still shows (C5).
+    """
+    current = {each.name for each in before.runs} if before is not None else set()
+    covered = [(each.base_offset, each.end_offset) for each in (before.runs if before is not None else ())]
+    segments = set(listing.segments)
+    for name in inputs:
+        if name.generation:
+            if name not in current:
+                return None
+        elif name not in segments or any(base < name.end_offset and name.base_offset < end for base, end in covered):
+            return None
+    gone = set(inputs)
+    runs = [each for each in (before.runs if before is not None else ()) if each.name not in gone]
+    shown = {name.index for name in (*listing.segments, *listing.runs)}
+    superseded = [each for each in (before.superseded if before is not None else ()) if each.name in shown]
+    superseded += [Superseded(name=name.index, since=now_ms) for name in inputs]
+    return Clean(
+        number=0 if before is None else before.number + 1,
+        runs=tuple(sorted((*runs, run), key=lambda each: each.base_offset)),
+        superseded=tuple(superseded),
+        created_at=now_ms,
+    )
+
+
+def run_file_path(tp: TopicPartition, run: CleanedRun) -> str:
+    """Where the rows of a run lie, relative to the topic's folder."""
+    return segment_file_path(tp.partition, run.name)
+
+
+def _is_coalesced(entry: IndexEntry) -> bool:
+    return entry.producer_id == NO_PRODUCER_ID and not entry.transactional and entry.kind == "data"
+
+
+def _coalesced(entry: IndexEntry, row: int) -> IndexEntry:
+    return IndexEntry(
+        base_offset=entry.base_offset,
+        records=entry.records,
+        kind="data",
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        transactional=False,
+        timestamp=entry.timestamp,
+        file=0,
+        first_row=row,
+    )

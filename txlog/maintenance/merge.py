@@ -1,0 +1,138 @@
+"""How do many small files of a partition become few large ones, while others write and read?
+
+In one process, one row group in memory at a time: plan, copy the committed rows with their offsets, publish. Rows of aborted
+transactions and markers go, offsets and timestamps of what stays never change (PROTOCOL.md, C1 to C5; DESIGN 6). Several
+may merge at once, and any may die anywhere: what did not take effect, no reader sees, and vacuum removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from txlog.client.reading import MAX_RELISTS
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.core.cleaning import MergePolicy
+from txlog.core.effects import Program
+from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.core.records import IndexedFile
+from txlog.errors import InvalidRequestError, MissingObjectError
+from txlog.protocol.clean import Merge, plan_merges, publish
+from txlog.protocol.context import Context, Views
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEFAULT_TARGET_BYTES = 512 * 2**20
+"""Of a merged file, compressed: Kafka's segments have twice as much, Spark's splits a quarter."""
+
+Progress: TypeAlias = Callable[[TopicPartition, int, int], None]
+"""(partition, rows copied so far, rows of the run)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """One run that was made, before and after."""
+
+    topic_partition: TopicPartition
+    base_offset: int
+    end_offset: int
+    generation: int
+    took_effect: bool
+    """If not, another clean-up of the same offsets was faster."""
+    segments_before: int
+    files_before: int
+    bytes_before: int
+    rows: int
+    files: int
+    """1, or 0 if no committed row was left."""
+    bytes: int
+
+
+def merge_partition(
+    runtime: Runtime, session: Session, tp: TopicPartition, policy: MergePolicy, on_progress: Progress | None = None
+) -> tuple[Merged, ...]:
+    """Merges what is worth it in one partition of a user's topic; empty if nothing is.
+
+    Raises InvalidRequestError for an internal topic (its snapshots are its compaction), CorruptRecordError naming an input
+    that is damaged: then nothing of it is published.
+    """
+    if tp.topic in INTERNAL_TOPICS:
+        raise InvalidRequestError(f"{tp} is not merged: the snapshots of an internal topic are its compaction")
+
+    def planned(ctx: Context, views: Views) -> Program[tuple[Views, tuple[Merge, ...]]]:
+        return plan_merges(ctx, views, tp, policy)
+
+    for attempt in range(MAX_RELISTS + 1):
+        try:
+            merges = session.call("planning a merge", planned)
+            return tuple(_merge(runtime, session, merge, on_progress) for merge in merges)
+        except MissingObjectError:
+            # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
+            session.forget([tp])
+            if attempt == MAX_RELISTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+def copy_rows(runtime: Runtime, merge: Merge, on_progress: Progress | None = None) -> IndexedFile | None:
+    """Writes the rows of a merge to its run's Parquet; None if no row is left. The digests of all that is read are checked."""
+    # Here and not at the top: planning goes without pyarrow.
+    from txlog.client import rows
+    from txlog.client.reading import piece_rows
+    from txlog.storage.segment_file import write_rows_file
+
+    tp = merge.topic_partition
+    if not merge.pieces:
+        return None
+    topic = runtime.topic(tp.topic)
+    newest = max(piece.schema_id for piece in merge.pieces)
+    if newest > topic.schema_id:
+        topic = runtime.topic(tp.topic, 0)
+    expected = piece_rows(merge.pieces)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        copied = 0
+        for batch in rows.joined(rows.read_pieces(runtime.store, merge.pieces, topic.schema, None)):
+            yield batch
+            copied += batch.num_rows
+            if on_progress is not None:
+                on_progress(tp, copied, expected)
+
+    file = write_rows_file(
+        runtime.store,
+        tp.topic,
+        merge.path,
+        batches(),
+        topic.schema,
+        compression=topic.config.get("compression.type", "zstd"),
+        offset_column=True,
+    )
+    return IndexedFile(
+        **{name: getattr(file, name) for name in file.__struct_fields__}, schema_id=topic.schema_id, offset_column=True
+    )
+
+
+def _merge(runtime: Runtime, session: Session, merge: Merge, on_progress: Progress | None) -> Merged:
+    file = copy_rows(runtime, merge, on_progress)
+
+    def published(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
+        return views, (yield from publish(ctx, merge, file))
+
+    took_effect = session.call("publishing a merge", published)
+    before = [each for read in merge.indexes for each in read.index.files]
+    return Merged(
+        topic_partition=merge.topic_partition,
+        base_offset=merge.run.base_offset,
+        end_offset=merge.run.end_offset,
+        generation=merge.run.generation,
+        took_effect=took_effect,
+        segments_before=len(merge.inputs),
+        files_before=len(before),
+        bytes_before=sum(each.bytes for each in before),
+        rows=0 if file is None else file.rows,
+        files=0 if file is None else 1,
+        bytes=0 if file is None else file.bytes,
+    )
