@@ -68,6 +68,10 @@ class Checkpoint:
             raise InvalidRequestError(f'{self._store.url}/metadata: expected {{"id": …}}, as Spark writes it')
         return found
 
+    def begun_query_id(self) -> str | None:
+        """Spark's id of the query, or None if no query has begun with this checkpoint. Raises as `query_id`."""
+        return None if self._store.get("metadata") is None else self.query_id()
+
     def planned(self, batch_id: int) -> dict[str, str]:
         """The planned end of each source that has one, as its JSON, by the source's number or name.
 

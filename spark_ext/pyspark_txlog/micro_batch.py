@@ -139,8 +139,11 @@ def add_hint(error: CommitFailedError, number: int) -> None:
         )
 
 
-def check_scope(current: TransactionMetadata, query_id: str) -> None:
-    """Raises TxnVersionScopeError if the id's micro-batches are another query's, which says how one goes on."""
+def check_scope(current: TransactionMetadata, query_id: str | None) -> None:
+    """Raises TxnVersionScopeError if the id's micro-batches are another query's, which says how one goes on.
+
+    `query_id` is None for a query that is about to get its id, with a new checkpoint.
+    """
     if current.txn_version < 0 or current.txn_scope == query_id:
         return
     name = current.transactional_id
@@ -149,8 +152,9 @@ def check_scope(current: TransactionMetadata, query_id: str) -> None:
         if current.txn_scope
         else f"txn.version {current.txn_version}, of a batch write"
     )
+    this = "a query with a new checkpoint" if query_id is None else f"query {query_id}"
     raise TxnVersionScopeError(
-        f"transactional.id {name!r} holds {theirs}, and this is query {query_id}, which counts its micro-batches from 0 again: a checkpoint that was lost or "
+        f"transactional.id {name!r} holds {theirs}, and this is {this}, which counts its micro-batches from 0 again: a checkpoint that was lost or "
         f"made anew, or two queries with one id. Another query needs another 'transactional.id'. If the checkpoint was lost: stop the old query, forget the id "
         f"(`txlog transactions expire --transactional-id {name} --force`), and start with startingOffsets=committed and group.id={name} (or the group.id that "
         f"the source had), which goes on behind the last committed micro-batch"

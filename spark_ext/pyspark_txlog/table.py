@@ -19,7 +19,7 @@ from txlog.client.settings import call_layer
 from txlog.client.staged import producer_session
 from txlog.config import Layer
 from txlog.core.names import check_topic_name
-from txlog.core.records import TopicMetadata
+from txlog.core.records import TopicMetadata, TransactionMetadata
 from txlog.core.transactions import TxnVersion
 from txlog.errors import CommitFailedError, InvalidRequestError
 from txlog.protocol.transactions import EndResult
@@ -93,8 +93,9 @@ class TopicTable:
         whose checkpoint was lost goes on there. `commit_source_offsets=False` never looks into the checkpoint.
 
         Raises InvalidRequestError (over Spark Connect, too, where the batches run elsewhere), UnsupportedStoreError for a checkpoint that txlog cannot read, and what
-        `StagedTransaction.begin` raises; the query fails with what `append` raises, CommitFailedError if the sources' rows
-        were taken already, TxnVersionScopeError if the id's micro-batches are another query's.
+        `StagedTransaction.begin` raises, TxnVersionScopeError if the id's micro-batches are another query's (without a look
+        into the checkpoint the query fails with it); the query fails with what `append` raises, CommitFailedError if the
+        sources' rows were taken already.
         """
         if not frame.isStreaming:
             raise InvalidRequestError(
@@ -117,7 +118,13 @@ class TopicTable:
             settings = runtime.settings.producer_config(call_layer(config, {}))
             session = producer_session(runtime, settings, f"transactional.id {transactional_id!r}")
             check_without_offsets(session, transactional_id)
-        self.log.take_over(transactional_id, config=config)
+
+        def check(current: TransactionMetadata | None) -> None:
+            # Before the init: what is refused anyway must not fence the query whose id it is.
+            if checkpoint is not None and current is not None:
+                check_scope(current, checkpoint.begun_query_id())
+
+        self.log.take_over(transactional_id, check=check, config=config)
 
         def append_batch(batch: DataFrame, batch_id: int) -> None:
             # Over Spark Connect the thread has no property that tells; the checkpoint is as good.

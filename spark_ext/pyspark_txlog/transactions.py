@@ -9,8 +9,9 @@ committed. Numbered by a version, a transaction that is run again is recognised 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,6 +30,8 @@ from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import Refused, Skipped, TxnVersion, judge_version
 from txlog.errors import IllegalStateError, InvalidRequestError
 from txlog.protocol.transactions import EndResult
+
+Check: TypeAlias = Callable[[TransactionMetadata | None], None]
 
 QUERY_ID = "sql.streaming.queryId"
 """Spark's local property that says in which streaming query a thread works."""
@@ -218,7 +221,14 @@ class Transactions:
                 )
             self._busy.add(transactional_id)
         try:
-            txn = Transaction(self._runtime, self._instance(transactional_id, settings, version), version)
+
+            def check(current: TransactionMetadata | None) -> None:
+                # Before the init: what is refused anyway must not fence the one whose id it is.
+                verdict = None if current is None or version is None else judge_version(current, version)
+                if isinstance(verdict, Refused):
+                    raise verdict.error
+
+            txn = Transaction(self._runtime, self._instance(transactional_id, settings, check), version)
             ended = False
             try:
                 with self._around(txn):
@@ -247,27 +257,23 @@ class Transactions:
                 "committed: this transaction was done before, and is skipped"
             )
 
-    def take_over(self, transactional_id: str, settings: Mapping[str, object]) -> TransactionMetadata:
+    def take_over(
+        self, transactional_id: str, settings: Mapping[str, object], check: Check | None = None
+    ) -> TransactionMetadata:
         """Makes this TxLog the id's one instance now, before its first transaction; the id's record, as it is then."""
-        return self._instance(transactional_id, settings).txn
+        return self._instance(transactional_id, settings, check).txn
 
     def _instance(
-        self, transactional_id: str, settings: Mapping[str, object], version: TxnVersion | None = None
+        self, transactional_id: str, settings: Mapping[str, object], check: Check | None = None
     ) -> StagedTransaction:
+        """This TxLog's instance of the id; `check` may refuse a new one before anybody is fenced."""
         with self._lock:
             known = self._instances.get(transactional_id)
         if known is not None and known[0] == settings:
+            if check is not None:
+                check(known[1].txn)
             return known[1]
-
-        def check(current: TransactionMetadata | None) -> None:
-            # Before the init: what is refused anyway must not fence the one whose id it is.
-            verdict = None if current is None or version is None else judge_version(current, version)
-            if isinstance(verdict, Refused):
-                raise verdict.error
-
-        staged = StagedTransaction.begin(
-            self._runtime, transactional_id, config=settings, check=None if version is None else check
-        )
+        staged = StagedTransaction.begin(self._runtime, transactional_id, config=settings, check=check)
         with self._lock:
             self._instances[transactional_id] = (dict(settings), staged)
         return staged

@@ -8,7 +8,7 @@ several frames can share one cut of the log when they are read, and one decision
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
@@ -125,15 +125,21 @@ class TxLog:
         return Snapshot(self.spark, self.runtime, topics)
 
     def take_over(
-        self, transactional_id: str, *, config: Layer | None = None, **settings: object
+        self,
+        transactional_id: str,
+        *,
+        check: Callable[[TransactionMetadata | None], None] | None = None,
+        config: Layer | None = None,
+        **settings: object,
     ) -> TransactionMetadata:
         """Makes this TxLog the one instance of the id now: older ones are fenced, what they left is finished or aborted.
         Returns the id's record as it is then.
 
         For a job that resumes from offsets which an earlier run committed: take the id over first, then fetch them
-        (PROTOCOL.md, W42). A transaction does it by itself otherwise. Raises what `StagedTransaction.begin` raises.
+        (PROTOCOL.md, W42). A transaction does it by itself otherwise. `check` gets the id's record as it was (None: there is
+        none); if it raises, nobody is fenced. Raises what `StagedTransaction.begin` raises.
         """
-        return self._transactions.take_over(transactional_id, call_layer(config, settings))
+        return self._transactions.take_over(transactional_id, call_layer(config, settings), check)
 
     @plain_errors
     def to_dfs(self, *topics: str, **options: object) -> dict[str, DataFrame]:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_txlog import TxLog, committed_source_offsets
 from tests.spark.conftest import Log, dotted
 from txlog.core.names import TopicPartition
-from txlog.errors import InvalidRequestError, UnsupportedStoreError
+from txlog.errors import InvalidRequestError, TxnVersionScopeError, UnsupportedStoreError
 
 pytestmark = pytest.mark.spark
 
@@ -68,15 +68,24 @@ def test_a_query_that_lost_its_checkpoint_goes_on_where_its_last_commit_was(
     assert committed(log) == ends(log)
     log.write(log.frame(100, 50))
     resumed = orders(log, startingOffsets="committed", group_id="cleaner")
-    said = failure(native, resumed, tmp_path / "two")
-    assert "TxnVersionScopeError: transactional.id 'cleaner' holds micro-batch" in said
-    assert "`txlog transactions expire --transactional-id cleaner --force`" in said
+    with (
+        TxLog(log.spark, log.url, {"fsync": False}) as other,
+        pytest.raises(
+            TxnVersionScopeError, match=r"'cleaner' holds micro-batch .* a query with a new checkpoint"
+        ) as refused,
+    ):
+        run(other, resumed, tmp_path / "two")
+    assert "`txlog transactions expire --transactional-id cleaner --force`" in str(refused.value)
+    # Nobody was fenced: the query whose id it is goes on.
+    run(native, orders(log, startingOffsets="earliest", maxOffsetsPerTrigger=40), tmp_path / "one")
+    assert log.ids("clean") == list(range(150))
+    log.write(log.frame(150, 50))
     log.store.admin().expire_id("cleaner", force=True)
     native = TxLog(log.spark, log.url, {"fsync": False})
     said = failure(native, orders(log, startingOffsets="earliest"), tmp_path / "three")
     assert "at offset 0, but group 'cleaner' has committed" in said
     run(native, resumed, tmp_path / "four")
-    assert log.ids("clean") == list(range(150))
+    assert log.ids("clean") == list(range(200))
     assert committed(log) == ends(log)
     native.close()
 
