@@ -15,7 +15,7 @@ its folder behind, which no later job shares. Settings of the user's session tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any, Literal, TypeAlias
@@ -52,6 +52,9 @@ _REFUSED = "txlog refuses a row: "
 """Begins what a task says that found a row which no topic can take."""
 _CODECS = {"none": "uncompressed", "lz4": "lz4_raw"}
 """Spark's name of a codec where it is not Kafka's."""
+
+_Test: TypeAlias = Callable[[Column, SchemaField, spark.DataType, bool], Column | None]
+"""(value, the topic's field, Spark's type of it, whether that may be null) -> whether the topic cannot take it."""
 
 _SESSION_SETTINGS = {
     # The topic's type: an INT96 has no statistics and no unit, milliseconds would lose the rest.
@@ -176,10 +179,14 @@ def _prepared(frame: DataFrame, route: TopicRoute) -> tuple[DataFrame, spark.Str
             continue
         own = frame.schema[field.name]
         column = _quoted(field.name)
-        bad = _has_null(column, field, own.dataType, own.nullable)
-        if bad is not None:
-            message = f"topic {topic.topic!r}: column {field.name!r} is not nullable, and a value is null"
-            column = F.when(bad, _raise(SchemaMismatchError, message)).otherwise(column)
+        for test, what in (
+            (_null, "is not nullable, and a value is null"),
+            (_no_utf8, "has a string that is not UTF-8"),
+        ):
+            bad = _any(test, _quoted(field.name), field, own.dataType, own.nullable)
+            if bad is not None:
+                refusal = _raise(SchemaMismatchError, f"topic {topic.topic!r}: column {field.name!r} {what}")
+                column = F.when(bad, refusal).otherwise(column)
         columns.append(column.alias(field.name))
         target.append(_target(field))
     columns.append(_partition_of(route).alias(PARTITION_COLUMN))
@@ -203,30 +210,44 @@ def _target_type(field: SchemaField) -> spark.DataType:
     return schemas.to_spark([field])[0].dataType
 
 
-def _has_null(column: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> Column | None:
-    """Whether a value has a null where the topic allows none; None if its type says that it cannot."""
-    checks = [column.isNull()] if nullable and not field.nullable else []
+def _null(column: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> Column | None:
+    """Whether it is null where the topic allows none; None if its type says that it cannot be."""
+    return column.isNull() if nullable and not field.nullable else None
+
+
+def _no_utf8(column: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> Column | None:
+    """Whether it is a string of other bytes, which a reader would take for damage."""
+    if not isinstance(kind, spark.StringType):
+        return None
+    invalid = ~F.is_valid_utf8(column)
+    return column.isNotNull() & invalid if nullable else invalid
+
+
+def _any(test: _Test, column: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> Column | None:
+    """Whether `test` holds of a value or of anything in it; None if its type says that it cannot."""
+    found = test(column, field, kind, nullable)
+    checks = [] if found is None else [found]
     if isinstance(kind, spark.StructType):
         for child in field.fields:
             own = kind[child.name]
-            inner = _has_null(column.getField(child.name), child, own.dataType, own.nullable)
+            inner = _any(test, column.getField(child.name), child, own.dataType, own.nullable)
             if inner is not None:
                 checks.append(column.isNotNull() & inner)
     elif isinstance(kind, spark.ArrayType):
-        checks += _elements(column, field.fields[0], kind.elementType, kind.containsNull)
+        checks += _elements(test, column, field.fields[0], kind.elementType, kind.containsNull)
     elif isinstance(kind, spark.MapType):
         # A map's keys are never null in Spark, but what is in them may be.
-        checks += _elements(F.map_keys(column), field.fields[0], kind.keyType, False)
-        checks += _elements(F.map_values(column), field.fields[1], kind.valueType, kind.valueContainsNull)
+        checks += _elements(test, F.map_keys(column), field.fields[0], kind.keyType, False)
+        checks += _elements(test, F.map_values(column), field.fields[1], kind.valueType, kind.valueContainsNull)
     return reduce(or_, checks) if checks else None
 
 
-def _elements(values: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> list[Column]:
-    if _has_null(F.lit(None), field, kind, nullable) is None:
+def _elements(test: _Test, values: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> list[Column]:
+    if _any(test, F.lit(None), field, kind, nullable) is None:
         return []
 
     def bad(element: Column) -> Column:
-        found = _has_null(element, field, kind, nullable)
+        found = _any(test, element, field, kind, nullable)
         # Asked with a stand-in just now.
         assert found is not None
         return found

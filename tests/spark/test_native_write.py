@@ -147,7 +147,7 @@ def test_keys_go_where_a_producer_sends_them(spark: SparkSession, log: Log, nati
 
 @pytest.mark.smoke
 def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log: Log, native: TxLog) -> None:
-    """A null anywhere below a column that allows none, a partition that is not there, a compacted topic's row without a key."""
+    """A null anywhere below a column that allows none, bytes that are no text, a partition that is not there, a compacted topic's row without a key."""
     log.create("types", EVERY_TYPE)
     base = spark.range(3).selectExpr("CAST(id AS INT) AS row")
     deep = base.selectExpr(
@@ -157,8 +157,18 @@ def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log
     element = base.selectExpr(
         "row", "array(IF(row = 1, NULL, named_struct('key', 'k', 'when', current_timestamp()))) nested"
     )
-    for frame, words in ((deep, "nested"), (shallow, "row"), (element, "nested")):
-        with pytest.raises(SchemaMismatchError, match=f"topic 'types': column '{words}.*null"):
+    torn = base.selectExpr(
+        "row",
+        "array(named_struct('key', IF(row = 1, CAST(X'6bff' AS STRING), 'k'), 'when', current_timestamp())) nested",
+    )
+    wrongs = (
+        (deep, "nested", "null"),
+        (shallow, "row", "null"),
+        (element, "nested", "null"),
+        (torn, "nested", "not UTF-8"),
+    )
+    for frame, column, words in wrongs:
+        with pytest.raises(SchemaMismatchError, match=f"topic 'types': column '{column}.*{words}"):
             native.table("types").append(frame, road="executors")
     misled = base.selectExpr("row", "row * 5 AS partition")
     with pytest.raises(
