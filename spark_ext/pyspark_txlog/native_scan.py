@@ -63,6 +63,7 @@ SCAN_OPTIONS: Mapping[str, str] = {
     # A folder `_partition=0` is no column; and each file is listed once, however its path was given.
     "recursiveFileLookup": "true",
 }
+V1_SOURCES = "spark.sql.sources.useV1SourceList"
 LISTING_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 """More paths than this, 32 by default, and Spark starts a job to list them: 1,000 cost 5 s instead of 0.25 s."""
 
@@ -127,8 +128,15 @@ def frame_of(
 ) -> DataFrame:
     """The rows of `tasks`, all of `topic` and with at least the columns of `schema`, as a frame with just these.
 
-    Raises UnsupportedStoreError where Spark has no way to the store.
+    Raises UnsupportedStoreError where Spark has no way to the store, InvalidRequestError where the session reads Parquet in a
+    way that does not number a file's rows.
     """
+    readers = spark.conf.get(V1_SOURCES, "parquet") or ""
+    if "parquet" not in readers.lower().replace(" ", "").split(","):
+        raise InvalidRequestError(
+            f"topic {topic!r}: a native scan counts the rows of Parquet files, which Spark's reader of version 2 cannot tell, and {V1_SOURCES} = {readers!r} chooses "
+            'that one: add "parquet" to the list, or read with format("txlog")'
+        )
     return _TopicScan(spark, runtime, f"{spark_folder(spark, runtime)}/{topic}").frame(schema, tasks)
 
 

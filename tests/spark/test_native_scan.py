@@ -511,3 +511,16 @@ def test_wrong_options(log: Log, native: TxLog) -> None:
     with pytest.raises(SchemaMismatchError, match="has no column 'x'"):
         table.to_df(columns=["x"])
     assert parse_read_options({"path": log.url, "subscribe": "orders", "WHERE": "a = 1"}).where == "a = 1"
+
+
+def test_a_session_that_reads_parquet_without_row_numbers_is_told_so(log: Log, native: TxLog) -> None:
+    log.create()
+    log.write(log.frame(0, 10))
+    before = log.spark.conf.get(native_scan.V1_SOURCES)
+    log.spark.conf.set(native_scan.V1_SOURCES, "avro, csv")
+    try:
+        with pytest.raises(InvalidRequestError, match=r"topic 'orders': .*'avro, csv'.* add .parquet. to the list"):
+            native.table("orders").to_df()
+    finally:
+        log.spark.conf.set(native_scan.V1_SOURCES, before)
+    assert native.table("orders").to_df().count() == 10
