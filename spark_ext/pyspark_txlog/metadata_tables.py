@@ -30,6 +30,7 @@ from txlog.core.fetch_plan import FilePiece
 from txlog.core.names import TopicPartition, parse_rows_path
 from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
+from txlog.maintenance.history import read_history
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -313,8 +314,30 @@ def _files(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
 
 
 def _history(runtime: Runtime, _: Sequence[TopicPartition]) -> Iterator[Row]:
-    """Nothing cleans up yet, so nothing has happened."""
-    return iter(())
+    for each in read_history(runtime):
+        step = each.step
+        yield (
+            each.run_id,
+            step.job,
+            step.topic,
+            step.partition,
+            step.started_at,
+            step.ended_at,
+            step.outcome,
+            step.base_offset if step.base_offset >= 0 else None,
+            step.end_offset if step.base_offset >= 0 else None,
+            step.generation if step.generation >= 0 else None,
+            step.input_files,
+            step.output_files,
+            step.rows_read,
+            step.rows_written,
+            step.bytes_read,
+            step.bytes_written,
+            step.deleted_objects,
+            step.deleted_bytes,
+            step.message or None,
+            each.by,
+        )
 
 
 def _descriptions(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[PartitionDescription]:
@@ -445,20 +468,20 @@ TABLES: Mapping[str, Table] = {
         ),
     ),
     "history": Table(
-        doc="A row for every run of a clean-up job over a partition. There are no such jobs yet, so it is empty.",
+        doc="A row for everything that a run of a clean-up job did to a partition; none for what did nothing. The newest 2,000 runs.",
         rows=_history,
         by_partition=False,
         columns=(
             ("run_id", "string", "one run of a job"),
-            ("job", "string", "merge, compact, retention or vacuum"),
+            ("job", "string", "merge, compact, retention, vacuum or repair"),
             _TOPIC,
             _PARTITION,
             ("started_at", "timestamp", "when it began"),
             ("ended_at", "timestamp", "when it ended; null if it did not"),
-            ("outcome", "string", "published, discarded (another was first), nothing or failed"),
-            ("base_offset", "bigint", "the first offset it worked on"),
+            ("outcome", "string", "published, discarded (another was first), deleted or failed"),
+            ("base_offset", "bigint", "the first offset it worked on; null if it was about none"),
             ("end_offset", "bigint", "the first offset behind them"),
-            ("generation", "int", "of the run it published"),
+            ("generation", "int", "of the run it made; null if it made none"),
             ("input_files", "int", "files read"),
             ("output_files", "int", "files written"),
             ("rows_read", "bigint", "rows in the former"),
@@ -468,6 +491,7 @@ TABLES: Mapping[str, Table] = {
             ("deleted_objects", "bigint", "objects removed"),
             ("deleted_bytes", "bigint", "their bytes"),
             ("message", "string", "the reason of a failure"),
+            ("by", "string", "the process that did it: host and process id"),
         ),
     ),
     "files": Table(

@@ -27,7 +27,7 @@ from txlog.storage.segment_file import describe_file, read_ranges, verify_file
 
 STRUCTS: tuple[Any, ...] = (
     records.StoreDescriptor, records.TopicMetadata, records.CommitRecord, records.SegmentIndex, records.TxnIndex,
-    records.Snapshot, records.Boundary, records.Clean, records.StagedList,
+    records.Snapshot, records.Boundary, records.Clean, records.StagedList, records.CleanupRun,
 )  # fmt: skip
 GOLDEN = d.golden()
 METADATA = sorted(path for path in GOLDEN if not path.endswith(".parquet"))

@@ -1,4 +1,4 @@
-"""Which objects does PROTOCOL.md show? Real ones: this prints them from the golden store.
+"""Which objects does PROTOCOL.md show? Real ones: this prints them, all but the youngest from the golden store.
 
     python -m tests.golden.examples            # print every example
     python -m tests.golden.examples --write    # put them into PROTOCOL.md
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tests.golden.make_golden import FORMAT_FOLDER, HERE
+from tests.golden.make_golden import FORMAT_FOLDER, HERE, HOUR_MS, START_MS
 from txlog.core import envelope, names, records
 from txlog.core.records import CommitRecord, StagedList
 
@@ -71,7 +71,37 @@ def examples(folder: Path = FORMAT_FOLDER) -> dict[str, str]:
         "txnindex": store.first("orders/1", ".txnindex", records.TxnIndex),
         "snapshot": store.first("orders/1", ".snapshot", records.Snapshot),
         "clean": store.first("orders/0", ".clean", records.Clean),
+        "history": _history(),
     }
+
+
+def _history() -> str:
+    """A merge as the history tells it. The golden store is older than the history: this one is made up, and its bytes are real."""
+    began_ms = START_MS + 25 * HOUR_MS
+    step = records.CleanupStep(
+        job="merge",
+        topic="orders",
+        partition=0,
+        started_at=began_ms + 20,
+        ended_at=began_ms + 95,
+        outcome="published",
+        base_offset=0,
+        end_offset=14,
+        generation=1,
+        input_files=4,
+        output_files=1,
+        rows_read=10,
+        rows_written=10,
+        bytes_read=6416,
+        bytes_written=2195,
+    )
+    run_id = f"{57:032d}"
+    run = records.CleanupRun(
+        run_id=run_id, job="maintain", by="worker-3:4711", started_at=began_ms, ended_at=began_ms + 110, steps=(step,)
+    )
+    stored = json.loads(envelope.encode(run))
+    path = names.MAINTENANCE_FOLDER + names.history_name(began_ms, run_id)
+    return _fenced(f"// {path}\n{pretty({**without_defaults(run), 'crc32c': stored['crc32c']})}")
 
 
 class _Store:

@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame, Row
 from pyspark_txlog.metadata_tables import TABLES
 from pyspark_txlog.options import METADATA_TABLES, parse_metadata_options
 from tests.spark.conftest import ORDERS, Log
+from txlog.core.names import TopicPartition
 from txlog.errors import InvalidRequestError, UnknownOptionError
+from txlog.maintenance.history import recorded
 
 pytestmark = pytest.mark.spark
 
@@ -105,7 +107,25 @@ def test_what_the_tables_say(used: Log, state: Callable[..., DataFrame]) -> None
         ("audit", "orders", 0, stable, 0),
         ("audit", "orders", 1, 0, 0),
     ]
-    assert state("history").collect() == []
+    with recorded(used.store.runtime, "maintain") as recorder, recorder.over(TopicPartition("orders", 1), "merge"):
+        recorder.add(TopicPartition("orders", 1), "published", base_offset=0, end_offset=8, generation=1, input_files=2)
+        recorder.add(TopicPartition("orders", 1), "failed", message="disk full")
+    failed, merged = state("history").orderBy("job", "outcome").collect()
+    assert (failed.outcome, failed.message, failed.base_offset, failed.generation) == (
+        "failed",
+        "disk full",
+        None,
+        None,
+    )
+    assert (merged.job, merged.topic, merged.partition, merged.end_offset, merged.generation) == (
+        "merge",
+        "orders",
+        1,
+        8,
+        1,
+    )
+    assert merged.run_id == failed.run_id
+    assert merged.started_at <= merged.ended_at
 
 
 def test_files_say_what_readers_see(used: Log, state: Callable[..., DataFrame]) -> None:

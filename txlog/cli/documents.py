@@ -15,6 +15,7 @@
     consumer-groups delete       GroupDeletionDocument
     dump-log                     client.dump.DumpedObject, client.dump.PartitionChain
     fsck                         maintenance.fsck.FsckReport
+    history                      list of maintenance.history.HistoryRow
     produce                      ProduceDocument
     consume                      a row a line (see txlog.cli.rows)
     an error                     ErrorDocument, on the standard error

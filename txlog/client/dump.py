@@ -26,6 +26,7 @@ from txlog.core.records import (
     BatchKind,
     Boundary,
     Clean,
+    CleanupRun,
     CommitRecord,
     DataFile,
     Entry,
@@ -50,7 +51,7 @@ from txlog.storage.arrow_schema import OFFSET_COLUMN, read_ipc
 from txlog.storage.object_store import ObjectStore
 
 ObjectKind: TypeAlias = Literal[
-    "store", "topic", "batch", "index", "txnindex", "snapshot", "boundary", "clean", "staged", "rows"
+    "store", "topic", "batch", "index", "txnindex", "snapshot", "boundary", "clean", "staged", "history", "rows"
 ]
 BatchFate: TypeAlias = Literal["plain", "committed", "aborted", "open", "control"]
 """What became of a batch: without a transaction, or its transaction's outcome so far; control batches have no rows."""
@@ -79,6 +80,7 @@ Dumped: TypeAlias = (
     | Boundary
     | Clean
     | StagedList
+    | CleanupRun
     | RowsFileName
 )
 
@@ -204,6 +206,9 @@ def _parse(path: str) -> _Name | None:
     if path == names.STORE_DESCRIPTOR:
         return _Name(path, "store")
     topic, _, rest = path.partition("/")
+    if topic + "/" == names.MAINTENANCE_FOLDER:
+        run = names.parse_history_name(rest)
+        return None if run is None else _Name(path, "history", run)
     if not names.is_topic_name(topic):
         return None
     if (number := names.parse_topic_metadata_name(rest)) is not None:
@@ -451,6 +456,23 @@ def _staged_words(name: _Name, value: StagedList) -> tuple[str, ...]:
     )
 
 
+def _history_words(_: _Name, value: CleanupRun) -> tuple[str, ...]:
+    return (
+        f"A run of {value.job} by {value.by}, which began {time_text(value.started_at)} and took "
+        f"{duration_text(max(0, value.ended_at - value.started_at))}.",
+        *(
+            f"{step.topic}-{step.partition}: {step.job}, {step.outcome}"
+            + (
+                f", {range_text(step.base_offset, step.end_offset - 1)}"
+                if 0 <= step.base_offset < step.end_offset
+                else ""
+            )
+            + (f": {step.message}." if step.message else ".")
+            for step in value.steps
+        ),
+    )
+
+
 def _rows_words(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
     tp = TopicPartition(value.topic, value.partition)
     if value.base_offset is not None and value.end_offset is not None:
@@ -487,6 +509,7 @@ _STRUCTS: Mapping[ObjectKind, type[Any]] = {
     "boundary": Boundary,
     "clean": Clean,
     "staged": StagedList,
+    "history": CleanupRun,
 }
 _EXPLAIN: Mapping[ObjectKind, Callable[[_Name, Any], tuple[str, ...]]] = {
     "store": _store_words,
@@ -498,6 +521,7 @@ _EXPLAIN: Mapping[ObjectKind, Callable[[_Name, Any], tuple[str, ...]]] = {
     "boundary": _boundary_words,
     "clean": _clean_words,
     "staged": _staged_words,
+    "history": _history_words,
 }
 
 

@@ -15,6 +15,7 @@ STORE_DESCRIPTOR = "txlog.json"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 PROBE_FOLDER = "__probe/"
+MAINTENANCE_FOLDER = "__maintenance/"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 
 MAX_OFFSET = 2**63 - 1
@@ -35,6 +36,7 @@ _STAGED_FILE = re.compile(
     re.ASCII,
 )
 _STAGED_LIST = re.compile(rf"{_NUMBER}-{_NUMBER}-{_UNIQUE}\.staged\Z", re.ASCII)
+_HISTORY = re.compile(rf"{_OFFSET}-{_UNIQUE}\.json\Z", re.ASCII)
 _PARTITION_FOLDER = re.compile(rf"{_PARTITION}/\Z", re.ASCII)
 
 
@@ -266,6 +268,21 @@ def parse_staged_list_name(name: str) -> tuple[int, int, str] | None:
         return None
     producer_id, producer_epoch = _bounded(match[1]), _bounded(match[2])
     return None if producer_id is None or producer_epoch is None else (producer_id, producer_epoch, match[3])
+
+
+# -- the history of clean-ups -----------------------------------------------------------------------------------------
+
+
+def history_name(started_ms: int, unique: str) -> str:
+    """One run of a job, in MAINTENANCE_FOLDER: names sort by when it began."""
+    return f"{started_ms:020d}-{unique}.json"
+
+
+def parse_history_name(name: str) -> tuple[int, str] | None:
+    """(when it began, unique) of the name of a run of a job, None if it is none."""
+    match = _HISTORY.match(name)
+    started_ms = _bounded(match[1]) if match else None
+    return (started_ms, match[2]) if match and started_ms is not None else None
 
 
 def _bounded(digits: str) -> int | None:

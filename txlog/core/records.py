@@ -473,6 +473,52 @@ class StoreDescriptor(_Object, frozen=True, kw_only=True):
     constants: StoreConstants
 
 
+# -- the history of clean-ups -----------------------------------------------------------------------------------------
+
+
+class CleanupStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job did to one partition: one run that it made, one move of the log start, one round of deletions."""
+
+    job: Text
+    """merge, compact, retention, vacuum or repair; a reader shows what it does not know."""
+    topic: Text
+    partition: Int64
+    started_at: Int64
+    ended_at: Int64
+    outcome: Text
+    """published, discarded (another was first), deleted or failed."""
+    base_offset: Int64 = NO_OFFSET
+    """The first offset that it worked on; -1 if it was about none."""
+    end_offset: Int64 = NO_OFFSET
+    generation: Int64 = -1
+    """Of the run it made; -1 if it made none."""
+    input_files: Count = 0
+    output_files: Count = 0
+    rows_read: Count = 0
+    rows_written: Count = 0
+    bytes_read: Count = 0
+    bytes_written: Count = 0
+    deleted_objects: Count = 0
+    deleted_bytes: Count = 0
+    message: Text = ""
+    """Why it failed."""
+
+
+class CleanupRun(_Object, frozen=True, kw_only=True):
+    """`<started>-<unique>.json`: one run of a job, told when it has ended. Nothing depends on it."""
+
+    run_id: Text
+    """As in the name."""
+    job: Text
+    """What was called: a job, or maintain for all of them."""
+    by: Text
+    """Which process of which host."""
+    started_at: Int64
+    """As in the name."""
+    ended_at: Int64
+    steps: tuple[CleanupStep, ...]
+
+
 STORED_OBJECTS = (
     StoreDescriptor,
     TopicMetadata,
@@ -483,6 +529,7 @@ STORED_OBJECTS = (
     Boundary,
     Clean,
     StagedList,
+    CleanupRun,
 )
 for _kind in STORED_OBJECTS:
     # msgspec works out a struct when it first decodes one, and takes no lock: a thread that comes by meanwhile finds it half

@@ -22,6 +22,7 @@ from txlog.core.names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTIO
 from txlog.core.partitioning import internal_partition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
+    CleanupRun,
     CommitRecord,
     ProducerStateEntry,
     SchemaField,
@@ -61,7 +62,7 @@ _LOST_MARKER = (
     'stop every writer before anything else; then bring back what a copy of the store holds (README, "When fsck finds '
     'something")'
 )
-_OWN_FOLDERS = frozenset({names.PROBE_FOLDER, "__maintenance/"})
+_OWN_FOLDERS = frozenset({names.PROBE_FOLDER, names.MAINTENANCE_FOLDER})
 
 
 class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +204,7 @@ class _StoreCheck:
             self._check_topic(self.topics[name])
         if not wanted:
             self._check_unknown_partitions()
+            self._check_history()
         return self._report([*offsets, *chosen])
 
     # -- the root -----------------------------------------------------------------------------------------------------
@@ -670,6 +672,23 @@ class _StoreCheck:
                     f"{tp.topic}/",
                     f"the topic of a transaction that is COMPLETE: {path} names {tp}",
                     count=len(markers),
+                )
+
+    def _check_history(self) -> None:
+        """What clean-ups told of themselves: nothing depends on it, so what is damaged may be deleted."""
+        folder = names.MAINTENANCE_FOLDER
+        listed = self.reader.list(folder)
+        strange = [name for name in listed if names.parse_history_name(name) is None]
+        if strange:
+            self.findings.note(folder, "only names of txlog's", f"not txlog's: {_few(strange)}", "move them elsewhere")
+        for path, data in self.reader.get_many([folder + name for name in listed if name not in strange]):
+            run = None if data is None else self.reader.decode(path, data, CleanupRun, "run of a job")
+            if run is not None and path != folder + names.history_name(max(run.started_at, 0), run.run_id):
+                self.findings.damaged(
+                    path,
+                    "the run and the beginning of its name",
+                    f"run {run.run_id} of {run.started_at}",
+                    "delete it: it is history, and nothing depends on it",
                 )
 
     def _show(self, tp: TopicPartition) -> None:

@@ -1,0 +1,93 @@
+"""`txlog history`: which clean-ups ran, and what did they do?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txlog.cli.options import Session, command
+from txlog.cli.output import Output
+from txlog.core.words import bytes_text, duration_text, time_text
+from txlog.errors import InvalidRequestError
+
+
+def register(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command."""
+    command(app, "history", panel=panel)(history)
+
+
+def history(
+    session: Session,
+    topic: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TOPIC", help="Only these topics; all if none is named.", show_default=False),
+    ] = None,
+    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    job: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--job",
+            metavar="JOB",
+            help="Only merge, compact, retention, vacuum or repair; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Only the newest N.")] = 100,
+) -> None:
+    """Show what clean-ups did, the newest first: when, by whom, to which offsets, files and bytes before and after.
+
+    A run that found nothing to do leaves no trace. The newest 2,000 runs are kept.
+    """
+    if limit < 1:
+        raise InvalidRequestError(f"--limit {limit}: expected at least 1")
+    # Here and not at the top: `--help` needs none of it.
+    from txlog.maintenance.history import read_history
+
+    rows = read_history(
+        session.store.runtime, topics=[*(topic or ()), *(topic_option or ())], jobs=job or (), limit=limit
+    )
+
+    def text(out: Output) -> None:
+        out.table(
+            (
+                "started",
+                "job",
+                "topic",
+                "partition",
+                "outcome",
+                "offsets",
+                "files",
+                "bytes",
+                "deleted",
+                "took",
+                "by",
+                "message",
+            ),
+            [
+                (
+                    time_text(row.step.started_at),
+                    row.step.job,
+                    row.step.topic,
+                    row.step.partition,
+                    row.step.outcome,
+                    f"{row.step.base_offset} to {row.step.end_offset - 1}" if row.step.base_offset >= 0 else None,
+                    f"{row.step.input_files:,} → {row.step.output_files:,}" if row.step.input_files else None,
+                    f"{bytes_text(row.step.bytes_read)} → {bytes_text(row.step.bytes_written)}"
+                    if row.step.bytes_read
+                    else None,
+                    f"{row.step.deleted_objects:,}, {bytes_text(row.step.deleted_bytes)}"
+                    if row.step.deleted_objects
+                    else None,
+                    duration_text(max(0, row.step.ended_at - row.step.started_at)),
+                    row.by,
+                    row.step.message or None,
+                )
+                for row in rows
+            ],
+            empty="No clean-up has done anything yet."
+            if not (topic or topic_option or job)
+            else "No clean-up has done anything there.",
+        )
+
+    session.out.show(rows, text)

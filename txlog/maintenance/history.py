@@ -1,0 +1,186 @@
+"""What did the clean-ups of a store do: which job, when, by whom, to which offsets, bytes before and after?
+
+Each job says it to a `Recorder`, which keeps it until the job has ended, and then writes one object (PROTOCOL.md,
+"History"). A run that did nothing leaves nothing. The history is never a reason to fail: a job whose work is done has
+done it, whether it could be told or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Collection, Iterator
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from txlog.client.runtime import Runtime
+from txlog.core.names import TopicPartition
+from txlog.core.records import CleanupRun, CleanupStep
+from txlog.errors import TxlogError
+from txlog.maintenance.merge import Merged
+from txlog.protocol import history as protocol
+
+Outcome: TypeAlias = Literal["published", "discarded", "deleted", "failed"]
+
+MAX_STEPS = 10_000
+"""Steps of one run that are kept, the failed ones first: a record of all partitions of a large store stays readable."""
+_MAX_MESSAGE = 2_000
+_MAX_READ = 256
+"""Runs that are read at once."""
+_LOG = logging.getLogger(__name__)
+
+
+class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a run, and the run that it belongs to."""
+
+    run_id: str
+    by: str
+    step: CleanupStep
+
+
+class Recorder:
+    """Collects the steps of one run of a job."""
+
+    def __init__(self, runtime: Runtime, job: str) -> None:
+        self.job = job
+        self._clock = runtime.clock
+        self.started_at = self._clock.now_ms()
+        self.steps: list[CleanupStep] = []
+        self._began_at = self.started_at
+
+    @contextlib.contextmanager
+    def over(self, tp: TopicPartition, job: str | None = None) -> Iterator[None]:
+        """Around the work on one partition: steps that are added inside began here; an error of txlog's is a failed step, and goes on."""
+        self._began_at = self._clock.now_ms()
+        before = self.job
+        self.job = job or before
+        try:
+            yield
+        except TxlogError as error:
+            self.add(tp, "failed", message=str(error))
+            raise
+        finally:
+            self.job = before
+
+    def add(
+        self,
+        tp: TopicPartition,
+        outcome: Outcome,
+        *,
+        base_offset: int = -1,
+        end_offset: int = -1,
+        generation: int = -1,
+        input_files: int = 0,
+        output_files: int = 0,
+        rows_read: int = 0,
+        rows_written: int = 0,
+        bytes_read: int = 0,
+        bytes_written: int = 0,
+        deleted_objects: int = 0,
+        deleted_bytes: int = 0,
+        message: str = "",
+    ) -> None:
+        """Something was done to a partition, or could not be."""
+        now_ms = self._clock.now_ms()
+        self.steps.append(
+            CleanupStep(
+                job=self.job,
+                topic=tp.topic,
+                partition=tp.partition,
+                started_at=min(self._began_at, now_ms),
+                ended_at=now_ms,
+                outcome=outcome,
+                base_offset=base_offset,
+                end_offset=end_offset,
+                generation=generation,
+                input_files=input_files,
+                output_files=output_files,
+                rows_read=rows_read,
+                rows_written=rows_written,
+                bytes_read=bytes_read,
+                bytes_written=bytes_written,
+                deleted_objects=deleted_objects,
+                deleted_bytes=deleted_bytes,
+                message=message[:_MAX_MESSAGE],
+            )
+        )
+        self._began_at = now_ms
+
+    def add_merged(self, merged: Merged) -> None:
+        """A run that a merge made."""
+        self.add(
+            merged.topic_partition,
+            "published" if merged.took_effect else "discarded",
+            base_offset=merged.base_offset,
+            end_offset=merged.end_offset,
+            generation=merged.generation,
+            input_files=merged.files_before,
+            output_files=merged.files,
+            rows_read=merged.rows,
+            rows_written=merged.rows,
+            bytes_read=merged.bytes_before,
+            bytes_written=merged.bytes,
+        )
+
+
+@contextlib.contextmanager
+def recorded(runtime: Runtime, job: str) -> Iterator[Recorder]:
+    """Around one run of a job: what was told to the recorder is in the history afterwards, also if the job failed.
+
+        with recorded(runtime, "merge") as history:
+            for tp in partitions:
+                with history.over(tp):
+                    for merged in merge_partition(runtime, session, tp, policy):
+                        history.add_merged(merged)
+
+    Nothing is written if nothing was told. That the history cannot be written is a warning in the log, no error.
+    """
+    recorder = Recorder(runtime, job)
+    try:
+        yield recorder
+    finally:
+        if recorder.steps:
+            _write(runtime, recorder)
+
+
+def read_history(
+    runtime: Runtime, *, topics: Collection[str] = (), jobs: Collection[str] = (), limit: int | None = None
+) -> list[HistoryRow]:
+    """The newest `limit` steps (all, if None) of these topics and jobs (all, if there are none), newest first.
+
+    One LIST, and a GET each run that is looked at. Raises CorruptRecordError naming a damaged run.
+    """
+    left = runtime.run(protocol.list_runs())[::-1]
+    rows: list[HistoryRow] = []
+    while left and (limit is None or len(rows) < limit):
+        window = min(_MAX_READ, len(left) if limit is None else max(1, limit - len(rows)))
+        for run in runtime.run(protocol.read_runs(left[:window])):
+            rows += [
+                HistoryRow(run_id=run.run_id, by=run.by, step=step)
+                for step in reversed(run.steps)
+                if (not topics or step.topic in topics) and (not jobs or step.job in jobs)
+            ]
+        left = left[window:]
+    return rows if limit is None else rows[:limit]
+
+
+def _write(runtime: Runtime, recorder: Recorder) -> None:
+    # Sorting is stable: what failed comes first only if not all can stay.
+    steps = recorder.steps
+    if len(steps) > MAX_STEPS:
+        steps = sorted(steps, key=lambda step: step.outcome != "failed")[:MAX_STEPS]
+    run = CleanupRun(
+        run_id=runtime.ids.new_id(),
+        job=recorder.job,
+        by=f"{socket.gethostname()}:{os.getpid()}",
+        started_at=recorder.started_at,
+        ended_at=runtime.clock.now_ms(),
+        steps=tuple(steps),
+    )
+    try:
+        runtime.run(protocol.put_run(runtime.context(), run))
+    except TxlogError as error:
+        _LOG.warning("%s: what %s did is not in the history: %s", runtime.where, recorder.job, error)
