@@ -28,11 +28,23 @@ def test_version() -> None:
 
 def test_help_shows_the_commands_in_groups() -> None:
     text = run("--help").out
-    panels = ["Topics and state", "Records", "Inspect", "More commands"]
-    commands = ["topics", "get-offsets", "consumer-groups", "transactions", "produce", "consume", "dump-log", "demo"]
+    panels = ["Topics and state", "Records", "Maintenance", "Inspect", "More commands"]
+    commands = [
+        "topics",
+        "get-offsets",
+        "consumer-groups",
+        "transactions",
+        "produce",
+        "consume",
+        "merge",
+        "dump-log",
+        "demo",
+    ]
     shown = re.findall(r"─ ([A-Z][a-z ]+) ─|│ ([a-z-]+) +\S", text)
     order = [panel or command for panel, command in shown]
-    expected = [panels[0], *commands[:4], panels[1], *commands[4:6], panels[2], commands[6], panels[3], commands[7]]
+    expected = [panels[0], *commands[:4], panels[1], *commands[4:6]]
+    for panel, name in zip(panels[2:], commands[6:], strict=True):
+        expected += [panel, name]
     assert [name for name in order if name in expected] == expected
     assert "Exit status: 0 done, 2 the call was wrong" in " ".join(text.split())
     assert "<bool>" not in text

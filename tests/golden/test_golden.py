@@ -198,9 +198,9 @@ def test_aborted_ranges_are_known(golden: Opened) -> None:
 
 def test_timestamps_find_offsets(golden: Opened) -> None:
     def find(timestamp_ms: int) -> object:
-        return golden.run(read.offset_for_timestamp(golden.ctx, golden.view(ORDERS_0), timestamp_ms, "read_committed"))[
-            1
-        ]
+        look_up = read.offset_for_timestamp(golden.ctx, golden.view(ORDERS_0), timestamp_ms, "read_committed")
+        _, hits = golden.run(look_up)
+        return hits[0][:2] if hits else None
 
     assert find(0) == (0, START_MS + 1_500)
     assert find(START_MS + 1_501) == (3, START_MS + 2_000)

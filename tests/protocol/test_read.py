@@ -19,7 +19,7 @@ from txlog.core.records import Clean, CleanedRun, SegmentIndex, TxnIndex
 from txlog.errors import CorruptLogError, MissingObjectError, OffsetOutOfRangeError
 from txlog.protocol.append import append_log_start
 from txlog.protocol.load import refresh
-from txlog.protocol.read import IsolationLevel, aborted_transactions, offset_for_timestamp, plan_read
+from txlog.protocol.read import IsolationLevel, TimeHit, aborted_transactions, offset_for_timestamp, plan_read
 from txlog.protocol.seal import seal
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -222,8 +222,7 @@ def test_a_reader_whose_segments_were_removed_goes_on_from_its_offset() -> None:
         script.cluster.run(plan_read(script.ctx, view, 2, None, "read_committed"))
     assert fresh.state.next_offset >= 8
     _, found = script.cluster.run(offset_for_timestamp(script.ctx, view, 0, "read_committed"))
-    assert found is not None
-    assert found[0] == 4
+    assert [hit.offset for hit in found] == [4]
 
 
 # -- what it costs ----------------------------------------------------------------------------------------------------
@@ -267,7 +266,7 @@ TIMED = "d0, t 10, d0 2, t 10, d1, t 10, d0, t 10, c1, t 10, d0, t 10, d1"  # at
 def look_up(script: Script, ms: int, isolation: Any = COMMITTED) -> tuple[int, int] | None:
     base = script.cluster.records(A)[0].timestamp if script.cluster.records(A) else 1_700_000_000_000
     _, found = script.cluster.run(offset_for_timestamp(script.ctx, script.cluster.view(A), base + ms, isolation))
-    return None if found is None else (found[0], found[1] - base)
+    return (found[0].offset, found[0].timestamp - base) if found else None
 
 
 @LAYOUTS
@@ -304,10 +303,10 @@ def test_a_look_up_reads_a_logarithm_of_the_indexes() -> None:
     assert len(view.walk) == 32
     base = script.cluster.records(A)[0].timestamp
     (_, found), cost = measure(script.cluster, offset_for_timestamp(script.ctx, view, base + 171, "read_committed"))
-    assert found == (18, base + 180)
+    assert found == (TimeHit(18, base + 180),)
     assert cost.gets <= 7
     (_, found), cost = measure(script.cluster, offset_for_timestamp(script.ctx, view, base + 320, "read_committed"))
-    assert (found, cost.gets) == ((32, base + 320), 0)
+    assert (found, cost.gets) == ((TimeHit(32, base + 320),), 0)
 
 
 def test_a_run_without_entries_hides_nothing() -> None:
@@ -341,7 +340,7 @@ def test_a_run_without_entries_hides_nothing() -> None:
         for ms in (-5, 5, 15, 25, 35):
             _, found = cluster.run(offset_for_timestamp(script.ctx, now, base + ms, "read_committed"))
             expected = next(n for n in range(5) if n not in empty and n * 10 >= ms)
-            assert found == (expected, base + expected * 10), (empty, ms)
+            assert found == (TimeHit(expected, base + expected * 10),), (empty, ms)
 
 
 # -- tailing ----------------------------------------------------------------------------------------------------------

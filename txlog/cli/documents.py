@@ -16,6 +16,7 @@
     dump-log                     client.dump.DumpedObject, client.dump.PartitionChain
     fsck                         maintenance.fsck.FsckReport
     history                      list of maintenance.history.HistoryRow
+    merge                        list of MergeDocument
     produce                      ProduceDocument
     consume                      a row a line (see txlog.cli.rows)
     an error                     ErrorDocument, on the standard error
@@ -162,3 +163,22 @@ class ProduceDocument(msgspec.Struct, frozen=True, kw_only=True):
     skipped: bool
     """This `txn.version` or a higher one had been committed before: nothing of it is visible."""
     partitions: tuple[ProducedRows, ...]
+
+
+class MergeDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of segments that became one, or would."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    end_offset: int
+    generation: int
+    outcome: Literal["merged", "lost", "planned"]
+    """lost: another clean-up of the same offsets was faster; what this one wrote is left to vacuum."""
+    segments_before: int
+    files_before: int
+    bytes_before: int
+    rows: int | None = None
+    files: int | None = None
+    """1, or 0 if no committed row was left."""
+    bytes: int | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from txlog.client.groups import check_group
-from txlog.client.reading import check_isolation
+from txlog.client.reading import MAX_RELISTS, check_isolation
 from txlog.client.runtime import check_partition
 from txlog.client.session import Session
 from txlog.core.effects import Gather, Program
@@ -31,7 +31,7 @@ from txlog.errors import (
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.groups import commit_offsets, fetch_offsets
 from txlog.protocol.load import get_view
-from txlog.protocol.read import IsolationLevel, ReadIndexes, end_offset, offset_for_timestamp, read_index
+from txlog.protocol.read import IsolationLevel, ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
 
 EARLIEST = -2
 LATEST = -1
@@ -186,18 +186,29 @@ def committed_offsets(
 def offsets_for_times(
     session: Session, times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, tuple[int, int] | None]:
-    """For each partition the first offset at or after a time (ms) and its own time, on the views that the session has."""
+    """For each partition the first offset at or after a time (ms) and its own time, on the views that the session has.
 
-    def program(ctx: Context, views: Views) -> Program[tuple[Views, dict[TopicPartition, tuple[int, int] | None]]]:
-        def one(tp: TopicPartition) -> Program[tuple[PartitionView, tuple[int, int] | None]]:
+    Where a clean-up made one entry of many batches, the row is looked up in its file: one or two GETs more.
+    """
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, dict[TopicPartition, tuple[TimeHit, ...]]]]:
+        def one(tp: TopicPartition) -> Program[tuple[PartitionView, tuple[TimeHit, ...]]]:
             _, view = yield from get_view(ctx, views, tp)
             return (yield from offset_for_timestamp(ctx, view, times[tp], isolation))
 
         found = yield Gather(tuple(one(tp) for tp in times))
         after = {**views, **{view.topic_partition: view for view, _ in found}}
-        return after, {tp: hit for tp, (_, hit) in zip(times, found, strict=True)}
+        return after, {tp: hits for tp, (_, hits) in zip(times, found, strict=True)}
 
-    return session.call("looking up offsets by time", program)
+    for attempt in range(MAX_RELISTS + 1):
+        found = session.call("looking up offsets by time", program)
+        try:
+            return {tp: _first_row(session, hits, times[tp]) for tp, hits in found.items()}
+        except MissingObjectError:
+            if attempt == MAX_RELISTS:
+                raise
+            session.forget(list(times))
+    raise AssertionError("unreachable")
 
 
 def append_times(
@@ -291,6 +302,18 @@ def check_exist(session: Session, partitions: Iterable[TopicPartition]) -> None:
         if not 0 <= tp.partition < topic.partitions:
             topic = session.runtime.topic(tp.topic, 0)  # partitions may have been added since
         check_partition(topic, tp.partition)
+
+
+def _first_row(session: Session, hits: Sequence[TimeHit], timestamp_ms: int) -> tuple[int, int] | None:
+    for hit in hits:
+        if not hit.pieces:
+            return hit.offset, hit.timestamp
+        # Here and not at the top: planning goes without pyarrow, but for topics that were cleaned.
+        from txlog.client import rows
+
+        if (found := rows.first_at_or_after(session.runtime.store, hit.pieces, timestamp_ms)) is not None:
+            return found
+    return None
 
 
 def _append_time(view: PartitionView, offset: int, indexes: ReadIndexes) -> Program[int | None]:

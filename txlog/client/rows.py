@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece
@@ -33,21 +34,39 @@ METADATA_FIELDS: dict[str, pa.Field[pa.DataType]] = {
 
 
 def read_pieces(
-    store: ObjectStore, pieces: Sequence[Piece], fields: Sequence[SchemaField], columns: Sequence[str] | None
+    store: ObjectStore,
+    pieces: Sequence[Piece],
+    fields: Sequence[SchemaField],
+    columns: Sequence[str] | None,
+    *,
+    digests: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `pieces` in order: the columns asked for (None: all), then `_offset` and `_timestamp`.
 
-    Raises MissingObjectError if a clean-up has taken a file away, CorruptRecordError naming the object.
+    With `digests` every byte of the files is read, and compared with the digest that the log has of it. Raises
+    MissingObjectError if a clean-up has taken a file away, CorruptRecordError naming the object.
     """
+    checked: set[str] = set()
     for piece in pieces:
         tp = piece.topic_partition
         if isinstance(piece, InlinePiece):
             where = tp.folder + batch_name(piece.range.base_offset - piece.range.first_row)
             yield read_inline_rows(piece.payload, piece.range, fields, columns, where=where)
         else:
+            # A file whose rows lie between those of others is opened again and again, and compared once.
+            whole = digests and piece.file.path not in checked
+            checked.add(piece.file.path)
             try:
                 yield from read_ranges(
-                    store, tp.topic, piece.file, piece.ranges, fields, columns, start=piece.start, end=piece.end
+                    store,
+                    tp.topic,
+                    piece.file,
+                    piece.ranges,
+                    fields,
+                    columns,
+                    start=piece.start,
+                    end=piece.end,
+                    whole=whole,
                 )
             except MissingObjectError as error:
                 raise MissingObjectError(
@@ -55,6 +74,20 @@ def read_pieces(
                     f"so, something else than txlog removed it: `txlog fsck` lists what is missing; restore the file from a copy, or start "
                     f"reading behind these offsets"
                 ) from error
+
+
+def first_at_or_after(store: ObjectStore, pieces: Sequence[Piece], timestamp_ms: int) -> tuple[int, int] | None:
+    """Offset and time (ms) of the first row of `pieces` whose `_timestamp` is at or after a time; only that column is read.
+
+    Raises as `read_pieces` does.
+    """
+    for batch in read_pieces(store, pieces, (), None):
+        times = batch.column(TIMESTAMP_COLUMN).cast(pa.int64()).to_numpy() // 1000
+        # Timestamps of a partition never decrease.
+        at = int(np.searchsorted(times, timestamp_ms, "left"))
+        if at < batch.num_rows:
+            return batch.column(OFFSET_COLUMN)[at].as_py(), int(times[at])
+    return None
 
 
 def _offsets(piece: FilePiece) -> str:

@@ -33,14 +33,32 @@ MAX_COALESCED_ROWS = 131_072
 """Rows of one entry that stands for many batches: a read by offset opens no more of them than a row group has."""
 
 
+DEFAULT_TARGET_BYTES = 512 * 2**20
+"""Of a merged file, compressed: Kafka's segments have twice as much, Spark's splits a quarter."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePolicy:
     """How large a merged run shall be."""
 
-    target_bytes: int
+    target_bytes: int = DEFAULT_TARGET_BYTES
     """Of one run's Parquet; what is half as large already is left alone."""
     max_inputs: int = 10_000
     """Segments and runs that one run is made of at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLayout:
+    """How the file of a run is written, beyond what it must hold. Names are of the topic's columns."""
+
+    sort: tuple[str, ...] = ()
+    """Rows that lie together in the log are sorted by these, nulls last; `_offset` stays each row's own."""
+    bloom: tuple[str, ...] = ()
+    """Columns with a Bloom filter a row group."""
+
+
+PLAIN = FileLayout()
+"""Rows in the order of offsets, no filters."""
 
 
 def choose_merges(

@@ -13,7 +13,15 @@ import msgspec
 
 from txlog.core import names
 from txlog.core.names import SegmentName, TopicPartition
-from txlog.core.records import CommitRecord, DataFile, IndexedFile, IndexEntry, SegmentIndex, TxnIndex
+from txlog.core.records import (
+    NO_PRODUCER_ID,
+    CommitRecord,
+    DataFile,
+    IndexedFile,
+    IndexEntry,
+    SegmentIndex,
+    TxnIndex,
+)
 from txlog.core.txn_index import aborted_txn_of
 from txlog.errors import CorruptLogError, CorruptRecordError
 
@@ -109,6 +117,18 @@ def floor_entry(index: SegmentIndex, offset: int) -> int:
     In generation 0 that entry contains the offset, if the segment does.
     """
     return bisect_right(index.entries, offset, key=_base_offset) - 1
+
+
+def end_of_entry(index: SegmentIndex, at: int) -> int:
+    """The offset behind the last that a row of entry `at` can have: rows of a cleaned run's entry may have gaps."""
+    if not index.generation:
+        return index.entries[at].end_offset
+    return index.entries[at + 1].base_offset if at + 1 < len(index.entries) else index.end_offset
+
+
+def is_coalesced(index: SegmentIndex, entry: IndexEntry) -> bool:
+    """Whether an entry may stand for several batches: of a cleaned run, and of no producer."""
+    return index.generation > 0 and entry.producer_id == NO_PRODUCER_ID and not entry.transactional
 
 
 def first_at_or_after_timestamp(index: SegmentIndex, timestamp: int) -> int | None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from txlog.client.reading import MAX_RELISTS
-from txlog.client.runtime import Runtime
+from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
-from txlog.core.cleaning import MergePolicy
+from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
 from txlog.core.effects import Program
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import IndexedFile
@@ -24,9 +24,6 @@ from txlog.protocol.context import Context, Views
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-DEFAULT_TARGET_BYTES = 512 * 2**20
-"""Of a merged file, compressed: Kafka's segments have twice as much, Spark's splits a quarter."""
 
 Progress: TypeAlias = Callable[[TopicPartition, int, int], None]
 """(partition, rows copied so far, rows of the run)."""
@@ -52,23 +49,25 @@ class Merged:
 
 
 def merge_partition(
-    runtime: Runtime, session: Session, tp: TopicPartition, policy: MergePolicy, on_progress: Progress | None = None
+    runtime: Runtime,
+    session: Session,
+    tp: TopicPartition,
+    policy: MergePolicy,
+    on_progress: Progress | None = None,
+    layout: FileLayout = PLAIN,
 ) -> tuple[Merged, ...]:
     """Merges what is worth it in one partition of a user's topic; empty if nothing is.
 
-    Raises InvalidRequestError for an internal topic (its snapshots are its compaction), CorruptRecordError naming an input
-    that is damaged: then nothing of it is published.
+    Raises InvalidRequestError for an internal topic (its snapshots are its compaction), SchemaMismatchError for a column of
+    `layout` that the topic lacks, CorruptRecordError naming an input that is damaged: then nothing of it is published.
     """
-    if tp.topic in INTERNAL_TOPICS:
-        raise InvalidRequestError(f"{tp} is not merged: the snapshots of an internal topic are its compaction")
-
-    def planned(ctx: Context, views: Views) -> Program[tuple[Views, tuple[Merge, ...]]]:
-        return plan_merges(ctx, views, tp, policy)
-
+    done: list[Merged] = []
     for attempt in range(MAX_RELISTS + 1):
         try:
-            merges = session.call("planning a merge", planned)
-            return tuple(_merge(runtime, session, merge, on_progress) for merge in merges)
+            for merge in plan_partition(session, tp, policy):
+                file = copy_rows(runtime, merge, on_progress, layout)
+                done.append(publish_merge(session, merge, file))
+            return tuple(done)
         except MissingObjectError:
             # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
             session.forget([tp])
@@ -77,25 +76,46 @@ def merge_partition(
     raise AssertionError("unreachable")
 
 
-def copy_rows(runtime: Runtime, merge: Merge, on_progress: Progress | None = None) -> IndexedFile | None:
-    """Writes the rows of a merge to its run's Parquet; None if no row is left. The digests of all that is read are checked."""
+def plan_partition(session: Session, tp: TopicPartition, policy: MergePolicy) -> tuple[Merge, ...]:
+    """The runs that are worth making in one partition of a user's topic, oldest first; nothing is written.
+
+    Raises InvalidRequestError for an internal topic.
+    """
+    if tp.topic in INTERNAL_TOPICS:
+        raise InvalidRequestError(f"{tp} is not merged: the snapshots of an internal topic are its compaction")
+
+    def planned(ctx: Context, views: Views) -> Program[tuple[Views, tuple[Merge, ...]]]:
+        return plan_merges(ctx, views, tp, policy)
+
+    return session.call("planning a merge", planned)
+
+
+def copy_rows(
+    runtime: Runtime, merge: Merge, on_progress: Progress | None = None, layout: FileLayout = PLAIN
+) -> IndexedFile | None:
+    """Writes the rows of a merge to its run's Parquet; None if no row is left. The digests of all that is read are checked.
+
+    In memory are a row group of what is read and one of what is written. Raises CorruptRecordError or MissingObjectError
+    naming an input, SchemaMismatchError for a column of `layout` that the topic lacks; then there is no file.
+    """
     # Here and not at the top: planning goes without pyarrow.
     from txlog.client import rows
     from txlog.client.reading import piece_rows
     from txlog.storage.segment_file import write_rows_file
 
     tp = merge.topic_partition
-    if not merge.pieces:
-        return None
     topic = runtime.topic(tp.topic)
-    newest = max(piece.schema_id for piece in merge.pieces)
+    newest = max((piece.schema_id for piece in merge.pieces), default=0)
     if newest > topic.schema_id:
         topic = runtime.topic(tp.topic, 0)
+    check_columns(topic, (*layout.sort, *layout.bloom))
+    if not merge.pieces:
+        return None
     expected = piece_rows(merge.pieces)
 
     def batches() -> Iterator[pa.RecordBatch]:
         copied = 0
-        for batch in rows.joined(rows.read_pieces(runtime.store, merge.pieces, topic.schema, None)):
+        for batch in rows.joined(rows.read_pieces(runtime.store, merge.pieces, topic.schema, None, digests=True)):
             yield batch
             copied += batch.num_rows
             if on_progress is not None:
@@ -115,14 +135,14 @@ def copy_rows(runtime: Runtime, merge: Merge, on_progress: Progress | None = Non
     )
 
 
-def _merge(runtime: Runtime, session: Session, merge: Merge, on_progress: Progress | None) -> Merged:
-    file = copy_rows(runtime, merge, on_progress)
+def publish_merge(session: Session, merge: Merge, file: IndexedFile | None) -> Merged:
+    """Makes a run current whose rows were copied, unless another clean-up of the same offsets was faster."""
+    session.runtime.ensure_writable()
 
     def published(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
         return views, (yield from publish(ctx, merge, file))
 
     took_effect = session.call("publishing a merge", published)
-    before = [each for read in merge.indexes for each in read.index.files]
     return Merged(
         topic_partition=merge.topic_partition,
         base_offset=merge.run.base_offset,
@@ -130,8 +150,8 @@ def _merge(runtime: Runtime, session: Session, merge: Merge, on_progress: Progre
         generation=merge.run.generation,
         took_effect=took_effect,
         segments_before=len(merge.inputs),
-        files_before=len(before),
-        bytes_before=sum(each.bytes for each in before),
+        files_before=merge.files_before,
+        bytes_before=merge.bytes_before,
         rows=0 if file is None else file.rows,
         files=0 if file is None else 1,
         bytes=0 if file is None else file.bytes,

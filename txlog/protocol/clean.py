@@ -48,6 +48,16 @@ class Merge:
         """Of the run's Parquet, relative to the topic's folder."""
         return cleaning.run_file_path(self.topic_partition, self.run)
 
+    @property
+    def files_before(self) -> int:
+        """Files of rows that the inputs name."""
+        return sum(len(read.index.files) for read in self.indexes)
+
+    @property
+    def bytes_before(self) -> int:
+        """Bytes of those files."""
+        return sum(file.bytes for read in self.indexes for file in read.index.files)
+
     def is_told(self, entry: IndexEntry) -> bool:
         """Whether the run's index must tell this batch's transaction apart (C3)."""
         if entry.kind == "commit":

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from txlog.core import envelope
 from txlog.core.effects import Gather, Get, Program
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, SegmentIndex, TxnIndex
-from txlog.core.segments import check_index, first_at_or_after_timestamp
+from txlog.core.segments import check_index, end_of_entry, first_at_or_after_timestamp, is_coalesced
 from txlog.core.snapshots import SnapshotCut
 from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
 from txlog.core.words import count_text
@@ -48,6 +48,16 @@ class ReadPlan:
     """Aborted transactions that overlap the range; empty for read_uncommitted."""
     indexes: ReadIndexes = field(repr=False)
     """Indexes read so far; hand them to the next plan of this partition."""
+
+
+class TimeHit(NamedTuple):
+    """Where the first row at or after a time lies: at `offset`, of time `timestamp`, unless there are `pieces`."""
+
+    offset: int
+    timestamp: int
+    pieces: tuple[Piece, ...] = ()
+    """The rows of several batches that a clean-up made one entry of: the first of them at or after the time is the one
+    sought, and only their columns tell which. All of them are at or after the log start."""
 
 
 def end_offset(view: PartitionView, isolation: IsolationLevel) -> int:
@@ -110,11 +120,11 @@ def offset_for_timestamp(
     timestamp_ms: int,
     isolation: IsolationLevel,
     indexes: ReadIndexes | None = None,
-) -> Program[tuple[PartitionView, tuple[int, int] | None]]:
-    """The first offset whose batch has a timestamp (ms) at or after `timestamp_ms`, and that timestamp.
+) -> Program[tuple[PartitionView, tuple[TimeHit, ...]]]:
+    """Where the first offset is whose batch has a timestamp (ms) at or after `timestamp_ms`.
 
-    None if there is none below the isolation level's end (case 126). Timestamps of a partition never decrease, so the
-    segments are searched by halves: one GET a step.
+    Nothing if there is none below the isolation level's end (case 126), one hit as a rule; a second follows one whose rows may
+    all be older, and counts if they are. Timestamps of a partition never decrease, so the segments are searched by halves: one GET a step.
     """
     known = dict(indexes or {})
     for attempt in range(ctx.max_loads):
@@ -162,8 +172,9 @@ def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
 
 def _find_timestamp(
     view: PartitionView, timestamp_ms: int, bound: int, known: dict[SegmentName, ReadIndex]
-) -> Program[tuple[int, int] | None]:
+) -> Program[tuple[TimeHit, ...]]:
     log_start = view.state.log_start_offset
+    hits: list[TimeHit] = []
     if view.base.last_timestamp >= timestamp_ms and view.walk:
         low, high = 0, len(view.walk) - 1
         while low < high:
@@ -178,15 +189,30 @@ def _find_timestamp(
         for name in view.walk[low:]:
             known = yield from read_indexes(view.topic_partition, [name], known)
             index = known[name].index
-            at = first_at_or_after_timestamp(index, timestamp_ms)
-            for entry in index.entries[at:] if at is not None else ():
-                if entry.records and entry.end_offset > log_start:
-                    return _below(bound, max(entry.base_offset, log_start), entry.timestamp)
+            first = first_at_or_after_timestamp(index, timestamp_ms)
+            for at in range(len(index.entries) if first is None else first, len(index.entries)):
+                entry = index.entries[at]
+                if not entry.records or end_of_entry(index, at) <= log_start:
+                    continue
+                hits.append(_hit(view.topic_partition, index, at, log_start))
+                # The log start may lie behind the last row of an entry with gaps.
+                if not hits[-1].pieces or entry.base_offset >= log_start:
+                    return _below(bound, hits)
     for stored in view.tail:
         record = stored.record
         if record.timestamp >= timestamp_ms and record.records and record.end_offset > log_start:
-            return _below(bound, max(record.base_offset, log_start), record.timestamp)
-    return None
+            hits.append(TimeHit(max(record.base_offset, log_start), record.timestamp))
+            break
+    return _below(bound, hits)
+
+
+def _hit(tp: TopicPartition, index: SegmentIndex, at: int, log_start: int) -> TimeHit:
+    entry = index.entries[at]
+    start = max(entry.base_offset, log_start)
+    if not is_coalesced(index, entry):
+        return TimeHit(start, entry.timestamp)
+    pieces = plan_fetch(tp=tp, indexes=[index], tail=(), aborted=(), start=start, end=end_of_entry(index, at))
+    return TimeHit(start, entry.timestamp, pieces)
 
 
 def _plan(
@@ -250,5 +276,5 @@ def read_indexes(
     return {**known, **dict(zip(missing, found, strict=True))}
 
 
-def _below(bound: int, offset: int, timestamp_ms: int) -> tuple[int, int] | None:
-    return (offset, timestamp_ms) if offset < bound else None
+def _below(bound: int, hits: list[TimeHit]) -> tuple[TimeHit, ...]:
+    return tuple(hit for hit in hits if hit.offset < bound)

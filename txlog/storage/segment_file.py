@@ -58,6 +58,8 @@ _TAIL_BYTES = 64 * 1024
 """Fetched at once from the end of a file: the footer of most."""
 _WHOLE_BYTES = 1024 * 1024
 """A file up to this size is fetched whole: one request instead of two."""
+_HASH_BYTES = 8 * 2**20
+"""Of a file that is read for its digest alone."""
 _GAP_BYTES = 512 * 1024
 """Unwanted columns up to this size are fetched rather than skipped: cheaper than a request."""
 
@@ -167,12 +169,14 @@ def read_ranges(
     start: int = 0,
     end: int = MAX_OFFSET,
     batch_rows: int = BATCH_ROWS,
+    whole: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges` (in the order of rows), as the topic's columns (or those of `columns`), `_offset`, `_timestamp`.
 
     Offsets and timestamps come from the ranges; of a range by column, from the file's own columns, and only rows with
-    an offset in `[start, end)` are returned. Raises CorruptRecordError naming the object for any mismatch of length,
-    footer, page or column, MissingObjectError, StorageError, and SchemaMismatchError for a column the topic lacks.
+    an offset in `[start, end)` are returned. With `whole` every byte of the file is read on the way, once, and compared with
+    its digest, if one is known, before the call ends. Raises CorruptRecordError naming the object for any mismatch of length,
+    footer, page, column or digest, MissingObjectError, StorageError, and SchemaMismatchError for a column the topic lacks.
     """
     wanted = _wanted_fields(fields, columns)
     plan = _Ranges(ranges, start, end)
@@ -180,6 +184,8 @@ def read_ranges(
     if plan.last_row > file.rows:
         raise CorruptRecordError(f"{path}: rows up to {plan.last_row} are referenced, and it has {file.rows}")
     opened = _Opened(store, path, file.bytes, file)
+    if whole:
+        opened.hash_on_the_way()
     schema = opened.parquet.schema_arrow
     positions = find_columns(schema, wanted)
     names = [schema.field(at).name for at in positions if at is not None]
@@ -197,6 +203,7 @@ def read_ranges(
                     yield found
         else:
             first_row += rows
+    opened.check_digest()
 
 
 def read_inline_rows(
@@ -471,6 +478,10 @@ class _Opened:
     def __init__(self, store: ObjectStore, path: str, size: int, expected: DataFile | None) -> None:
         self.path = path
         self._reader = _RangeReader(store, path, size)
+        self._expected_digest = None if expected is None else expected.digest
+        self._hash: Any = None
+        self._hashed = 0
+        """How many bytes of the file `_hash` has had."""
         tail = self._read_tail(expected)
         footer = self._footer(tail)
         self.digest = hashlib.sha256(footer).hexdigest()
@@ -507,7 +518,39 @@ class _Opened:
                     if chunk.has_dictionary_page:
                         first = min(first, chunk.dictionary_page_offset)
                     spans.append((first, first + chunk.total_compressed_size))
-        self._reader.fetch(spans)
+        if self._hash is None:
+            self._reader.fetch(spans)
+        elif spans:
+            self._hash_up_to(min(first for first, _ in spans))
+            self._reader.fetch([(self._hashed, max(last for _, last in spans))], self._hash_span)
+
+    def hash_on_the_way(self) -> None:
+        """Has all bytes be fetched in their order, for `check_digest`; nothing to do if that was done, or cannot be."""
+        if self._reader.length > _WHOLE_BYTES and self._expected_digest is not None:
+            self._hash = hashlib.sha256()
+
+    def check_digest(self) -> None:
+        """After `hash_on_the_way`: reads what is left of the file, and raises CorruptRecordError if its digest is another."""
+        if self._hash is None:
+            return
+        self._hash_up_to(self._reader.length)
+        if self._hash.hexdigest() != self._expected_digest:
+            raise CorruptRecordError(
+                f"{self.path}: its digest is {self._hash.hexdigest()}, and the log says {self._expected_digest}"
+            )
+
+    def _hash_up_to(self, end: int) -> None:
+        while self._hashed < end:
+            last = min(self._hashed + _HASH_BYTES, end)
+            data = self._reader.get(self._hashed, last)
+            if len(data) != last - self._hashed:
+                raise CorruptRecordError(f"{self.path}: {self._hashed + len(data)} bytes could be read of {end}")
+            self._hash_span(self._hashed, data)
+
+    def _hash_span(self, first: int, data: bytes) -> None:
+        if first <= self._hashed < first + len(data):
+            self._hash.update(memoryview(data)[self._hashed - first :])
+            self._hashed = first + len(data)
 
     def decode(self, group: int, names: list[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """All rows of a row group that was fetched, in these columns. None: all columns."""
@@ -585,12 +628,15 @@ class _RangeReader:
     def keep(self, start: int, data: bytes) -> None:
         self._tail = (start, data)
 
-    def fetch(self, spans: list[tuple[int, int]]) -> None:
-        """Gets these spans, neighbours together; those of before are let go."""
+    def fetch(self, spans: list[tuple[int, int]], on_span: Callable[[int, bytes], None] | None = None) -> None:
+        """Gets these spans, neighbours together, and shows each to `on_span`; those of before are let go."""
         self._spans = []
         for first, last in _joined(spans):
             if first < self._tail[0] and 0 <= first < last <= self.length:
-                self._spans.append((first, self.get(first, last)))
+                data = self.get(first, last)
+                self._spans.append((first, data))
+                if on_span is not None:
+                    on_span(first, data)
 
     def raise_failure(self) -> None:
         """Raises the store's own error, if one is the reason for what Arrow complains of."""
@@ -802,12 +848,11 @@ def _is_same(found: pa.Field[Any], target: pa.Field[Any], *, named: bool = True)
 
 def _digest_of(store: ObjectStore, path: str, size: int) -> str:
     whole = hashlib.sha256()
-    step = 8 * 2**20
-    for first in range(0, size + 1, step):
+    for first in range(0, size + 1, _HASH_BYTES):
         # Past the end, as in _read_tail: a longer file shows.
-        wanted = min(step, size - first) + (first + step > size)
+        wanted = min(_HASH_BYTES, size - first) + (first + _HASH_BYTES > size)
         data = store.get_range(path, first, first + wanted)
-        if len(data) != min(step, size - first):
+        if len(data) != min(_HASH_BYTES, size - first):
             raise CorruptRecordError(
                 f"{path}: it should have {size} bytes, and {first + len(data)} were read up to {first + wanted}"
             )

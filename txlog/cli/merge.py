@@ -1,0 +1,168 @@
+"""`txlog merge`: how do many small files become few large ones, in this process?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txlog.cli.documents import MergeDocument
+from txlog.cli.options import Session, command
+from txlog.cli.output import Output
+from txlog.cli.partitions import choose_partitions, row_progress
+from txlog.core.cleaning import DEFAULT_TARGET_BYTES, FileLayout, MergePolicy
+from txlog.core.words import bytes_text, count_text
+from txlog.errors import CorruptLogError
+
+if TYPE_CHECKING:
+    from txlog.maintenance.merge import Merged
+    from txlog.protocol.clean import Merge
+
+
+def register(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command."""
+    command(app, "merge", panel=panel)(merge)
+
+
+def merge(
+    session: Session,
+    topic: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.", show_default=False)
+    ] = None,
+    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    partitions: Annotated[
+        str | None,
+        typer.Option("--partitions", "--partition", metavar="0,1,…", help="Only these partitions.", show_default=False),
+    ] = None,
+    target_bytes: Annotated[
+        int,
+        typer.Option(
+            "--target-bytes", metavar="BYTES", min=1, help="How large a merged file shall be; half of it is left alone."
+        ),
+    ] = DEFAULT_TARGET_BYTES,
+    sort: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sort",
+            metavar="COLUMN",
+            help="Sort the rows of each row group by this column, for smaller files and readers that skip pages; may be repeated. "
+            "Offsets, and the order that txlog's readers return, stay.",
+            show_default=False,
+        ),
+    ] = None,
+    bloom: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bloom",
+            metavar="COLUMN",
+            help="Write Bloom filters of this column, by which Spark skips row groups; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", metavar="", help="Only say what would be merged; nothing is written.")
+    ] = False,
+) -> None:
+    """Merge neighbouring sealed segments into files of the target size. No row that a reader sees changes.
+
+    Rows of aborted transactions go, offsets and times stay. It may run beside writers, readers and other merges, and be killed
+    at any moment. The files that were merged are there until they are vacuumed.
+    """
+    # Here and not at the top: `--help` needs none of it.
+    from txlog.client.reading import read_session
+    from txlog.client.runtime import check_columns
+    from txlog.maintenance.merge import merge_partition, plan_partition
+
+    names = [*(topic or ()), *(topic_option or ())]
+    wanted = choose_partitions(session, names, partitions)
+    policy = MergePolicy(target_bytes=target_bytes)
+    layout = FileLayout(sort=tuple(sort or ()), bloom=tuple(bloom or ()))
+    runtime = session.store.runtime
+    for name in {tp.topic for tp in wanted}:
+        check_columns(runtime.topic(name), (*layout.sort, *layout.bloom))
+    reads = read_session(runtime)
+    documents: list[MergeDocument] = []
+    failed: list[CorruptLogError] = []
+    with row_progress("looking for small files") as progress:
+        for tp in wanted:
+            try:
+                if dry_run:
+                    documents += [_planned(each) for each in plan_partition(reads, tp, policy)]
+                else:
+                    documents += [_done(each) for each in merge_partition(runtime, reads, tp, policy, progress, layout)]
+            except CorruptLogError as error:
+                # The others can be merged; this one has to be looked at.
+                failed.append(error)
+            reads.forget([tp])
+    session.out.show(documents, lambda out: _show(out, documents, dry_run, len(failed)))
+    if failed:
+        for other in failed[1:]:
+            failed[0].add_note(str(other))
+        raise failed[0]
+
+
+def _planned(merge: Merge) -> MergeDocument:
+    return MergeDocument(
+        topic=merge.topic_partition.topic,
+        partition=merge.topic_partition.partition,
+        base_offset=merge.run.base_offset,
+        end_offset=merge.run.end_offset,
+        generation=merge.run.generation,
+        outcome="planned",
+        segments_before=len(merge.inputs),
+        files_before=merge.files_before,
+        bytes_before=merge.bytes_before,
+    )
+
+
+def _done(merged: Merged) -> MergeDocument:
+    return MergeDocument(
+        topic=merged.topic_partition.topic,
+        partition=merged.topic_partition.partition,
+        base_offset=merged.base_offset,
+        end_offset=merged.end_offset,
+        generation=merged.generation,
+        outcome="merged" if merged.took_effect else "lost",
+        segments_before=merged.segments_before,
+        files_before=merged.files_before,
+        bytes_before=merged.bytes_before,
+        rows=merged.rows,
+        files=merged.files,
+        bytes=merged.bytes,
+    )
+
+
+def _show(out: Output, documents: Sequence[MergeDocument], dry_run: bool, failed: int) -> None:
+    if documents:
+        out.table(
+            ("partition", "offsets", "segments", "files", "bytes", "rows", "files after", "bytes after", "outcome"),
+            [
+                (
+                    f"{each.topic}-{each.partition}",
+                    f"{each.base_offset} to {each.end_offset - 1}",
+                    each.segments_before,
+                    each.files_before,
+                    bytes_text(each.bytes_before),
+                    each.rows,
+                    each.files,
+                    None if each.bytes is None else bytes_text(each.bytes),
+                    each.outcome,
+                )
+                for each in documents
+            ],
+            empty="",
+        )
+        out.line()
+    elif not failed:
+        out.line("Nothing to merge: what is sealed lies in files of the target size, or alone.")
+        return
+    made = [each for each in documents if each.outcome != "lost"]
+    before = f"{count_text(sum(each.files_before for each in made), 'file')}, {bytes_text(sum(each.bytes_before for each in made))}"
+    if dry_run:
+        out.line(f"Would merge {before} into {count_text(len(made), 'file')}.")
+    elif made:
+        after = f"{count_text(sum(each.files or 0 for each in made), 'file')}, {bytes_text(sum(each.bytes or 0 for each in made))}"
+        out.line(f"Merged {before} into {after}. What was merged stays until it is vacuumed.")
+    if lost := len(documents) - len(made):
+        out.line(f"{count_text(lost, 'run')} did not take effect: another clean-up of the same offsets was faster.")
