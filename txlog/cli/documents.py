@@ -16,6 +16,8 @@
     dump-log                     client.dump.DumpedObject, client.dump.PartitionChain
     fsck                         maintenance.fsck.FsckReport
     history                      list of maintenance.history.HistoryRow
+    maintain --once              maintenance.maintain.MaintainReport
+    maintain --daemon            the same, a round a line
     produce                      ProduceDocument
     consume                      a row a line (see txlog.cli.rows)
     an error                     ErrorDocument, on the standard error

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from txlog._version import __version__
-from txlog.cli import dump, fsck, groups, history, offsets, records, topics, transactions
+from txlog.cli import dump, fsck, groups, history, maintain, offsets, records, topics, transactions
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
 from txlog.cli.options import Command, Group, root
 from txlog.cli.output import OutputFormat
@@ -29,6 +29,7 @@ _ORDER = (
     "transactions",
     "produce",
     "consume",
+    "maintain",
     "dump-log",
     "fsck",
     "history",
@@ -133,6 +134,7 @@ offsets.register(app, panel=_MANAGE)
 app.add_typer(groups.app, rich_help_panel=_MANAGE)
 app.add_typer(transactions.app, rich_help_panel=_MANAGE)
 records.register(app, panel="Records")
+maintain.register(app, panel="Maintenance")
 dump.register(app, panel="Inspect")
 fsck.register(app, panel="Inspect")
 history.register(app, panel="Inspect")
