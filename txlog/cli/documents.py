@@ -17,6 +17,8 @@
     fsck                         maintenance.fsck.FsckReport
     history                      list of maintenance.history.HistoryRow
     merge                        list of MergeDocument
+    maintain --once              maintenance.maintain.MaintainReport
+    maintain --daemon            the same, a round a line
     produce                      ProduceDocument
     consume                      a row a line (see txlog.cli.rows)
     an error                     ErrorDocument, on the standard error

@@ -80,6 +80,15 @@ class Output:
         for sentence in sentences:
             self.line(sentence)
 
+    def note(self, text: str) -> None:
+        """A line on the standard error: what a program that reads the output need not see."""
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    def flush(self) -> None:
+        """Shows what was written so far: for commands that go on for long."""
+        sys.stdout.flush()
+
     def heading(self, text: str) -> None:
         """A line above what belongs to it, an empty one before."""
         if _is_terminal():

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from txlog._version import __version__
-from txlog.cli import dump, fsck, groups, history, merge, offsets, records, topics, transactions
+from txlog.cli import dump, fsck, groups, history, maintain, merge, offsets, records, topics, transactions
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
 from txlog.cli.options import Command, Group, root
 from txlog.cli.output import OutputFormat
@@ -23,9 +23,21 @@ from txlog.errors import TxlogError
 ENTRY_POINTS = "txlog.commands"
 
 _ORDER = (
-    "topics", "get-offsets", "consumer-groups", "transactions", "produce", "consume", "merge", "dump-log", "fsck",
+    "topics",
+    "get-offsets",
+    "consumer-groups",
+    "transactions",
+    "produce",
+    "consume",
+    "merge",
+    "compact",
+    "retention",
+    "vacuum",
+    "maintain",
+    "dump-log",
+    "fsck",
     "history",
-)  # fmt: skip
+)
 _MANAGE = "Topics and state"
 _MORE = "More commands"
 
@@ -127,6 +139,7 @@ app.add_typer(groups.app, rich_help_panel=_MANAGE)
 app.add_typer(transactions.app, rich_help_panel=_MANAGE)
 records.register(app, panel="Records")
 merge.register(app, panel="Maintenance")
+maintain.register(app, panel="Maintenance")
 dump.register(app, panel="Inspect")
 fsck.register(app, panel="Inspect")
 history.register(app, panel="Inspect")

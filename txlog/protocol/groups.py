@@ -5,7 +5,7 @@ See PROTOCOL.md, "Consumer offsets"; DESIGN 4.5, kafka-semantics G.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -323,6 +323,48 @@ def delete_group(
         return views, member
     draft = BatchDraft(records=len(entries), entries=entries)
     return (yield from _append_entries(ctx, views, group, draft, check)), member
+
+
+def expire_groups(
+    ctx: Context, views: Views, idle_ms: int, partitions: Collection[int] | None = None
+) -> Program[tuple[Views, tuple[str, ...]]]:
+    """Removes groups that have no member, no pending offset, and committed nothing for `idle_ms`. -> their names.
+
+    Kafka's `offsets.retention.minutes`. `partitions` are those that hold anything, if that is known. A group that changes
+    meanwhile is left alone.
+    """
+    numbers = range(ctx.constants.consumer_offsets_partitions) if partitions is None else sorted(partitions)
+    tps = [TopicPartition(CONSUMER_OFFSETS_TOPIC, number) for number in numbers]
+    views = yield from gather_fresh_views(ctx, views, tps)
+    now_ms = yield Now()
+    gone = []
+    for found in [each for tp in tps for each in _describe_all(views[tp].state)]:
+        if not _is_idle(found, now_ms, idle_ms):
+            continue
+        entries: tuple[Entry, ...] = (
+            *offset_entries(found.group, dict.fromkeys(found.offsets)),
+            *((GroupEntry(group=found.group, value=None),) if found.member is not None else ()),
+        )
+
+        def check(state: PartitionState, found: GroupDescription = found) -> TxlogError | None:
+            return None if found in _describe_all(state) else _changed(found.group)
+
+        try:
+            draft = BatchDraft(records=len(entries), entries=entries)
+            views = yield from _append_entries(ctx, views, found.group, draft, check)
+        except ConcurrentTransactionsError:
+            continue
+        gone.append(found.group)
+    return views, tuple(gone)
+
+
+def _is_idle(found: GroupDescription, now_ms: int, idle_ms: int) -> bool:
+    times = [value.timestamp for value in found.offsets.values()]
+    if found.member is not None:
+        times.append(found.member.updated_at)
+    if found.pending or _held(found.member) is not None or min(times, default=-1) < 0:
+        return False
+    return now_ms - max(times) >= idle_ms
 
 
 def _append_entries(

@@ -183,7 +183,7 @@ def is_made_anew(metadata: TopicMetadata) -> Program[bool]:
 
 def list_topics(*, deleted: bool = False) -> Program[tuple[TopicMetadata, ...]]:
     """Newest metadata of all topics, by name; `deleted` ones too, if asked for: one LIST, and two requests a topic."""
-    topics = yield from _topic_names()
+    topics = yield from topic_names()
     found = yield Gather(tuple(find_topic(topic) for topic in topics))
     return tuple(metadata for metadata in found if metadata is not None and (deleted or not metadata.deleted))
 
@@ -356,7 +356,7 @@ def _without_records(topic: str) -> Program[TopicMetadata | None]:
 def check_case(topic: str) -> Program[None]:
     """Refuses a name that differs from another topic's in case only: where the file system does not tell them apart, the two
     would be one (PROTOCOL.md, W41). One LIST. Raises InvalidTopicError."""
-    others = yield from _topic_names()
+    others = yield from topic_names()
     twin = next((name for name in others if name != topic and name.casefold() == topic.casefold()), None)
     if topic not in others and twin is not None:
         raise InvalidTopicError(
@@ -441,7 +441,8 @@ def _check_config(topic: str, config: Mapping[str, object | None], schema: Seque
     return checked
 
 
-def _topic_names() -> Program[list[str]]:
+def topic_names() -> Program[list[str]]:
+    """Folders of users' topics, deleted ones included: one LIST."""
     listed = yield List("")
     folders = [name[:-1] for name in listed if name.endswith("/")]
     return [name for name in folders if names.is_topic_name(name) and not name.startswith("__")]
@@ -454,7 +455,7 @@ def _unknown_topic(topic: str, found: TopicMetadata | None) -> Program[UnknownTo
         return UnknownTopicOrPartitionError(
             f"topic {topic!r} was deleted and made anew as version {found.number} with id {found.topic_id}; open it again"
         )
-    others = yield from _topic_names()
+    others = yield from topic_names()
     return UnknownTopicOrPartitionError(
         f"topic {topic!r} does not exist.{nearest(topic, [name for name in others if name != topic])}"
     )

@@ -6,7 +6,7 @@ No process owns a coordinator partition: whoever comes next finishes what a dead
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -316,12 +316,15 @@ def resolve(ctx: Context, views: Views, producer_id: int) -> Program[Views]:
     return views
 
 
-def expire(ctx: Context, views: Views) -> Program[tuple[Views, ExpireResult]]:
+def expire(
+    ctx: Context, views: Views, partitions: Collection[int] | None = None
+) -> Program[tuple[Views, ExpireResult]]:
     """One sweep over the whole table: rolls every PREPARE_* forward, aborts what is past its timeout, removes idle ids.
 
-    One id that fails does not stop the others; the first error is raised at the end.
+    `partitions` are those of the table that hold anything, if that is known. One id that fails does not stop the others;
+    the first error is raised at the end.
     """
-    views, rows = yield from list_transactions(ctx, views)
+    views, rows = yield from list_transactions(ctx, views, partitions)
     aborted: list[str] = []
     rolled: list[str] = []
     removed: list[str] = []
@@ -365,7 +368,7 @@ def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[
     """
     views, view = yield from get_fresh_view(ctx, views, tp)
     now_ms = yield Now()
-    idle = _idle_producers(view.state, now_ms, ctx.constants.producer_id_expiration_ms)
+    idle = idle_producers(view.state, now_ms, ctx.constants.producer_id_expiration_ms)
     if not idle:
         return views, ()
     tables = sorted({partition_of_producer_id(ctx, pid) for pid in idle if pid < FIRST_DRAWN_PRODUCER_ID})
@@ -382,7 +385,7 @@ def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
         if state.next_offset != folded_at:
             return Stop(())  # the table was read after an older fold: next time
-        still_idle = _idle_producers(state, now_ms, ctx.constants.producer_id_expiration_ms)
+        still_idle = idle_producers(state, now_ms, ctx.constants.producer_id_expiration_ms)
         expired = tuple(sorted((still_idle & idle) - busy)[:MAX_EXPIRED_PRODUCERS])
         if not expired:
             return Stop(())
@@ -394,9 +397,12 @@ def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[
     return with_view(views, view), tuple(sorted(before - set(view.state.producers)))
 
 
-def list_transactions(ctx: Context, views: Views) -> Program[tuple[Views, tuple[TransactionRow, ...]]]:
-    """Every id's last record, by transactional.id: the whole table, read fresh."""
-    tps = [TopicPartition(names.TRANSACTION_STATE_TOPIC, n) for n in range(ctx.constants.transaction_state_partitions)]
+def list_transactions(
+    ctx: Context, views: Views, partitions: Collection[int] | None = None
+) -> Program[tuple[Views, tuple[TransactionRow, ...]]]:
+    """Every id's last record, by transactional.id: the whole table (or these partitions of it), read fresh."""
+    numbers = range(ctx.constants.transaction_state_partitions) if partitions is None else sorted(partitions)
+    tps = [TopicPartition(names.TRANSACTION_STATE_TOPIC, number) for number in numbers]
     views = yield from gather_fresh_views(ctx, views, tps)
     rows = [row for tp in tps for row in views[tp].state.transactions.values()]
     return views, tuple(sorted(rows, key=lambda row: row.value.transactional_id))
@@ -566,7 +572,8 @@ def _staged_parts(ctx: Context, txn: TransactionMetadata) -> Program[tuple[Stage
     return value.staged
 
 
-def _idle_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> frozenset[int]:
+def idle_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> frozenset[int]:
+    """Producers whose state may be expired, as far as the partition tells."""
     newest_ms = max(now_ms, state.last_timestamp)
     return frozenset(
         pid

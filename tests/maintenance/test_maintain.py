@@ -1,0 +1,246 @@
+"""A round does what is due, in the right order, beside others; and one in which nothing is due writes nothing."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.world import ORDERS, World
+from txlog.client.store import Store
+from txlog.core.names import TopicPartition
+from txlog.errors import CorruptRecordError, InvalidRequestError, NotAStoreError
+from txlog.maintenance.fsck import check_store
+from txlog.maintenance.history import read_history
+from txlog.maintenance.maintain import STEPS, Maintainer, MaintainPolicy, MaintainReport
+from txlog.maintenance.metrics import Metrics, MetricsServer, write_metrics
+
+DAY_MS = 86_400_000
+EAGER = MaintainPolicy(merge_min_segments=2)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(world: World) -> Store:
+    opened = world.open()
+    opened.create_topic("orders", ORDERS, partitions=2, config={"segment.batches": 2})
+    return opened
+
+
+def send(store: Store, first: int, batches: int, partition: int = 0) -> None:
+    with store.producer() as producer:
+        for number in range(first, first + batches):
+            producer.send("orders", [{"id": number, "name": "n"}], partition=partition).result()
+
+
+def hang(store: Store, transactional_id: str, timeout_ms: int = 1000) -> None:
+    """Leaves a transaction open that nobody will end."""
+    producer = store.producer(transactional_id, transaction_timeout_ms=timeout_ms)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", [{"id": 900, "name": "open"}], partition=1)
+    producer.flush()
+    store._clients.discard(producer)
+
+
+def done(report: MaintainReport, step: str) -> dict[str, int]:
+    (found,) = [each for each in report.steps if each.step == step]
+    return {name: count for name, count in found.counts.items() if name not in ("done", "left", "failed")}
+
+
+def test_a_round_ends_what_is_overdue_forgets_what_is_idle_seals_and_merges(world: World, store: Store) -> None:
+    send(store, 0, 9)
+    hang(store, "gone")
+    send(store, 100, 4, partition=1)
+    before = world.read()
+    maintainer = Maintainer(world.open().runtime, EAGER)
+    world.clock.advance_ms(2 * DAY_MS)
+    report = maintainer.run()
+    assert [each.step for each in report.steps] == list(STEPS)
+    assert done(report, "transactions") == {"aborted": 1}
+    assert done(report, "producers")["forgotten_producers"] == 2
+    merged = done(report, "merge")
+    assert merged["merged_segments"] >= 4
+    assert not report.failures
+    assert not report.is_idle
+    assert world.ends(partition=1)[1] == world.ends(partition=1)[2]
+    assert world.read() == sorted({*before, 100, 101, 102, 103}, key=lambda number: (number >= 100, number))
+    assert {row.step.job for row in read_history(store.runtime)} == {"merge"}
+    assert check_store(world.memory).is_clean
+    world.clock.advance_ms(8 * DAY_MS)
+    assert done(maintainer.run(), "transactions") == {"forgotten_ids": 1}
+
+
+def test_a_round_in_which_nothing_is_due_costs_a_few_requests_and_no_write(world: World, store: Store) -> None:
+    send(store, 0, 9)
+    with store.producer("loader") as producer, producer.transaction():
+        producer.send("orders", [{"id": 10, "name": "n"}], partition=1)
+    maintainer = Maintainer(world.open().runtime, EAGER)
+    while not maintainer.run().is_idle:
+        pass
+    with world.counting.counting() as cost:
+        report = maintainer.run()
+    assert report.is_idle
+    assert report.partitions == 3
+    # The root and the two internal topics are listed; a slot of each partition that holds anything is asked for.
+    assert (cost.list, cost.get, cost.total) == (3, 3, 6)
+    world.clock.advance_ms(30_000)
+    with world.counting.counting() as cost:
+        maintainer.run()
+    assert (cost.list, cost.get, cost.total) == (3, 3, 6)
+
+
+def test_what_is_left_is_said_with_the_reason(world: World, store: Store) -> None:
+    send(store, 0, 9)
+    hang(store, "working", timeout_ms=60_000)
+    report = Maintainer(world.open().runtime).run()
+    left = {action.text for step in report.steps for action in step.left}
+    assert any(
+        re.match(r"the transaction of 'working' is open for .*, within its time-out of 1 min$", text) for text in left
+    )
+    assert "4 segments will be merged with others: from 10 on" in left
+    assert report.is_idle
+
+
+def test_groups_are_forgotten_only_where_that_was_asked_for(world: World, store: Store) -> None:
+    send(store, 0, 1)
+    for group in ("idle", "late"):
+        with store.consumer("orders", group_id=group, enable_auto_commit=False) as consumer:
+            consumer.commit({TopicPartition("orders", 0): 1})
+        world.clock.advance_ms(DAY_MS)
+    member = world.open().consumer(group_id="member", enable_auto_commit=False)
+    member.subscribe(["orders"])
+    member.poll(0)
+    world.clock.advance_ms(10_000)
+    groups = store.admin().list_groups
+    Maintainer(world.open().runtime).run()
+    assert {group.group for group in groups()} == {"idle", "late", "member"}
+    policy = MaintainPolicy(offsets_retention_ms=DAY_MS + 60_000)
+    assert done(Maintainer(world.open().runtime, policy).run(), "groups") == {"forgotten_groups": 1}
+    assert {group.group for group in groups()} == {"late", "member"}
+    world.clock.advance_ms(30 * DAY_MS)
+    Maintainer(world.open().runtime, policy).run()
+    assert {group.group for group in groups()} == {"member"}
+    member.close()
+
+
+def test_an_interrupted_deletion_is_finished(world: World, store: Store) -> None:
+    send(store, 0, 3)
+    outage, opened = world.outage()
+    outage.pattern = r"put_if_absent orders/1/"
+    with pytest.raises(Exception, match="fails"):
+        opened.delete_topic("orders")
+    report = Maintainer(world.open().runtime).run()
+    assert done(report, "deletions") == {"ended_logs": 1}
+    assert Maintainer(world.open().runtime).run().is_idle
+    assert check_store(world.memory).is_clean
+
+
+def test_segments_that_their_writers_could_not_seal_are_sealed(world: World, store: Store) -> None:
+    outage, opened = world.outage()
+    outage.pattern = r"put_if_absent .*\.index"
+    send(opened, 0, 9)
+    report = Maintainer(world.open().runtime, MaintainPolicy(skip=frozenset({"merge"}))).run()
+    assert done(report, "seal") == {"sealed_segments": 4}
+    assert len([name for name in world.memory.list("orders/0/") if name.endswith(".index")]) == 4
+
+
+def test_one_damaged_partition_stops_no_other(world: World, store: Store) -> None:
+    send(store, 0, 9)
+    send(store, 100, 9, partition=1)
+    world.memory.put("orders/0/00000000000000000008.batch", b"damaged\n")
+    maintainer = Maintainer(world.open().runtime, EAGER)
+    report = maintainer.run()
+    assert report.failures == 1
+    (failed,) = [action for step in report.steps for action in step.failed]
+    assert (failed.topic, failed.partition) == ("orders", 0)
+    assert "00000000000000000008.batch" in failed.text
+    assert isinstance(maintainer.first_error, CorruptRecordError)
+    assert done(report, "merge")["merged_segments"] == 4
+
+
+def test_rounds_at_once_are_harmless(world: World, store: Store) -> None:
+    send(store, 0, 21)
+    hang(store, "gone")
+    world.clock.advance_ms(5_000)
+    first, second = (Maintainer(world.open().runtime, EAGER) for _ in range(2))
+    before = world.read()
+    # The second has looked at everything before the first does anything.
+    second.session.fresh_views(list(second.runtime.partitions("orders")), "looking")
+    reports = [first.run(), second.run(), first.run(), second.run()]
+    assert not sum(report.failures for report in reports)
+    assert reports[-1].is_idle
+    assert world.read() == before
+    assert check_store(world.memory).is_clean
+
+
+def test_a_round_that_is_asked_to_stop_ends_after_its_step(world: World, store: Store) -> None:
+    send(store, 0, 9)
+    answers = iter([False] * 3)
+    report = Maintainer(world.open().runtime, EAGER, should_stop=lambda: next(answers, True)).run()
+    assert not report.is_whole
+    assert len(report.steps) < len(STEPS)
+    whole = Maintainer(world.open().runtime, EAGER).run()
+    assert whole.is_whole
+
+
+def test_steps_can_be_left_out(world: World, store: Store) -> None:
+    report = Maintainer(world.open().runtime, MaintainPolicy(skip=frozenset({"merge", "groups"}))).run()
+    assert {each.step for each in report.steps} == set(STEPS) - {"merge", "groups"}
+    with pytest.raises(InvalidRequestError, match="'sweep' is no step of maintenance"):
+        MaintainPolicy(skip=frozenset({"sweep"}))
+
+
+def test_an_empty_place_is_no_store(world: World) -> None:
+    with pytest.raises(NotAStoreError):
+        Maintainer(world.open().runtime).run()
+
+
+def test_metrics_are_prometheus_text(world: World, store: Store, tmp_path: Path) -> None:
+    send(store, 0, 9)
+    metrics = Metrics()
+    maintainer = Maintainer(world.open().runtime, EAGER)
+    for _ in range(2):
+        metrics.add(maintainer.run())
+    write_metrics(tmp_path / "txlog.prom", metrics)
+    assert [each.name for each in tmp_path.iterdir()] == ["txlog.prom"]
+    text = (tmp_path / "txlog.prom").read_text()
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert samples["txlog_maintain_rounds_total"] == "2"
+    assert samples["txlog_maintain_idle_rounds_total"] == "1"
+    assert samples['txlog_maintain_work_total{step="merge",what="merged_segments"}'] == "4"
+    assert samples["txlog_maintain_partitions"] == "2"
+    named = {re.match(r"\w+", line)[0] for line in samples}  # type: ignore[index]
+    assert {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")} == named
+    for line in text.splitlines():
+        assert re.fullmatch(r'# (HELP|TYPE) \w+ .+|\w+(\{\w+="\w+"(,\w+="\w+")*\})? [0-9.e+-]+', line), line
+    with MetricsServer(metrics, 0, "127.0.0.1") as server:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert answer.read().decode() == text
+        with pytest.raises(Exception, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/other", timeout=10)
+        with pytest.raises(InvalidRequestError, match="cannot be listened on"):
+            MetricsServer(metrics, server.port, "127.0.0.1")
+    with pytest.raises(InvalidRequestError, match="cannot be written"):
+        write_metrics(tmp_path / "nowhere" / "x.prom", metrics)
+
+
+def test_an_index_that_a_merge_finds_damaged_is_told(world: World, store: Store) -> None:
+    send(store, 0, 9)
+    path = next(f"orders/0/{name}" for name in world.memory.list("orders/0/") if name.endswith(".index"))
+    world.memory.put(path, b"damaged\n")
+    report = Maintainer(world.open().runtime, EAGER).run()
+    assert report.failures == 1
+    (row,) = read_history(store.runtime)
+    assert (row.step.outcome, row.step.job) == ("failed", "merge")
+    assert path in row.step.message

@@ -1,0 +1,223 @@
+"""`txlog maintain`: do what is due, once or from time to time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txlog.cli.errors import exit_status
+from txlog.cli.interrupts import Interrupted, Interrupts
+from txlog.cli.options import Session, command
+from txlog.cli.output import Output, encode_line, write
+from txlog.core.words import count_text, duration_text, time_text
+from txlog.errors import InvalidRequestError, RetriableError
+
+if TYPE_CHECKING:
+    from txlog.maintenance.maintain import Maintainer, MaintainReport
+    from txlog.maintenance.metrics import Metrics
+
+_INTERVAL_MS = 60_000
+_JITTER_MS = 10_000
+
+
+def register(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command."""
+    command(app, "maintain", panel=panel)(maintain)
+
+
+def maintain(
+    session: Session,
+    once: Annotated[bool, typer.Option("--once", metavar="", help="One round, then end.")] = False,
+    daemon: Annotated[
+        bool, typer.Option("--daemon", metavar="", help="Round after round, until a signal ends it.")
+    ] = False,
+    interval_ms: Annotated[
+        int, typer.Option("--interval-ms", metavar="MS", help="With --daemon: how long to rest between two rounds.")
+    ] = _INTERVAL_MS,
+    jitter_ms: Annotated[
+        int,
+        typer.Option(
+            "--jitter-ms", metavar="MS", help="With --daemon: up to so much longer, so that several daemons take turns."
+        ),
+    ] = _JITTER_MS,
+    target_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--target-bytes", metavar="BYTES", help="Of one merged file; 512 MiB if not given.", show_default=False
+        ),
+    ] = None,
+    merge_min_segments: Annotated[
+        int,
+        typer.Option(
+            "--merge-min-segments", metavar="N", help="Merge a partition once so many sealed segments lie there."
+        ),
+    ] = 10,
+    offsets_retention_ms: Annotated[
+        int,
+        typer.Option(
+            "--offsets-retention-ms",
+            metavar="MS",
+            help="Forget consumer groups without a member that committed nothing for so long; -1: never.",
+        ),
+    ] = -1,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option("--skip", metavar="STEP", help="Leave out this step; may be repeated.", show_default=False),
+    ] = None,
+    metrics_file: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-file",
+            metavar="PATH",
+            help="Write Prometheus metrics to this file after each round.",
+            show_default=False,
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            help="With --daemon: serve Prometheus metrics there, at /metrics.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Do everything that is due: end transactions, forget what is idle, seal, merge, clean up; say what was left and why.
+
+    In this order: transactions (roll forward what is decided, abort what is overdue, forget idle ids), groups, deletions,
+    producers, seal, merge. Safe beside writers, readers and other daemons. A signal ends it after the step it is in; a
+    second one at once, which harms nothing either.
+    """
+    if once == daemon:
+        raise InvalidRequestError("say --once for one round, or --daemon for round after round")
+    for name, value in (("--interval-ms", interval_ms), ("--jitter-ms", jitter_ms)):
+        if value < 0:
+            raise InvalidRequestError(f"{name} {value}: expected milliseconds, at least 0")
+    if metrics_port is not None and not daemon:
+        raise InvalidRequestError("--metrics-port needs --daemon: nobody could ask a program that has ended")
+    # Here and not at the top: it loads pyarrow.
+    from txlog.core.cleaning import DEFAULT_TARGET_BYTES
+    from txlog.maintenance.maintain import Maintainer, MaintainPolicy
+    from txlog.maintenance.metrics import Metrics, MetricsServer
+
+    policy = MaintainPolicy(
+        merge_target_bytes=DEFAULT_TARGET_BYTES if target_bytes is None else target_bytes,
+        merge_min_segments=merge_min_segments,
+        offsets_retention_ms=offsets_retention_ms,
+        skip=frozenset(skip or ()),
+    )
+    metrics = Metrics()
+    with contextlib.ExitStack() as stack:
+        interrupts = stack.enter_context(Interrupts())
+        maintainer = Maintainer(session.store.runtime, policy, should_stop=lambda: interrupts.received is not None)
+        if metrics_port is not None:
+            server = stack.enter_context(MetricsServer(metrics, metrics_port))
+            session.out.note(f"Metrics at http://localhost:{server.port}/metrics")
+        if once:
+            report = maintainer.run()
+            _publish(metrics, report, metrics_file)
+            session.out.show(report, lambda out: _show(out, report))
+            if maintainer.first_error is not None:
+                raise typer.Exit(exit_status(maintainer.first_error))
+            interrupts.check()
+        else:
+            rest_ms = _rests(session, interval_ms, jitter_ms)
+            _loop(session, maintainer, interrupts, metrics, metrics_file, rest_ms)
+
+
+def _rests(session: Session, interval_ms: int, jitter_ms: int) -> Callable[[], int]:
+    ids = session.store.runtime.ids
+    # An id generator's jitter lies between a half and one and a half.
+    return lambda: interval_ms + ids.jitter(jitter_ms) - jitter_ms // 2
+
+
+def _loop(
+    session: Session,
+    maintainer: Maintainer,
+    interrupts: Interrupts,
+    metrics: Metrics,
+    metrics_file: str | None,
+    rest_ms: Callable[[], int],
+) -> None:
+    """Rounds until a signal. A store that is not to be had for a while is no reason to end."""
+    clock = session.store.runtime.clock
+    left: set[str] = set()
+    while interrupts.received is None:
+        try:
+            report = maintainer.run()
+        except RetriableError as error:
+            session.out.note(f"{time_text(clock.now_ms())}  {error}; the next round tries again")
+        else:
+            _publish(metrics, report, metrics_file)
+            left = _tell(session.out, report, left)
+        with contextlib.suppress(Interrupted), interrupts.at_once():
+            clock.sleep_ms(rest_ms())
+    session.out.note(
+        f"{time_text(clock.now_ms())}  Ended by {interrupts.received.name} after {count_text(metrics.rounds, 'round')}."
+    )
+
+
+def _publish(metrics: Metrics, report: MaintainReport, metrics_file: str | None) -> None:
+    from txlog.maintenance.metrics import write_metrics
+
+    metrics.add(report)
+    if metrics_file is not None:
+        write_metrics(metrics_file, metrics)
+
+
+def _tell(out: Output, report: MaintainReport, told: set[str]) -> set[str]:
+    """A line for everything that a round did or failed at, and for what it left if the round before did not leave it.
+
+    As JSON a line a round.
+    """
+    if out.is_json:
+        write(encode_line(report))
+        out.flush()
+        return told
+    left = set()
+    for step in report.steps:
+        where = [(kind, action) for kind in ("done", "left", "failed") for action in getattr(step, kind)]
+        for kind, action in where:
+            line = f"{step.step}{_place(action.topic, action.partition)}: {'left: ' if kind == 'left' else 'FAILED: ' if kind == 'failed' else ''}{action.text}"
+            if kind == "left":
+                left.add(f"{step.step} {action.topic} {action.partition}")
+                if f"{step.step} {action.topic} {action.partition}" in told:
+                    continue
+            out.line(f"{time_text(report.ended_at)}  {line}")
+    out.flush()
+    return left
+
+
+def _place(topic: str | None, partition: int | None) -> str:
+    return "" if topic is None else f" {topic}-{partition}"
+
+
+def _show(out: Output, report: MaintainReport) -> None:
+    out.fields(
+        [
+            ("store", report.store),
+            ("partitions", report.partitions),
+            ("took", duration_text(max(0, report.ended_at - report.started_at))),
+        ]
+    )
+    if not report.is_whole:
+        out.line("A signal ended the round before all steps had their turn.")
+    for kind, title in (("done", "Done"), ("left", "Left"), ("failed", "Failed")):
+        rows = [
+            (step.step, action.topic, action.partition, action.text)
+            for step in report.steps
+            for action in getattr(step, kind)
+        ]
+        unnamed = sum(step.counts.get(kind, 0) for step in report.steps) - len(rows)
+        if rows:
+            out.heading(title)
+            out.table(("step", "topic", "partition", "what"), rows, empty="")
+        elif kind == "done":
+            out.line()
+            out.line("Nothing was due.")
+        if unnamed:
+            out.line(f"... and {unnamed:,} more.")

@@ -1,0 +1,479 @@
+"""What is due in a store, and in which order is it done?
+
+A round is a sweep of steps, each small and each safe beside writers, readers and other rounds: decided transactions are
+rolled forward and overdue ones aborted first, for they hold back all that follows; then what is idle is forgotten, what
+is finished is sealed, and what is sealed is cleaned (DESIGN 6). A step that fails for one partition goes on with the
+next. A `Maintainer` remembers what it has looked at, so that a round in which nothing is due costs a LIST or two and a GET
+a partition, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from txlog.client import reading
+from txlog.client.runtime import Runtime
+from txlog.client.session import Call
+from txlog.core import names
+from txlog.core.cleaning import DEFAULT_TARGET_BYTES, MergePolicy
+from txlog.core.effects import Gather, List, Program
+from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SegmentName, TopicPartition
+from txlog.core.records import TopicMetadata
+from txlog.core.words import bytes_text, count_text, duration_text
+from txlog.errors import InvalidRequestError, OutcomeUnknownError, RetriableError, TxlogError
+from txlog.maintenance.history import Recorder, recorded
+from txlog.maintenance.merge import Merged, merge_partition
+from txlog.protocol import topics as topic_protocol
+from txlog.protocol.append import append_log_start
+from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.groups import expire_groups
+from txlog.protocol.seal import finished_segments, seal
+from txlog.protocol.transactions import expire, expire_producers, idle_producers
+
+MAX_NAMED = 1_000
+"""Of what was done, and of what was left: beyond it a report only counts."""
+_AT_ONCE = 512
+"""Partitions that are looked at together."""
+_MAX_HELD = 16_384
+"""Views that are kept from one round to the next; others are opened anew."""
+_MAX_EXPIRES = 100
+"""Records by which one round ends idle producers of a partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainPolicy:
+    """How a store is to be kept."""
+
+    merge_target_bytes: int = DEFAULT_TARGET_BYTES
+    """Of one merged file."""
+    merge_min_segments: int = 10
+    """So many sealed segments must lie in a partition before they are merged: each merge writes their rows once more."""
+    offsets_retention_ms: int = -1
+    """Kafka's `offsets.retention.minutes`: groups without a member that committed nothing for so long are forgotten. -1: never."""
+    skip: frozenset[str] = frozenset()
+    """Steps that are left out, of STEPS."""
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(self.skip - set(STEPS)):
+            raise InvalidRequestError(f"{unknown[0]!r} is no step of maintenance; those are {', '.join(STEPS)}")
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was done, or was left, or failed."""
+
+    text: str
+    topic: str | None = None
+    partition: int | None = None
+    """None for what is about the whole store."""
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one step of a round."""
+
+    step: str
+    took_ms: int
+    done: tuple[Action, ...]
+    left: tuple[Action, ...]
+    """What is not due, or is another's, and why."""
+    failed: tuple[Action, ...]
+    counts: dict[str, int]
+    """How much of what was done, left and failed: also of what is not named."""
+
+
+class MaintainReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One round."""
+
+    store: str
+    started_at: int
+    ended_at: int
+    partitions: int
+    """Partitions that were looked at."""
+    is_whole: bool
+    """Whether all steps had their turn: not so if the round was asked to stop."""
+    steps: tuple[StepReport, ...]
+
+    @property
+    def failures(self) -> int:
+        return sum(step.counts.get("failed", 0) for step in self.steps)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was done and nothing failed."""
+        return not any(step.done or step.failed for step in self.steps)
+
+
+class Maintainer:
+    """Runs rounds over one store, and remembers between them what need not be looked at again."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        policy: MaintainPolicy | None = None,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.runtime = runtime
+        self.policy = policy or MaintainPolicy()
+        self.should_stop = should_stop
+        """Asked between two steps, and between two partitions of one."""
+        self.session = reading.read_session(runtime)
+        self.first_error: TxlogError | None = None
+        """Of the last round: what a program may end with."""
+        self._topics: dict[str, tuple[TopicMetadata, int]] = {}
+        self._merged: dict[TopicPartition, tuple[SegmentName, ...]] = {}
+        """What a plan found no merge in."""
+
+    def run(self) -> MaintainReport:
+        """One round. Raises NotAStoreError, ClockSkewError, UnsupportedStoreError; StorageError if nothing can be listed.
+
+        What fails for one partition is told in the report, and the round goes on.
+        """
+        self.runtime.require_store()
+        self.runtime.ensure_writable()
+        self.first_error = None
+        started_at = self.runtime.clock.now_ms()
+        reports: list[StepReport] = []
+        whole = True
+        with recorded(self.runtime, "maintain") as history:
+            a_round = _Round(self, history)
+            for name, work in _STEPS.items():
+                if name in self.policy.skip:
+                    continue
+                if self.should_stop():
+                    whole = False
+                    break
+                step = _Step(self, name)
+                try:
+                    work(a_round, step)
+                except _RoundStoppedError:
+                    whole = False
+                reports.append(step.report())
+        for tp in list(self.session.views)[_MAX_HELD:]:
+            self.session.forget([tp])
+        return MaintainReport(
+            store=self.runtime.where,
+            started_at=started_at,
+            ended_at=self.runtime.clock.now_ms(),
+            partitions=len(a_round.looked_at),
+            is_whole=whole,
+            steps=tuple(reports),
+        )
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def topics(self) -> list[TopicMetadata]:
+        """Users' topics, deleted ones too, at most `metadata.max.age.ms` old. One LIST, and two requests a topic."""
+        now_ms = self.runtime.clock.monotonic_ms()
+        listed = self.runtime.run(topic_protocol.topic_names())
+        limit_ms = self.session.metadata_max_age_ms
+        known = {name: found for name, found in self._topics.items() if name in listed and now_ms - found[1] < limit_ms}
+
+        def look_up(missing: Sequence[str]) -> Program[tuple[TopicMetadata | None, ...]]:
+            found: tuple[TopicMetadata | None, ...] = yield Gather(
+                tuple(topic_protocol.find_topic(name) for name in missing)
+            )
+            return found
+
+        missing = [name for name in listed if name not in known]
+        for found in self.runtime.run(look_up(missing)) if missing else ():
+            if found is not None:
+                known[found.topic] = (found, now_ms)
+                if not found.deleted:
+                    self.runtime.remember_topic(found)
+        self._topics = known
+        return [known[name][0] for name in listed if name in known]
+
+    def internal_partitions(self, topic: str) -> list[TopicPartition]:
+        """Partitions of an internal topic that hold anything: one LIST."""
+
+        def program() -> Program[Sequence[str]]:
+            listed: Sequence[str] = yield List(f"{topic}/")
+            return listed
+
+        numbers = [names.parse_partition_folder(name) for name in self.runtime.run(program())]
+        return [TopicPartition(topic, number) for number in sorted(each for each in numbers if each is not None)]
+
+
+class _RoundStoppedError(Exception):
+    """The round was asked to stop."""
+
+
+class _Step:
+    """Gathers what becomes of one step."""
+
+    def __init__(self, maintainer: Maintainer, name: str) -> None:
+        self.name = name
+        self._maintainer = maintainer
+        self._clock = maintainer.runtime.clock
+        self._began_ms = self._clock.monotonic_ms()
+        self._actions: dict[str, list[Action]] = {"done": [], "left": [], "failed": []}
+        self._counts: dict[str, int] = {}
+
+    def did(self, text: str, tp: TopicPartition | None = None, **counts: int) -> None:
+        """Something was done; `counts` says how much of what."""
+        self._note("done", text, tp)
+        for name, number in counts.items():
+            self._counts[name] = self._counts.get(name, 0) + number
+
+    def leave(self, text: str, tp: TopicPartition | None = None) -> None:
+        """Something was not done, and why."""
+        self._note("left", text, tp)
+
+    @contextlib.contextmanager
+    def attempt(self, tp: TopicPartition | None = None) -> Iterator[None]:
+        """Around work that may fail without stopping the rest."""
+        if self._maintainer.should_stop():
+            raise _RoundStoppedError
+        try:
+            yield
+        except (RetriableError, OutcomeUnknownError) as error:
+            # Another was faster, or the store was not to be had for a while: the next round finds it again.
+            self._maintainer.first_error = self._maintainer.first_error or error
+            self._note("failed", f"{error} (the next round tries again)", tp)
+        except TxlogError as error:
+            self._maintainer.first_error = self._maintainer.first_error or error
+            self._note("failed", str(error), tp)
+
+    def report(self) -> StepReport:
+        return StepReport(
+            step=self.name,
+            took_ms=self._clock.monotonic_ms() - self._began_ms,
+            done=tuple(self._actions["done"]),
+            left=tuple(self._actions["left"]),
+            failed=tuple(self._actions["failed"]),
+            counts=self._counts,
+        )
+
+    def _note(self, kind: str, text: str, tp: TopicPartition | None) -> None:
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        if len(self._actions[kind]) < MAX_NAMED:
+            self._actions[kind].append(
+                Action(text=text, topic=tp.topic if tp else None, partition=tp.partition if tp else None)
+            )
+
+
+class _Round:
+    """What the steps of one round share: what there is, looked up when it is first needed."""
+
+    def __init__(self, maintainer: Maintainer, history: Recorder) -> None:
+        self.maintainer = maintainer
+        self.runtime = maintainer.runtime
+        self.session = maintainer.session
+        self.policy = maintainer.policy
+        self.history = history
+        self.looked_at: set[TopicPartition] = set()
+        self._topics: list[TopicMetadata] | None = None
+        self._scanned = False
+        self._internal: dict[str, list[TopicPartition]] = {}
+
+    def internal(self, topic: str) -> list[TopicPartition]:
+        """Partitions of an internal topic that hold anything."""
+        if topic not in self._internal:
+            self._internal[topic] = self.maintainer.internal_partitions(topic)
+        return self._internal[topic]
+
+    @property
+    def topics(self) -> list[TopicMetadata]:
+        """Users' topics, deleted ones too."""
+        if self._topics is None:
+            self._topics = self.maintainer.topics()
+        return self._topics
+
+    def partitions(self, step: _Step, *, internal: bool = True) -> list[TopicPartition]:
+        """All partitions that can be opened, on a view of this round; what cannot be opened is a failure of the step."""
+        wanted = [TopicPartition(topic.topic, number) for topic in self.topics for number in range(topic.partitions)]
+        wanted += [tp for topic in (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC) for tp in self.internal(topic)]
+        if not self._scanned:
+            self._scanned = True
+            stale = [tp for tp in wanted if tp not in self.looked_at]
+            for first in range(0, len(stale), _AT_ONCE):
+                self._look(stale[first : first + _AT_ONCE], step)
+        return [tp for tp in wanted if tp in self.looked_at and (internal or not names.is_reserved(tp.topic))]
+
+    def view(self, tp: TopicPartition) -> PartitionView:
+        """The partition as it was seen last."""
+        view = self.session.views.get(tp)
+        return view if view is not None else self.session.fresh_views([tp], "looking at a partition")[tp]
+
+    def _look(self, tps: Sequence[TopicPartition], step: _Step) -> None:
+        try:
+            self.session.fresh_views(list(tps), "looking at partitions")
+            self.looked_at |= set(tps)
+        except TxlogError:
+            # One that is damaged must not hide the others.
+            for tp in tps:
+                with step.attempt(tp):
+                    self.session.fresh_views([tp], "looking at a partition")
+                    self.looked_at.add(tp)
+
+
+# -- the steps, in their order ----------------------------------------------------------------------------------------
+
+
+def _transactions(a_round: _Round, step: _Step) -> None:
+    """Decided transactions are finished, overdue ones aborted, idle ids forgotten."""
+    numbers = [tp.partition for tp in a_round.internal(TRANSACTION_STATE_TOPIC)]
+    with step.attempt():
+        done = a_round.session.call("ending transactions", lambda ctx, views: expire(ctx, views, numbers))
+        for each in done.rolled_forward:
+            step.did(f"rolled forward the transaction of {each!r}, which was decided", rolled_forward=1)
+        for each in done.aborted:
+            step.did(f"aborted the transaction of {each!r}, which was past its time-out", aborted=1)
+        for each in done.removed:
+            step.did(f"forgot the transactional.id {each!r}, idle for too long", forgotten_ids=1)
+        a_round.looked_at |= set(a_round.internal(TRANSACTION_STATE_TOPIC))
+    now_ms = a_round.runtime.clock.now_ms()
+    for tp in a_round.internal(TRANSACTION_STATE_TOPIC):
+        view = a_round.session.views.get(tp)
+        for row in view.state.transactions.values() if view is not None else ():
+            if row.value.state == "ONGOING":
+                step.leave(
+                    f"the transaction of {row.value.transactional_id!r} is open for "
+                    f"{duration_text(max(0, now_ms - row.value.started_at))}, within its time-out of "
+                    f"{duration_text(row.value.timeout_ms)}"
+                )
+
+
+def _groups(a_round: _Round, step: _Step) -> None:
+    """Consumer groups that nobody uses any more are forgotten, if that was asked for."""
+    idle_ms = a_round.policy.offsets_retention_ms
+    if idle_ms < 0:
+        return
+    numbers = [tp.partition for tp in a_round.internal(CONSUMER_OFFSETS_TOPIC)]
+    with step.attempt():
+        gone = a_round.session.call("forgetting groups", lambda ctx, views: expire_groups(ctx, views, idle_ms, numbers))
+        for group in gone:
+            step.did(f"forgot the consumer group {group!r}, idle for {duration_text(idle_ms)}", forgotten_groups=1)
+        a_round.looked_at |= set(a_round.internal(CONSUMER_OFFSETS_TOPIC))
+
+
+def _deletions(a_round: _Round, step: _Step) -> None:
+    """What an interrupted deletion of a topic left undone."""
+    for topic in a_round.topics:
+        if not topic.deleted:
+            continue
+        for tp in (TopicPartition(topic.topic, number) for number in range(topic.partitions)):
+            if tp in _opened(a_round, step) and a_round.view(tp).state.deleted_version < topic.number:
+                with step.attempt(tp):
+                    a_round.session.call("finishing a deletion", _ending_log(tp, topic.number))
+                    step.did("ended the log of a deleted topic", tp, ended_logs=1)
+
+
+def _producers(a_round: _Round, step: _Step) -> None:
+    """Producers that are idle for too long are forgotten by a record, also those with drawn ids."""
+    expiration_ms = a_round.runtime.constants.producer_id_expiration_ms
+    for tp in a_round.partitions(step):
+        gone = 0
+        for _ in range(_MAX_EXPIRES):
+            if not idle_producers(a_round.view(tp).state, a_round.runtime.clock.now_ms(), expiration_ms):
+                break
+            ended: tuple[int, ...] = ()
+            with step.attempt(tp):
+                ended = a_round.session.call("ending idle producers", _ending_producers(tp))
+            gone += len(ended)
+            if not ended:
+                break
+        if gone:
+            step.did(
+                f"forgot {count_text(gone, 'producer')}, idle for {duration_text(expiration_ms)}",
+                tp,
+                forgotten_producers=gone,
+            )
+
+
+def _seal(a_round: _Round, step: _Step) -> None:
+    """Finished segments get their index."""
+    for tp in a_round.partitions(step):
+        finished = len(finished_segments(a_round.view(tp)))
+        if not finished:
+            continue
+
+        def program(ctx: Context, views: Views, tp: TopicPartition = tp) -> Program[tuple[Views, None]]:
+            view = yield from seal(ctx, views[tp])
+            return {**views, tp: view}, None
+
+        with step.attempt(tp):
+            a_round.session.call("sealing", program)
+            step.did(f"sealed {count_text(finished, 'segment')}", tp, sealed_segments=finished)
+
+
+def _merge(a_round: _Round, step: _Step) -> None:
+    """Many small files become few large ones."""
+    policy = MergePolicy(target_bytes=a_round.policy.merge_target_bytes)
+    known = a_round.maintainer._merged
+    for tp in a_round.partitions(step, internal=False):
+        candidates = _candidates(a_round.view(tp))
+        if len(candidates) < 2 or known.get(tp) == candidates:
+            continue
+        fresh = sum(not name.generation for name in candidates)
+        if fresh < a_round.policy.merge_min_segments:
+            if fresh:
+                step.leave(
+                    f"{count_text(fresh, 'segment')} will be merged with others: from {a_round.policy.merge_min_segments} on",
+                    tp,
+                )
+            continue
+        with step.attempt(tp), a_round.history.over(tp, "merge"):
+            # What others merged meanwhile, only a LIST shows: their work would be done again, and discarded.
+            a_round.session.forget([tp])
+            made = merge_partition(a_round.runtime, a_round.session, tp, policy)
+            for merged in made:
+                a_round.history.add_merged(merged)
+                _tell_merged(step, merged)
+            if made:
+                a_round.session.forget([tp])
+            else:
+                known[tp] = _candidates(a_round.view(tp))
+
+
+def _candidates(view: PartitionView) -> tuple[SegmentName, ...]:
+    """Whatever a plan of merges depends on: indexes do not change, and the log start only matters segment by segment."""
+    state = view.state
+    return tuple(
+        name
+        for name in view.walk
+        if name.end_offset <= state.last_stable_offset and name.end_offset > state.log_start_offset
+    )
+
+
+def _tell_merged(step: _Step, merged: Merged) -> None:
+    before = f"{count_text(merged.segments_before, 'segment')}, {count_text(merged.files_before, 'file')}, {bytes_text(merged.bytes_before)}"
+    if not merged.took_effect:
+        step.leave(f"merging {before}: another was faster", merged.topic_partition)
+        return
+    step.did(
+        f"merged {before} into {count_text(merged.files, 'file')}, {bytes_text(merged.bytes)}",
+        merged.topic_partition,
+        merged_segments=merged.segments_before,
+        bytes_before=merged.bytes_before,
+        bytes_after=merged.bytes,
+    )
+
+
+def _ending_log(tp: TopicPartition, deleted_version: int) -> Call[int]:
+    return lambda ctx, views: append_log_start(ctx, views, tp, None, deleted_version)
+
+
+def _ending_producers(tp: TopicPartition) -> Call[tuple[int, ...]]:
+    return lambda ctx, views: expire_producers(ctx, views, tp)
+
+
+def _opened(a_round: _Round, step: _Step) -> Iterable[TopicPartition]:
+    a_round.partitions(step)
+    return a_round.looked_at
+
+
+_STEPS: dict[str, Callable[[_Round, _Step], None]] = {
+    "transactions": _transactions,
+    "groups": _groups,
+    "deletions": _deletions,
+    "producers": _producers,
+    "seal": _seal,
+    "merge": _merge,
+}
+STEPS = tuple(_STEPS)
+"""The steps of a round, in their order."""
