@@ -88,21 +88,24 @@ def merge(
         for tp in wanted:
             try:
                 if dry_run:
-                    documents += [_planned(each) for each in plan_partition(reads, tp, policy)]
+                    documents += [planned_document(each) for each in plan_partition(reads, tp, policy)]
                 else:
-                    documents += [_done(each) for each in merge_partition(runtime, reads, tp, policy, progress, layout)]
+                    documents += [
+                        merge_document(each) for each in merge_partition(runtime, reads, tp, policy, progress, layout)
+                    ]
             except CorruptLogError as error:
                 # The others can be merged; this one has to be looked at.
                 failed.append(error)
             reads.forget([tp])
-    session.out.show(documents, lambda out: _show(out, documents, dry_run, len(failed)))
+    session.out.show(documents, lambda out: show_merges(out, documents, dry_run=dry_run, failed=len(failed)))
     if failed:
         for other in failed[1:]:
             failed[0].add_note(str(other))
         raise failed[0]
 
 
-def _planned(merge: Merge) -> MergeDocument:
+def planned_document(merge: Merge) -> MergeDocument:
+    """A run that would be made."""
     return MergeDocument(
         topic=merge.topic_partition.topic,
         partition=merge.topic_partition.partition,
@@ -116,7 +119,8 @@ def _planned(merge: Merge) -> MergeDocument:
     )
 
 
-def _done(merged: Merged) -> MergeDocument:
+def merge_document(merged: Merged) -> MergeDocument:
+    """A run that was made."""
     return MergeDocument(
         topic=merged.topic_partition.topic,
         partition=merged.topic_partition.partition,
@@ -133,7 +137,8 @@ def _done(merged: Merged) -> MergeDocument:
     )
 
 
-def _show(out: Output, documents: Sequence[MergeDocument], dry_run: bool, failed: int) -> None:
+def show_merges(out: Output, documents: Sequence[MergeDocument], *, dry_run: bool, failed: int) -> None:
+    """A table of runs, and a sentence; `failed` partitions could not be merged."""
     if documents:
         out.table(
             ("partition", "offsets", "segments", "files", "bytes", "rows", "files after", "bytes after", "outcome"),

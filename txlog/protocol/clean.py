@@ -8,7 +8,9 @@ the run's `.txnindex` and `.index` are created, and the next `.clean` names it, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from txlog.core import chain, cleaning, envelope, names
 from txlog.core.cleaning import MergePolicy
@@ -57,6 +59,14 @@ class Merge:
     def bytes_before(self) -> int:
         """Bytes of those files."""
         return sum(file.bytes for read in self.indexes for file in read.index.files)
+
+    def written_as(self, unique: str) -> Merge:
+        """The same run under another unique suffix: whoever copies rows anew may not use a name again (C1)."""
+        return replace(self, run=msgspec.structs.replace(self.run, unique=unique))
+
+    def rows_only(self) -> Merge:
+        """What copying the rows needs; indexes are large, and publishing alone reads them."""
+        return replace(self, indexes=(), aborted=(), settled={})
 
     def is_told(self, entry: IndexEntry) -> bool:
         """Whether the run's index must tell this batch's transaction apart (C3)."""

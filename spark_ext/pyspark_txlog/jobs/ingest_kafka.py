@@ -15,7 +15,6 @@ unless said otherwise; Spark's own default is not). Records keep their partition
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import txlog
+from pyspark_txlog.jobs.command_line import job_session, pairs
 from pyspark_txlog.jobs.kafka_resume import KafkaCluster, Query, resume
 from pyspark_txlog.messages import say
 from txlog.cli.errors import exit_status
@@ -204,10 +204,10 @@ def main(
             create_topics=create_topics,
             starting_offsets=starting_offsets,
             max_offsets_per_trigger=max_offsets_per_trigger,
-            kafka_options=_pairs("--kafka-option", kafka_option),
-            storage_options=_pairs("--storage-option", storage_option),
+            kafka_options=pairs("--kafka-option", kafka_option),
+            storage_options=pairs("--storage-option", storage_option),
         )
-        spark = _session(_pairs("--conf", conf))
+        spark = job_session("txlog-ingest-kafka", pairs("--conf", conf))
         run(spark, ingest, {"processingTime": every} if every else {"availableNow": True})
     except TxlogError as error:
         typer.echo(f"ingest_kafka: {error}", err=True)
@@ -252,35 +252,6 @@ def _create_topics(store: Store, ingest: Ingest, partitions: Mapping[str, Sequen
             continue
         if ingest.keep_partitions and found.partitions < count:
             store.alter_topic(target, partitions=count)
-
-
-def _session(conf: Mapping[str, str]) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    from pyspark_txlog.spark_session import session
-
-    # Under spark-submit the session is the cluster's: its master and settings stand.
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        if conf:
-            raise InvalidRequestError(
-                f"--conf {', '.join(conf)}: under spark-submit, give it there, before the program's name"
-            )
-        builder: Any = SparkSession.builder
-        found: SparkSession = builder.appName("txlog-ingest-kafka").getOrCreate()
-        return found
-    return session("txlog-ingest-kafka", config=conf)
-
-
-def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    pairs = {}
-    for text in given or ():
-        name, found, value = text.partition("=")
-        if not found or not name:
-            raise InvalidRequestError(
-                f"{option}: expected NAME=VALUE, found a text without '=' (not shown: it may be a secret)"
-            )
-        pairs[name] = value
-    return pairs
 
 
 if __name__ == "__main__":

@@ -1,0 +1,192 @@
+"""How are the small files of many partitions merged on a Spark cluster?
+
+    python -m pyspark_txlog.jobs.merge --store s3://bucket/log orders --sort carrier
+
+or the file itself under spark-submit. As `txlog merge`, and with its result: the driver plans every partition and publishes
+each run as soon as it is copied; the executors copy the rows, run by run, so that a large partition is many tasks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import txlog
+from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.partition_jobs import run_tasks
+from pyspark_txlog.messages import say
+from txlog.cli.errors import exit_status
+from txlog.cli.merge import merge_document, planned_document, show_merges
+from txlog.cli.output import Output, OutputFormat
+from txlog.client.reading import MAX_RELISTS, read_session
+from txlog.client.runtime import Runtime, check_columns
+from txlog.client.session import Session
+from txlog.client.store import Store
+from txlog.core.cleaning import DEFAULT_TARGET_BYTES, PLAIN, FileLayout, MergePolicy
+from txlog.core.names import TopicPartition
+from txlog.core.records import IndexedFile
+from txlog.core.words import bytes_text, count_text
+from txlog.errors import MissingObjectError, TxlogError
+from txlog.maintenance.merge import Merged, copy_rows, plan_partition, publish_merge
+from txlog.protocol.clean import Merge
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copy:
+    """The rows of one run, to be copied by an executor."""
+
+    merge: Merge
+    layout: FileLayout
+
+
+def merge_partitions(
+    spark: SparkSession,
+    store: Store,
+    partitions: Iterable[TopicPartition],
+    policy: MergePolicy | None = None,
+    layout: FileLayout = PLAIN,
+) -> tuple[tuple[Merged, ...], tuple[TxlogError, ...]]:
+    """Merges what is worth it in `partitions`: the runs that were made, and why others were not.
+
+    An input that is damaged spoils its run and no other. Says on the driver's console what is done.
+    """
+    runtime = store.runtime
+    session = read_session(runtime)
+    check_layout(runtime, partitions := list(partitions), layout)
+    made: list[Merged] = []
+    failed: list[TxlogError] = []
+    left = partitions
+    for attempt in range(MAX_RELISTS + 1):
+        merges = [merge for tp in left for merge in _planned(session, tp, policy or MergePolicy(), failed)]
+        again: set[TopicPartition] = set()
+        for merge, outcome in _copied(spark, runtime, merges, layout):
+            if isinstance(outcome, MissingObjectError) and attempt < MAX_RELISTS:
+                # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
+                again.add(merge.topic_partition)
+            elif isinstance(outcome, TxlogError):
+                failed.append(outcome)
+            else:
+                unique, file = outcome
+                made.append(publish_merge(session, merge.written_as(unique), file))
+                _say_done(made[-1], len(made), len(merges))
+        session.forget(left)
+        left = sorted(again)
+        if not left:
+            break
+    made.sort(key=lambda each: (each.topic_partition, each.base_offset))
+    return tuple(made), tuple(failed)
+
+
+def check_layout(runtime: Runtime, partitions: Iterable[TopicPartition], layout: FileLayout) -> None:
+    """Raises SchemaMismatchError unless every topic has the columns of `layout`."""
+    for topic in {tp.topic for tp in partitions}:
+        check_columns(runtime.topic(topic), (*layout.sort, *layout.bloom))
+
+
+def main(
+    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
+    topic: Annotated[list[str] | None, typer.Argument(help="Topics; all if none is named.")] = None,
+    target_bytes: Annotated[
+        int, typer.Option(min=1, help="How large a merged file shall be; half of it is left alone.")
+    ] = DEFAULT_TARGET_BYTES,
+    sort: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Sort the rows of each row group by this column.")
+    ] = None,
+    bloom: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Write Bloom filters of this column.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be merged; nothing is written.")] = False,
+    output: Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")] = OutputFormat.TEXT,
+    storage_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
+    ] = None,
+) -> None:
+    """Merge the small files of topics into large ones, a run of segments a task."""
+    spark: SparkSession | None = None
+    out = Output(output)
+    try:
+        layout = FileLayout(sort=tuple(sort or ()), bloom=tuple(bloom or ()))
+        policy = MergePolicy(target_bytes=target_bytes)
+        with closing(txlog.open(store, storage_options=pairs("--storage-option", storage_option))) as opened:
+            opened.runtime.require_store()
+            partitions = _partitions(opened, topic or ())
+            failed: tuple[TxlogError, ...] = ()
+            if dry_run:
+                check_layout(opened.runtime, partitions, layout)
+                session = read_session(opened.runtime)
+                documents = [
+                    planned_document(each) for tp in partitions for each in plan_partition(session, tp, policy)
+                ]
+            else:
+                spark = job_session("txlog-merge", pairs("--conf", conf))
+                made, failed = merge_partitions(spark, opened, partitions, policy, layout)
+                documents = [merge_document(each) for each in made]
+        out.show(documents, lambda out: show_merges(out, documents, dry_run=dry_run, failed=len(failed)))
+        if failed:
+            for other in failed[1:]:
+                typer.echo(f"merge: {other}", err=True)
+            raise failed[0]
+    except TxlogError as error:
+        typer.echo(f"merge: {error}", err=True)
+        sys.exit(exit_status(error))
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+def _copied(
+    spark: SparkSession, runtime: Runtime, merges: Sequence[Merge], layout: FileLayout
+) -> Iterable[tuple[Merge, tuple[str, IndexedFile | None] | TxlogError]]:
+    """Each of `merges` with the suffix under which its rows were copied, and their file."""
+    by_unique = {merge.run.unique: merge for merge in merges}
+    # The largest first: a run that begins last and is large would be waited for alone.
+    order = sorted(merges, key=lambda merge: merge.bytes_before, reverse=True)
+    tasks = [_Copy(merge=merge.rows_only(), layout=layout) for merge in order]
+    for task, outcome in run_tasks(spark, runtime, tasks, _copy, title=_title):
+        yield by_unique[task.merge.run.unique], outcome
+
+
+def _copy(runtime: Runtime, task: _Copy) -> tuple[str, IndexedFile | None]:
+    # A task that Spark repeats, or runs twice, may not write under the name of the other attempt.
+    unique = runtime.ids.new_id()
+    return unique, copy_rows(runtime, task.merge.written_as(unique), layout=task.layout)
+
+
+def _title(task: _Copy) -> str:
+    merge = task.merge
+    return f"txlog merge: {merge.topic_partition}, offsets {merge.run.base_offset} to {merge.run.end_offset - 1}"
+
+
+def _planned(session: Session, tp: TopicPartition, policy: MergePolicy, failed: list[TxlogError]) -> tuple[Merge, ...]:
+    try:
+        return plan_partition(session, tp, policy)
+    except TxlogError as error:
+        failed.append(error)
+        return ()
+
+
+def _partitions(store: Store, topics: Sequence[str]) -> list[TopicPartition]:
+    found = [store.topic(name) for name in topics] if topics else store.topics()
+    return [TopicPartition(each.name, number) for each in found for number in range(each.partitions)]
+
+
+def _say_done(merged: Merged, number: int, of: int) -> None:
+    offsets = f"{merged.topic_partition}, offsets {merged.base_offset} to {merged.end_offset - 1}"
+    before = f"{count_text(merged.files_before, 'file')}, {bytes_text(merged.bytes_before)}"
+    after = f"{bytes_text(merged.bytes)}" if merged.took_effect else "nothing: another clean-up was faster"
+    say(f"merge {number:,} of {of:,}: {offsets}: {before} into {after}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

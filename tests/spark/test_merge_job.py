@@ -1,0 +1,100 @@
+"""The merge of many partitions as a Spark job: rows are copied on executors, runs are published by the driver."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_txlog.jobs import merge as job
+from pyspark_txlog.jobs.merge import merge_partitions
+from tests.spark.conftest import Log
+from tests.spark.test_spark_ui import jobs
+from txlog.core.cleaning import FileLayout, MergePolicy
+from txlog.core.names import TopicPartition
+from txlog.errors import CorruptRecordError, InvalidTopicError, SchemaMismatchError
+from txlog.maintenance.fsck import check_store
+
+pytestmark = pytest.mark.spark
+PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+
+
+@pytest.fixture
+def small_files(log: Log) -> Log:
+    """Two partitions of six sealed segments each, and a tail; one transaction of each is aborted."""
+    log.create(segment_batches="2")
+    with log.store.producer("loader", linger_ms=0) as producer:
+        for number in range(8):
+            producer.begin_transaction()
+            for tp in PARTITIONS:
+                row = {"order_id": 2 * number + tp.partition, "amount": number / 2, "carrier": "c"}
+                producer.send(tp.topic, [row], partition=tp.partition)
+            if number == 3:
+                producer.flush()
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+    return log
+
+
+def rows(log: Log) -> list[tuple[object, ...]]:
+    return sorted(tuple(row) for row in log.read("orders").collect())
+
+
+def test_runs_are_copied_by_executors_and_have_names(small_files: Log, spark: SparkSession) -> None:
+    before, seen = rows(small_files), len(jobs(spark))
+    # Two runs a partition: ranges of a partition are tasks of their own.
+    made, failed = merge_partitions(spark, small_files.store, PARTITIONS, MergePolicy(target_bytes=2**30, max_inputs=4))
+    assert not failed
+    assert all(each.took_effect and each.segments_before > 1 for each in made)
+    assert sorted({each.topic_partition for each in made}) == PARTITIONS
+    assert len(made) > len(PARTITIONS)
+    assert rows(small_files) == before
+    named = {said for said, _ in jobs(spark)[seen:]}
+    assert {f"txlog merge: {m.topic_partition}, offsets {m.base_offset} to {m.end_offset - 1}" for m in made} <= named
+    report = check_store(small_files.store.runtime.store)
+    assert not [found for found in report.findings if found.kind != "note"]
+    again, failed = merge_partitions(spark, small_files.store, PARTITIONS)
+    assert [each.generation for each in again] == [2] * len(again)
+    assert not failed
+    assert rows(small_files) == before
+
+
+def test_a_damaged_input_spoils_its_run_alone(small_files: Log, spark: SparkSession) -> None:
+    store = small_files.store.runtime.store
+    path = next(f"orders/0/{name}" for name in store.list("orders/0/") if name.endswith(".parquet"))
+    data = bytearray(store.get(path) or b"")
+    data[len(data) // 2] ^= 1
+    store.delete(path)
+    store.write_file(path, [bytes(data)])
+    made, (error,) = merge_partitions(spark, small_files.store, PARTITIONS)
+    assert isinstance(error, CorruptRecordError)
+    assert path in str(error)
+    assert {each.topic_partition.partition for each in made} == {1}
+    assert not [name for name in store.list("orders/0/") if name.endswith(".clean")]
+
+
+def test_the_command_line(
+    small_files: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "job_session", lambda name, conf: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    before = rows(small_files)
+    arguments = {"store": small_files.url, "topic": ["orders"], "storage_option": ["fsync=false"]}
+    job.main(**arguments, dry_run=True)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Would merge ")
+    job.main(**arguments, output=job.OutputFormat.JSON)
+    found = msgspec.json.decode(capsys.readouterr().out)
+    assert [(each["partition"], each["outcome"]) for each in found] == [(0, "merged"), (1, "merged")]
+    assert rows(small_files) == before
+    with pytest.raises(SystemExit) as ended:
+        job.main(**arguments, sort=["carriers"])
+    assert ended.value.code == 2
+    assert "has no column 'carriers'" in capsys.readouterr().err
+
+
+def test_what_is_refused(small_files: Log, spark: SparkSession) -> None:
+    with pytest.raises(SchemaMismatchError, match="has no column 'name'"):
+        merge_partitions(spark, small_files.store, PARTITIONS, layout=FileLayout(bloom=("name",)))
+    with pytest.raises(InvalidTopicError, match="is reserved"):
+        merge_partitions(spark, small_files.store, [TopicPartition("__consumer_offsets", 0)])
