@@ -154,7 +154,10 @@ def _name_run(ctx: Context, merge: Merge) -> Program[bool]:
     for attempt in range(ctx.max_races):
         listing, before = yield from _cleaned(tp)
         if before is not None and merge.run in before.runs:
-            return True
+            # That number may have been free again, and this very run in it only since the LIST: then a higher one is there.
+            if chain.parse_listing((yield List(tp.folder)), tp.folder).clean == listing.clean:
+                return True
+            continue
         made = cleaning.next_clean(before, listing, merge.run, merge.inputs, (yield Now()))
         if made is None:
             return False
