@@ -25,10 +25,13 @@ from txlog.core.records import (
     IndexEntry,
     SegmentIndex,
     Superseded,
+    TransactionMetadata,
     TxnIndex,
 )
+from txlog.core.transactions import COMPLETE, PREPARED
 from txlog.errors import CorruptLogError
 
+MARKERS = frozenset({"commit", "abort"})
 MAX_COALESCED_ROWS = 131_072
 """Rows of one entry that stands for many batches: a read by offset opens no more of them than a row group has."""
 
@@ -175,6 +178,32 @@ def merged_index(
         last_stable_offset=inputs[-1][0].last_stable_offset,
     )
     return made, TxnIndex(partition=str(tp), aborted=kept) if kept else None
+
+
+def settled_epochs(
+    table: Iterable[TransactionMetadata], indexes: Iterable[SegmentIndex], before_ms: int
+) -> dict[int, int]:
+    """Producer id -> the highest epoch of a marker whose transaction was COMPLETE before `before_ms`, as far as it shows.
+
+    What is complete since is not enough: a snapshot that began before, and is younger than the grace, may have found it in
+    one partition and not in the other, and is to leave it out of both (C3). An id that the table lacks is not in it.
+    `indexes` are of any part of a partition: a producer began a transaction only after the one before it was COMPLETE.
+    """
+    settled = {}
+    for txn in table:
+        epoch, since_ms = txn.producer_epoch, txn.started_at if txn.state == "ONGOING" else txn.updated_at
+        if txn.state in PREPARED or (txn.state in COMPLETE and since_ms >= before_ms):
+            # Of the one before it is known that it was complete when this one began.
+            epoch, since_ms = epoch - 1, txn.started_at
+        settled[txn.producer_id] = epoch if since_ms < before_ms else NO_PRODUCER_EPOCH
+    for index in indexes:
+        for entry in index.entries:
+            known = settled.get(entry.producer_id)
+            if known is None or entry.timestamp >= before_ms or not (entry.transactional or entry.kind in MARKERS):
+                continue
+            epoch = entry.producer_epoch - (entry.kind in MARKERS)
+            settled[entry.producer_id] = max(known, epoch)
+    return settled
 
 
 def next_clean(

@@ -46,6 +46,7 @@ VALID_PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
 """Target state -> states it may follow."""
 
 PREPARED: frozenset[TransactionState] = frozenset({"PREPARE_COMMIT", "PREPARE_ABORT"})
+COMPLETE: frozenset[TransactionState] = frozenset({"COMPLETE_COMMIT", "COMPLETE_ABORT"})
 IDLE: frozenset[TransactionState] = frozenset({"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"})
 
 

@@ -18,10 +18,9 @@ from txlog.core.effects import Get, List, NewId, Now, Program, PutIfAbsent, PutO
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, Clean, CleanedRun, IndexedFile, IndexEntry
-from txlog.core.transactions import PREPARED
 from txlog.errors import CoordinatorContentionError
-from txlog.protocol.context import Context, Views
-from txlog.protocol.load import get_fresh_view, present
+from txlog.protocol.context import Context, Views, with_view
+from txlog.protocol.load import load, present
 from txlog.protocol.put import encode_readable, put_pure
 from txlog.protocol.read import ReadIndex, aborted_of_range, read_indexes
 from txlog.protocol.snapshot import fold_table
@@ -41,9 +40,12 @@ class Merge:
     """All that overlap the run."""
     log_start_offset: int
     settled: Mapping[int, int] = field(repr=False)
-    """Producer id -> the highest epoch of a marker whose transaction the table showed COMPLETE; ids that it lacks are not in it."""
+    """Producer id -> the highest epoch of a marker whose transaction had been COMPLETE before `told_from_ms`; ids that the
+    table lacks are not in it."""
     told_from_ms: int
     """Transactions as young as this are told apart, whatever the table says: snapshots may be older."""
+    removed_from_ms: int
+    """... and those as young as this whose id the table lacks: it was removed some time after they began."""
 
     @property
     def path(self) -> str:
@@ -80,7 +82,7 @@ class Merge:
         if entry.timestamp >= self.told_from_ms:
             return True
         settled = self.settled.get(entry.producer_id)
-        return settled is not None and marker_epoch > settled
+        return entry.timestamp >= self.removed_from_ms if settled is None else marker_epoch > settled
 
 
 def plan_merges(
@@ -92,9 +94,11 @@ def plan_merges(
     """
     now_ms = yield Now()
     views, rows, _ = yield from fold_table(ctx, views)
-    settled = {txn.producer_id: txn.producer_epoch - (txn.state in PREPARED) for txn in rows}
-    views, view = yield from get_fresh_view(ctx, views, tp)
+    # A view that followed the tail by name does not know which runs are current.
+    view = yield from load(ctx, tp)
     indexes = yield from read_indexes(tp, list(view.walk), {})
+    told_from_ms = now_ms - ctx.constants.delete_grace_ms
+    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), told_from_ms)
     groups = cleaning.choose_merges(
         view.walk,
         {name: read.index for name, read in indexes.items()},
@@ -124,10 +128,11 @@ def plan_merges(
                 aborted=aborted,
                 log_start_offset=view.state.log_start_offset,
                 settled=settled,
-                told_from_ms=now_ms - ctx.constants.delete_grace_ms,
+                told_from_ms=told_from_ms,
+                removed_from_ms=told_from_ms - ctx.constants.delete_grace_ms,
             )
         )
-    return views, tuple(merges)
+    return with_view(views, view), tuple(merges)
 
 
 def publish(ctx: Context, merge: Merge, file: IndexedFile | None) -> Program[bool]:
@@ -159,7 +164,10 @@ def _name_run(ctx: Context, merge: Merge) -> Program[bool]:
     for attempt in range(ctx.max_races):
         listing, before = yield from _cleaned(tp)
         if before is not None and merge.run in before.runs:
-            return True
+            # That number may have been free again, and this very run in it only since the LIST: then a higher one is there.
+            if chain.parse_listing((yield List(tp.folder)), tp.folder).clean == listing.clean:
+                return True
+            continue
         made = cleaning.next_clean(before, listing, merge.run, merge.inputs, (yield Now()))
         if made is None:
             return False

@@ -73,6 +73,7 @@ class FailingStore:
         self._plans = [_Plan(fault) for fault in faults]
         self._operations: list[str] = []
         self._dead = False
+        self._struck = False
 
     @property
     def url(self) -> str:
@@ -82,6 +83,11 @@ class FailingStore:
     def dead(self) -> bool:
         """Whether a crash has struck."""
         return self._dead
+
+    @property
+    def struck(self) -> bool:
+        """Whether a fault has struck."""
+        return self._struck
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -145,6 +151,7 @@ class FailingStore:
             self._operations.append(operation)
             struck = [plan.fault for plan in self._plans if plan.strikes(f"{operation} {written}".rstrip())]
             fault = struck[0] if struck else None
+            self._struck = self._struck or fault is not None
             if fault is not None and fault.action == "crash" and fault.moment == "before":
                 self._dead = True
             return fault

@@ -1,47 +1,64 @@
-"""A cleaner of the test kit: what merges, bounds and deletes, so that writers and readers can be explored against it.
+"""What does an offline job do, one request after the other? Calls that run the shipped programs of clean-up.
 
-txlog ships no cleaner yet. These programs follow DESIGN 2.2, 2.4 and 6 in the smallest way that keeps their rules: a run is
-made of neighbouring sealed segments wholly below the LSO, published by the next `.clean`; a boundary is created at a sealed
-end and seen to be there; and only `delete.grace.ms` after a LIST that showed what supersedes them are slots and superseded
-indexes deleted.
+Planning, publishing and every decision are `txlog.protocol`'s and `txlog.core`'s. Only the copy of the rows between a
+plan and its publication is the kit's: rows are words here, and a file is written by one request, as seals write theirs.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 from txlog.core import envelope, names
 from txlog.core.chain import parse_listing
-from txlog.core.effects import Delete, InlineRows, List, NewId, Now, Program, PutIfAbsent, PutOutcome, WriteRows
-from txlog.core.names import SegmentName, TopicPartition
-from txlog.core.records import (
-    AbortedTxn,
-    Boundary,
-    Clean,
-    CleanedRun,
-    DataFile,
-    IndexedFile,
-    IndexEntry,
-    SegmentIndex,
-    TxnIndex,
-)
-from txlog.protocol.context import Context
-from txlog.protocol.load import load
-from txlog.protocol.read import ReadIndex, plan_read
-from txlog.testing.explore.client import Call, Client, rows_of
+from txlog.core.cleaning import MergePolicy
+from txlog.core.effects import Delete, Get, InlineRows, List, Now, Program, PutIfAbsent, PutOutcome, WriteRows
+from txlog.core.names import SegmentObject, TopicPartition
+from txlog.core.records import Boundary, Clean, DataFile, IndexedFile
+from txlog.errors import MissingObjectError, OutcomeUnknownError, RetriableError
+from txlog.protocol.clean import Merge, plan_merges, publish
+from txlog.testing.explore.client import Call, Client, rows_of_pieces
 from txlog.testing.explore.machine import WaitUntil
 from txlog.testing.explore.world import START_MS
 
+ALL = MergePolicy(target_bytes=2**30)
+"""Everything that may be merged becomes one run."""
 
-def clean(tp: TopicPartition, *, merges: bool = False) -> Call:
-    """One clean-up of a partition, from the first look to the last deletion."""
+
+def merge(tp: TopicPartition, policy: MergePolicy = ALL) -> Call:
+    """`txlog merge` of one partition: plan, copy, publish. It notes each run that it was told took effect."""
 
     def call(client: Client) -> Program[Client]:
-        gone = (yield from _merge(client.ctx, tp)) if merges else ()
+        took: list[str] = []
+        try:
+            views, merges = yield from plan_merges(client.ctx, client.views, tp, policy)
+            for each in merges:
+                file = yield from _copied(each)
+                if (yield from publish(client.ctx, each, file)):
+                    took.append(each.run.name.index)
+        except (MissingObjectError, RetriableError, OutcomeUnknownError) as error:
+            # Another clean-up was faster, or nobody knows: the next pass sees what is left to do.
+            return client.noted("unknown", text=str(error))
+        after = replace(client, views=views)
+        for name in took:
+            after = after.noted("merged", tp=tp, text=name)
+        return after if took else after.noted("done")
+
+    return call
+
+
+def bound(tp: TopicPartition, *, superseded: bool = False) -> Call:
+    """Waits out the grace, creates the boundary at the sealed end, and deletes the slots below it; with `superseded` also the
+    indexes that the highest `.clean` lists as such."""
+
+    def call(client: Client) -> Program[Client]:
         listed = parse_listing((yield List(tp.folder)), tp.folder)
+        gone: tuple[str, ...] = ()
+        if superseded and listed.clean is not None:
+            path = tp.folder + names.clean_name(listed.clean)
+            clean, _ = envelope.decode((yield Get(path)), Clean, path)
+            gone = tuple(each.name for each in clean.superseded)
         # Read after the LIST: what that showed was sealed, or superseded, no later than now.
         began_ms = yield Now()
         end = max((segment.end_offset for segment in listed.segments), default=0)
@@ -59,84 +76,57 @@ def clean(tp: TopicPartition, *, merges: bool = False) -> Call:
                 yield Delete(tp.folder + names.batch_name(base))
         for name in gone:
             yield Delete(tp.folder + name)
+            match names.parse_partition_object(name):
+                case SegmentObject(segment=segment, kind="index"):
+                    yield Delete(tp.folder + segment.txnindex)
         return client.noted("done")
 
     return call
 
 
-def deletes(tp: TopicPartition, *, merges: bool = False) -> Any:
-    """Whether a path is of a kind that `clean` deletes."""
-    kinds = (".batch", ".index", ".txnindex") if merges else (".batch",)
-    return lambda path: path.startswith(tp.folder) and path.endswith(kinds)
+def forget_cleans(tp: TopicPartition) -> Call:
+    """Deletes each `.clean` that a LIST showed below the highest; at once, for no merger may count on the grace."""
+
+    def call(client: Client) -> Program[Client]:
+        listed = yield List(tp.folder)
+        numbers = [
+            parsed.number
+            for name in listed
+            if isinstance(parsed := names.parse_partition_object(name), names.NumberedName) and parsed.kind == "clean"
+        ]
+        for number in sorted(numbers)[:-1]:
+            yield Delete(tp.folder + names.clean_name(number))
+        return client.noted("done")
+
+    return call
 
 
-def _merge(ctx: Context, tp: TopicPartition) -> Program[tuple[str, ...]]:
-    """Makes one run of all sealed segments that lie below the LSO and were never merged. -> the names it supersedes."""
-    view = yield from load(ctx, tp)
-    inputs = [name for name in view.walk if name.end_offset <= view.state.last_stable_offset and not name.generation]
-    if not inputs or any(name.generation for name in view.walk):
-        return ()
-    base, end = inputs[0].base_offset, inputs[-1].end_offset
-    _, plan = yield from plan_read(ctx, view, base, end, "read_committed")
-    rows = yield from rows_of(plan)
-    run = SegmentName(base, end, 1, (yield NewId()))
-    read = [plan.indexes[name] for name in inputs]
-    aborted = tuple(txn for each in read for txn in each.aborted)
-    index, file_rows = _index(tp, run, read, aborted, dict(rows))
-    path = names.segment_file_path(tp.partition, run)
-    files: tuple[IndexedFile, ...] = ()
-    if file_rows:
-        file: DataFile = yield WriteRows(tp.topic, path, tuple(_inline(offset, word) for offset, word in file_rows))
-        files = (
-            IndexedFile(
-                **{name: getattr(file, name) for name in file.__struct_fields__}, schema_id=0, offset_column=True
-            ),
-        )
-    if aborted:
-        yield from _create(tp.folder + run.txnindex, TxnIndex(partition=str(tp), aborted=aborted))
-    yield from _create(tp.folder + run.index, msgspec.structs.replace(index, files=files))
-    listing = parse_listing((yield List(tp.folder)), tp.folder)
-    if listing.clean is not None:
-        return ()
-    made = Clean(
-        number=0,
-        runs=(CleanedRun(base_offset=base, end_offset=end, generation=1, unique=run.unique),),
-        created_at=START_MS,
+def deletes(*tps: TopicPartition, kinds: tuple[str, ...] = (".batch",)) -> Any:
+    """Whether a path is of one of the kinds that a scenario deletes."""
+    folders = tuple(tp.folder for tp in tps)
+    return lambda path: path.startswith(folders) and path.endswith(kinds)
+
+
+INDEXES = (".batch", ".index", ".txnindex")
+
+
+def _copied(merge: Merge) -> Program[IndexedFile | None]:
+    """The rows of a merge as one file under its name, with their offsets."""
+    rows = yield from rows_of_pieces(merge.pieces, merge.run.base_offset, merge.run.end_offset)
+    if not rows:
+        return None
+    tp = merge.topic_partition
+    stored = tuple(
+        InlineRows(payload=json.dumps([word]).encode(), base_offset=offset, timestamp=START_MS, schema_id=0)
+        for offset, word in rows
     )
-    if (yield from _create(tp.folder + names.clean_name(0), made)) is not PutOutcome.WRITTEN:
-        return ()
-    return tuple(kind for name in inputs for kind in (name.index, name.txnindex))
-
-
-def _index(
-    tp: TopicPartition, run: SegmentName, read: list[ReadIndex], aborted: tuple[AbortedTxn, ...], rows: dict[int, str]
-) -> tuple[SegmentIndex, list[tuple[int, str]]]:
-    entries: list[IndexEntry] = []
-    kept: list[tuple[int, str]] = []
-    for entry in (entry for each in read for entry in each.index.entries):
-        mine = [(offset, rows[offset]) for offset in range(entry.base_offset, entry.end_offset) if offset in rows]
-        if entry.records and mine:
-            entries.append(msgspec.structs.replace(entry, file=0, first_row=len(kept)))
-            kept.extend(mine)
-    index = SegmentIndex(
-        partition=str(tp),
-        base_offset=run.base_offset,
-        end_offset=run.end_offset,
-        generation=1,
-        files=(),
-        entries=tuple(entries),
-        aborted_txns=len(aborted),
-        last_digest="",
-        last_stable_offset=read[-1].index.last_stable_offset,
+    file: DataFile = yield WriteRows(tp.topic, merge.path, stored)
+    return IndexedFile(
+        **{name: getattr(file, name) for name in file.__struct_fields__}, schema_id=0, offset_column=True
     )
-    return index, kept
 
 
-def _inline(offset: int, word: str) -> InlineRows:
-    return InlineRows(payload=json.dumps([word]).encode(), base_offset=offset, timestamp=START_MS, schema_id=0)
-
-
-def _create(path: str, value: msgspec.Struct) -> Program[PutOutcome]:
+def _create(path: str, value: Boundary) -> Program[PutOutcome]:
     while True:
         outcome: PutOutcome = yield PutIfAbsent(path, envelope.encode(value))
         if outcome is not PutOutcome.UNKNOWN:

@@ -7,14 +7,14 @@ what is in the log.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
-from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Program, WriteRows
-from txlog.core.fetch_plan import InlinePiece, RowRange
+from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Now, Program, WriteRows
+from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_SEQUENCE, DataFile, OffsetValue, StagedPart, TransactionMetadata, TransactionRow
@@ -24,6 +24,8 @@ from txlog.errors import (
     CommitFailedError,
     CorruptRecordError,
     FencedError,
+    InvalidRequestError,
+    MissingObjectError,
     OffsetOutOfRangeError,
     OutcomeUnknownError,
     RetriableError,
@@ -49,7 +51,7 @@ class Note:
 
     kind: str
     """appended, refused, committed, aborted, failed, skipped, unknown, ready (init returned), read, looked
-    (at a snapshot), fetched, broken, done."""
+    (at a snapshot), merged (a run took effect; `text` is its index), fetched, broken, done."""
     words: tuple[Word, ...] = ()
     tp: TopicPartition | None = None
     offset: int = -1
@@ -461,8 +463,15 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
         before = next((note.end for note in reversed(client.notes) if note.kind == "read" and note.tp == tp), 0)
         try:
             view = (yield from load(client.ctx, tp)) if held is None else (yield from refresh(client.ctx, held))
-            view, plan = yield from plan_read(client.ctx, view, before, None, isolation)
-            rows = yield from rows_of(plan)
+            for attempt in range(client.ctx.max_loads):
+                view, plan = yield from plan_read(client.ctx, view, before, None, isolation)
+                try:
+                    rows = yield from rows_of(plan)
+                    break
+                except MissingObjectError:  # merged and deleted meanwhile: list again, go on from the same offset
+                    if attempt == client.ctx.max_loads - 1:
+                        raise
+                    view = yield from load(client.ctx, tp)
         except OffsetOutOfRangeError:  # retention was faster: from the log start on
             return replace(client, views={}).noted("done")
         except CorruptRecordError as error:
@@ -483,27 +492,41 @@ def look(*tps: TopicPartition) -> Call:
             view, plan = yield from plan_read(client.ctx, views[tp], 0, None, "read_committed", cut=cut)
             views = {**views, tp: view}
             words += [(tp, word) for _, word in (yield from rows_of(plan))]
+        now_ms = yield Now()
+        try:
+            cut.check_age(now_ms, client.ctx.constants.delete_grace_ms)
+        except InvalidRequestError:
+            return replace(client, views=views).noted("refused")
         return replace(client, views=views).noted("looked", words=tuple(words))
 
     return call
 
 
 def rows_of(plan: ReadPlan) -> Program[tuple[tuple[int, str], ...]]:
-    """The rows that a plan stands for; its files are read as they would be, one request each."""
+    """The rows that a plan stands for."""
+    return (yield from rows_of_pieces(plan.pieces, plan.start, plan.end))
+
+
+def rows_of_pieces(pieces: Iterable[Piece], start: int, end: int) -> Program[tuple[tuple[int, str], ...]]:
+    """The rows of `[start, end)` in those pieces; files are read as they would be, one request each.
+
+    Raises MissingObjectError for a file that is gone: whoever reads lists again.
+    """
     rows: list[tuple[int, str]] = []
-    for piece in plan.pieces:
+    for piece in pieces:
         if isinstance(piece, InlinePiece):
             stored: list[list[Any]] = [[None, word] for word in json.loads(piece.payload)]
             ranges: tuple[RowRange, ...] = (piece.range,)
         else:
             data = yield Get(f"{piece.topic_partition.topic}/{piece.file.path}")
-            assert data is not None, f"{piece.file.path} is gone"
+            if data is None:
+                raise MissingObjectError(f"{piece.file.path} is gone")
             stored, ranges = json.loads(data), piece.ranges
         for each in ranges:
             for row in range(each.rows):
                 offset, word = stored[each.first_row + row]
                 at = offset if each.by_column else each.base_offset + row
-                if plan.start <= at < plan.end:
+                if start <= at < end:
                     rows.append((at, word))
     return tuple(rows)
 

@@ -14,16 +14,17 @@ from unittest.mock import patch
 
 import msgspec
 
-from txlog.core import append_rules, chain, segments, state, transactions
+from txlog.core import append_rules, chain, cleaning, segments, state, transactions
 from txlog.core.append_rules import Duplicate, Proceed, Refuse
 from txlog.core.effects import Monotonic, NewId, PutIfAbsent, PutOutcome
+from txlog.core.fetch_plan import plan_fetch
 from txlog.core.groups import check_commit
 from txlog.core.names import TopicPartition, batch_name
-from txlog.core.records import NO_OFFSET, TransactionEntry, TransactionState
+from txlog.core.records import NO_OFFSET, Clean, TransactionEntry, TransactionState
 from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judge_end, judge_init
 from txlog.core.txn_index import collect_aborted_txns
 from txlog.errors import CommitFailedError, MissingObjectError, StorageError
-from txlog.protocol import groups, load, put, seal, slot, table
+from txlog.protocol import clean, groups, load, put, seal, slot, table
 from txlog.protocol import transactions as coordinator
 from txlog.protocol.context import with_view
 from txlog.testing.explore import client as calls
@@ -31,6 +32,7 @@ from txlog.testing.explore import client as calls
 HERE = "txlog.protocol."
 CORE = "txlog.core."
 SCRIPT = "txlog.testing.explore.client."
+CLEANER = "txlog.testing.explore.cleaner."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,6 +480,91 @@ def _may_expire_with_versions(txn: Any, now_ms: int, expiration_ms: int) -> bool
     return txn.state in transactions.IDLE and txn.updated_at <= now_ms - expiration_ms
 
 
+def _index_without_aborts(tp: Any, run: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """The aborted rows of the inputs go, so their transactions are dropped: those of older segments are forgotten."""
+    return _ORIGINAL_MERGED(tp, run, [(index, ()) for index, _ in inputs], *args, **kwargs)
+
+
+def _index_of_all_rows(tp: Any, run: Any, inputs: Any, aborted: Any, *args: Any, **kwargs: Any) -> Any:
+    return _ORIGINAL_MERGED(tp, run, inputs, (), *args, **kwargs)
+
+
+_ORIGINAL_MERGED = cleaning.merged_index
+
+
+def _fetch_of_all_rows(**kwargs: Any) -> Any:
+    return plan_fetch(**{**kwargs, "aborted": ()})
+
+
+def _clean_whatever_is_current(before: Any, listing: Any, run: Any, inputs: Any, now_ms: int) -> Any:
+    """The run takes the place of all that it overlaps."""
+    others = [
+        each
+        for each in (before.runs if before is not None else ())
+        if each.end_offset <= run.base_offset or run.end_offset <= each.base_offset
+    ]
+    runs = tuple(sorted((*others, run), key=lambda each: each.base_offset))
+    return Clean(number=0 if before is None else before.number + 1, runs=runs, created_at=now_ms)
+
+
+def _named_by_the_put(ctx: Any, merge: Any) -> Any:
+    """A number that was written took effect; nobody lists again."""
+    program = _ORIGINAL_NAME_RUN(ctx, merge)
+    answer = None
+    while True:
+        try:
+            effect = program.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = yield effect
+        if isinstance(effect, PutIfAbsent) and answer is PutOutcome.WRITTEN:
+            return True
+
+
+_ORIGINAL_NAME_RUN = clean._name_run
+
+
+def _named_first(ctx: Any, merge: Any, file: Any) -> Any:
+    took_effect = yield from _ORIGINAL_NAME_RUN(ctx, merge)
+    yield from _ORIGINAL_PUBLISH(ctx, merge, file)
+    return took_effect
+
+
+_ORIGINAL_PUBLISH = clean.publish
+
+
+def _merges_over_the_lso(walk: Any, indexes: Any, **kwargs: Any) -> Any:
+    return _ORIGINAL_CHOICE(walk, indexes, **{**kwargs, "last_stable_offset": 2**62})
+
+
+_ORIGINAL_CHOICE = cleaning.choose_merges
+
+
+def _run_with_one_name(inputs: Any, unique: str) -> Any:
+    return _ORIGINAL_RUN(inputs, "5ea1" * 8)
+
+
+_ORIGINAL_RUN = cleaning.merged_run
+
+
+def _told_by_the_table_alone(merge: Any, entry: Any) -> bool:
+    return bool(_ORIGINAL_TOLD(replace(merge, told_from_ms=2**62, removed_from_ms=2**62), entry))
+
+
+def _told_by_age_alone(merge: Any, entry: Any) -> bool:
+    return bool(_ORIGINAL_TOLD(replace(merge, settled={}, removed_from_ms=2**62), entry))
+
+
+def _settled_by_now(table: Any, indexes: Any, before_ms: int) -> Any:
+    return _ORIGINAL_SETTLED(table, (), 2**62)
+
+
+_ORIGINAL_SETTLED = cleaning.settled_epochs
+
+
+_ORIGINAL_TOLD = clean.Merge.is_told
+
+
 def _hidden_by_own_epoch(cut: Any, batch: Any) -> bool:
     mine = bool(batch.transactional or batch.kind == "commit")
     return mine and not bool(cut.shows(batch.producer_id, batch.producer_epoch))
@@ -550,6 +637,18 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a snapshot shows all below the log ends", "snapshot", "4.4", {CORE + "snapshots.SnapshotCut.shows": lambda *_: True}),
         ("a snapshot takes rows for their marker", "snapshot", "4.4", {CORE + "snapshots.SnapshotCut.hides": _hidden_by_own_epoch}),
         ("a snapshot shows ids that its table lacks", "snapshot new", "4.4", {CORE + "snapshots.SnapshotCut.shows": _shown_if_unknown}),
+        # Merged
+        ("a .txnindex goes with the merged rows", "merge", "6", {CORE + "cleaning.merged_index": _index_without_aborts}),
+        ("a merge copies aborted rows", "merge", "6", {HERE + "clean.plan_fetch": _fetch_of_all_rows, CORE + "cleaning.merged_index": _index_of_all_rows}),
+        ("a run passes an open transaction", "merge", "6", {CORE + "cleaning.choose_merges": _merges_over_the_lso}),
+        ("a run is named before it is there", "merge", "6", {CLEANER + "publish": _named_first}),
+        ("a run is published whatever became of its inputs", "two merges", "6", {CORE + "cleaning.next_clean": _clean_whatever_is_current}),
+        ("two mergers share a name", "two merges", "6", {CORE + "cleaning.merged_run": _run_with_one_name}),
+        ("a run took effect because its number was written", "late merge", "6", {HERE + "clean._name_run": _named_by_the_put}),
+        ("a run tells no transaction apart", "merge looks", "6", {HERE + "clean.Merge.is_told": lambda *_: False}),
+        ("a run tells a transaction apart until it is complete", "merge looks", "6", {HERE + "clean.Merge.is_told": _told_by_the_table_alone, CORE + "cleaning.settled_epochs": _settled_by_now}),
+        ("an old batch need not be told apart, however lately its transaction was complete", "merge looks late", "6", {CORE + "cleaning.settled_epochs": _settled_by_now}),
+        ("a run tells a transaction apart for the grace", "merge looks late", "6", {HERE + "clean.Merge.is_told": _told_by_age_alone}),
         # Sealed and read
         ("the LSO passes an open transaction", "seal txn", "4.4", {CORE + "state.lso_of": _blind_to_open}),
         ("a marker's LSO passes an open transaction", "two aborts", "4.4", {CORE + "append_rules.lso_of": _blind_to_open}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from txlog.core import envelope, names
@@ -21,7 +22,7 @@ from txlog.core.names import (
     SegmentObject,
     TopicPartition,
 )
-from txlog.core.records import Boundary, CommitRecord, SegmentIndex, TransactionMetadata
+from txlog.core.records import Boundary, Clean, CommitRecord, SegmentIndex, TransactionMetadata
 from txlog.core.state import PartitionState, replay, to_snapshot
 from txlog.errors import TxlogError
 from txlog.protocol import transactions
@@ -264,6 +265,8 @@ class Rules:
             return self._outcome(store, note)
         if note.kind == "looked":
             return self._looked(store, note)
+        if note.kind == "merged":
+            return self._merged(store, note)
         if note.kind == "read":
             assert note.tp is not None
             truth = self._truth(store, note.tp)
@@ -287,6 +290,19 @@ class Rules:
             if shown != there:
                 return f"17 snapshots: a transaction is shown as {sorted(shown)}, and it is {sorted(there)}"
         return None
+
+    def _merged(self, store: int, note: Note) -> str | None:
+        """What took effect is current, or listed as superseded until vacuum has been there."""
+        assert note.tp is not None
+        path = note.tp.folder + note.text
+        if path not in self.world.files(store):
+            return None
+        objects = self.world.folder(store, note.tp.folder)
+        clean = _highest_clean(frozenset(self.world.objects[number] for number in objects))
+        known = {run.name.index for run in clean.runs} | {each.name for each in clean.superseded} if clean else set()
+        if note.text in known:
+            return None
+        return f"13 clean-up: {note.tp}: a merger was told that {note.text} took effect, and the highest .clean knows {sorted(known)}"
 
     def _outcome(self, store: int, note: Note) -> str | None:
         committed = note.kind == "committed"
@@ -469,6 +485,12 @@ def _references(tp: TopicPartition, files: dict[str, bytes]) -> str | None:
             if f"{tp.topic}/{each}" not in there:
                 return f"16 references: {path} names {each}, which is gone"
     return None if boundary in ends else f"16 references: {tp}: a boundary at {boundary}, where no segment ends"
+
+
+@lru_cache(maxsize=10_000)
+def _highest_clean(objects: frozenset[tuple[str, bytes]]) -> Clean | None:
+    cleans = sorted((path, data) for path, data in objects if path.endswith(".clean") and not path.startswith(GHOST))
+    return envelope.decode(cleans[-1][1], Clean, cleans[-1][0])[0] if cleans else None
 
 
 def _is_of_older(record: CommitRecord, note: Note) -> str | None:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from txlog.core.append_rules import RollPolicy
+from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition, batch_name
 from txlog.core.records import StoreConstants, TransactionRow
 from txlog.core.transactions import TxnVersion
 from txlog.protocol.context import Context
 from txlog.testing.explore import client as calls
 from txlog.testing.explore.alone import run_alone, run_until
-from txlog.testing.explore.cleaner import clean, deletes
+from txlog.testing.explore.cleaner import INDEXES, bound, deletes, forget_cleans, merge
 from txlog.testing.explore.client import Call, Client
 from txlog.testing.explore.explorer import Budget, Explorer
 from txlog.testing.explore.machine import Machine
@@ -36,6 +37,9 @@ TIMEOUT_MS = 60_000
 NEVER = RollPolicy(batches=10**9)
 HOUR_MS = 3_600_000
 """Less than a tenth of the grace: views stay young over it."""
+_LONG = 100
+_SMALL_ONES = MergePolicy(target_bytes=2 * _LONG)
+"""A file with one long word is large enough to be left alone."""
 FORGETFUL = StoreConstants(
     transaction_state_partitions=1,
     consumer_offsets_partitions=1,
@@ -72,6 +76,8 @@ class Scene:
     """Whether the shipped reader must be able to open every store; not where the log was damaged on purpose."""
     expects: dict[str, set[str]] = field(default_factory=dict)
     """How an actor must end (the kind of its last note), whatever happens."""
+    past_ms: int = 0
+    """How long before the scenario begins all that happened that happened before."""
     world: World = field(init=False)
     store: int = field(init=False)
     actors: dict[str, tuple[Client, Sequence[Call]]] = field(default_factory=dict)
@@ -86,12 +92,14 @@ class Scene:
     def before(self, name: str, client: Client, *script: Call) -> Client:
         """Runs those calls alone, before the scenario begins."""
         for number, call in enumerate(script):
-            self.store, client = run_alone(self.world, self.store, START_MS, call(client), f"{name}{number}")
+            self.store, client = run_alone(
+                self.world, self.store, START_MS - self.past_ms, call(client), f"{name}{number}"
+            )
         return client
 
     def dies(self, name: str, client: Client, call: Call, before: str) -> None:
         """Somebody began that call, and died before the first conditional write to such a path."""
-        self.store = run_until(self.world, self.store, START_MS, call(client), before, name)
+        self.store = run_until(self.world, self.store, START_MS - self.past_ms, call(client), before, name)
 
     def actor(self, name: str, client: Client, *script: Call) -> None:
         self.actors[name] = (replace(client, notes=()), script)
@@ -331,7 +339,7 @@ def _stale(size: Size) -> Scene:
     sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
     other = scene.before("o", scene.client(), calls.idempotent(), calls.send(A, "o"), calls.send(A, "p"))
     scene.actor("sleeper", sleeper, calls.send(A, "s"))
-    scene.actor("cleaner", scene.client(), clean(A))
+    scene.actor("cleaner", scene.client(), bound(A))
     if size == "full":
         scene.actor("other", other, calls.send(A, "q"))
     return scene
@@ -344,7 +352,7 @@ def _deleted_tail(size: Size) -> Scene:
     later = scene.before("z", sleeper, calls.send(A, "z"))
     other = scene.before("o", scene.client(), calls.idempotent(), calls.send(A, "o"), calls.send(A, "p"))
     scene.actor("sleeper", replace(later, views=sleeper.views), calls.send(A, "s"))
-    scene.actor("cleaner", scene.client(), clean(A))
+    scene.actor("cleaner", scene.client(), bound(A))
     if size == "full":
         scene.actor("other", other, calls.send(A, "q"))
     scene.expects = {"sleeper": {"appended"}}
@@ -366,14 +374,13 @@ def _stale_txn(size: Size) -> Scene:
     scene.before("y", scene.client("x"), calls.init(), calls.send(A, "b"), *([calls.commit()] if full else []))
     scene.actor("slow", slow, calls.roll_forward())
     scene.actor("late", owner, calls.send(A, "c"))
-    scene.actor("cleaner", scene.client(), clean(A))
+    scene.actor("cleaner", scene.client(), bound(A))
     return scene
 
 
 def _reader(size: Size) -> Scene:
-    full = size == "full"
     scene = Scene(
-        ctx=context(batches=2), transactional_ids=("x",), deletable=deletes(A, merges=True),
+        ctx=context(batches=2), transactional_ids=("x",), deletable=deletes(A, kinds=INDEXES),
         budget=Budget(ticks=(GRACE_MS,)), recovers=False,
     )  # fmt: skip
     plain = scene.before("p", scene.client(), calls.idempotent())
@@ -381,11 +388,67 @@ def _reader(size: Size) -> Scene:
     plain = scene.before("p1", plain, calls.send(A, "p"))
     owner = scene.before("x1", owner, calls.abort(), calls.send(A, "b"), calls.commit())
     plain = scene.before("p2", plain, calls.send(A, "q"))
-    scene.actor("reader", scene.client(), calls.read(A), calls.read(A))
-    scene.actor("cleaner", scene.client(), clean(A, merges=True))
-    if full:
-        scene.actor("plain", plain, calls.send(A, "r"))
+    scene.actor("reader", scene.client(), *[calls.read(A)] * (3 if size == "full" else 2))
+    scene.actor("cleaner", scene.client(), merge(A), bound(A, superseded=True))
     return scene
+
+
+def _merge(size: Size) -> Scene:
+    """What a merge leaves alone: the large segment with an aborted row, whose marker is merged away, and all from an open
+    transaction on."""
+    full = size == "full"
+    scene = Scene(ctx=context(batches=1), transactional_ids=("x", "y"), budget=Budget(lost=1 if full else 0))
+    plain = scene.before("p", scene.client(), calls.idempotent())
+    aborts = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a" * _LONG))
+    plain = scene.before("p1", plain, calls.send(A, "p"))
+    scene.before("x1", aborts, calls.abort())
+    plain = scene.before("p2", plain, calls.send(A, "q"))
+    owner = scene.before("y", scene.client("y"), calls.init(), calls.send(A, "b"))
+    scene.before("p3", plain, calls.send(A, "r"))
+    scene.actor("merger", scene.client(), merge(A, _SMALL_ONES))
+    scene.actor("owner", owner, calls.abort())
+    scene.actor("reader", scene.client(), calls.read(A))
+    return scene
+
+
+def _two_merges(size: Size) -> Scene:
+    full = size == "full"
+    scene = Scene(ctx=context(batches=1), budget=Budget(lost=1 if full else 0))
+    plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "abc"))
+    scene.actor("one", scene.client(), merge(A))
+    scene.actor("two", scene.client(), merge(A))
+    scene.actor("writer", plain, calls.send(A, "d"))
+    return scene
+
+
+def _late_merge(size: Size) -> Scene:
+    """A merger sleeps over another's two merges, and over the removal of the number that it was about to create."""
+    full = size == "full"
+    scene = Scene(ctx=context(batches=1), deletable=deletes(A, kinds=(".clean",)), budget=Budget(lost=1 if full else 0))
+    plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "abc"))
+    scene.actor("slow", scene.client(), merge(A))
+    scene.actor("fast", plain, merge(A), calls.send(A, "d"), merge(A), forget_cleans(A))
+    return scene
+
+
+def _merge_looks(size: Size, past_ms: int = 0) -> Scene:
+    """A commit has its marker in one partition, which is merged before, while and after the other one gets its own."""
+    scene = Scene(
+        ctx=context(batches=1), transactional_ids=("x",), partitions=(A, B), past_ms=past_ms, recovers=size == "full"
+    )
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "xa"), calls.send(B, "xb"))
+    scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
+    scene.dies("x!", owner, calls.commit(), B.folder)
+    slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
+    scene.actor("slow", slow, calls.roll_forward())
+    scene.actor("merger", scene.client(), merge(A))
+    scene.actor("looks", scene.client(), calls.look(A, B))
+    return scene
+
+
+def _merge_looks_late(size: Size) -> Scene:
+    """... and nobody had taken it up for longer than the grace."""
+    return _merge_looks(size, past_ms=GRACE_MS + 1)
 
 
 def _snapshot(size: Size) -> Scene:
@@ -495,7 +558,7 @@ def _forgotten(size: Size) -> Scene:
     )
     sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
     scene.actor("sleeper", sleeper, calls.send(A, "s"))
-    scene.actor("maintenance", scene.client(), calls.expire_producers(A), clean(A))
+    scene.actor("maintenance", scene.client(), calls.expire_producers(A), bound(A))
     return scene
 
 
@@ -591,6 +654,11 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="deleted tail", what="a slot that was deleted is asked for by name", rules=(13, 14), build=_deleted_tail),
         Scenario(name="stale txn", what="a coordinator and an owner slept, and the slots are gone", rules=(10, 14), build=_stale_txn),
         Scenario(name="reader", what="a reader walks while segments are merged, bounded and deleted", rules=(6, 13), build=_reader),
+        Scenario(name="merge", what="segments are merged below an open transaction, beside a large one with aborted rows", rules=(5, 6, 7, 13), build=_merge),
+        Scenario(name="two merges", what="two merge the same segments while a writer seals another", rules=(6, 13, 15), build=_two_merges),
+        Scenario(name="late merge", what="a merger sleeps over two merges of another, and its number is free again", rules=(6, 13), build=_late_merge),
+        Scenario(name="merge looks", what="somebody looks at two partitions while one of them is merged", rules=(13, 17), build=_merge_looks),
+        Scenario(name="merge looks late", what="... after a commit that nobody finished for longer than the grace", rules=(13, 17), build=_merge_looks_late),
         Scenario(name="snapshot", what="somebody looks at two partitions while transactions over both are committed", rules=(17,), build=_snapshot),
         Scenario(name="snapshot new", what="somebody looks while an id is made and commits for the first time", rules=(17,), build=_snapshot_new),
         Scenario(name="retention", what="the log start moves into an open transaction", rules=(2, 5, 7), build=_retention),

@@ -7,6 +7,7 @@ tail        a reader of either isolation level, by name
 watcher     the one member of a group, which commits its offsets plainly
 auditor     reads all accounts, and knows what it may expect (`txlog.testing.histories.bank`)
 sweeper     times out, rolls forward, seals, expires, aborts as an operator
+merger      `txlog merge`, of all that may be merged or of the small ones, again and again
 cleaner     boundaries and deletions, `delete.grace.ms` after sealing
 retention   moves the log start
 """
@@ -19,13 +20,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from txlog.core import chain, envelope, names
-from txlog.core.effects import Delete, List, Program, PutIfAbsent, Sleep
+from txlog.core.cleaning import MergePolicy
+from txlog.core.effects import Delete, InlineRows, List, Program, PutIfAbsent, Sleep, WriteRows
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
-from txlog.core.records import Boundary
+from txlog.core.records import Boundary, IndexedFile
 from txlog.core.transactions import PREPARED
 from txlog.errors import (
     AbortableError,
+    MissingObjectError,
     OffsetOutOfRangeError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
@@ -34,13 +37,14 @@ from txlog.errors import (
 )
 from txlog.protocol import transactions
 from txlog.protocol.append import append_log_start
+from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.load import load
 from txlog.protocol.seal import seal
 from txlog.testing.histories.bank import Leg
 from txlog.testing.histories.events import Audit, Isolation, Note
 from txlog.testing.histories.offsets import made_from
-from txlog.testing.simulate.client import Client
-from txlog.testing.simulate.cluster import START_MS, Cluster
+from txlog.testing.simulate.client import Client, rows_of
+from txlog.testing.simulate.cluster import START_MS, Cluster, encode_rows
 
 ACCOUNTS = (TopicPartition("accounts", 0), TopicPartition("accounts", 1))
 LEDGER = TopicPartition("ledger", 0)
@@ -288,6 +292,34 @@ def _clean(life: Life, tp: TopicPartition) -> Program[None]:
             life.client.record(Note(text=f"deleted {tp.folder}{name}"))
 
 
+def merger(life: Life) -> Program[None]:
+    """Plans, copies and publishes what is worth merging, now and then in the steps of a slow copy."""
+    client, choose = life.client, life.choose
+    policy = MergePolicy(target_bytes=choose.choice([200, 1_000, 2**30]), max_inputs=choose.choice([2, 10_000]))
+    for _ in range(choose.randint(1, 4)):
+        tp = choose.choice(PARTITIONS)
+        try:
+            client.views, merges = yield from plan_merges(client.ctx, client.views, tp, policy)
+            for merge in merges:
+                file = yield from _copy(merge)
+                yield Sleep(choose.choice([0, 0, 1_000, 61_000]))
+                took_effect = yield from publish(client.ctx, merge, file)
+                client.record(Note(text=f"merged {tp} {merge.run.name.index}: {took_effect}"))
+        except MissingObjectError:
+            client.views = {}
+
+
+def _copy(merge: Merge) -> Program[IndexedFile | None]:
+    rows = yield from rows_of(merge.pieces)
+    if not rows:
+        return None
+    stored = tuple(InlineRows(encode_rows([row]), row.offset, 0, 0) for row in rows)
+    file = yield WriteRows(merge.topic_partition.topic, merge.path, stored)
+    return IndexedFile(
+        **{name: getattr(file, name) for name in file.__struct_fields__}, schema_id=0, offset_column=True
+    )
+
+
 def retention(life: Life) -> Program[None]:
     client, choose = life.client, life.choose
     ends = yield from client.look(EVENTS)
@@ -305,6 +337,7 @@ ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
     "watcher": watcher,
     "auditor": auditor,
     "sweeper": sweeper,
+    "merger": merger,
     "cleaner": cleaner,
     "retention": retention,
 }

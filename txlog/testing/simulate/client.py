@@ -7,15 +7,15 @@ know it: asked, and answered, refused, or never heard of again.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Get, NewId, NewProducerId, Program, Sleep
-from txlog.core.fetch_plan import InlinePiece, RowRange
+from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
-from txlog.core.names import TopicPartition
+from txlog.core.names import MAX_OFFSET, TopicPartition
 from txlog.core.records import DataFile, GroupValue, OffsetValue, StagedPart, TransactionMetadata
 from txlog.core.transactions import Skipped
 from txlog.errors import (
@@ -28,7 +28,7 @@ from txlog.protocol import groups, transactions
 from txlog.protocol.append import AppendResult, append_batch
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load, refresh
-from txlog.protocol.read import ReadPlan, end_offset, plan_read
+from txlog.protocol.read import end_offset, plan_read
 from txlog.protocol.seal import seal_quietly
 from txlog.testing.histories.events import (
     Assign,
@@ -50,6 +50,7 @@ from txlog.testing.histories.recorder import Recorder, leaves_open
 from txlog.testing.simulate.cluster import Machine, WriteFile, data_file, decode_rows, encode_rows
 
 T = TypeVar("T")
+MAX_RELISTS = 5
 TRIES = 8
 """How often a call is repeated that may be."""
 
@@ -230,9 +231,17 @@ class Client:
             view = yield from self._fresh(tp, again=again)
             begin = view.state.log_start_offset if start < 0 else start
             end = None if most is None else begin + most
-            view, plan = yield from plan_read(self.ctx, view, begin, end, isolation)
-            self.views = with_view(self.views, view)
-            rows = yield from _rows(plan)
+            for attempt in range(MAX_RELISTS + 1):
+                view, plan = yield from plan_read(self.ctx, view, begin, end, isolation)
+                self.views = with_view(self.views, view)
+                try:
+                    rows = yield from rows_of(plan.pieces)
+                    break
+                except MissingObjectError:
+                    # As shipped readers do: a clean-up took a file away, so list again and go on from the same offset.
+                    if attempt == MAX_RELISTS:
+                        raise
+                    view = yield from load(self.ctx, tp)
             return Poll(
                 topic=tp.topic,
                 partition=tp.partition,
@@ -384,22 +393,25 @@ class Client:
         return view
 
 
-def _rows(plan: ReadPlan) -> Program[tuple[Row, ...]]:
+def rows_of(pieces: Iterable[Piece]) -> Program[tuple[Row, ...]]:
+    """The rows that pieces of a plan stand for; raises MissingObjectError for a file that is gone."""
     found: list[Row] = []
-    for piece in plan.pieces:
+    for piece in pieces:
         ranges: tuple[RowRange, ...]
         if isinstance(piece, InlinePiece):
-            rows, ranges = decode_rows(piece.payload), (piece.range,)
+            rows, ranges, start, end = decode_rows(piece.payload), (piece.range,), 0, MAX_OFFSET
         else:
             path = f"{piece.topic_partition.topic}/{piece.file.path}"
             data = yield Get(path)
             if data is None:
                 raise MissingObjectError(f"{path}: the log names it, and it is gone")
-            rows, ranges = decode_rows(data), piece.ranges
+            rows, ranges, start, end = decode_rows(data), piece.ranges, piece.start, piece.end
         for each in ranges:
             for at in range(each.rows):
                 row = rows[each.first_row + at]
-                found.append(Row(offset=each.base_offset + at, value=row.value, content=row.content))
+                offset = row.offset if each.by_column else each.base_offset + at
+                if start <= offset < end:
+                    found.append(Row(offset=offset, value=row.value, content=row.content))
     return tuple(found)
 
 

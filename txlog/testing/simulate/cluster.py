@@ -173,7 +173,11 @@ class Cluster:
             case WriteFile(path, data):
                 self.objects[path] = data
             case WriteRows(topic, file_path, batches):
-                rows = [row for batch in batches for row in decode_rows(batch.payload)]
+                rows = [
+                    msgspec.structs.replace(row, offset=batch.base_offset + number)
+                    for batch in batches
+                    for number, row in enumerate(decode_rows(batch.payload))
+                ]
                 data = encode_rows(rows)
                 self.objects[f"{topic}/{file_path}"] = data
                 return data_file(file_path, data, len(rows))
@@ -190,12 +194,12 @@ class Cluster:
 
 def encode_rows(rows: Sequence[Row]) -> bytes:
     """A file of rows, or the payload of an inline batch."""
-    return msgspec.json.encode([(row.value, row.content) for row in rows])
+    return msgspec.json.encode([(row.offset, row.value, row.content) for row in rows])
 
 
 def decode_rows(data: bytes) -> list[Row]:
-    """The rows again; their offsets are not in the file."""
-    return [Row(offset=-1, value=value, content=content) for value, content in msgspec.json.decode(data)]
+    """The rows again; offset -1 in a file that its writer wrote, which cannot know."""
+    return [Row(offset=offset, value=value, content=content) for offset, value, content in msgspec.json.decode(data)]
 
 
 def data_file(path: str, data: bytes, rows: int) -> DataFile:

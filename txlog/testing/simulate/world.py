@@ -149,6 +149,7 @@ class World:
         self._kinds = [kind for kind in kinds for _ in range(self.random.randint(0, 3))] or [*BANKS]
         if rivals:
             self._kinds += PIPELINES * 2
+        self._kinds += ["merger"] * choice([0, 1, 4])
         self._kinds += ["cleaner"] * choice([0, 1]) + ["retention"] * choice([0, 1])
 
     def run(self) -> Result:
@@ -240,6 +241,8 @@ class World:
         elif dice < 0.105 + self._sleep_rate:
             self._pass(self.random.choice([GRACE_MS // 10, GRACE_MS // 2, GRACE_MS, GRACE_MS, 8 * DAY_MS]))
             # What maintenance does in such a night, while slow processes sleep on.
+            if self.random.random() < 0.5:
+                self._run_alone("merger", lambda life: live("merger", life))
             if self.random.random() < 0.7:
                 self._run_alone("cleaner", lambda life: live("cleaner", life))
             if self.random.random() < 0.5:
