@@ -21,6 +21,7 @@ from txlog.core.effects import (
     Gather,
     Get,
     List,
+    Modified,
     Monotonic,
     NewId,
     NewProducerId,
@@ -28,6 +29,7 @@ from txlog.core.effects import (
     Program,
     PutIfAbsent,
     PutOutcome,
+    Size,
     Sleep,
     WriteRows,
 )
@@ -110,6 +112,8 @@ class Cluster:
         self.objects: dict[str, bytes] = {}
         self.rows: dict[str, list[str]] = {}
         """Path of a file of rows from the root -> its words."""
+        self.written_ms: dict[str, int] = {}
+        """When the store got an object; those that a test put there itself are as old as time."""
         self.now_ms = 1_700_000_000_000
         self.monotonic_ms = 5_000
         self.in_flight: list[tuple[str, bytes]] = []
@@ -120,6 +124,7 @@ class Cluster:
         """The same store in another world."""
         other = Cluster()
         other.objects, other.rows = dict(self.objects), dict(self.rows)
+        other.written_ms = dict(self.written_ms)
         other.now_ms, other.monotonic_ms = self.now_ms, self.monotonic_ms
         other.in_flight, other._ids = list(self.in_flight), self._ids
         return other
@@ -135,8 +140,7 @@ class Cluster:
     def land(self) -> None:
         """Requests in flight arrive."""
         while self.in_flight:
-            path, data = self.in_flight.pop(0)
-            self.objects.setdefault(path, data)
+            self._create(*self.in_flight.pop(0))
 
     def run(self, program: Program[T], faults: Faults = no_faults) -> T:
         task = Task(self, program, faults)
@@ -144,7 +148,7 @@ class Cluster:
         return task.result  # type: ignore[no-any-return]
 
     def perform(self, effect: Effect, fault: Fault | None = None) -> Any:
-        if isinstance(effect, Get | List | PutIfAbsent | Delete | WriteRows):
+        if isinstance(effect, Get | List | PutIfAbsent | Delete | Modified | Size | WriteRows):
             self.requests.append(effect)
             if fault == "crash" or (fault == "crash in flight" and not isinstance(effect, PutIfAbsent)):
                 raise Died
@@ -169,18 +173,28 @@ class Cluster:
             return PutOutcome.UNKNOWN
         if fault == "lost":
             return PutOutcome.UNKNOWN
-        won = path not in self.objects
-        self.objects.setdefault(path, data)
+        won = self._create(path, data)
         if fault == "crash after":
             raise Died
         if fault == "applied":
             return PutOutcome.UNKNOWN
         return PutOutcome.WRITTEN if won and fault != "hidden retry" else PutOutcome.CONFLICT
 
+    def _create(self, path: str, data: bytes) -> bool:
+        won = path not in self.objects
+        if won:
+            self.objects[path] = data
+            self.written_ms[path] = self.now_ms
+        return won
+
     def _answer(self, effect: Effect) -> Any:
         match effect:
             case Get(path):
                 return self.objects.get(path)
+            case Modified(path):
+                return self.written_ms.get(path, 0) if path in self.objects else None
+            case Size(path):
+                return len(self.objects[path]) if path in self.objects else None
             case List(prefix, start_after):
                 return list_names(self.objects, prefix, start_after)
             case Delete(path):
@@ -198,7 +212,6 @@ class Cluster:
                 return 2**62 + self._ids
             case WriteRows(topic, file_path, rows):
                 words = [word for inline in rows for word in json.loads(inline.payload)]
-                self.objects[f"{topic}/{file_path}"] = b"parquet"
                 return self.file(topic, file_path, words)
             case _:
                 raise NotImplementedError(repr(effect))
@@ -206,7 +219,7 @@ class Cluster:
 
     def file(self, topic: str, path: str, words: Sequence[str]) -> DataFile:
         """A file of rows: its words are kept here, its object is a stand-in."""
-        self.objects[f"{topic}/{path}"] = b"parquet"
+        self._create(f"{topic}/{path}", b"parquet")
         self.rows[f"{topic}/{path}"] = list(words)
         return DataFile(
             path=path, rows=len(words), bytes=7, digest=None, footer_digest="f" * 64, row_groups=(len(words),)
@@ -401,7 +414,7 @@ class Task:
             if isinstance(effect, Gather):
                 frame.gathers, frame.children = True, list(effect.programs)
                 frame.results, frame.errors = [], []
-            elif isinstance(effect, Get | List | PutIfAbsent | Delete | WriteRows):
+            elif isinstance(effect, Get | List | PutIfAbsent | Delete | Modified | Size | WriteRows):
                 self.pending = effect
                 return
             else:
@@ -648,7 +661,7 @@ def measure(cluster: Cluster, program: Program[T]) -> tuple[T, Cost]:
                 cost = cost.then(Cost(lists=1, rounds=1))
             case PutIfAbsent():
                 cost = cost.then(Cost(puts=1, rounds=1, put_rounds=1))
-            case Delete() | WriteRows():
+            case Delete() | Modified() | Size() | WriteRows():
                 cost = cost.then(Cost(others=1, rounds=1))
         return cluster.perform(effect)
 

@@ -8,6 +8,7 @@ time is up.
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -101,6 +102,12 @@ class Session:
         before, after, result = patience.run(self.runtime.driver, ctx, what, attempt, wait=wait, settles=settles)
         self.keep(before, after)
         return result
+
+    def patient(self, timeout_ms: int) -> Session:
+        """A session that begins with the same views and gives each call that much time: for jobs of many requests."""
+        made = copy.copy(self)
+        made.patience = replace(self.patience, timeout_ms=timeout_ms, setting="all that one step of a job may take")
+        return made
 
     def keep(self, before: Views, after: Views) -> None:
         """Takes over the views of `after` that are not in `before`, but for those that another thread has newer ones of."""

@@ -211,8 +211,8 @@ def next_clean(
 ) -> Clean | None:
     """The version of the partition's list of runs that publishes `run`; None if an input is not current any more (C4).
 
-    `before` is the `.clean` that `listing` shows as the highest. What the run supersedes is listed with `now_ms`; of what
-    earlier versions list, that which `listing` still shows (C5).
+    `before` is the `.clean` that `listing` shows as the highest. What the run supersedes is listed with `now_ms`, beside all
+    that earlier versions list: vacuum takes out what it has deleted (C5).
     """
     current = {each.name for each in before.runs} if before is not None else set()
     covered = [(each.base_offset, each.end_offset) for each in (before.runs if before is not None else ())]
@@ -225,9 +225,9 @@ def next_clean(
             return None
     gone = set(inputs)
     runs = [each for each in (before.runs if before is not None else ()) if each.name not in gone]
-    shown = {name.index for name in (*listing.segments, *listing.runs)}
-    superseded = [each for each in (before.superseded if before is not None else ()) if each.name in shown]
-    superseded += [Superseded(name=name.index, since=now_ms) for name in inputs]
+    superseded = list(before.superseded if before is not None else ())
+    noted = {each.name for each in superseded}
+    superseded += [Superseded(name=name.index, since=now_ms) for name in inputs if name.index not in noted]
     return Clean(
         number=0 if before is None else before.number + 1,
         runs=tuple(sorted((*runs, run), key=lambda each: each.base_offset)),

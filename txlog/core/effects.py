@@ -56,6 +56,20 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Modified:
+    """-> int | None: when the object was written, in milliseconds by the store's own clock; None if there is none, or no clock."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """-> int | None: the object's length in bytes, None if there is none."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Now:
     """-> int: wall clock, milliseconds since the epoch."""
 
@@ -115,7 +129,19 @@ class Gather:
 
 
 Effect: TypeAlias = (
-    Get | PutIfAbsent | List | Delete | Now | Monotonic | NewId | NewProducerId | Sleep | WriteRows | Gather
+    Get
+    | PutIfAbsent
+    | List
+    | Delete
+    | Modified
+    | Size
+    | Now
+    | Monotonic
+    | NewId
+    | NewProducerId
+    | Sleep
+    | WriteRows
+    | Gather
 )
 
 Program: TypeAlias = Generator[Effect, Any, T]

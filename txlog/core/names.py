@@ -35,6 +35,7 @@ _STAGED_FILE = re.compile(
     rf"staged/{_NUMBER}-{_NUMBER}-{_UNIQUE}/_partition={_PARTITION}/[a-zA-Z0-9][a-zA-Z0-9._=-]{{0,200}}\.parquet\Z",
     re.ASCII,
 )
+_STAGED_FOLDER = re.compile(rf"{_NUMBER}-{_NUMBER}-{_UNIQUE}/\Z", re.ASCII)
 _STAGED_LIST = re.compile(rf"{_NUMBER}-{_NUMBER}-{_UNIQUE}\.staged\Z", re.ASCII)
 _HISTORY = re.compile(rf"{_OFFSET}-{_UNIQUE}\.json\Z", re.ASCII)
 _PARTITION_FOLDER = re.compile(rf"{_PARTITION}/\Z", re.ASCII)
@@ -210,6 +211,15 @@ def rows_file_path(partition: int, producer_id: int, producer_epoch: int, unique
 def staged_folder(producer_id: int, producer_epoch: int, unique: str) -> str:
     """Where Spark's own writer may write, relative to the topic's folder; it adds `_partition=<p>/part-….parquet`."""
     return f"staged/{producer_id}-{producer_epoch}-{unique}/"
+
+
+def parse_staged_folder(name: str) -> tuple[int, int] | None:
+    """(producer_id, producer_epoch) of a folder as a list of `<topic>/staged/` gives it, None if it is none."""
+    match = _STAGED_FOLDER.match(name)
+    if match is None:
+        return None
+    producer_id, producer_epoch = _bounded(match[1]), _bounded(match[2])
+    return None if producer_id is None or producer_epoch is None else (producer_id, producer_epoch)
 
 
 def parse_rows_path(path: str) -> RowsFile | None:

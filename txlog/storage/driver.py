@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from txlog.core.effects import (
     Gather,
     Get,
     List,
+    Modified,
     Monotonic,
     NewId,
     NewProducerId,
@@ -26,11 +27,12 @@ from txlog.core.effects import (
     Program,
     PutIfAbsent,
     PutOutcome,
+    Size,
     Sleep,
     WriteRows,
 )
 from txlog.core.records import DataFile
-from txlog.errors import OutcomeUnknownError
+from txlog.errors import MissingObjectError, OutcomeUnknownError
 from txlog.storage.object_store import ObjectStore
 
 T = TypeVar("T")
@@ -93,6 +95,10 @@ class Driver:
                 return tuple(self.store.list(prefix, start_after))
             case Delete(path):
                 return self.store.delete(path)
+            case Modified(path):
+                return _of_existing(self.store.modified_ms, path)
+            case Size(path):
+                return _of_existing(self.store.size, path)
             case Now():
                 return self.clock.now_ms()
             case Monotonic():
@@ -192,3 +198,11 @@ class _Work:
         with self._condition:
             self._running -= 1
             self._condition.notify_all()
+
+
+def _of_existing(ask: Callable[[str], int | None], path: str) -> int | None:
+    """What the store says of an object, None if there is none."""
+    try:
+        return ask(path)
+    except MissingObjectError:
+        return None

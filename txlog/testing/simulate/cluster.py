@@ -19,12 +19,14 @@ from txlog.core.effects import (
     Effect,
     Get,
     List,
+    Modified,
     Monotonic,
     NewId,
     NewProducerId,
     Now,
     PutIfAbsent,
     PutOutcome,
+    Size,
     WriteRows,
 )
 from txlog.core.records import DataFile
@@ -66,8 +68,8 @@ class WriteFile:
     data: bytes
 
 
-Request: TypeAlias = Get | List | PutIfAbsent | Delete | WriteRows | WriteFile
-REQUESTS = (Get, List, PutIfAbsent, Delete, WriteRows, WriteFile)
+Request: TypeAlias = Get | List | PutIfAbsent | Delete | Modified | Size | WriteRows | WriteFile
+REQUESTS = (Get, List, PutIfAbsent, Delete, Modified, Size, WriteRows, WriteFile)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +91,8 @@ class Cluster:
         self.in_flight: list[tuple[str, bytes]] = []
         self.sealed_at_ms: dict[str, int] = {}
         """Path of an `.index` -> when it appeared."""
+        self.written_at_ms: dict[str, int] = {}
+        """Path -> when it appeared."""
         self.requests = 0
         self.faults = 0
         self._ids = 0
@@ -158,6 +162,7 @@ class Cluster:
         won = path not in self.objects
         if won:
             self.objects[path] = data
+            self.written_at_ms[path] = self.passed_ms
             if path.endswith(".index"):
                 self.sealed_at_ms[path] = self.passed_ms
         return won
@@ -170,8 +175,12 @@ class Cluster:
                 return self._list(prefix, start_after)
             case Delete(path):
                 self.objects.pop(path, None)
+            case Modified(path):
+                return START_MS + self.written_at_ms[path] if path in self.objects else None
+            case Size(path):
+                return len(self.objects[path]) if path in self.objects else None
             case WriteFile(path, data):
-                self.objects[path] = data
+                self._create(path, data)
             case WriteRows(topic, file_path, batches):
                 rows = [
                     msgspec.structs.replace(row, offset=batch.base_offset + number)
@@ -179,7 +188,7 @@ class Cluster:
                     for number, row in enumerate(decode_rows(batch.payload))
                 ]
                 data = encode_rows(rows)
-                self.objects[f"{topic}/{file_path}"] = data
+                self._create(f"{topic}/{file_path}", data)
                 return data_file(file_path, data, len(rows))
         return None
 

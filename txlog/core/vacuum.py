@@ -1,0 +1,302 @@
+"""Which objects of a store may be deleted, which must wait, and why?
+
+Pure: names, the table of transactions, the lists of cleaned runs and times go in, verdicts come out (PROTOCOL.md,
+"Clean-up", C5 to C10; DESIGN 2.4, 2.6 and 6). What is judged dead here stays dead whatever others do meanwhile: epochs only
+rise, boundaries only rise, a current run is only ever replaced by one that covers it, and the log start never goes back.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from txlog.core import chain, names
+from txlog.core.chain import PartitionListing
+from txlog.core.names import NumberedName, SegmentName, SegmentObject
+from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, Clean, CleanedRun, Superseded, TransactionMetadata
+from txlog.core.transactions import PREPARED
+
+
+class Why(Enum):
+    """Why an object may go."""
+
+    NO_PRODUCER = "nothing names it, and its producer's transactional.id is gone"
+    LATER_EPOCH = "nothing names it, and its producer is at a later epoch with that transaction finished"
+    DRAWN = "nothing names it, and the log has gone on beyond any append that could"
+    DRAWN_AFTER_RECORD = "nothing names it, and once the log goes on no append can"
+    BELOW_BOUNDARY = "it is sealed, and a boundary stands above it"
+    COVERED = "a current run covers it"
+    BELOW_LOG_START = "it lies wholly below the log start"
+    BELOW_BEGINNING = "the chain of this internal partition begins above it"
+    LOST_RUN = "current runs overlap it, so it can never be published"
+    LOST_SEALING = "its segment's index names another file"
+    OLD_SNAPSHOT = "a later snapshot lies at or below the boundary"
+    OLD_CLEAN = "a higher list of cleaned runs stands"
+    OLD_BOUNDARY = "a higher boundary stands"
+
+
+class Kind(Enum):
+    """What kind of object it is."""
+
+    SLOT = "commit record"
+    ROWS = "rows"
+    STAGED_LIST = "staged list"
+    INDEX = "index"
+    TXNINDEX = "transaction index"
+    SEGMENT_ROWS = "rows of a segment"
+    SNAPSHOT = "snapshot"
+    CLEAN = "list of cleaned runs"
+    BOUNDARY = "boundary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """An object that nothing needs any more."""
+
+    path: str
+    """Below the root."""
+    kind: Kind
+    why: Why
+    waits_until_ms: int | None = None
+    """When it may go, if that is not now: `delete.grace.ms` after it was superseded. In years: not known yet."""
+
+
+NOT_KNOWN_YET = 2**62
+"""Of `Dead.waits_until_ms`: nobody has noted yet since when, or the store has no clock."""
+
+
+# -- files of writers -------------------------------------------------------------------------------------------------
+
+
+def judge_producer(producer_id: int, producer_epoch: int, table: Mapping[int, TransactionMetadata]) -> Why | None:
+    """Why no transaction can append files of that producer and epoch any more; None if one may, or the id was drawn (C8).
+
+    `table` is the whole table of transactions by producer id, folded after the files were listed.
+    """
+    if producer_id >= FIRST_DRAWN_PRODUCER_ID:
+        return None
+    txn = table.get(producer_id)
+    if txn is None:
+        return Why.NO_PRODUCER
+    if txn.producer_epoch <= producer_epoch:
+        return None
+    # Prepared, whichever way: the markers are not all in, so a slow append of that epoch may still find its slot free.
+    return None if txn.state in PREPARED and txn.last_epoch == producer_epoch else Why.LATER_EPOCH
+
+
+def judge_drawn(modified_ms: int | None, last_timestamp_ms: int, now_ms: int, grace_ms: int) -> Why | None:
+    """Why no append can name a file of a drawn producer id that nothing names; None if one still may (C9).
+
+    `last_timestamp_ms` is that of the partition's last record. DRAWN_AFTER_RECORD: as soon as another record is in.
+    """
+    if modified_ms is None or now_ms - modified_ms <= grace_ms:
+        return None
+    return Why.DRAWN if last_timestamp_ms > modified_ms + grace_ms // 2 else Why.DRAWN_AFTER_RECORD
+
+
+# -- a partition's folder ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """All objects of a partition's folder."""
+
+    listing: PartitionListing
+    slots: tuple[int, ...]
+    """Those below the boundary, too."""
+    boundaries: tuple[int, ...]
+    cleans: tuple[int, ...]
+    parts: tuple[SegmentObject, ...]
+    """Indexes, transaction indexes and files of segments and runs."""
+
+    @property
+    def indexes(self) -> frozenset[SegmentName]:
+        """Of segments and of runs, current or not."""
+        return frozenset((*self.listing.segments, *self.listing.runs))
+
+
+def sort_out(listed: Iterable[str], folder: str) -> Folder:
+    """Sorts out one LIST of a partition's folder; names that are not ours are skipped."""
+    found = tuple(listed)
+    numbered: dict[str, list[int]] = {"batch": [], "snapshot": [], "boundary": [], "clean": []}
+    parts = []
+    for name in found:
+        match names.parse_partition_object(name):
+            case NumberedName(kind=kind, number=number):
+                numbered[kind].append(number)
+            case SegmentObject() as part:
+                parts.append(part)
+    return Folder(
+        listing=chain.parse_listing(found, folder),
+        slots=tuple(sorted(numbered["batch"])),
+        boundaries=tuple(sorted(numbered["boundary"])),
+        cleans=tuple(sorted(numbered["clean"])),
+        parts=tuple(sorted(parts, key=_part_key)),
+    )
+
+
+def bounds(folder: Folder) -> tuple[SegmentName, ...]:
+    """Sealed segments at whose end a higher boundary may be created, lowest first (C6).
+
+    All below is sealed: segments are sealed in order. The state at the new boundary is in a snapshot there.
+    """
+    snapshots = set(folder.listing.snapshots)
+    return tuple(
+        name
+        for name in folder.listing.segments
+        if name.end_offset > folder.listing.boundary and name.end_offset in snapshots
+    )
+
+
+def superseded_parts(
+    folder: Folder, runs: Sequence[CleanedRun], gone_below: int, named: Collection[str], *, internal: bool = False
+) -> dict[SegmentObject, Why]:
+    """Objects of segments and runs that no reader needs any more, whatever comes (C10), and why.
+
+    `gone_below` is the log start; of an internal partition its highest boundary. `named` has the names of the Parquet objects that an existing
+    index names, current or not: they go later than it.
+    """
+    indexes = folder.indexes
+    current = {run.name for run in runs}
+    found: dict[SegmentObject, Why] = {}
+    for part in folder.parts:
+        name = part.segment
+        why = _why_superseded(name, runs, current, gone_below)
+        if internal and why is Why.BELOW_LOG_START:
+            why = Why.BELOW_BEGINNING
+        if part.kind == "parquet":
+            if part_name(part) in named:
+                continue
+            if not name.generation and SegmentName(name.base_offset, name.end_offset, 0) in indexes:
+                why = Why.LOST_SEALING
+        if why is not None:
+            found[part] = why
+    return found
+
+
+def part_name(part: SegmentObject) -> str:
+    """The object's name in its folder."""
+    return str(getattr(part.segment, part.kind))
+
+
+def noted_since(part: SegmentObject, notes: Mapping[str, int]) -> int | None:
+    """Since when `part` is superseded, by what a `.clean` says of it or of its segment's index; None if it says nothing."""
+    found = [notes[name] for name in (part_name(part), index_name(part.segment)) if name in notes]
+    return min(found, default=None)
+
+
+def index_name(name: SegmentName) -> str:
+    """Of the `.index` that belongs to an object of that segment: a generation-0 file has a unique name, its index has none."""
+    return (name if name.generation else SegmentName(name.base_offset, name.end_offset, 0)).index
+
+
+def note_of(part: SegmentObject, why: Why) -> str:
+    """Under which name it is noted that `part` is superseded: the segment's index stands for all its objects."""
+    return part_name(part) if why is Why.LOST_SEALING else index_name(part.segment)
+
+
+def collect_notes(cleans: Sequence[tuple[Clean, int | None]]) -> dict[str, int]:
+    """Since when each object is superseded, by all lists of cleaned runs that exist, lowest number first, each with the time
+    at which the store got it (C5).
+
+    What the highest one lists counts. Its `since` was read before it was created, and a process may sleep in between: of what
+    the lowest that lists an object notes itself, the store's time counts if it is later.
+    """
+    if not cleans:
+        return {}
+    found: dict[str, int] = {}
+    wanted = {each.name: each.since for each in cleans[-1][0].superseded}
+    for clean, modified_ms in cleans:
+        for each in clean.superseded:
+            if each.name not in wanted or each.name in found:
+                continue
+            own = each.since >= clean.created_at
+            found[each.name] = max(wanted[each.name], modified_ms or 0) if own else wanted[each.name]
+    return found
+
+
+def first_above(numbers: Sequence[int], modified_ms: Mapping[int, int | None], least: int) -> int | None:
+    """When the lowest of `numbers` that is at least `least` was created; None if there is none, or its time is not known."""
+    at = min((number for number in numbers if number >= least), default=None)
+    return None if at is None else modified_ms.get(at)
+
+
+def old_snapshots(folder: Folder) -> dict[int, int]:
+    """Snapshots with a later one at or below the highest boundary -> the lowest boundary at or above that later one."""
+    found: dict[int, int] = {}
+    snapshots = folder.listing.snapshots
+    for at, number in enumerate(snapshots[:-1]):
+        above = min((bound for bound in folder.boundaries if bound >= snapshots[at + 1]), default=None)
+        if above is not None:
+            found[number] = above
+    return found
+
+
+def old_numbers(numbers: Sequence[int]) -> dict[int, int]:
+    """All but the highest -> the next higher."""
+    return dict(itertools.pairwise(numbers))
+
+
+def next_notes(
+    before: Clean | None,
+    left: Collection[SegmentObject],
+    marks: Collection[str],
+    log_start_offset: int,
+    now_ms: int,
+) -> Clean | None:
+    """The next list of cleaned runs, which notes what was found superseded and forgets what is deleted; None if there is
+    nothing to say (C5).
+
+    `left` are the objects of segments and runs that still exist, `marks` names that are superseded and not noted. Leading runs that lie wholly below the log start and of which
+    nothing is left become one, so that the list does not grow for ever: none of their offsets is current again.
+    """
+    known = {name for part in left for name in (part_name(part), index_name(part.segment))}
+    old = before.superseded if before is not None else ()
+    kept = [each for each in old if each.name in known]
+    noted = {each.name for each in kept}
+    new = [Superseded(name=name, since=now_ms) for name in sorted(marks) if name not in noted]
+    if not new and len(kept) == len(old):
+        return None
+    return Clean(
+        number=0 if before is None else before.number + 1,
+        runs=_fewer_runs(before.runs if before is not None else (), known, log_start_offset),
+        superseded=(*kept, *new),
+        created_at=now_ms,
+    )
+
+
+def _why_superseded(
+    name: SegmentName, runs: Sequence[CleanedRun], current: Collection[SegmentName], gone_below: int
+) -> Why | None:
+    if name.end_offset <= gone_below:
+        return Why.BELOW_LOG_START
+    if not name.generation:
+        covered = any(run.base_offset <= name.base_offset and name.end_offset <= run.end_offset for run in runs)
+        return Why.COVERED if covered else None
+    if name in current:
+        return None
+    over = [run for run in runs if run.base_offset < name.end_offset and name.base_offset < run.end_offset]
+    if any(run.generation >= name.generation for run in over):
+        inside = any(run.base_offset <= name.base_offset and name.end_offset <= run.end_offset for run in over)
+        return Why.COVERED if inside else Why.LOST_RUN
+    return None
+
+
+def _fewer_runs(runs: Sequence[CleanedRun], known: Collection[str], log_start_offset: int) -> tuple[CleanedRun, ...]:
+    gone = 0
+    while gone < len(runs) and runs[gone].end_offset <= log_start_offset and runs[gone].name.index not in known:
+        gone += 1
+    if gone < 2:
+        return tuple(runs)
+    one = msgspec.structs.replace(
+        runs[gone - 1], base_offset=runs[0].base_offset, generation=max(run.generation for run in runs[:gone])
+    )
+    return (one, *runs[gone:])
+
+
+def _part_key(part: SegmentObject) -> tuple[SegmentName, str]:
+    return part.segment, part.kind

@@ -1,0 +1,208 @@
+"""What of a store does nothing need any more, and how much is it?
+
+A dry run says so and changes nothing. Safe beside writers, readers, clean-ups and other vacuums, and killed at any point:
+what may go is decided by the table of transactions, the chains and the grace, in the order of `txlog.protocol.vacuum`.
+See PROTOCOL.md, "Clean-up", C5 to C10; DESIGN 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.core.effects import Program
+from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.core.records import TransactionMetadata
+from txlog.core.vacuum import NOT_KNOWN_YET, Dead
+from txlog.errors import CorruptLogError, UnknownTopicOrPartitionError
+from txlog.protocol.context import Context, Views
+from txlog.protocol.vacuum import (
+    Deleted,
+    PartitionPlan,
+    TopicFiles,
+    list_files,
+    list_topics,
+    plan_topic,
+    read_table,
+    sweep,
+)
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""(what is looked at now, partitions done, partitions in all)."""
+
+_STEP_TIMEOUT_MS = 3_600_000
+"""One partition's deletions may be many; a request that fails is tried again as everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumedObject:
+    """An object that was deleted, or would be."""
+
+    path: str
+    """Below the store's root."""
+    kind: str
+    why: str
+    bytes: int | None
+    """None if it was gone already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingObject:
+    """An object that nothing needs any more, and that stays for paused readers and writers."""
+
+    path: str
+    kind: str
+    why: str
+    until_ms: int | None
+    """`delete.grace.ms` after it was superseded; None if that time only begins with a vacuum that deletes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindTotal:
+    """Objects of one kind that go for one reason."""
+
+    kind: str
+    why: str
+    objects: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTopic:
+    """A topic that is damaged: what lies in it was left alone."""
+
+    topic: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumReport:
+    """What one vacuum did, or would do."""
+
+    dry_run: bool
+    topics: tuple[str, ...]
+    partitions: int
+    deleted: tuple[VacuumedObject, ...]
+    """In a dry run: what would be."""
+    waiting: tuple[WaitingObject, ...]
+    failed: tuple[FailedTopic, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all that was deleted."""
+        return sum(each.bytes or 0 for each in self.deleted)
+
+    def totals(self) -> tuple[KindTotal, ...]:
+        """By kind and reason, the most bytes first."""
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        for each in self.deleted:
+            objects, size = found.get((each.kind, each.why), (0, 0))
+            found[each.kind, each.why] = (objects + 1, size + (each.bytes or 0))
+        made = [
+            KindTotal(kind=kind, why=why, objects=objects, bytes=size) for (kind, why), (objects, size) in found.items()
+        ]
+        return tuple(sorted(made, key=lambda each: (-each.bytes, each.kind, each.why)))
+
+
+def vacuum(
+    runtime: Runtime,
+    session: Session,
+    topics: Sequence[str] | None = None,
+    *,
+    dry_run: bool = True,
+    on_progress: Progress | None = None,
+) -> VacuumReport:
+    """Deletes what nothing can need any more in `topics` (all of the store if None, its internal ones included).
+
+    Damage in one topic does not stop the others; it is told in the report. Raises UnknownTopicOrPartitionError for a name
+    that never was a topic; StorageError, TxlogTimeoutError. What was deleted until then stays deleted, and the next call goes on.
+    """
+    if not dry_run:
+        runtime.ensure_writable()
+    session = session.patient(_STEP_TIMEOUT_MS)
+    wanted = _topics(session, topics)
+    files = [_list_files(session, topic) for topic in wanted]
+    table = session.call("reading the table of transactions", read_table)
+    total = sum(len(each.partitions) for each in files)
+    done = 0
+    deleted: list[Deleted] = []
+    waiting: list[Dead] = []
+    failed: list[FailedTopic] = []
+    for each in files:
+        if on_progress is not None:
+            on_progress(each.topic, done, total)
+        try:
+            for plan in _plan(session, each, table, dry_run):
+                tp = plan.topic_partition
+                waiting += [dead for dead in plan.dead if dead.waits_until_ms is not None]
+                deleted += _sweep(session, plan, dry_run)
+                done += 1
+                if on_progress is not None:
+                    on_progress(str(tp), done, total)
+        except CorruptLogError as error:
+            failed.append(FailedTopic(topic=each.topic, error=str(error)))
+        finally:
+            # Views hold the rows of tails; the next topic has its own.
+            if each.topic not in INTERNAL_TOPICS:
+                session.forget([TopicPartition(each.topic, n) for n in each.partitions])
+    return VacuumReport(
+        dry_run=dry_run,
+        topics=tuple(wanted),
+        partitions=total,
+        deleted=tuple(
+            VacuumedObject(path=each.dead.path, kind=each.dead.kind.value, why=each.dead.why.value, bytes=each.bytes)
+            for each in deleted
+        ),
+        waiting=tuple(
+            WaitingObject(
+                path=dead.path,
+                kind=dead.kind.value,
+                why=dead.why.value,
+                until_ms=None if dead.waits_until_ms == NOT_KNOWN_YET else dead.waits_until_ms,
+            )
+            for dead in waiting
+        ),
+        failed=tuple(failed),
+    )
+
+
+def _topics(session: Session, topics: Iterable[str] | None) -> list[str]:
+    def listed(ctx: Context, views: Views) -> Program[tuple[Views, tuple[str, ...]]]:
+        return views, (yield from list_topics())
+
+    known = session.call("listing topics", listed)
+    if topics is None:
+        return list(known)
+    wanted = list(dict.fromkeys(topics))
+    for topic in wanted:
+        if topic not in known:
+            raise UnknownTopicOrPartitionError(
+                f"{session.runtime.where} has no topic {topic!r}, and no deleted one of that name; `txlog topics list` shows them all"
+            )
+    return wanted
+
+
+def _list_files(session: Session, topic: str) -> TopicFiles:
+    def listed(ctx: Context, views: Views) -> Program[tuple[Views, TopicFiles]]:
+        return views, (yield from list_files(topic))
+
+    return session.call(f"listing the files of {topic!r}", listed)
+
+
+def _plan(
+    session: Session, files: TopicFiles, table: Mapping[int, TransactionMetadata], dry_run: bool
+) -> tuple[PartitionPlan, ...]:
+    def planned(ctx: Context, views: Views) -> Program[tuple[Views, tuple[PartitionPlan, ...]]]:
+        return (yield from plan_topic(ctx, views, files, table, dry_run=dry_run))
+
+    return session.call(f"reading the chains of {files.topic!r}", planned)
+
+
+def _sweep(session: Session, plan: PartitionPlan, dry_run: bool) -> tuple[Deleted, ...]:
+    def swept(ctx: Context, views: Views) -> Program[tuple[Views, tuple[Deleted, ...]]]:
+        return views, (yield from sweep(ctx, plan, dry_run=dry_run, sizes=True))
+
+    return session.call(f"deleting in {plan.topic_partition}", swept)

@@ -1,0 +1,639 @@
+"""What may be deleted, and in which order is it found out and done?
+
+In the order of knowledge that PROTOCOL.md gives (C8) and no other: the files are listed, then the whole table of transactions
+is folded, then the chains of all partitions of the topic are read; then objects are deleted. Any number of vacuums may run at
+once beside writers, readers and clean-ups, and die anywhere: each deletion stands for itself, and what it left is found again.
+An idle pass writes nothing. See PROTOCOL.md, "Clean-up", C5 to C10; DESIGN 2.4 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from txlog.core import chain, envelope, names, vacuum
+from txlog.core.append_rules import next_control
+from txlog.core.effects import Delete, Gather, Get, List, Modified, NewId, Now, Program, PutIfAbsent, Size
+from txlog.core.names import (
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+    NumberedName,
+    SegmentName,
+    TopicPartition,
+)
+from txlog.core.records import (
+    FIRST_DRAWN_PRODUCER_ID,
+    Boundary,
+    Clean,
+    CommitRecord,
+    SegmentIndex,
+    TransactionEntry,
+    TransactionMetadata,
+)
+from txlog.core.segments import check_index
+from txlog.core.state import PartitionState, decode_snapshot
+from txlog.core.vacuum import NOT_KNOWN_YET, Dead, Folder, Kind, Why
+from txlog.errors import MissingObjectError
+from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.load import get_fresh_view, load, present, read_slot
+from txlog.protocol.put import encode_readable
+from txlog.protocol.slot import append_slot
+from txlog.protocol.snapshot import fold_table
+
+T = TypeVar("T")
+
+_AT_ONCE = 64
+"""Requests of one round, and indexes that are in memory at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFiles:
+    """The files of a topic that writers named by producer and epoch, as one moment before the table was folded had them."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    """That have a folder."""
+    rows: Mapping[int, tuple[str, ...]]
+    """Partition -> names below its `rows/`."""
+    staged_folders: tuple[str, ...]
+    """Names below `staged/`, each ending in `/`."""
+    staged_lists: Mapping[int, tuple[str, ...]]
+    """Of the table of transactions: partition -> names of `.staged` objects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """What was deleted, or would be."""
+
+    dead: Dead
+    bytes: int | None
+    """Its length; None if nobody asked, or it was gone already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """What a look at one partition found. It stays true whatever others do."""
+
+    topic_partition: TopicPartition
+    folder: Folder = field(repr=False)
+    clean: Clean | None
+    log_start_offset: int
+    boundary: int | None
+    """A higher boundary that may be created; None if none may."""
+    dead: tuple[Dead, ...]
+    """In the order in which they are deleted."""
+    marks: frozenset[str]
+    """Names that are superseded, and nobody has noted since when."""
+
+
+def vacuum_topics(
+    ctx: Context, views: Views, topics: Sequence[str], *, dry_run: bool = False
+) -> Program[tuple[Views, tuple[Deleted, ...]]]:
+    """One pass over `topics`, from the first LIST to the last deletion. -> what was deleted, or would be.
+
+    Raises CorruptLogError naming what is damaged or missing; nothing of its partition is deleted then.
+    """
+    files: list[TopicFiles] = []
+    for topic in topics:
+        files += [(yield from list_files(topic))]
+    views, table = yield from read_table(ctx, views)
+    deleted: list[Deleted] = []
+    for each in files:
+        views, plans = yield from plan_topic(ctx, views, each, table, dry_run=dry_run)
+        for plan in plans:
+            deleted += yield from sweep(ctx, plan, dry_run=dry_run, sizes=False)
+    return views, tuple(deleted)
+
+
+def list_topics() -> Program[tuple[str, ...]]:
+    """Folders of the root that are topics, deleted and internal ones included."""
+    listed: tuple[str, ...] = yield List("")
+    found = []
+    for name in listed:
+        topic = name[:-1]
+        if not name.endswith("/") or not names.is_topic_name(topic):
+            continue
+        if topic in INTERNAL_TOPICS or (
+            not names.is_reserved(topic)
+            and any(names.parse_topic_metadata_name(each) is not None for each in (yield List(name)))
+        ):
+            found.append(topic)
+    return tuple(found)
+
+
+def list_files(topic: str) -> Program[TopicFiles]:
+    """Step 1 of C8. Costs a LIST, one a partition, and one of `staged/` if there is any."""
+    listed: tuple[str, ...] = yield List(f"{topic}/")
+    partitions = tuple(sorted(n for name in listed if (n := names.parse_partition_folder(name)) is not None))
+    is_table = topic == TRANSACTION_STATE_TOPIC
+    prefixes = [f"{topic}/{n}/" if is_table else f"{topic}/{n}/rows/" for n in partitions]
+    found = [] if topic in INTERNAL_TOPICS and not is_table else (yield from _many([_list(each) for each in prefixes]))
+    folders = (yield List(f"{topic}/staged/")) if "staged/" in listed else ()
+    by_partition = dict(zip(partitions, found, strict=False))
+    staged = {n: tuple(each for each in by_partition[n] if names.parse_staged_list_name(each)) for n in by_partition}
+    return TopicFiles(
+        topic=topic,
+        partitions=partitions,
+        rows={} if is_table else by_partition,
+        staged_folders=tuple(each for each in folders if names.parse_staged_folder(each) is not None),
+        staged_lists=staged if is_table else {},
+    )
+
+
+def read_table(ctx: Context, views: Views) -> Program[tuple[Views, Mapping[int, TransactionMetadata]]]:
+    """Step 2 of C8: the whole table of transactions, by producer id."""
+    views, rows, _ = yield from fold_table(ctx, views)
+    return views, {txn.producer_id: txn for txn in rows}
+
+
+def plan_topic(
+    ctx: Context,
+    views: Views,
+    files: TopicFiles,
+    table: Mapping[int, TransactionMetadata],
+    *,
+    dry_run: bool = False,
+) -> Program[tuple[Views, tuple[PartitionPlan, ...]]]:
+    """Step 3 of C8: the chains of all partitions, and what follows from them.
+
+    Unless it is a dry run, an `expire` that names no producer is appended where only that makes a drawn producer's file dead (C9).
+    """
+    staged, rest = yield from _list_staged(files, table)
+    plans = []
+    # A partition that had no folder when the files were listed may have one now, with records that name them.
+    for n in sorted({*files.partitions, *staged, *([0] if rest else ())}):
+        tp = TopicPartition(files.topic, n)
+        mine = [f"{n}/rows/{name}" for name in files.rows.get(n, ())] + staged.get(n, [])
+        views, plan = yield from _plan_partition(
+            ctx, views, tp, mine, files.staged_lists.get(n, ()), table, dry_run=dry_run
+        )
+        plans.append(plan)
+    if rest:
+        plans[0] = replace(plans[0], dead=(*rest, *plans[0].dead))
+    return views, tuple(plans)
+
+
+def sweep(ctx: Context, plan: PartitionPlan, *, dry_run: bool, sizes: bool) -> Program[tuple[Deleted, ...]]:
+    """Deletes what a plan found dead and due, a boundary first; notes what it found superseded. -> what it deleted.
+
+    In a dry run it deletes and writes nothing, and says what it would delete. `sizes` asks for the length of each object.
+    """
+    tp = plan.topic_partition
+    due = [dead for dead in plan.dead if dead.waits_until_ms is None]
+    if not dry_run:
+        boundary = yield from _raise_boundary(plan)
+        due = [dead for dead in due if dead.kind is not Kind.SLOT or _number(dead) < boundary]
+    deleted: list[Deleted] = []
+    for first in range(0, len(due), _AT_ONCE):
+        part = due[first : first + _AT_ONCE]
+        lengths = (yield Gather(tuple(_size(each.path) for each in part))) if sizes else [None] * len(part)
+        if not dry_run:
+            for batch in _in_order(part):
+                yield Gather(tuple(_delete(each.path) for each in batch))
+        deleted += [Deleted(dead=each, bytes=size) for each, size in zip(part, lengths, strict=True)]
+    if not dry_run and tp.topic not in INTERNAL_TOPICS:
+        gone = {each.dead.path for each in deleted}
+        left = [part for part in plan.folder.parts if tp.folder + vacuum.part_name(part) not in gone]
+        made = vacuum.next_notes(plan.clean, left, plan.marks, plan.log_start_offset, (yield Now()))
+        if made is not None:
+            # Whoever else publishes this number meanwhile, a clean-up or a vacuum, wins: the next pass notes it then.
+            path = tp.folder + names.clean_name(made.number)
+            yield PutIfAbsent(path, encode_readable(path, made))
+    return tuple(deleted)
+
+
+# -- a partition ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Knowledge:
+    """What the chain of a partition says."""
+
+    view: PartitionView
+    folder: Folder
+    cleans: tuple[tuple[Clean, int | None], ...]
+    """All lists of cleaned runs, lowest first, and when the store got each; the highest counts."""
+    named: frozenset[str]
+    """Files that a slot or an index names, relative to the topic's folder."""
+
+    @property
+    def state(self) -> PartitionState:
+        return self.view.state
+
+    @property
+    def clean(self) -> Clean | None:
+        return self.cleans[-1][0] if self.cleans else None
+
+
+def _plan_partition(
+    ctx: Context,
+    views: Views,
+    tp: TopicPartition,
+    files: Sequence[str],
+    staged_lists: Sequence[str],
+    table: Mapping[int, TransactionMetadata],
+    *,
+    dry_run: bool,
+) -> Program[tuple[Views, PartitionPlan]]:
+    grace_ms = ctx.constants.delete_grace_ms
+    views, known = yield from _know(ctx, views, tp)
+    now_ms = yield Now()
+    drawn = yield from _judge_drawn(tp, files, known, now_ms, grace_ms)
+    if not dry_run and Why.DRAWN_AFTER_RECORD in drawn.values():
+        views = yield from _append_nothing(ctx, views, tp)
+        # All over again: a late append may have won the slot before.
+        views, known = yield from _know(ctx, views, tp)
+        drawn = yield from _judge_drawn(tp, files, known, now_ms, grace_ms)
+        drawn = {path: why for path, why in drawn.items() if why is Why.DRAWN}
+    boundary = yield from _next_boundary(tp, known, now_ms, grace_ms)
+    seen = max(known.folder.listing.boundary, boundary or 0)
+    bounds_ms = yield from _modified_of(tp, "boundary", known.folder.boundaries)
+    parts, marks = _dead_parts(tp, known, bounds_ms, seen, now_ms, grace_ms)
+    dead: list[Dead] = [
+        Dead(path=tp.folder + names.batch_name(base), kind=Kind.SLOT, why=Why.BELOW_BOUNDARY)
+        for base in known.folder.slots
+        if base < seen
+    ]
+    dead += _dead_files(tp, files, known, drawn, table)
+    dead += yield from _dead_staged_lists(tp, staged_lists, known, table)
+    dead += parts
+    dead += _dead_snapshots(tp, known.folder, bounds_ms, now_ms, grace_ms)
+    dead += _dead_numbers(tp, known, bounds_ms, now_ms, grace_ms)
+    return views, PartitionPlan(
+        topic_partition=tp,
+        folder=known.folder,
+        clean=known.clean,
+        log_start_offset=known.state.log_start_offset,
+        boundary=boundary,
+        dead=tuple(dead),
+        marks=marks,
+    )
+
+
+def _know(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, _Knowledge]]:
+    """The chain, read after this call began; raises MissingObjectError for what stays missing."""
+    for attempt in range(ctx.max_loads):
+        try:
+            if attempt:
+                views = with_view(views, (yield from load(ctx, tp)))
+            else:
+                views, _ = yield from get_fresh_view(ctx, views, tp)
+            return views, (yield from _read_chain(views[tp]))
+        except MissingObjectError:
+            # Another vacuum was faster, or a LIST raced with a writer: look again.
+            if attempt == ctx.max_loads - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _read_chain(view: PartitionView) -> Program[_Knowledge]:
+    # The view is older than the LIST: what it holds as a slot and was sealed since shows here as an index.
+    tp = view.topic_partition
+    folder = vacuum.sort_out((yield List(tp.folder)), tp.folder)
+    cleans = yield from _many([_read_clean(tp, number) for number in folder.cleans])
+    internal = tp.topic in INTERNAL_TOPICS
+    start = folder.listing.boundary if internal else view.state.log_start_offset
+    for name in chain.walk(folder.listing, cleans[-1][0] if cleans else None, start):
+        # A chain that is damaged says nothing of what it names.
+        if name not in folder.indexes:
+            raise MissingObjectError(f"{tp.folder}{name.index}: the highest .clean names it, and it is gone")
+    named = {file.path for stored in view.tail for file in stored.record.files}
+    if not internal:
+        for paths in (yield from _many([_files_of_index(tp, name) for name in sorted(folder.indexes)])):
+            named.update(paths)
+        for record in (yield from _many([_slot(tp, base) for base in _unsealed(view, folder)])):
+            named.update(file.path for file in record.files)
+    return _Knowledge(view=view, folder=folder, cleans=tuple(cleans), named=frozenset(named))
+
+
+def _unsealed(view: PartitionView, folder: Folder) -> list[int]:
+    """Slots that no index speaks for, and the view does not hold."""
+    held = {stored.record.base_offset for stored in view.tail}
+    ranges = [(name.base_offset, name.end_offset) for name in folder.listing.segments]
+    return [
+        base
+        for base in folder.slots
+        if base not in held and not any(begin <= base < end for begin, end in _around(ranges, base))
+    ]
+
+
+def _around(ranges: Sequence[tuple[int, int]], base: int) -> Sequence[tuple[int, int]]:
+    """The one range that can hold `base`; they are sorted and disjoint."""
+    low, high = 0, len(ranges)
+    while low < high:
+        middle = (low + high) // 2
+        if ranges[middle][0] <= base:
+            low = middle + 1
+        else:
+            high = middle
+    return ranges[max(low - 1, 0) : low]
+
+
+def _judge_drawn(
+    tp: TopicPartition, files: Sequence[str], known: _Knowledge, now_ms: int, grace_ms: int
+) -> Program[dict[str, Why]]:
+    """Files of drawn producer ids that nothing names -> why they are dead, for those that are (C9)."""
+    wanted = []
+    for path in files:
+        parsed = names.parse_rows_path(path)
+        if parsed is not None and parsed.producer_id >= FIRST_DRAWN_PRODUCER_ID and path not in known.named:
+            wanted.append(path)
+    times = yield from _many([_modified(f"{tp.topic}/{path}") for path in wanted])
+    found = {}
+    for path, modified_ms in zip(wanted, times, strict=True):
+        why = vacuum.judge_drawn(modified_ms, known.state.last_timestamp, now_ms, grace_ms)
+        if why is not None:
+            found[path] = why
+    return found
+
+
+def _append_nothing(ctx: Context, views: Views, tp: TopicPartition) -> Program[Views]:
+    """Appends an `expire` that names no producer: it takes the slot that a late PUT would need (C9)."""
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord:
+        return next_control(state, now_ms=now_ms, write_id=write_id, roll=ctx.roll_of(tp))
+
+    view, _ = yield from append_slot(ctx, views[tp], decide, write_id=write_id)
+    return with_view(views, view)
+
+
+def _next_boundary(tp: TopicPartition, known: _Knowledge, now_ms: int, grace_ms: int) -> Program[int | None]:
+    """The highest offset at which a boundary may be created now (C6): the segment that ends there was sealed, by the time at
+    which the store got its index, no later than the grace ago. Its snapshot can be read."""
+    candidates = vacuum.bounds(known.folder)
+    low, high = 0, len(candidates)
+    # Sealed in order, so the times rise.
+    while low < high:
+        middle = (low + high) // 2
+        sealed_ms = yield Modified(tp.folder + candidates[middle].index)
+        if sealed_ms is not None and now_ms - sealed_ms >= grace_ms:
+            low = middle + 1
+        else:
+            high = middle
+    if not low:
+        return None
+    end = candidates[low - 1].end_offset
+    path = tp.folder + names.snapshot_name(end)
+    decode_snapshot(present((yield Get(path)), path), tp, end)
+    return end
+
+
+def _raise_boundary(plan: PartitionPlan) -> Program[int]:
+    """The highest boundary that a LIST shows, after the plan's was created."""
+    if plan.boundary is None:
+        return plan.folder.listing.boundary
+    tp = plan.topic_partition
+    made = Boundary(offset=plan.boundary, created_at=(yield Now()))
+    yield PutIfAbsent(tp.folder + names.boundary_name(plan.boundary), envelope.encode(made))
+    # Whether it was this one or another's: only what is seen to be there allows a deletion.
+    return chain.parse_listing((yield List(tp.folder)), tp.folder).boundary
+
+
+# -- verdicts on what lies in a partition's folder ---------------------------------------------------------------------
+
+
+def _dead_files(
+    tp: TopicPartition,
+    files: Iterable[str],
+    known: _Knowledge,
+    drawn: Mapping[str, Why],
+    table: Mapping[int, TransactionMetadata],
+) -> list[Dead]:
+    found = []
+    for path in files:
+        parsed = names.parse_rows_path(path)
+        if parsed is None or path in known.named:
+            continue
+        why = drawn.get(path) or vacuum.judge_producer(parsed.producer_id, parsed.producer_epoch, table)
+        if why is not None:
+            found.append(Dead(path=f"{tp.topic}/{path}", kind=Kind.ROWS, why=why))
+    return found
+
+
+def _dead_staged_lists(
+    tp: TopicPartition, staged_lists: Sequence[str], known: _Knowledge, table: Mapping[int, TransactionMetadata]
+) -> Program[list[Dead]]:
+    whys = {}
+    for name in staged_lists:
+        parsed = names.parse_staged_list_name(name)
+        why = None if parsed is None else vacuum.judge_producer(parsed[0], parsed[1], table)
+        if why is not None:
+            whys[name] = why
+    if not whys:
+        return []
+    records = [stored.record for stored in known.view.tail]
+    held = {record.base_offset for record in records}
+    records += yield from _many([_slot(tp, base) for base in known.folder.slots if base not in held])
+    named = {
+        entry.value.staged_object.name
+        for record in records
+        for entry in record.entries
+        if isinstance(entry, TransactionEntry) and entry.value is not None and entry.value.staged_object is not None
+    }
+    return [
+        Dead(path=tp.folder + name, kind=Kind.STAGED_LIST, why=why) for name, why in whys.items() if name not in named
+    ]
+
+
+_KINDS = {"index": Kind.INDEX, "txnindex": Kind.TXNINDEX, "parquet": Kind.SEGMENT_ROWS}
+
+
+def _dead_parts(
+    tp: TopicPartition,
+    known: _Knowledge,
+    bounds_ms: Mapping[int, int | None],
+    boundary: int,
+    now_ms: int,
+    grace_ms: int,
+) -> tuple[list[Dead], frozenset[str]]:
+    """Superseded objects of segments and runs, indexes first, and those of which nobody has noted since when."""
+    internal = tp.topic in INTERNAL_TOPICS
+    folder = known.folder
+    runs = known.clean.runs if known.clean is not None else ()
+    prefix = f"{tp.partition}/"
+    named = {path.removeprefix(prefix) for path in known.named}
+    gone_below = folder.listing.boundary if internal else known.state.log_start_offset
+    superseded = vacuum.superseded_parts(folder, runs, gone_below, named, internal=internal)
+    notes = vacuum.collect_notes(known.cleans)
+    marks = set()
+    found = []
+    # An index before its transaction index: who finds the index gone lists again, and one that announces what is gone is damage.
+    for part in sorted(superseded, key=lambda each: (list(_KINDS).index(each.kind), each.segment)):
+        why = superseded[part]
+        if internal:
+            since = vacuum.first_above(folder.boundaries, bounds_ms, part.segment.end_offset)
+        else:
+            since = vacuum.noted_since(part, notes)
+            if since is None:
+                marks.add(vacuum.note_of(part, why))
+        waits = _wait(since, now_ms, grace_ms)
+        if part.segment.generation == 0 and part.segment.end_offset > boundary:
+            # Its own age says when the slots may go, so it stays until they may.
+            waits = waits or NOT_KNOWN_YET
+        found.append(
+            Dead(path=tp.folder + vacuum.part_name(part), kind=_KINDS[part.kind], why=why, waits_until_ms=waits)
+        )
+    return found, frozenset(marks)
+
+
+def _dead_snapshots(
+    tp: TopicPartition, folder: Folder, bounds_ms: Mapping[int, int | None], now_ms: int, grace_ms: int
+) -> list[Dead]:
+    return [
+        Dead(
+            path=tp.folder + names.snapshot_name(number),
+            kind=Kind.SNAPSHOT,
+            why=Why.OLD_SNAPSHOT,
+            waits_until_ms=_wait(bounds_ms.get(above), now_ms, grace_ms),
+        )
+        for number, above in vacuum.old_snapshots(folder).items()
+    ]
+
+
+def _dead_numbers(
+    tp: TopicPartition, known: _Knowledge, bounds_ms: Mapping[int, int | None], now_ms: int, grace_ms: int
+) -> list[Dead]:
+    folder = known.folder
+    found = [
+        Dead(
+            path=tp.folder + names.boundary_name(number),
+            kind=Kind.BOUNDARY,
+            why=Why.OLD_BOUNDARY,
+            waits_until_ms=_wait(bounds_ms.get(higher), now_ms, grace_ms),
+        )
+        for number, higher in vacuum.old_numbers(folder.boundaries).items()
+    ]
+    cleans_ms = {clean.number: modified_ms for clean, modified_ms in known.cleans}
+    found += [
+        Dead(
+            path=tp.folder + names.clean_name(number),
+            kind=Kind.CLEAN,
+            why=Why.OLD_CLEAN,
+            waits_until_ms=_wait(cleans_ms.get(higher), now_ms, grace_ms),
+        )
+        for number, higher in vacuum.old_numbers(folder.cleans).items()
+    ]
+    return found
+
+
+def _wait(since_ms: int | None, now_ms: int, grace_ms: int) -> int | None:
+    """Until when what was superseded then must stay; None if it need not any more."""
+    if since_ms is None:
+        return NOT_KNOWN_YET
+    return None if now_ms - since_ms >= grace_ms else since_ms + grace_ms
+
+
+# -- what Spark staged ------------------------------------------------------------------------------------------------
+
+
+def _list_staged(
+    files: TopicFiles, table: Mapping[int, TransactionMetadata]
+) -> Program[tuple[dict[int, list[str]], list[Dead]]]:
+    """Partition -> files of rows below the staged folders whose producer and epoch are done for; and what else lies there, of
+    Spark's committer: no record can name that.
+
+    Of a folder that was listed before the table was folded, its files may be listed after: its name says whose they are, and
+    once that producer and epoch are done for they stay so.
+    """
+    found: dict[int, list[str]] = {}
+    rest: list[Dead] = []
+    for folder in files.staged_folders:
+        whose = names.parse_staged_folder(folder)
+        why = None if whose is None else vacuum.judge_producer(*whose, table)
+        if why is None:
+            continue
+        for path in (yield from _list_deep(files.topic, f"staged/{folder}")):
+            parsed = names.parse_rows_path(path)
+            if parsed is None:
+                rest.append(Dead(path=f"{files.topic}/{path}", kind=Kind.ROWS, why=why))
+            else:
+                found.setdefault(parsed.partition, []).append(path)
+    return found, rest
+
+
+def _list_deep(topic: str, folder: str) -> Program[list[str]]:
+    found: list[str] = []
+    waiting = [folder]
+    while waiting:
+        listed = yield from _many([_list(f"{topic}/{each}") for each in waiting])
+        below: list[str] = []
+        for parent, children in zip(waiting, listed, strict=True):
+            for child in children:
+                (below if child.endswith("/") else found).append(parent + child)
+        waiting = below
+    return found
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def _many(programs: Sequence[Program[T]]) -> Program[list[T]]:
+    """The results of all, a bounded number at once."""
+    found: list[T] = []
+    for first in range(0, len(programs), _AT_ONCE):
+        found += yield Gather(tuple(programs[first : first + _AT_ONCE]))
+    return found
+
+
+def _list(folder: str) -> Program[tuple[str, ...]]:
+    listed: tuple[str, ...] = yield List(folder)
+    return listed
+
+
+def _modified(path: str) -> Program[int | None]:
+    found: int | None = yield Modified(path)
+    return found
+
+
+def _size(path: str) -> Program[int | None]:
+    found: int | None = yield Size(path)
+    return found
+
+
+def _delete(path: str) -> Program[None]:
+    yield Delete(path)
+
+
+def _modified_of(tp: TopicPartition, kind: str, numbers: Sequence[int]) -> Program[dict[int, int | None]]:
+    times = yield from _many([_modified(tp.folder + NumberedName(kind, number).name) for number in numbers])
+    return dict(zip(numbers, times, strict=True))
+
+
+def _read_clean(tp: TopicPartition, number: int) -> Program[tuple[Clean, int | None]]:
+    path = tp.folder + names.clean_name(number)
+    clean, _ = envelope.decode(present((yield Get(path)), path), Clean, path)
+    chain.check_clean(clean, number, path)
+    return clean, (yield Modified(path))
+
+
+def _files_of_index(tp: TopicPartition, name: SegmentName) -> Program[tuple[str, ...]]:
+    path = tp.folder + name.index
+    index, _ = envelope.decode(present((yield Get(path)), path), SegmentIndex, path)
+    check_index(index, name, path)
+    return tuple(file.path for file in index.files)
+
+
+def _slot(tp: TopicPartition, base_offset: int) -> Program[CommitRecord]:
+    stored = yield from read_slot(tp, base_offset)
+    if stored is None:
+        raise MissingObjectError(f"{tp.folder}{names.batch_name(base_offset)}: it was listed, and it is gone")
+    return stored.record
+
+
+def _in_order(part: Sequence[Dead]) -> list[list[Dead]]:
+    """Runs of the same kind: those of one may go at once, those of different kinds only one after the other."""
+    batches: list[list[Dead]] = []
+    for each in part:
+        if batches and batches[-1][0].kind is each.kind:
+            batches[-1].append(each)
+        else:
+            batches.append([each])
+    return batches
+
+
+def _number(dead: Dead) -> int:
+    parsed = names.parse_partition_object(dead.path.rpartition("/")[2])
+    assert isinstance(parsed, NumberedName)
+    return parsed.number
