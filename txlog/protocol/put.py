@@ -19,12 +19,17 @@ def put_pure(ctx: Context, path: str, data: bytes) -> Program[None]:
     raise OutcomeUnknownError(f"{path}: the store did not say in {ctx.max_settles} tries whether it was created")
 
 
-def encode_readable(path: str, value: msgspec.Struct) -> bytes:
-    """The stored form, if readers will take it: an `.index` that they refuse shuts the partition. Raises RecordTooLargeError."""
+def encode_readable(
+    path: str, value: msgspec.Struct, *, instead: str = "what it would replace stays as it is"
+) -> bytes:
+    """The stored form, if readers will take it: an `.index` that they refuse shuts the partition.
+
+    Raises RecordTooLargeError, which says what happens `instead`.
+    """
     data = envelope.encode(value)
     if len(data) > envelope.MAX_OBJECT_BYTES:
         raise RecordTooLargeError(
-            f"{path}: would have {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that readers take, so the segment stays as it is "
-            "until the state of idle producers has ended; nothing is lost, and appends and reads go on"
+            f"{path}: would have {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that readers take, so {instead}; "
+            "nothing is lost, and appends and reads go on"
         )
     return data

@@ -20,6 +20,8 @@ from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load, trim_to
 from txlog.protocol.put import encode_readable, put_pure
 
+_UNSEALED = "the segment stays unsealed until the state of idle producers has ended"
+
 
 def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     """Seals every finished segment of the tail, oldest first; the active one stays. -> the view after it.
@@ -58,7 +60,7 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
     name = SegmentName(records[0].base_offset, records[-1].end_offset, 0)
     after = replay(view.base, stored)
     snapshot_path = tp.folder + names.snapshot_name(name.end_offset)
-    snapshot = encode_readable(snapshot_path, to_snapshot(after))
+    snapshot = encode_readable(snapshot_path, to_snapshot(after), instead=_UNSEALED)
     inline = [each for each in stored if each.record.payload_bytes]
     file = None
     if inline:
@@ -74,9 +76,11 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
         file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows)
     index, txn_index = segments.build_index(tp, records, stored[-1].digest, file)
     index = msgspec.structs.replace(index, last_stable_offset=after.last_stable_offset)
-    index_data = encode_readable(tp.folder + name.index, index)
+    index_data = encode_readable(tp.folder + name.index, index, instead=_UNSEALED)
     if txn_index is not None:
-        yield from put_pure(ctx, tp.folder + name.txnindex, encode_readable(tp.folder + name.txnindex, txn_index))
+        yield from put_pure(
+            ctx, tp.folder + name.txnindex, encode_readable(tp.folder + name.txnindex, txn_index, instead=_UNSEALED)
+        )
     yield from put_pure(ctx, snapshot_path, snapshot)
     yield from put_pure(ctx, tp.folder + name.index, index_data)
     return trim_to(view, name.end_offset, name)
