@@ -58,11 +58,8 @@ SCHEMA = pa.schema(
 GRACE_MS = 10_000
 """The least `delete.grace.ms` that a store may have, so that the run need not wait a day."""
 MAX_PASSES = 8
-DELTA_SETTINGS = {
-    # VACUUM at once, and its shuffles for two cores: 200 tasks each are the default.
-    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-}
+DELTA_SETTINGS = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
+"""So that VACUUM may come at once."""
 
 
 @dataclass(slots=True, kw_only=True)
