@@ -31,7 +31,7 @@ class Retained:
     bytes: int
     """Of their files."""
     setting: str
-    """`retention.ms` or `retention.bytes`: which asked for it."""
+    """`retention.ms` or `retention.bytes`: which asked for it. Empty: all that would go is held."""
     held_by: str | None
     """A consumer group for which later rows stay that would have gone, too."""
     held_until_ms: int | None
@@ -70,11 +70,7 @@ def apply_retention(
     if not plan.moves:
         return None
     if not dry_run:
-
-        def applied(ctx: Context, views: Views) -> Program[tuple[Views, int]]:
-            return (yield from apply_plan(ctx, views, plan))
-
-        session.call("moving the log start", applied)
+        apply_partition(session, plan)
     return retained_of(plan)
 
 
@@ -87,6 +83,15 @@ def plan_partition(session: Session, tp: TopicPartition, policy: RetentionPolicy
     return session.call("planning retention", planned)
 
 
+def apply_partition(session: Session, plan: RetentionPlan) -> int:
+    """Does what was planned. -> the log start then."""
+
+    def applied(ctx: Context, views: Views) -> Program[tuple[Views, int]]:
+        return (yield from apply_plan(ctx, views, plan))
+
+    return session.call("moving the log start", applied)
+
+
 def retained_of(plan: RetentionPlan) -> Retained:
     """A plan in figures."""
     return Retained(
@@ -96,7 +101,7 @@ def retained_of(plan: RetentionPlan) -> Retained:
         segments=len(plan.gone),
         rows=sum(each.rows for each in plan.gone),
         bytes=sum(each.bytes for each in plan.gone),
-        setting="retention.ms" if plan.by_time else "retention.bytes",
+        setting="" if not plan.moves else "retention.ms" if plan.by_time else "retention.bytes",
         held_by=None if plan.hold is None else plan.hold.group,
         held_until_ms=None if plan.hold is None or plan.hold.until_ms == 2**63 - 1 else plan.hold.until_ms,
     )
