@@ -62,6 +62,8 @@ TABLE = [
     ("cleanup.policy", ("delete",), None, None),
     ("retention.ms", -1, -1, INT64),
     ("retention.bytes", -1, -1, INT64),
+    ("retention.hold.groups", (), None, None),
+    ("retention.hold.max.ms", 604_800_000, -1, INT64),
     ("delete.retention.ms", 86_400_000, 0, INT64),
     ("min.compaction.lag.ms", 0, 0, INT64),
     ("min.cleanable.dirty.ratio", 0.5, 0, 1),
@@ -206,6 +208,7 @@ def test_values_as_python_toml_and_text_give_them(name: str, given: object, pars
         ),
         ("key.columns", ["a", "a"], "expected a comma-separated list of column names (default empty)"),
         ("key.columns", ["a,b"], "expected a comma-separated list of column names (default empty)"),
+        ("retention.hold.groups", "a,,b", "expected a comma-separated list of group ids (default empty)"),
         ("key.columns", 7, "key.columns = 7: expected a comma-separated list of column names (default empty)"),
         (
             "cleanup.policy",

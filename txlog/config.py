@@ -52,6 +52,8 @@ class ConfigKey:
     minimum: int | float | None = None
     maximum: int | float | None = None
     choices: tuple[str, ...] = ()
+    items: str = "column names"
+    """What a list without choices is of, in words."""
     kafka_default: str | None = None
     """Kafka's default and why it is not ours; None where they agree or Kafka has no such key."""
     error: type[InvalidRequestError] = InvalidConfigurationError
@@ -67,7 +69,7 @@ class ConfigKey:
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
         if self.kind == "list":
-            return "a comma-separated list of " + (", ".join(self.choices) if self.choices else "column names")
+            return "a comma-separated list of " + (", ".join(self.choices) if self.choices else self.items)
         if self.kind == "bool":
             return "true or false"
         if self.kind == "str":
@@ -199,6 +201,8 @@ class TopicConfig(_Config):
     cleanup_policy: tuple[str, ...]
     retention_ms: int
     retention_bytes: int
+    retention_hold_groups: tuple[str, ...]
+    retention_hold_max_ms: int
     delete_retention_ms: int
     min_compaction_lag_ms: int
     min_cleanable_dirty_ratio: float
@@ -524,6 +528,25 @@ KEYS: dict[str, ConfigKey] = _table(
         maximum=INT64_MAX,
         scopes=_TOPIC,
         doc="The oldest rows of a partition larger than this may be deleted; -1 keeps them.",
+    ),
+    ConfigKey(
+        name="retention.hold.groups",
+        kind="list",
+        default=(),
+        scopes=_TOPIC,
+        items="group ids",
+        doc="Consumer groups whose unread rows stay, however old or many they are, until they have committed an offset "
+        "beyond them or retention.hold.max.ms is over.",
+    ),
+    ConfigKey(
+        name="retention.hold.max.ms",
+        kind="int",
+        default=7 * DAY_MS,
+        minimum=-1,
+        maximum=INT64_MAX,
+        scopes=_TOPIC,
+        doc="A group of retention.hold.groups that has committed nothing for so long is taken for dead, and holds nothing "
+        "any more; -1 waits for ever.",
     ),
     ConfigKey(
         name="delete.retention.ms",

@@ -346,7 +346,8 @@ class StreamSource:
             raise OffsetOutOfRangeError(
                 f"{tp}: this query has read up to offset {start}, and the log begins at {state.log_start_offset}: "
                 f"{removed} offsets of this batch were removed before it read them. "
-                "To count them as lost and go on with what is there: failOnDataLoss=false. To keep rows longer: retention.ms of the topic"
+                "To count them as lost and go on with what is there: failOnDataLoss=false. To keep rows longer: retention.ms and "
+                "retention.bytes of the topic, or retention.hold.groups with the group.id of this query"
             )
         if end > state.next_offset:
             raise _log_went_back(tp, end, view)

@@ -167,6 +167,75 @@ class ProduceDocument(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ProducedRows, ...]
 
 
+class RetentionDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What retention removed from a partition, or would."""
+
+    topic: str
+    partition: int
+    executed: bool
+    log_start_before: int
+    log_start_after: int
+    segments: int
+    rows: int
+    bytes: int
+    setting: str
+    """`retention.ms` or `retention.bytes`; empty if a group holds back all that would go."""
+    held_by: str | None
+    """The consumer group of `retention.hold.groups` for which more would go, but stays."""
+    held_until: int | None
+    """When its hold ends, if it commits nothing more."""
+
+
+class VacuumedKind(msgspec.Struct, frozen=True, kw_only=True):
+    """Objects of one kind that go for one reason."""
+
+    kind: str
+    why: str
+    objects: int
+    bytes: int
+
+
+class VacuumedEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that was deleted, or would be."""
+
+    path: str
+    kind: str
+    why: str
+    bytes: int | None
+
+
+class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that nothing needs, and that stays until paused readers and writers have looked again."""
+
+    path: str
+    kind: str
+    why: str
+    until: int | None
+    """None: the time begins with the first vacuum that deletes."""
+
+
+class VacuumFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A damaged topic, of which nothing more was deleted."""
+
+    topic: str
+    error: str
+
+
+class VacuumDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What a vacuum deleted, or would."""
+
+    store: str
+    executed: bool
+    topics: tuple[str, ...]
+    partitions: int
+    objects: int
+    bytes: int
+    kinds: tuple[VacuumedKind, ...]
+    deleted: tuple[VacuumedEntry, ...]
+    waiting: tuple[WaitingEntry, ...]
+    failed: tuple[VacuumFailure, ...]
+
+
 class MergeDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A run of segments that became one, or would."""
 

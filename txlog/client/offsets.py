@@ -275,8 +275,13 @@ def check_range(view: PartitionView, offset: int, option: str, *, clamp: bool = 
         if option.startswith(_SPARK_OPTIONS)
         else ""
     )
+    removed = (
+        " What lies below was removed: retention.ms and retention.bytes of the topic say what goes, retention.hold.groups what stays for a consumer group."
+        if offset < low
+        else ""
+    )
     raise OffsetOutOfRangeError(
-        f"{view.topic_partition}: {option} asks for offset {offset}, but the log holds {low} to {high}. Choose an offset in that range{way_on}"
+        f"{view.topic_partition}: {option} asks for offset {offset}, but the log holds {low} to {high}.{removed} Choose an offset in that range{way_on}"
     )
 
 

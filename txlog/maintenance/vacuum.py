@@ -7,12 +7,13 @@ See PROTOCOL.md, "Clean-up", C5 to C10; DESIGN 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
+from txlog.core import names
 from txlog.core.effects import Program
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import TransactionMetadata
@@ -33,7 +34,10 @@ from txlog.protocol.vacuum import (
 Progress: TypeAlias = Callable[[str, int, int], None]
 """(what is looked at now, partitions done, partitions in all)."""
 
-_STEP_TIMEOUT_MS = 3_600_000
+Sweeps: TypeAlias = Callable[[Sequence[PartitionPlan]], Iterable[tuple[PartitionPlan, tuple[Deleted, ...]]]]
+"""Deletes what plans of one topic found, and returns each with what it deleted, as they end."""
+
+STEP_TIMEOUT_MS = 3_600_000
 """One partition's deletions may be many; a request that fails is tried again as everywhere."""
 
 
@@ -95,6 +99,18 @@ class VacuumReport:
         """Of all that was deleted."""
         return sum(each.bytes or 0 for each in self.deleted)
 
+    def by_partition(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Objects and bytes that were deleted, for each partition that had any; Spark's own leftovers count in its partition 0."""
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for each in self.deleted:
+            topic, _, rest = each.path.partition("/")
+            staged = names.parse_rows_path(rest)
+            folder = names.parse_partition_folder(rest.partition("/")[0] + "/")
+            tp = TopicPartition(topic, staged.partition if staged is not None else folder or 0)
+            objects, size = found.get(tp, (0, 0))
+            found[tp] = (objects + 1, size + (each.bytes or 0))
+        return found
+
     def totals(self) -> tuple[KindTotal, ...]:
         """By kind and reason, the most bytes first."""
         found: dict[tuple[str, str], tuple[int, int]] = {}
@@ -114,20 +130,28 @@ def vacuum(
     *,
     dry_run: bool = True,
     on_progress: Progress | None = None,
+    sweeps: Sweeps | None = None,
 ) -> VacuumReport:
     """Deletes what nothing can need any more in `topics` (all of the store if None, its internal ones included).
+
+    `sweeps` does the deleting elsewhere, on Spark's executors; what is dead is decided here.
 
     Damage in one topic does not stop the others; it is told in the report. Raises UnknownTopicOrPartitionError for a name
     that never was a topic; StorageError, TxlogTimeoutError. What was deleted until then stays deleted, and the next call goes on.
     """
     if not dry_run:
         runtime.ensure_writable()
-    session = session.patient(_STEP_TIMEOUT_MS)
+    session = session.patient(STEP_TIMEOUT_MS)
     wanted = _topics(session, topics)
     files = [_list_files(session, topic) for topic in wanted]
     table = session.call("reading the table of transactions", read_table)
     total = sum(len(each.partitions) for each in files)
     done = 0
+
+    def here(plans: Sequence[PartitionPlan]) -> Iterator[tuple[PartitionPlan, tuple[Deleted, ...]]]:
+        for plan in plans:
+            yield plan, sweep_partition(session, plan, dry_run=dry_run)
+
     deleted: list[Deleted] = []
     waiting: list[Dead] = []
     failed: list[FailedTopic] = []
@@ -135,13 +159,13 @@ def vacuum(
         if on_progress is not None:
             on_progress(each.topic, done, total)
         try:
-            for plan in _plan(session, each, table, dry_run):
-                tp = plan.topic_partition
+            plans = _plan(session, each, table, dry_run)
+            for plan, gone in (here if sweeps is None or dry_run else sweeps)(plans):
                 waiting += [dead for dead in plan.dead if dead.waits_until_ms is not None]
-                deleted += _sweep(session, plan, dry_run)
+                deleted += gone
                 done += 1
                 if on_progress is not None:
-                    on_progress(str(tp), done, total)
+                    on_progress(str(plan.topic_partition), done, total)
         except CorruptLogError as error:
             failed.append(FailedTopic(topic=each.topic, error=str(error)))
         finally:
@@ -167,6 +191,15 @@ def vacuum(
         ),
         failed=tuple(failed),
     )
+
+
+def sweep_partition(session: Session, plan: PartitionPlan, *, dry_run: bool = False) -> tuple[Deleted, ...]:
+    """Deletes what a plan found; in a dry run it only asks for sizes."""
+
+    def swept(ctx: Context, views: Views) -> Program[tuple[Views, tuple[Deleted, ...]]]:
+        return views, (yield from sweep(ctx, plan, dry_run=dry_run, sizes=True))
+
+    return session.call(f"deleting in {plan.topic_partition}", swept)
 
 
 def _topics(session: Session, topics: Iterable[str] | None) -> list[str]:
@@ -199,10 +232,3 @@ def _plan(
         return (yield from plan_topic(ctx, views, files, table, dry_run=dry_run))
 
     return session.call(f"reading the chains of {files.topic!r}", planned)
-
-
-def _sweep(session: Session, plan: PartitionPlan, dry_run: bool) -> tuple[Deleted, ...]:
-    def swept(ctx: Context, views: Views) -> Program[tuple[Views, tuple[Deleted, ...]]]:
-        return views, (yield from sweep(ctx, plan, dry_run=dry_run, sizes=True))
-
-    return session.call(f"deleting in {plan.topic_partition}", swept)

@@ -233,12 +233,13 @@ def _check_range(view: PartitionView, start: int) -> None:
     if state.log_start_offset <= start <= state.next_offset:
         return
     why = (
-        "It lies below the log start, where rows were removed"
+        "It lies below the log start: retention (retention.ms and retention.bytes of the topic) or a deletion removed the rows, and "
+        "retention.hold.groups keeps those that a consumer group has not read. So"
         if start < state.log_start_offset
-        else "It lies beyond the log end"
+        else "It lies beyond the log end:"
     )
     raise OffsetOutOfRangeError(
-        f"{view.topic_partition}: offset {start} is out of range, the log holds {state.log_start_offset} to {state.next_offset}. {why}: "
+        f"{view.topic_partition}: offset {start} is out of range, the log holds {state.log_start_offset} to {state.next_offset}. {why} "
         "choose an offset in that range (the end waits for the next row), or have auto.offset.reset (earliest, latest) choose one"
     )
 

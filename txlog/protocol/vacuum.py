@@ -20,6 +20,7 @@ from txlog.core.names import (
     TRANSACTION_STATE_TOPIC,
     NumberedName,
     SegmentName,
+    SegmentObject,
     TopicPartition,
 )
 from txlog.core.records import (
@@ -183,7 +184,7 @@ def sweep(ctx: Context, plan: PartitionPlan, *, dry_run: bool, sizes: bool) -> P
     due = [dead for dead in plan.dead if dead.waits_until_ms is None]
     if not dry_run:
         boundary = yield from _raise_boundary(plan)
-        due = [dead for dead in due if dead.kind is not Kind.SLOT or _number(dead) < boundary]
+        due = [dead for dead in due if _may_go(dead, boundary)]
     deleted: list[Deleted] = []
     for first in range(0, len(due), _AT_ONCE):
         part = due[first : first + _AT_ONCE]
@@ -633,7 +634,9 @@ def _in_order(part: Sequence[Dead]) -> list[list[Dead]]:
     return batches
 
 
-def _number(dead: Dead) -> int:
+def _may_go(dead: Dead, boundary: int) -> bool:
+    """Whether the boundary that was seen allows it: slots go below it, and the indexes whose age says when it may rise."""
     parsed = names.parse_partition_object(dead.path.rpartition("/")[2])
-    assert isinstance(parsed, NumberedName)
-    return parsed.number
+    if isinstance(parsed, SegmentObject):
+        return parsed.segment.generation > 0 or parsed.segment.end_offset <= boundary
+    return dead.kind is not Kind.SLOT or (parsed is not None and parsed.number < boundary)

@@ -1,0 +1,129 @@
+"""`txlog retention`: which rows are older, or more, than their topics keep?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txlog.cli.documents import RetentionDocument
+from txlog.cli.options import Session, command
+from txlog.cli.output import Output
+from txlog.cli.partitions import choose_partitions
+from txlog.core.words import bytes_text, count_text, time_text
+
+if TYPE_CHECKING:
+    from txlog.maintenance.retention import Retained
+
+
+def register(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command."""
+    command(app, "retention", panel=panel)(retention)
+
+
+def retention(
+    session: Session,
+    topic: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.", show_default=False)
+    ] = None,
+    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    partitions: Annotated[
+        str | None,
+        typer.Option("--partitions", "--partition", metavar="0,1,…", help="Only these partitions.", show_default=False),
+    ] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", metavar="", help="Do it; else only say what would be removed.")
+    ] = False,
+) -> None:
+    """Remove rows that are older, or more, than their topics keep. A dry run, unless --delete is given.
+
+    As retention.ms and retention.bytes of each topic say, whole sealed segments at a time; consumer groups of
+    retention.hold.groups are waited for. Readers find the rows gone at once; their files go when they are vacuumed.
+    """
+    # Here and not at the top: `--help` needs none of it.
+    from txlog.client.reading import read_session
+    from txlog.maintenance.history import recorded
+    from txlog.maintenance.retention import apply_partition, plan_partition, policy_of, retained_of
+
+    names = [*(topic or ()), *(topic_option or ())]
+    wanted = choose_partitions(session, names, partitions)
+    runtime = session.store.runtime
+    reads = read_session(runtime)
+    policies = {tp.topic: policy_of(runtime, tp.topic) for tp in wanted}
+    documents = []
+    with recorded(runtime, "retention") as history:
+        for tp in wanted:
+            policy = policies[tp.topic]
+            if policy is None:
+                continue
+            with history.over(tp):
+                plan = plan_partition(reads, tp, policy)
+                if plan.moves and delete:
+                    apply_partition(reads, plan)
+                    history.add(tp, "deleted", base_offset=plan.log_start_before, end_offset=plan.log_start_after)
+            if plan.moves or plan.hold is not None:
+                documents.append(retention_document(retained_of(plan), executed=delete))
+            reads.forget([tp])
+    session.out.show(documents, lambda out: show_retention(out, documents, len(wanted), executed=delete))
+
+
+def retention_document(retained: Retained, *, executed: bool) -> RetentionDocument:
+    """What went from one partition."""
+    return RetentionDocument(
+        topic=retained.topic_partition.topic,
+        partition=retained.topic_partition.partition,
+        executed=executed,
+        log_start_before=retained.log_start_before,
+        log_start_after=retained.log_start_after,
+        segments=retained.segments,
+        rows=retained.rows,
+        bytes=retained.bytes,
+        setting=retained.setting,
+        held_by=retained.held_by,
+        held_until=retained.held_until_ms,
+    )
+
+
+def show_retention(out: Output, documents: Sequence[RetentionDocument], partitions: int, *, executed: bool) -> None:
+    """A table of partitions, and sentences."""
+    if documents:
+        out.table(
+            (
+                "partition",
+                "log start",
+                "will be" if not executed else "is now",
+                "segments",
+                "rows",
+                "bytes",
+                "because of",
+            ),
+            [
+                (
+                    f"{each.topic}-{each.partition}",
+                    each.log_start_before,
+                    each.log_start_after,
+                    each.segments,
+                    each.rows,
+                    each.bytes,
+                    each.setting,
+                )
+                for each in documents
+            ],
+            empty="",
+        )
+    looked = count_text(partitions, "partition")
+    rows, size = sum(each.rows for each in documents), sum(each.bytes for each in documents)
+    what = f"{count_text(rows, 'row')}, {bytes_text(size)}, of {looked}"
+    if not rows:
+        out.line(f"Nothing is older, or more, than its topic keeps, in {looked}.")
+    elif executed:
+        out.line(f"Removed {what}. Their files are there until they are vacuumed.")
+    else:
+        out.line(f"Would remove {what}. Add --delete to do it.")
+    for each in documents:
+        if each.held_by is not None:
+            until = "" if each.held_until is None else f", at the latest until {time_text(each.held_until)}"
+            out.line(
+                f"{each.topic}-{each.partition}: more would go, and stays for consumer group {each.held_by!r}{until}, unless it commits."
+            )

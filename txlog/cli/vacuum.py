@@ -1,0 +1,133 @@
+"""`txlog vacuum`: what does nothing need any more, and how much is it?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txlog.cli.documents import VacuumDocument, VacuumedEntry, VacuumedKind, VacuumFailure, WaitingEntry
+from txlog.cli.errors import LOOK
+from txlog.cli.options import Session, command
+from txlog.cli.output import Output
+from txlog.core.words import bytes_text, count_text, time_text
+
+if TYPE_CHECKING:
+    from txlog.maintenance.vacuum import Progress, VacuumReport
+
+
+def register(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command."""
+    command(app, "vacuum", panel=panel)(vacuum)
+
+
+def vacuum(
+    session: Session,
+    topic: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC", help="Only these topics; all, txlog's own included, if none is named.", show_default=False
+        ),
+    ] = None,
+    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", metavar="", help="Do it; else only say what would be deleted.")
+    ] = False,
+    objects: Annotated[bool, typer.Option("--objects", metavar="", help="Name every object, and why.")] = False,
+) -> None:
+    """Delete objects that nothing can need any more. A dry run, unless --delete is given.
+
+    Files of transactions that can never commit, what merges and retention replaced, commit records that are sealed. It may run
+    beside writers, readers and other vacuums, and be killed at any moment. What was replaced stays for delete.grace.ms (24 hours
+    unless the store was made otherwise), for those who sleep.
+    """
+    # Here and not at the top: `--help` needs none of it.
+    from txlog.client.reading import read_session
+    from txlog.maintenance.history import recorded
+    from txlog.maintenance.vacuum import vacuum as run
+
+    runtime = session.store.runtime
+    wanted = [*(topic or ()), *(topic_option or ())] or None
+    with recorded(runtime, "vacuum") as history, _progress() as progress:
+        report = run(runtime, read_session(runtime), wanted, dry_run=not delete, on_progress=progress)
+        for tp, (count, size) in report.by_partition().items() if delete else ():
+            history.add(tp, "deleted", deleted_objects=count, deleted_bytes=size)
+    document = vacuum_document(runtime.where, report)
+    session.out.show(document, lambda out: show_vacuum(out, document, objects=objects))
+    if report.failed:
+        raise typer.Exit(LOOK)
+
+
+def vacuum_document(where: str, report: VacuumReport) -> VacuumDocument:
+    """The report of one vacuum."""
+    return VacuumDocument(
+        store=where,
+        executed=not report.dry_run,
+        topics=report.topics,
+        partitions=report.partitions,
+        objects=len(report.deleted),
+        bytes=report.bytes,
+        kinds=tuple(
+            VacuumedKind(kind=each.kind, why=each.why, objects=each.objects, bytes=each.bytes)
+            for each in report.totals()
+        ),
+        deleted=tuple(
+            VacuumedEntry(path=each.path, kind=each.kind, why=each.why, bytes=each.bytes) for each in report.deleted
+        ),
+        waiting=tuple(
+            WaitingEntry(path=each.path, kind=each.kind, why=each.why, until=each.until_ms) for each in report.waiting
+        ),
+        failed=tuple(VacuumFailure(topic=each.topic, error=each.error) for each in report.failed),
+    )
+
+
+def show_vacuum(out: Output, document: VacuumDocument, *, objects: bool) -> None:
+    """A table by kind and reason, or of every object, and sentences."""
+    if objects and document.deleted:
+        out.table(
+            ("object", "bytes", "why"), [(each.path, each.bytes, each.why) for each in document.deleted], empty=""
+        )
+    elif document.kinds:
+        out.table(
+            ("kind", "objects", "bytes", "why"),
+            [(each.kind, each.objects, each.bytes, each.why) for each in document.kinds],
+            empty="",
+        )
+    looked = f"{count_text(len(document.topics), 'topic')} with {count_text(document.partitions, 'partition')}"
+    if not document.objects:
+        out.line(f"Nothing to delete in {looked}.")
+    else:
+        what = f"{count_text(document.objects, 'object')}, {bytes_text(document.bytes)}"
+        out.line(
+            f"Deleted {what}, of {looked}."
+            if document.executed
+            else f"Would delete {what}, of {looked}. Add --delete to do it."
+        )
+    if document.waiting:
+        times = [each.until for each in document.waiting if each.until is not None]
+        when = f"; the first may go at {time_text(min(times))}" if times else ""
+        out.line(f"{count_text(len(document.waiting), 'object')} more must wait out delete.grace.ms{when}.")
+    for each in document.failed:
+        out.line(f"Topic {each.topic!r} is damaged, and nothing more of it was deleted: {each.error}")
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """A bar on the standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("looking for what nothing needs", total=None)
+
+        def show(where: str, done: int, total: int) -> None:
+            bar.update(task, description=f"{where}, partitions", completed=done, total=total or None)
+
+        yield show

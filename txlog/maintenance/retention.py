@@ -1,0 +1,107 @@
+"""Which rows are older, or more, than their topic keeps, and how do they go?
+
+The log start of a partition moves over whole sealed segments (`retention.ms`, `retention.bytes`), by one record; what lies
+below is gone for readers at once, and its objects when they are vacuumed. A consumer group may hold rows back that it has
+not read (`retention.hold.groups`), as long as it lives. See PROTOCOL.md, "Clean-up", C7; DESIGN 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.core.effects import Program
+from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.errors import InvalidRequestError
+from txlog.protocol.context import Context, Views
+from txlog.protocol.retention import RetentionPlan, RetentionPolicy, apply_plan, plan_retention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained:
+    """What went from one partition, or would."""
+
+    topic_partition: TopicPartition
+    log_start_before: int
+    log_start_after: int
+    segments: int
+    """Sealed segments and runs that lie below the log start now, and did not before."""
+    rows: int
+    bytes: int
+    """Of their files."""
+    setting: str
+    """`retention.ms` or `retention.bytes`: which asked for it. Empty: all that would go is held."""
+    held_by: str | None
+    """A consumer group for which later rows stay that would have gone, too."""
+    held_until_ms: int | None
+    """When its hold ends, if it commits nothing more."""
+
+
+def policy_of(runtime: Runtime, topic: str) -> RetentionPolicy | None:
+    """What the topic keeps, by its newest settings; None if everything: `cleanup.policy` has no `delete`, no limit is set, or the
+    topic was deleted. Raises UnknownTopicOrPartitionError, and InvalidRequestError for an internal topic."""
+    if topic in INTERNAL_TOPICS:
+        raise InvalidRequestError(
+            f"{topic} has no retention: its table is folded into snapshots, and nothing of it expires"
+        )
+    config = runtime.settings.topic_config(runtime.topic(topic, 0))
+    if "delete" not in config.cleanup_policy or (config.retention_ms < 0 and config.retention_bytes < 0):
+        return None
+    return RetentionPolicy(
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        hold_groups=config.retention_hold_groups,
+        hold_max_ms=config.retention_hold_max_ms,
+    )
+
+
+def apply_retention(
+    runtime: Runtime, session: Session, tp: TopicPartition, *, dry_run: bool = False
+) -> Retained | None:
+    """Moves the log start of one partition to where its topic's settings want it; None if nothing is to go.
+
+    Raises InvalidRequestError for an internal topic, UnknownTopicOrPartitionError, and what reading and appending raise.
+    """
+    policy = policy_of(runtime, tp.topic)
+    if policy is None:
+        return None
+    plan = plan_partition(session, tp, policy)
+    if not plan.moves:
+        return None
+    if not dry_run:
+        apply_partition(session, plan)
+    return retained_of(plan)
+
+
+def plan_partition(session: Session, tp: TopicPartition, policy: RetentionPolicy) -> RetentionPlan:
+    """What `policy` would remove now; nothing is written."""
+
+    def planned(ctx: Context, views: Views) -> Program[tuple[Views, RetentionPlan]]:
+        return (yield from plan_retention(ctx, views, tp, policy))
+
+    return session.call("planning retention", planned)
+
+
+def apply_partition(session: Session, plan: RetentionPlan) -> int:
+    """Does what was planned. -> the log start then."""
+
+    def applied(ctx: Context, views: Views) -> Program[tuple[Views, int]]:
+        return (yield from apply_plan(ctx, views, plan))
+
+    return session.call("moving the log start", applied)
+
+
+def retained_of(plan: RetentionPlan) -> Retained:
+    """A plan in figures."""
+    return Retained(
+        topic_partition=plan.topic_partition,
+        log_start_before=plan.log_start_before,
+        log_start_after=plan.log_start_after,
+        segments=len(plan.gone),
+        rows=sum(each.rows for each in plan.gone),
+        bytes=sum(each.bytes for each in plan.gone),
+        setting="" if not plan.moves else "retention.ms" if plan.by_time else "retention.bytes",
+        held_by=None if plan.hold is None else plan.hold.group,
+        held_until_ms=None if plan.hold is None or plan.hold.until_ms == 2**63 - 1 else plan.hold.until_ms,
+    )

@@ -1,0 +1,179 @@
+"""Up to where are the rows of a partition older, or more, than its topic keeps, and how does the log start get there?
+
+By one `log_start` record, never back; readers of what lies below get OffsetOutOfRangeError from then on, and vacuum deletes it
+a grace later (PROTOCOL.md, "Clean-up", C7; DESIGN 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from txlog.core import retention
+from txlog.core.effects import Now, Program
+from txlog.core.groups import offsets_partition
+from txlog.core.names import SegmentName, TopicPartition
+from txlog.core.records import OffsetValue
+from txlog.core.retention import Hold, SealedBytes
+from txlog.errors import MissingObjectError
+from txlog.protocol.append import append_log_start
+from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.load import gather_fresh_views, get_fresh_view, load
+from txlog.protocol.read import read_indexes
+from txlog.protocol.seal import seal_quietly
+
+_AT_ONCE = 32
+"""Indexes that are read in one round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """What a topic keeps."""
+
+    retention_ms: int = -1
+    """-1: however old."""
+    retention_bytes: int = -1
+    """Of a partition. -1: however many."""
+    hold_groups: tuple[str, ...] = ()
+    """Consumer groups that are waited for."""
+    hold_max_ms: int = -1
+    """How long a group that commits nothing is waited for. -1: for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPlan:
+    """What is to go from one partition."""
+
+    topic_partition: TopicPartition
+    log_start_before: int
+    log_start_after: int
+    """As it is, if nothing is to go."""
+    gone: tuple[SealedBytes, ...]
+    """What lies wholly below the new log start, and did not before."""
+    by_time: bool
+    """Whether `retention.ms` asks for it, and not only `retention.bytes`."""
+    hold: Hold | None
+    """The group for which rows stay that would go otherwise."""
+
+    @property
+    def moves(self) -> bool:
+        return self.log_start_after > self.log_start_before
+
+
+def plan_retention(
+    ctx: Context, views: Views, tp: TopicPartition, policy: RetentionPolicy
+) -> Program[tuple[Views, RetentionPlan]]:
+    """What `policy` would remove now. Nothing is written.
+
+    Costs one GET of an index if nothing is old enough; with `retention.bytes` one for each of the newest segments that make up
+    that size; with groups one GET a partition of theirs.
+    """
+    for attempt in range(ctx.max_loads):
+        try:
+            if attempt:
+                views = with_view(views, (yield from load(ctx, tp)))
+            else:
+                views, _ = yield from get_fresh_view(ctx, views, tp)
+            return (yield from _plan(ctx, views, views[tp], policy))
+        except MissingObjectError:
+            # A clean-up replaced what this view names.
+            if attempt == ctx.max_loads - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def apply_plan(ctx: Context, views: Views, plan: RetentionPlan) -> Program[tuple[Views, int]]:
+    """Moves the log start as planned, and seals what that finished. -> the log start then: others may have moved it further."""
+    tp = plan.topic_partition
+    views, log_start = yield from append_log_start(ctx, views, tp, plan.log_start_after)
+    return with_view(views, (yield from seal_quietly(ctx, views[tp]))), log_start
+
+
+def _plan(
+    ctx: Context, views: Views, view: PartitionView, policy: RetentionPolicy
+) -> Program[tuple[Views, RetentionPlan]]:
+    now_ms = yield Now()
+    tp, state = view.topic_partition, view.state
+    oldest = yield from _oldest(view, now_ms, policy.retention_ms)
+    newest = yield from _newest(view, policy.retention_bytes)
+    by_time = retention.end_by_time(oldest, now_ms, policy.retention_ms)
+    by_bytes = retention.end_by_bytes(newest, _tail_bytes(view), policy.retention_bytes)
+    wanted = max(by_time, by_bytes)
+    hold = None
+    if wanted > state.log_start_offset and policy.hold_groups:
+        views, holds = yield from _holds(ctx, views, tp, policy, now_ms)
+        hold = holds[0] if holds and holds[0].offset < wanted else None
+    end = retention.bounded_end(view.walk, wanted, state.last_stable_offset, hold)
+    after = max(end, state.log_start_offset)
+    names = [name for name in view.walk if state.log_start_offset < name.end_offset <= after]
+    gone = yield from _measured(tp, names)
+    if not any(each.rows for each in gone):
+        # Markers and moves of the log start alone: each move would be a record that has to go one day.
+        after, gone = state.log_start_offset, []
+    return views, RetentionPlan(
+        topic_partition=tp,
+        log_start_before=state.log_start_offset,
+        log_start_after=after,
+        gone=tuple(gone),
+        by_time=by_time >= after,
+        hold=hold,
+    )
+
+
+def _oldest(view: PartitionView, now_ms: int, retention_ms: int) -> Program[list[SealedBytes]]:
+    """The leading segments, up to one that is not expired."""
+    found: list[SealedBytes] = []
+    if retention_ms < 0:
+        return found
+    # One first: in most partitions nothing is old enough.
+    first, count = 0, 1
+    while first < len(view.walk):
+        found += yield from _measured(view.topic_partition, view.walk[first : first + count])
+        if not retention.is_expired(found[-1].newest_ms, now_ms, retention_ms):
+            break
+        first, count = first + count, _AT_ONCE
+    return found
+
+
+def _newest(view: PartitionView, retention_bytes: int) -> Program[list[SealedBytes]]:
+    """The last segments, newest first, down to the one after those that make up `retention_bytes`."""
+    found: list[SealedBytes] = []
+    if retention_bytes < 0:
+        return found
+    size = _tail_bytes(view)
+    backwards = view.walk[::-1]
+    for first in range(0, len(backwards), _AT_ONCE):
+        part = yield from _measured(view.topic_partition, backwards[first : first + _AT_ONCE])
+        found += part
+        size += sum(each.bytes for each in part[:-1])
+        if size >= retention_bytes:
+            break
+        size += part[-1].bytes
+    return found
+
+
+def _measured(tp: TopicPartition, names: Sequence[SegmentName]) -> Program[list[SealedBytes]]:
+    found: list[SealedBytes] = []
+    for first in range(0, len(names), _AT_ONCE):
+        part = list(names[first : first + _AT_ONCE])
+        indexes = yield from read_indexes(tp, part, {})
+        found += [retention.measure(indexes[name].index, name) for name in part]
+    return found
+
+
+def _tail_bytes(view: PartitionView) -> int:
+    return sum(len(stored.data) + sum(file.bytes for file in stored.record.files) for stored in view.tail)
+
+
+def _holds(
+    ctx: Context, views: Views, tp: TopicPartition, policy: RetentionPolicy, now_ms: int
+) -> Program[tuple[Views, tuple[Hold, ...]]]:
+    count = ctx.constants.consumer_offsets_partitions
+    homes = {group: offsets_partition(group, count) for group in policy.hold_groups}
+    views = yield from gather_fresh_views(ctx, views, sorted(set(homes.values())))
+    committed: dict[str, OffsetValue] = {}
+    for group, home in homes.items():
+        row = views[home].state.committed.get((group, tp.topic, tp.partition))
+        if row is not None and row.entry.value is not None:
+            committed[group] = row.entry.value
+    return views, retention.holds_of(committed, now_ms, policy.hold_max_ms)
