@@ -120,3 +120,26 @@ def test_progress_on_a_terminal(seen: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     assert ended.value.code == 0
     assert "orders-1, " in terminal.getvalue()
     assert " objects" in terminal.getvalue()
+
+
+def test_what_can_be_made_again_is_said_and_made_only_when_asked(hurt: Cli) -> None:
+    path = next(hurt.root.glob("orders/0/*.snapshot"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    name = f"orders/0/{path.name}"
+    said = hurt("fsck", status=4)
+    assert "`txlog fsck --repair` can make these again, without any loss" in said.lines
+    assert path.read_bytes() == whole[:-9]
+    done = hurt("fsck", "--repair", "--output", "json").json
+    assert [(each["path"], each["is_made"]) for each in done["repaired"]] == [(name, True)]
+    assert done["damaged"] == 0
+    assert path.read_bytes() == whole
+    assert "repair" in hurt("history").out
+    assert "damaged     0" in hurt("fsck", "--repair").lines
+
+
+def test_what_cannot_be_made_again_is_said(hurt: Cli) -> None:
+    (hurt.root / "orders/0/00000000000000000000.batch").write_bytes(b"")
+    lines = hurt("fsck", "--repair", status=4).lines
+    assert "Cannot be made again" in lines
+    assert any("what lies behind offset 0 cannot be made again" in line for line in lines)

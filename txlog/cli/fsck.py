@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from txlog.cli.errors import LOOK
 from txlog.cli.options import Session, command
 from txlog.cli.output import Output
 from txlog.core.words import bytes_text, count_text
+from txlog.errors import TxlogError
 
 if TYPE_CHECKING:
     from txlog.maintenance.fsck import FsckReport, Progress
+    from txlog.maintenance.repair import RepairedObject
 
 
 _STOP = (
@@ -44,8 +47,16 @@ def fsck(
             help="Open no Parquet file, only ask for its length: faster, and blind to damage in it.",
         ),
     ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            metavar="",
+            help="Make again what is a pure function of the log: snapshots and indexes of sealed segments. Nothing else.",
+        ),
+    ] = False,
 ) -> None:
-    """Verify every object of the store, and how they hang together. Nothing is changed.
+    """Verify every object of the store, and how they hang together. Without --repair nothing is changed.
 
     Exit status 0 if all is whole, 4 (stop and look) if something is damaged or missing. Notes are what a crash may leave behind.
     """
@@ -53,13 +64,33 @@ def fsck(
     from txlog.maintenance.fsck import check_store
 
     store = session.object_store()
-    with _progress() as progress:
-        report = check_store(
-            store, topics=[*(topic or ()), *(topic_option or ())], rows=not metadata_only, progress=progress
-        )
+    topics = [*(topic or ()), *(topic_option or ())]
+
+    def check() -> FsckReport:
+        with _progress() as progress:
+            return check_store(store, topics=topics, rows=not metadata_only, progress=progress)
+
+    report = check()
+    if not report.is_clean:
+        found = _repair(session, report, dry_run=not repair)
+        if any(each.is_made for each in found) and repair:
+            report = msgspec.structs.replace(check(), repaired=found)
+        else:
+            report = msgspec.structs.replace(report, repairable=found)
     session.out.show(report, lambda out: _show(out, report))
     if not report.is_clean:
         raise typer.Exit(LOOK)
+
+
+def _repair(session: Session, report: FsckReport, *, dry_run: bool) -> tuple[RepairedObject, ...]:
+    """What could be made again, or was; nothing in a store that cannot be opened."""
+    from txlog.maintenance.repair import repair
+
+    try:
+        runtime = session.store.runtime
+    except TxlogError:
+        return ()
+    return repair(runtime, report.findings, dry_run=dry_run)
 
 
 def _show(out: Output, report: FsckReport) -> None:
@@ -80,6 +111,16 @@ def _show(out: Output, report: FsckReport) -> None:
     if not report.is_clean:
         out.line()
         out.line(_STOP)
+    if report.repaired:
+        out.heading("Made again")
+        out.table(("object", "because"), _repairs(report.repaired, True), empty="")
+    if any(each.is_made for each in report.repairable):
+        out.heading("`txlog fsck --repair` can make these again, without any loss")
+        out.table(("object", "because"), _repairs(report.repairable, True), empty="")
+    cannot = _repairs((*report.repaired, *report.repairable), False)
+    if cannot:
+        out.heading("Cannot be made again")
+        out.table(("object", "because"), cannot, empty="")
     if report.findings:
         out.heading("Findings")
         out.table(("kind", "object", "found"), [(f.kind, f.path or "/", f.found) for f in report.findings], empty="")
@@ -91,6 +132,10 @@ def _show(out: Output, report: FsckReport) -> None:
     unnamed = report.damaged + report.missing + report.notes - len(report.findings)
     if unnamed:
         out.line(f"... and {count_text(unnamed, 'finding')} more.")
+
+
+def _repairs(found: Iterable[RepairedObject], is_made: bool) -> list[tuple[str, str]]:
+    return [(each.path, each.why) for each in found if each.is_made is is_made]
 
 
 @contextlib.contextmanager

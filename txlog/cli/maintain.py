@@ -12,6 +12,7 @@ from txlog.cli.errors import exit_status
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, command
 from txlog.cli.output import Output, encode_line, write
+from txlog.core.cleaning import DEFAULT_TARGET_BYTES
 from txlog.core.words import count_text, duration_text, time_text
 from txlog.errors import InvalidRequestError, RetriableError
 
@@ -44,11 +45,8 @@ def maintain(
         ),
     ] = _JITTER_MS,
     target_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--target-bytes", metavar="BYTES", help="Of one merged file; 512 MiB if not given.", show_default=False
-        ),
-    ] = None,
+        int, typer.Option("--target-bytes", metavar="BYTES", min=1, help="How large a merged file shall be.")
+    ] = DEFAULT_TARGET_BYTES,
     merge_min_segments: Annotated[
         int,
         typer.Option(
@@ -63,6 +61,15 @@ def maintain(
             help="Forget consumer groups without a member that committed nothing for so long; -1: never.",
         ),
     ] = -1,
+    vacuum_interval_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--vacuum-interval-ms",
+            metavar="MS",
+            help="With --daemon: vacuum so often; every hour, and four times in delete.grace.ms, if not given.",
+            show_default=False,
+        ),
+    ] = None,
     skip: Annotated[
         list[str] | None,
         typer.Option("--skip", metavar="STEP", help="Leave out this step; may be repeated.", show_default=False),
@@ -86,10 +93,10 @@ def maintain(
         ),
     ] = None,
 ) -> None:
-    """Do everything that is due: end transactions, forget what is idle, seal, merge, clean up; say what was left and why.
+    """Do everything that is due: end transactions, forget what is idle, seal, merge, vacuum; say what was left and why.
 
     In this order: transactions (roll forward what is decided, abort what is overdue, forget idle ids), groups, deletions,
-    producers, seal, merge. Safe beside writers, readers and other daemons. A signal ends it after the step it is in; a
+    producers, seal, merge, vacuum, which deletes what nothing has needed for delete.grace.ms. Safe beside writers, readers and other daemons. A signal ends it after the step it is in; a
     second one at once, which harms nothing either.
     """
     if once == daemon:
@@ -100,14 +107,14 @@ def maintain(
     if metrics_port is not None and not daemon:
         raise InvalidRequestError("--metrics-port needs --daemon: nobody could ask a program that has ended")
     # Here and not at the top: it loads pyarrow.
-    from txlog.core.cleaning import DEFAULT_TARGET_BYTES
     from txlog.maintenance.maintain import Maintainer, MaintainPolicy
     from txlog.maintenance.metrics import Metrics, MetricsServer
 
     policy = MaintainPolicy(
-        merge_target_bytes=DEFAULT_TARGET_BYTES if target_bytes is None else target_bytes,
+        merge_target_bytes=target_bytes,
         merge_min_segments=merge_min_segments,
         offsets_retention_ms=offsets_retention_ms,
+        vacuum_interval_ms=vacuum_interval_ms,
         skip=frozenset(skip or ()),
     )
     metrics = Metrics()

@@ -72,6 +72,7 @@ def merge(
     # Here and not at the top: `--help` needs none of it.
     from txlog.client.reading import read_session
     from txlog.client.runtime import check_columns
+    from txlog.maintenance.history import recorded
     from txlog.maintenance.merge import merge_partition, plan_partition
 
     names = [*(topic or ()), *(topic_option or ())]
@@ -84,15 +85,16 @@ def merge(
     reads = read_session(runtime)
     documents: list[MergeDocument] = []
     failed: list[CorruptLogError] = []
-    with row_progress("looking for small files") as progress:
+    with row_progress("looking for small files") as progress, recorded(runtime, "merge") as history:
         for tp in wanted:
             try:
                 if dry_run:
                     documents += [planned_document(each) for each in plan_partition(reads, tp, policy)]
-                else:
-                    documents += [
-                        merge_document(each) for each in merge_partition(runtime, reads, tp, policy, progress, layout)
-                    ]
+                    continue
+                with history.over(tp):
+                    for each in merge_partition(runtime, reads, tp, policy, progress, layout):
+                        history.add_merged(each)
+                        documents.append(merge_document(each))
             except CorruptLogError as error:
                 # The others can be merged; this one has to be looked at.
                 failed.append(error)

@@ -48,6 +48,9 @@ class MergePolicy:
     """Of one run's Parquet; what is half as large already is left alone."""
     max_inputs: int = 10_000
     """Segments and runs that one run is made of at most."""
+    max_ratio: int = 0
+    """What has more than so many times the bytes of all others of its run is left alone until they are more: who merges again
+    and again, as segments come, would write the large one anew each time. 0: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +86,8 @@ def choose_merges(
 
     def close() -> None:
         nonlocal group, size
-        if len(group) > 1 or (group and len(indexes[group[0]].files) > 1):
-            groups.append(tuple(group))
+        parts = _without_large(group, indexes, policy.max_ratio)
+        groups.extend(tuple(part) for part in parts if len(part) > 1 or (part and len(indexes[part[0]].files) > 1))
         group, size = [], 0
 
     for name in walk:
@@ -239,6 +242,24 @@ def next_clean(
 def run_file_path(tp: TopicPartition, run: CleanedRun) -> str:
     """Where the rows of a run lie, relative to the topic's folder."""
     return segment_file_path(tp.partition, run.name)
+
+
+def _without_large(
+    group: Sequence[SegmentName], indexes: Mapping[SegmentName, SegmentIndex], max_ratio: int
+) -> list[Sequence[SegmentName]]:
+    """`group`, or what is left to both sides of members that have more than `max_ratio` times the bytes of all others."""
+    found: list[Sequence[SegmentName]] = []
+    left = [group]
+    while left:
+        part = left.pop()
+        sizes = [sum(file.bytes for file in indexes[name].files) for name in part]
+        at = max(range(len(part)), key=sizes.__getitem__, default=0)
+        is_large = max_ratio and len(part) > 1 and sizes[at] > max_ratio * (sum(sizes) - sizes[at])
+        if is_large and len(indexes[part[at]].files) == 1:
+            left += [part[at + 1 :], part[:at]]
+        else:
+            found.append(part)
+    return found
 
 
 def _is_coalesced(entry: IndexEntry) -> bool:

@@ -49,6 +49,7 @@ from txlog.maintenance.decisions import (
 from txlog.maintenance.file_check import check_rows_file
 from txlog.maintenance.findings import Finding, Findings, Reader
 from txlog.maintenance.partition_check import Checked, PartitionTask, Schemas, check_partition
+from txlog.maintenance.repair import RepairedObject
 from txlog.storage.object_store import ObjectStore
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -81,6 +82,10 @@ class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: int
     findings: tuple[Finding, ...]
     """Damage first, then what is missing, then notes; each by path."""
+    repairable: tuple[RepairedObject, ...] = ()
+    """What of it could be made again from the log, if that was asked; and what cannot, and why."""
+    repaired: tuple[RepairedObject, ...] = ()
+    """What was made again before this check."""
 
     @property
     def is_clean(self) -> bool:

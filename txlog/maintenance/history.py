@@ -52,18 +52,24 @@ class Recorder:
         self._began_at = self.started_at
 
     @contextlib.contextmanager
-    def over(self, tp: TopicPartition, job: str | None = None) -> Iterator[None]:
-        """Around the work on one partition: steps that are added inside began here; an error of txlog's is a failed step, and goes on."""
+    def running(self, job: str) -> Iterator[None]:
+        """Around what is one job among others of the run."""
+        before, self.job = self.job, job
         self._began_at = self._clock.now_ms()
-        before = self.job
-        self.job = job or before
         try:
             yield
-        except TxlogError as error:
-            self.add(tp, "failed", message=str(error))
-            raise
         finally:
             self.job = before
+
+    @contextlib.contextmanager
+    def over(self, tp: TopicPartition, job: str | None = None) -> Iterator[None]:
+        """Around the work on one partition: steps that are added inside began here; an error of txlog's is a failed step, and goes on."""
+        with self.running(job or self.job):
+            try:
+                yield
+            except TxlogError as error:
+                self.add(tp, "failed", message=str(error))
+                raise
 
     def add(
         self,

@@ -2,7 +2,7 @@
 
 A round is a sweep of steps, each small and each safe beside writers, readers and other rounds: decided transactions are
 rolled forward and overdue ones aborted first, for they hold back all that follows; then what is idle is forgotten, what
-is finished is sealed, and what is sealed is cleaned (DESIGN 6). A step that fails for one partition goes on with the
+is finished is sealed, what is sealed is merged, and what nothing needs any more is deleted (DESIGN 6). A step that fails for one partition goes on with the
 next. A `Maintainer` remembers what it has looked at, so that a round in which nothing is due costs a LIST or two and a GET
 a partition, and writes nothing.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 
@@ -23,10 +24,11 @@ from txlog.core.cleaning import DEFAULT_TARGET_BYTES, MergePolicy
 from txlog.core.effects import Gather, List, Program
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
-from txlog.core.words import bytes_text, count_text, duration_text
-from txlog.errors import InvalidRequestError, OutcomeUnknownError, RetriableError, TxlogError
+from txlog.core.words import bytes_text, count_text, duration_text, time_text
+from txlog.errors import CorruptLogError, InvalidRequestError, OutcomeUnknownError, RetriableError, TxlogError
 from txlog.maintenance.history import Recorder, recorded
 from txlog.maintenance.merge import Merged, merge_partition
+from txlog.maintenance.vacuum import VacuumReport, vacuum
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views
@@ -34,12 +36,16 @@ from txlog.protocol.groups import expire_groups
 from txlog.protocol.seal import finished_segments, seal
 from txlog.protocol.transactions import expire, expire_producers, idle_producers
 
+Merger: TypeAlias = Callable[[Sequence[TopicPartition], MergePolicy], tuple[Sequence[Merged], Sequence[TxlogError]]]
+"""Merges what is worth it in these partitions: the runs that were made, and why others were not."""
+
 MAX_NAMED = 1_000
 """Of what was done, and of what was left: beyond it a report only counts."""
 _AT_ONCE = 512
 """Partitions that are looked at together."""
 _MAX_HELD = 16_384
 """Views that are kept from one round to the next; others are opened anew."""
+_VACUUM_INTERVAL_MS = 3_600_000
 _MAX_EXPIRES = 100
 """Records by which one round ends idle producers of a partition."""
 
@@ -52,8 +58,13 @@ class MaintainPolicy:
     """Of one merged file."""
     merge_min_segments: int = 10
     """So many sealed segments must lie in a partition before they are merged: each merge writes their rows once more."""
+    merge_max_ratio: int = 4
+    """A run is merged with what came after it once that has a fourth of its bytes: a row is written a few times, however
+    often maintenance runs."""
     offsets_retention_ms: int = -1
     """Kafka's `offsets.retention.minutes`: groups without a member that committed nothing for so long are forgotten. -1: never."""
+    vacuum_interval_ms: int | None = None
+    """How often one process vacuums, which looks at every object; None: every hour, and four times in `delete.grace.ms`."""
     skip: frozenset[str] = frozenset()
     """Steps that are left out, of STEPS."""
 
@@ -115,17 +126,23 @@ class Maintainer:
         policy: MaintainPolicy | None = None,
         *,
         should_stop: Callable[[], bool] = lambda: False,
+        merger: Merger | None = None,
     ) -> None:
         self.runtime = runtime
         self.policy = policy or MaintainPolicy()
         self.should_stop = should_stop
         """Asked between two steps, and between two partitions of one."""
+        self.merger = merger
+        """Merges partitions elsewhere, as a Spark job does; None: here, one after the other."""
         self.session = reading.read_session(runtime)
         self.first_error: TxlogError | None = None
         """Of the last round: what a program may end with."""
         self._topics: dict[str, tuple[TopicMetadata, int]] = {}
         self._merged: dict[TopicPartition, tuple[SegmentName, ...]] = {}
         """What a plan found no merge in."""
+        self._vacuum_session = reading.read_session(runtime)
+        # A vacuum forgets what it has looked at; what is due is found by views that stay.
+        self._vacuumed_at_ms: int | None = None
 
     def run(self) -> MaintainReport:
         """One round. Raises NotAStoreError, ClockSkewError, UnsupportedStoreError; StorageError if nothing can be listed.
@@ -223,6 +240,12 @@ class _Step:
         """Something was not done, and why."""
         self._note("left", text, tp)
 
+    def fail(self, error: TxlogError, tp: TopicPartition | None = None) -> None:
+        """Something could not be done. If another was faster, or the store was not to be had, the next round finds it again."""
+        self._maintainer.first_error = self._maintainer.first_error or error
+        again = " (the next round tries again)" if isinstance(error, (RetriableError, OutcomeUnknownError)) else ""
+        self._note("failed", f"{error}{again}", tp)
+
     @contextlib.contextmanager
     def attempt(self, tp: TopicPartition | None = None) -> Iterator[None]:
         """Around work that may fail without stopping the rest."""
@@ -230,13 +253,8 @@ class _Step:
             raise _RoundStoppedError
         try:
             yield
-        except (RetriableError, OutcomeUnknownError) as error:
-            # Another was faster, or the store was not to be had for a while: the next round finds it again.
-            self._maintainer.first_error = self._maintainer.first_error or error
-            self._note("failed", f"{error} (the next round tries again)", tp)
         except TxlogError as error:
-            self._maintainer.first_error = self._maintainer.first_error or error
-            self._note("failed", str(error), tp)
+            self.fail(error, tp)
 
     def report(self) -> StepReport:
         return StepReport(
@@ -403,31 +421,94 @@ def _seal(a_round: _Round, step: _Step) -> None:
 
 def _merge(a_round: _Round, step: _Step) -> None:
     """Many small files become few large ones."""
-    policy = MergePolicy(target_bytes=a_round.policy.merge_target_bytes)
-    known = a_round.maintainer._merged
+    wanted = a_round.policy
+    policy = MergePolicy(target_bytes=wanted.merge_target_bytes, max_ratio=wanted.merge_max_ratio)
+    maintainer = a_round.maintainer
+    due = []
     for tp in a_round.partitions(step, internal=False):
         candidates = _candidates(a_round.view(tp))
-        if len(candidates) < 2 or known.get(tp) == candidates:
+        if len(candidates) < 2 or maintainer._merged.get(tp) == candidates:
             continue
         fresh = sum(not name.generation for name in candidates)
-        if fresh < a_round.policy.merge_min_segments:
-            if fresh:
-                step.leave(
-                    f"{count_text(fresh, 'segment')} will be merged with others: from {a_round.policy.merge_min_segments} on",
-                    tp,
-                )
-            continue
+        if fresh >= wanted.merge_min_segments:
+            due.append(tp)
+        elif fresh:
+            step.leave(
+                f"{count_text(fresh, 'sealed segment')} will be merged with others: from {wanted.merge_min_segments} on",
+                tp,
+            )
+    # What others merged meanwhile, only a LIST shows: their work would be done again, and discarded.
+    a_round.session.forget(due)
+    if maintainer.merger is not None and due:
+        with a_round.history.running("merge"):
+            made, failed = maintainer.merger(due, policy)
+            for merged in made:
+                _tell_merged(a_round, step, merged)
+            for error in failed:
+                step.fail(error)
+            for tp in set(due) - {merged.topic_partition for merged in made}:
+                _remember(a_round, step, tp)
+        return
+    for tp in due:
         with step.attempt(tp), a_round.history.over(tp, "merge"):
-            # What others merged meanwhile, only a LIST shows: their work would be done again, and discarded.
-            a_round.session.forget([tp])
             made = merge_partition(a_round.runtime, a_round.session, tp, policy)
             for merged in made:
-                a_round.history.add_merged(merged)
-                _tell_merged(step, merged)
+                _tell_merged(a_round, step, merged)
             if made:
                 a_round.session.forget([tp])
             else:
-                known[tp] = _candidates(a_round.view(tp))
+                _remember(a_round, step, tp)
+
+
+def _remember(a_round: _Round, step: _Step, tp: TopicPartition) -> None:
+    """Nothing of it was worth a merge: not asked again before there is more."""
+    with step.attempt(tp):
+        a_round.maintainer._merged[tp] = _candidates(a_round.view(tp))
+
+
+def _vacuum(a_round: _Round, step: _Step) -> None:
+    """What nothing needs any more goes, a grace after it was superseded."""
+    maintainer = a_round.maintainer
+    now_ms = a_round.runtime.clock.monotonic_ms()
+    grace_ms = a_round.runtime.constants.delete_grace_ms
+    interval_ms = a_round.policy.vacuum_interval_ms
+    if interval_ms is None:
+        interval_ms = min(_VACUUM_INTERVAL_MS, grace_ms // 4)
+    if maintainer._vacuumed_at_ms is not None and now_ms - maintainer._vacuumed_at_ms < interval_ms:
+        return
+    with step.attempt():
+        report = vacuum(a_round.runtime, maintainer._vacuum_session, dry_run=False)
+        maintainer._vacuumed_at_ms = now_ms
+        with a_round.history.running("vacuum"):
+            for tp, objects, size in _by_partition(report):
+                a_round.history.add(tp, "deleted", deleted_objects=objects, deleted_bytes=size)
+                step.did(
+                    f"deleted {count_text(objects, 'object')} that nothing needs, {bytes_text(size)}",
+                    tp,
+                    deleted_objects=objects,
+                    deleted_bytes=size,
+                )
+        if report.waiting:
+            known = [each.until_ms for each in report.waiting if each.until_ms is not None]
+            until = f" of {duration_text(grace_ms)}, the first until {time_text(min(known))}" if known else ""
+            step.leave(
+                f"{count_text(len(report.waiting), 'object')} that nothing needs wait for the end of the grace{until}"
+            )
+        for each in report.failed:
+            step.fail(CorruptLogError(f"{each.topic}: {each.error}"))
+
+
+def _by_partition(report: VacuumReport) -> list[tuple[TopicPartition, int, int]]:
+    """(partition, objects, bytes) of all that was deleted."""
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    for each in report.deleted:
+        topic, _, rest = each.path.partition("/")
+        file = names.parse_rows_path(rest)
+        number = file.partition if file is not None else names.parse_partition_folder(rest.partition("/")[0] + "/")
+        tp = TopicPartition(topic, 0 if number is None else number)
+        objects, size = found.get(tp, (0, 0))
+        found[tp] = (objects + 1, size + (each.bytes or 0))
+    return [(tp, *counted) for tp, counted in sorted(found.items())]
 
 
 def _candidates(view: PartitionView) -> tuple[SegmentName, ...]:
@@ -440,7 +521,8 @@ def _candidates(view: PartitionView) -> tuple[SegmentName, ...]:
     )
 
 
-def _tell_merged(step: _Step, merged: Merged) -> None:
+def _tell_merged(a_round: _Round, step: _Step, merged: Merged) -> None:
+    a_round.history.add_merged(merged)
     before = f"{count_text(merged.segments_before, 'segment')}, {count_text(merged.files_before, 'file')}, {bytes_text(merged.bytes_before)}"
     if not merged.took_effect:
         step.leave(f"merging {before}: another was faster", merged.topic_partition)
@@ -474,6 +556,7 @@ _STEPS: dict[str, Callable[[_Round, _Step], None]] = {
     "producers": _producers,
     "seal": _seal,
     "merge": _merge,
+    "vacuum": _vacuum,
 }
 STEPS = tuple(_STEPS)
 """The steps of a round, in their order."""

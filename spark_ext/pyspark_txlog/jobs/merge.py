@@ -32,6 +32,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile
 from txlog.core.words import bytes_text, count_text
 from txlog.errors import MissingObjectError, TxlogError
+from txlog.maintenance.history import recorded
 from txlog.maintenance.merge import Merged, copy_rows, plan_partition, publish_merge
 from txlog.protocol.clean import Merge
 
@@ -130,7 +131,10 @@ def main(
                 ]
             else:
                 spark = job_session("txlog-merge", pairs("--conf", conf))
-                made, failed = merge_partitions(spark, opened, partitions, policy, layout)
+                with recorded(opened.runtime, "merge") as history:
+                    made, failed = merge_partitions(spark, opened, partitions, policy, layout)
+                    for each in made:
+                        history.add_merged(each)
                 documents = [merge_document(each) for each in made]
         out.show(documents, lambda out: show_merges(out, documents, dry_run=dry_run, failed=len(failed)))
         if failed:

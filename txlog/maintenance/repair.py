@@ -1,0 +1,67 @@
+"""What of a damaged store can be made again, and is?
+
+Only what is a pure function of the log: `.snapshot`, and `.txnindex` and `.index` of generation 0, while the records that
+they are made of are there (PROTOCOL.md, "Sealing"). Rows, records, decisions and lists of cleaned runs are nobody's
+function: they come back from a copy, or not at all. Only partitions of which a check found something are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from txlog.client.runtime import Runtime
+from txlog.core import names
+from txlog.core.names import TopicPartition
+from txlog.errors import TxlogError
+from txlog.maintenance.findings import Finding
+from txlog.maintenance.history import recorded
+from txlog.protocol.repair import repair_partition
+
+
+class RepairedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that was damaged or missing, and whether it was (or could be) made again."""
+
+    path: str
+    is_made: bool
+    why: str
+    """What was wrong with it; if it was not made, also why not."""
+
+
+def repair(runtime: Runtime, findings: Iterable[Finding], *, dry_run: bool) -> tuple[RepairedObject, ...]:
+    """Makes again what can be, in the partitions that `findings` speak of; with `dry_run` only says what could be.
+
+    Safe beside writers, readers and other repairs: whoever creates an object first, equivalent bytes lie there. What cannot
+    be made is told with its reason. What was made is in the history.
+    """
+    damaged = sorted(
+        {tp for found in findings if found.kind != "note" and (tp := _partition_of(found.path)) is not None}
+    )
+    if damaged and not dry_run:
+        runtime.ensure_writable()
+    done: list[RepairedObject] = []
+    with recorded(runtime, "repair") as history:
+        for tp in damaged:
+            try:
+                found = runtime.run(repair_partition(runtime.context(), tp, dry_run=dry_run))
+            except TxlogError as error:
+                done.append(RepairedObject(path=tp.folder, is_made=False, why=str(error)))
+                continue
+            for each in found:
+                done.append(RepairedObject(path=each.path, is_made=each.is_made, why=each.why))
+                if each.is_made and not dry_run:
+                    history.add(
+                        tp,
+                        "published",
+                        base_offset=each.base_offset,
+                        end_offset=each.end_offset,
+                        message=f"{each.name}: {each.why}",
+                    )
+    return tuple(done)
+
+
+def _partition_of(path: str) -> TopicPartition | None:
+    topic, _, rest = path.partition("/")
+    partition = names.parse_partition_folder(rest.partition("/")[0] + "/")
+    return None if partition is None or not names.is_topic_name(topic) else TopicPartition(topic, partition)

@@ -1,0 +1,324 @@
+"""Which objects of a partition can be made again from its records, and how are they put back?
+
+Only what sealing makes of the chain as a pure function: `.snapshot`, and the `.txnindex` and `.index` of generation 0, from
+the boundary on (PROTOCOL.md, "Sealing"). The records are followed from a state that is whole, each by the digest of the one
+before; a segment counts as proven only if the record behind it follows on its last. What is stored and equals what was
+computed is left alone; what is damaged is deleted and created again, what is missing is created. Nothing else is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from txlog.core import chain, envelope, names
+from txlog.core.effects import Delete, Gather, Get, InlineRows, List, NewId, Program, WriteRows
+from txlog.core.names import NumberedName, SegmentName, TopicPartition
+from txlog.core.records import Clean, DataFile, SegmentIndex, Snapshot, TxnIndex
+from txlog.core.segments import build_index
+from txlog.core.state import PartitionState, StoredRecord, from_snapshot, replay, stored_record, to_snapshot
+from txlog.core.txn_index import aborted_txn_of
+from txlog.errors import CorruptLogError
+from txlog.protocol.context import Context
+from txlog.protocol.load import present
+from txlog.protocol.put import encode_readable, put_pure
+
+_AT_ONCE = 16
+"""Records that are fetched at once: one has up to 4 MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """One object of a partition that is damaged or missing, and what became of it."""
+
+    topic_partition: TopicPartition
+    name: str
+    is_made: bool
+    """Whether it was made again, or would be."""
+    why: str
+    """What was wrong with it; if it was not made, also why not."""
+    base_offset: int = -1
+    end_offset: int = -1
+
+    @property
+    def path(self) -> str:
+        return self.topic_partition.folder + self.name
+
+
+def repair_partition(ctx: Context, tp: TopicPartition, *, dry_run: bool = False) -> Program[tuple[Repair, ...]]:
+    """Makes every object of `tp` again that is damaged or missing and a pure function of records that are there.
+
+    With `dry_run` nothing is written: what would be made. Reads all records from the boundary on, one segment in memory at
+    a time. Raises UnsupportedStoreError for an object of a newer format, CorruptLogError if a `.clean` or two snapshots
+    leave no place to begin, StorageError.
+    """
+    listed: Sequence[str] = yield List(tp.folder)
+    there = _There(listed=frozenset(listed), listing=chain.parse_listing(listed, tp.folder))
+    if there.listing.clean is not None:
+        path = tp.folder + names.clean_name(there.listing.clean)
+        there.clean, _ = envelope.decode(present((yield Get(path)), path), Clean, path)
+        chain.check_clean(there.clean, there.listing.clean, path)
+    followed = yield from _follow(tp, there)
+    done = []
+    for wrong in followed.wrong:
+        if wrong.is_refused or (wrong.of_segment and wrong.segment.end_offset <= followed.state.log_start_offset):
+            continue  # what lies below the log start is superseded: the files that it would name may be gone
+        done.append((yield from _make(ctx, tp, wrong, dry_run)))
+    refused = [wrong for wrong in followed.wrong if wrong.is_refused]
+    return (*done, *(_told(tp, wrong, is_made=False) for wrong in refused), *_out_of_reach(tp, there, followed))
+
+
+@dataclass(slots=True, kw_only=True)
+class _There:
+    """One LIST of the partition, and the highest `.clean`."""
+
+    listed: frozenset[str]
+    listing: chain.PartitionListing
+    clean: Clean | None = None
+
+    @property
+    def sealed_end(self) -> int:
+        return chain.sealed_end(self.listing, self.clean)
+
+    def is_current(self, name: SegmentName) -> bool:
+        """Whether readers or the loader may need the index of this segment, as far as the log start does not tell."""
+        runs = self.clean.runs if self.clean is not None else ()
+        return (
+            self.listing.boundary <= name.base_offset
+            and name.end_offset <= self.sealed_end
+            and not any(run.base_offset <= name.base_offset and name.end_offset <= run.end_offset for run in runs)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wrong:
+    """An object that is not as its records say, and all that it takes to make it."""
+
+    name: str
+    why: str
+    segment: SegmentName
+    of_segment: bool = False
+    """Not needed any more once the log start has passed it."""
+    is_refused: bool = False
+    value: msgspec.Struct | None = field(default=None, repr=False)
+    records: tuple[StoredRecord, ...] = field(default=(), repr=False)
+    """Of an index whose inline rows must be written first; `value` is None then."""
+    last_stable_offset: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Followed:
+    """The chain, as far as it could be followed."""
+
+    state: PartitionState
+    wrong: list[_Wrong] = field(default_factory=list)
+    broken: str = ""
+    """Where it could not be followed any further, and why."""
+
+
+def _follow(tp: TopicPartition, there: _There) -> Program[_Followed]:
+    """Folds the records from the newest whole state from which they lead over the boundary."""
+    boundary = there.listing.boundary
+    bases = sorted(
+        parsed.number
+        for name in there.listed
+        if isinstance(parsed := names.parse_partition_object(name), NumberedName) and parsed.kind == "batch"
+    )
+    best: _Followed | None = None
+    for start in [*(number for number in reversed(there.listing.snapshots) if number <= boundary), 0]:
+        state = PartitionState.empty(tp) if not start else (yield from _whole_snapshot(tp, start))
+        if state is None:
+            continue
+        found = yield from _follow_from(tp, there, state, [base for base in bases if base >= start])
+        if not found.broken or found.state.next_offset > boundary:
+            return found
+        if best is None or found.state.next_offset > best.state.next_offset:
+            best = found
+    assert best is not None  # from offset 0 there is always a state
+    return best
+
+
+def _whole_snapshot(tp: TopicPartition, offset: int) -> Program[PartitionState | None]:
+    path = tp.folder + names.snapshot_name(offset)
+    data = yield Get(path)
+    try:
+        found, _ = envelope.decode(present(data, path), Snapshot, path)
+        names.check_own(found.partition, path)
+    except CorruptLogError:
+        return None
+    return from_snapshot(found, tp) if found.offset == offset else None
+
+
+def _follow_from(tp: TopicPartition, there: _There, state: PartitionState, bases: Sequence[int]) -> Program[_Followed]:
+    found = _Followed(state=state)
+    segment: list[StoredRecord] = []
+    for first in range(0, len(bases), _AT_ONCE):
+        window = bases[first : first + _AT_ONCE]
+        answers: Sequence[bytes | None] = yield Gather(
+            tuple(_get(tp.folder + names.batch_name(base)) for base in window)
+        )
+        for base, data in zip(window, answers, strict=True):
+            path = tp.folder + names.batch_name(base)
+            try:
+                if base != found.state.next_offset:
+                    raise CorruptLogError(f"{tp.folder}{names.batch_name(found.state.next_offset)} is not there")
+                stored = stored_record(present(data, path), tp, base)
+                after = replay(found.state, (stored,))
+            except CorruptLogError as error:
+                found.broken = str(error)
+                return found
+            if segment and stored.record.segment_base == base:
+                # The record that begins the next segment names the digest of this one's last: it is proven.
+                found.wrong += yield from _judge(tp, there, segment, found.state)
+                segment = []
+            segment.append(stored)
+            found.state = after
+    if found.state.next_offset < there.sealed_end:
+        found.broken = f"{tp.folder}{names.batch_name(found.state.next_offset)} is not there"
+    return found
+
+
+def _judge(
+    tp: TopicPartition, there: _There, stored: Sequence[StoredRecord], after: PartitionState
+) -> Program[list[_Wrong]]:
+    """What of a finished segment's objects is not as its records say; `after` is the state at its end."""
+    records = [each.record for each in stored]
+    name = SegmentName(records[0].base_offset, records[-1].end_offset, 0)
+    wrong: list[_Wrong] = []
+    if there.listing.boundary <= name.end_offset <= there.sealed_end:
+        snapshot = names.snapshot_name(name.end_offset)
+        why, _ = yield from _look(tp, snapshot, to_snapshot(after), Snapshot)
+        if why:
+            wrong.append(_Wrong(name=snapshot, why=why, segment=name, value=to_snapshot(after)))
+    if records[0].segment_base != name.base_offset or not there.is_current(name):
+        return wrong
+    others = [each.index for each in there.listing.segments if each.base_offset == name.base_offset and each != name]
+    if others:
+        why = f"{others[0]} begins at the same offset, and the records say that the segment ends at {name.end_offset}"
+        return [*wrong, _Wrong(name=others[0], why=why, segment=name, is_refused=True)]
+    aborted = tuple(txn for txn in map(aborted_txn_of, records) if txn is not None)
+    if aborted:
+        expected = TxnIndex(partition=str(tp), aborted=aborted)
+        why, _ = yield from _look(tp, name.txnindex, expected, TxnIndex)
+        if why:
+            wrong.append(_Wrong(name=name.txnindex, why=why, segment=name, value=expected, of_segment=True))
+    why, index = yield from _look_at_index(tp, name, stored, after.last_stable_offset)
+    if why:
+        wrong.append(
+            _Wrong(
+                name=name.index,
+                why=why,
+                segment=name,
+                value=index,
+                records=() if index is not None else tuple(stored),
+                last_stable_offset=after.last_stable_offset,
+                of_segment=True,
+            )
+        )
+    return wrong
+
+
+def _look(
+    tp: TopicPartition, name: str, expected: msgspec.Struct, kind: type[msgspec.Struct]
+) -> Program[tuple[str, msgspec.Struct | None]]:
+    """What is wrong with an object, empty if nothing is; and the object, if it can be read."""
+    path = tp.folder + name
+    data = yield Get(path)
+    if data is None:
+        return "it is not there", None
+    try:
+        found, _ = envelope.decode(data, kind, path)
+    except CorruptLogError as error:
+        return str(error).removeprefix(f"{path}: "), None
+    return "" if found == expected else "it is not what its records say", found
+
+
+def _look_at_index(
+    tp: TopicPartition, name: SegmentName, stored: Sequence[StoredRecord], last_stable_offset: int
+) -> Program[tuple[str, SegmentIndex | None]]:
+    """What is wrong with an index; and the right one, if it takes no file of inline rows to make it."""
+    path = tp.folder + name.index
+    data = yield Get(path)
+    why = "it is not there"
+    file: DataFile | None = None
+    found: SegmentIndex | None = None
+    if data is not None:
+        try:
+            found, _ = envelope.decode(data, SegmentIndex, path)
+        except CorruptLogError as error:
+            why = str(error).removeprefix(f"{path}: ")
+        else:
+            why = "it is not what its records say"
+            # Which of several equal files has the inline rows, only the index tells.
+            its = next((each for each in found.files if each.offset_column), None)
+            file = None if its is None else _plain(its)
+    try:
+        index = _index(tp, stored, file, last_stable_offset)
+    except CorruptLogError:
+        return why, None
+    if found == index:
+        return "", index
+    return why, index if file is None else None
+
+
+def _index(
+    tp: TopicPartition, stored: Sequence[StoredRecord], file: DataFile | None, last_stable_offset: int
+) -> SegmentIndex:
+    index, _ = build_index(tp, [each.record for each in stored], stored[-1].digest, file)
+    return msgspec.structs.replace(index, last_stable_offset=last_stable_offset)
+
+
+def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Program[Repair]:
+    """Creates the object; a damaged one is deleted once all is at hand that takes its place."""
+    path = tp.folder + wrong.name
+    if dry_run:
+        return _told(tp, wrong, is_made=True)
+    value = wrong.value
+    if value is None:
+        unique = yield NewId()
+        own = SegmentName(wrong.segment.base_offset, wrong.segment.end_offset, 0, unique)
+        rows = tuple(
+            InlineRows(each.payload, each.record.base_offset, each.record.timestamp, each.record.schema_id)
+            for each in wrong.records
+            if each.record.payload_bytes
+        )
+        file: DataFile | None = None
+        if rows:
+            file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows)
+        value = _index(tp, wrong.records, file, wrong.last_stable_offset)
+    data = encode_readable(path, value)
+    # Deleting what is not there is no error; whoever creates it first, equivalent bytes lie there.
+    yield Delete(path)
+    yield from put_pure(ctx, path, data)
+    return _told(tp, wrong, is_made=True)
+
+
+def _out_of_reach(tp: TopicPartition, there: _There, followed: _Followed) -> list[Repair]:
+    """If the chain is broken: what lies behind, of which nothing can be said."""
+    end = followed.state.next_offset
+    if not followed.broken or end >= there.sealed_end:
+        return []
+    why = f"what lies behind offset {end} cannot be made again: {followed.broken}"
+    return [Repair(topic_partition=tp, name="", is_made=False, why=why, base_offset=end, end_offset=there.sealed_end)]
+
+
+def _told(tp: TopicPartition, wrong: _Wrong, *, is_made: bool) -> Repair:
+    return Repair(
+        topic_partition=tp,
+        name=wrong.name,
+        is_made=is_made,
+        why=wrong.why,
+        base_offset=wrong.segment.base_offset,
+        end_offset=wrong.segment.end_offset,
+    )
+
+
+def _plain(file: DataFile) -> DataFile:
+    return DataFile(**{name: getattr(file, name) for name in DataFile.__struct_fields__})
+
+
+def _get(path: str) -> Program[bytes | None]:
+    found: bytes | None = yield Get(path)
+    return found
