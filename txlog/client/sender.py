@@ -265,7 +265,7 @@ class Sender:
             draft = self._placed(ctx, batch)
             limit = Limit(batch.deadline_ms, lambda met: self._late(batch, met), self._config.retries, ctx.backoff_ms)
             batch.created = False
-            append = _watched(append_batch(ctx, views, batch.tp, draft, txn), batch)
+            append = _watched(append_batch(ctx, views, batch.tp, draft, txn, files_begun_ms=batch.placed_at_ms), batch)
             views, result = yield from limited(append, clock, limit)
         except Exception as error:
             return _Failed(batch, error)

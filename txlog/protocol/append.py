@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txlog.core.append_rules import BatchDraft, Duplicate, Refuse, check_batch, next_control, next_record
-from txlog.core.effects import NewId, Program
+from txlog.core.effects import Monotonic, NewId, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import CommitRecord, TransactionMetadata
 from txlog.core.state import PartitionState
-from txlog.errors import IllegalStateError
+from txlog.errors import IllegalStateError, StorageError
 from txlog.protocol.context import Context, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
-from txlog.protocol.slot import Appended, Stop, append_slot
+from txlog.protocol.slot import Appended, Guard, Stop, append_slot
 from txlog.protocol.table import registered_guard
 
 
@@ -28,9 +28,19 @@ class AppendResult:
 
 
 def append_batch(
-    ctx: Context, views: Views, tp: TopicPartition, draft: BatchDraft, txn: TransactionMetadata | None = None
+    ctx: Context,
+    views: Views,
+    tp: TopicPartition,
+    draft: BatchDraft,
+    txn: TransactionMetadata | None = None,
+    *,
+    files_begun_ms: int | None = None,
 ) -> Program[tuple[Views, AppendResult]]:
     """Appends a data batch, idempotently if it has a sequence; `txn` is the open transaction of a transactional one.
+
+    `files_begun_ms` is the monotonic time just before the first file of a draft without a transaction was begun (None: this
+    call's beginning): once they are older than a tenth of the grace nothing may name them any more, and StorageError asks for
+    a draft with new ones (W8).
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError, UnknownTopicOrPartitionError (the
     topic was deleted), ProducerFencedError, RecordTooLargeError, OutcomeUnknownError. Nothing is written then, but for
@@ -48,7 +58,12 @@ def append_batch(
         return next_record(state, draft, now_ms=now_ms, write_id=write_id)
 
     views, view = yield from get_view(ctx, views, tp)
-    guard = None if txn is None else registered_guard(ctx, views, txn, tp)
+    if txn is not None:
+        guard: Guard | None = registered_guard(ctx, views, txn, tp)
+    elif draft.files:
+        guard = _young_files_guard(ctx, tp, (yield Monotonic()) if files_begun_ms is None else files_begun_ms)
+    else:
+        guard = None
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id, payload=draft.payload, guard=guard)
     views = with_view(views, view)
     if isinstance(outcome, Appended):
@@ -61,6 +76,23 @@ def append_batch(
             base_offset=verdict.base_offset, records=draft.records, timestamp=verdict.timestamp, duplicate=True
         )
     raise verdict.error
+
+
+def _young_files_guard(ctx: Context, tp: TopicPartition, begun_ms: int) -> Guard:
+    """Of a drawn producer id vacuum knows no epoch and goes by the age of the file (C8, C9). Whoever sleeps between this look
+    and the PUT finds the slot taken: vacuum saw to a later record first."""
+
+    def guard(_: PartitionState) -> Program[Stop | None]:
+        age_ms = (yield Monotonic()) - begun_ms
+        if age_ms < ctx.max_view_age_ms:
+            return None
+        error = StorageError(
+            f"{tp}: the batch's files are {age_ms} ms old, more than a tenth of delete.grace.ms, and vacuum may have them; nothing was "
+            "written: write them again"
+        )
+        return Stop(Refuse(error), refused=True)
+
+    return guard
 
 
 def append_log_start(

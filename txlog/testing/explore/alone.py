@@ -66,7 +66,7 @@ class _Runner:
             elif not isinstance(effect, Sleep):
                 if self.before is not None and isinstance(effect, PutIfAbsent) and self.before in effect.path:
                     raise _DiedError
-                reply = self.world.answer(self.store, effect, self.world.request_id(effect))
+                reply = self.world.answer(self.store, effect, self.world.request_id(effect), self.now_ms)
                 answer, self.store = reply.value, reply.store
         raise AssertionError(f"a lone program does not end: {MAX_EFFECTS} effects, the last {effect}"[:200])
 

@@ -18,6 +18,7 @@ from txlog.core.names import SegmentObject, TopicPartition
 from txlog.core.records import Boundary, Clean, DataFile, IndexedFile
 from txlog.errors import MissingObjectError, OutcomeUnknownError, RetriableError
 from txlog.protocol.clean import Merge, plan_merges, publish
+from txlog.protocol.vacuum import vacuum_topics
 from txlog.testing.explore.client import Call, Client, rows_of_pieces
 from txlog.testing.explore.machine import WaitUntil
 from txlog.testing.explore.world import START_MS
@@ -99,6 +100,36 @@ def forget_cleans(tp: TopicPartition) -> Call:
         return client.noted("done")
 
     return call
+
+
+def wait(ms: int) -> Call:
+    """Nothing, until that long after the scenario began."""
+
+    def call(client: Client) -> Program[Client]:
+        waited: Any = WaitUntil(ms)
+        yield waited
+        return client
+
+    return call
+
+
+def vacuum(tp: TopicPartition) -> Call:
+    """`txlog vacuum --delete` of a topic, one pass."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, gone = yield from vacuum_topics(client.ctx, client.views, [tp.topic])
+        except (MissingObjectError, RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("vacuumed", text=f"{len(gone)} objects")
+
+    return call
+
+
+def everything(*tps: TopicPartition) -> Any:
+    """What a vacuum may delete in those partitions, and it alone."""
+    folders = tuple(tp.folder for tp in tps)
+    return lambda path: path.startswith(folders)
 
 
 def deletes(*tps: TopicPartition, kinds: tuple[str, ...] = (".batch",)) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
-from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Now, Program, WriteRows
+from txlog.core.effects import Get, InlineRows, Monotonic, NewId, NewProducerId, Now, Program, WriteRows
 from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
@@ -197,22 +197,22 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
             if client.stopped:
                 return client
         sequence = dict(client.sequences).get(tp, 0)
-        files: tuple[DataFile, ...] = ()
-        if in_file:
-            try:
-                files = ((yield from patiently(client, lambda: _write_file(client, tp, words))),)
-            except RetriableError as error:
-                return client.noted("unknown", words=client.words, text=str(error), stop=True)
         draft = BatchDraft(
             records=len(words),
             producer_id=client.pid,
             producer_epoch=client.epoch,
             base_sequence=sequence if client.pid >= 0 else NO_SEQUENCE,
             transactional=client.txn is not None,
-            files=files,
             payload=b"" if in_file else json.dumps(words).encode(),
             roll=client.ctx.roll_of(tp),
         )
+        begun_ms: int | None = None
+        if in_file:
+            begun_ms = yield Monotonic()
+            try:
+                draft = replace(draft, files=((yield from patiently(client, lambda: _write_file(client, tp, words))),))
+            except RetriableError as error:
+                return client.noted("unknown", words=client.words, text=str(error), stop=True)
         said = tuple((tp, word) for word in words)
         if client.txn is not None:
             client = replace(client, words=(*client.words, *said))
@@ -220,7 +220,7 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
             # A drawn id that a partition may have forgotten decides nothing, so an unknown outcome is not repeated.
             views, result = yield from patiently(
                 client,
-                lambda: append_batch(client.ctx, client.views, tp, draft, client.txn),
+                lambda: append_batch(client.ctx, client.views, tp, draft, client.txn, files_begun_ms=begun_ms),
                 unknown=client.txn is not None,
             )
         except (AbortableError, FencedError, UnknownTopicOrPartitionError) as error:
@@ -461,6 +461,7 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
     def call(client: Client) -> Program[Client]:
         held = client.views.get(tp)
         before = next((note.end for note in reversed(client.notes) if note.kind == "read" and note.tp == tp), 0)
+        began_ms = yield Now()
         try:
             view = (yield from load(client.ctx, tp)) if held is None else (yield from refresh(client.ctx, held))
             for attempt in range(client.ctx.max_loads):
@@ -469,6 +470,9 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
                     rows = yield from rows_of(plan)
                     break
                 except MissingObjectError:  # merged and deleted meanwhile: list again, go on from the same offset
+                    now_ms = yield Now()
+                    if held is None and now_ms - began_ms < client.ctx.constants.delete_grace_ms:
+                        raise  # what a plan names stays for the grace
                     if attempt == client.ctx.max_loads - 1:
                         raise
                     view = yield from load(client.ctx, tp)

@@ -195,7 +195,7 @@ class Explorer:
                 if isinstance(ask, Now | Monotonic):
                     yield go(self.times[ticks], self.times[ticks], store, "")
                     continue
-                answer = world.answer(store, ask, world.request_id(ask))
+                answer = world.answer(store, ask, world.request_id(ask), self.times[ticks])
                 yield go(answer.value, answer.key, answer.store, "")
                 if failures:
                     error = Throw(StorageError(f"planned failure of {type(ask).__name__}"))
@@ -216,7 +216,7 @@ class Explorer:
         for position, number in enumerate(flying):
             path, data = world.objects[number]
             rest = (*flying[:position], *flying[position + 1 :])
-            after = self._settle((world.put(store, path, data), spots, rest, ticks, lost, failures))
+            after = self._settle((world.put(store, path, data, self.times[ticks]), spots, rest, ticks, lost, failures))
             yield after, _Step("network", f"a late request lands: {path}") if describe else None
         if ticks < len(self.budget.ticks):
             after = self._settle((store, spots, flying, ticks + 1, lost, failures))
@@ -252,7 +252,7 @@ class Explorer:
                             spot, going = machine.step(spot, which, None, None), True
                             break
                     elif not failures and not isinstance(ask, List | Delete) and world.is_certain(store, ask):
-                        answer = world.answer(store, ask, world.request_id(ask))
+                        answer = world.answer(store, ask, world.request_id(ask), now)
                         store = answer.store
                         spot, going = machine.step(spot, which, answer.value, answer.key), True
                         break

@@ -91,8 +91,10 @@ class _Drawn:
 class Machine:
     """One actor's spots."""
 
-    def __init__(self, name: str, client: Any, script: Sequence[Call]) -> None:
+    def __init__(self, name: str, client: Any, script: Sequence[Call], *, in_turn: bool = False) -> None:
         self.name = name
+        self.in_turn = in_turn
+        """Whether the programs of its Gathers run one after the other, in order: one of the orders that may happen."""
         self.script = tuple(script)
         self.spots: list[_Spot] = []
         self._programs: list[_Program] = []
@@ -240,9 +242,10 @@ class Machine:
             # Its generator made these programs, and they look into its locals: another one goes on.
             self._live.pop(base, None)
             return self._enter(at.program, (*at.history, value))
+        running = [(number, child) for number, child in enumerate(children) if not self.spots[child].ended]
         pending = tuple(
             Pending((number, *each.path), each.ask)
-            for number, child in enumerate(children)
+            for number, child in (running[:1] if self.in_turn else running)
             for each in self.spots[child].pending
         )
         client = at.client

@@ -14,17 +14,18 @@ from unittest.mock import patch
 
 import msgspec
 
-from txlog.core import append_rules, chain, cleaning, segments, state, transactions
+from txlog.core import append_rules, chain, cleaning, envelope, segments, state, transactions
 from txlog.core.append_rules import Duplicate, Proceed, Refuse
-from txlog.core.effects import Monotonic, NewId, PutIfAbsent, PutOutcome
+from txlog.core.effects import Delete, Monotonic, NewId, PutIfAbsent, PutOutcome
 from txlog.core.fetch_plan import plan_fetch
 from txlog.core.groups import check_commit
-from txlog.core.names import TopicPartition, batch_name
-from txlog.core.records import NO_OFFSET, Clean, TransactionEntry, TransactionState
+from txlog.core.names import TopicPartition, batch_name, boundary_name
+from txlog.core.records import NO_OFFSET, Boundary, Clean, TransactionEntry, TransactionState
 from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judge_end, judge_init
 from txlog.core.txn_index import collect_aborted_txns
+from txlog.core.vacuum import Kind, Why, judge_producer, superseded_parts
 from txlog.errors import CommitFailedError, MissingObjectError, StorageError
-from txlog.protocol import clean, groups, load, put, seal, slot, table
+from txlog.protocol import clean, groups, load, put, seal, slot, table, vacuum
 from txlog.protocol import transactions as coordinator
 from txlog.protocol.context import with_view
 from txlog.testing.explore import client as calls
@@ -32,6 +33,7 @@ from txlog.testing.explore import client as calls
 HERE = "txlog.protocol."
 CORE = "txlog.core."
 SCRIPT = "txlog.testing.explore.client."
+_KNOWLEDGE = {"f": "files", "t": "the table", "c": "the chain"}
 CLEANER = "txlog.testing.explore.cleaner."
 
 
@@ -565,6 +567,109 @@ _ORIGINAL_SETTLED = cleaning.settled_epochs
 _ORIGINAL_TOLD = clean.Merge.is_told
 
 
+def _vacuum_knowing(order: str) -> Any:
+    """A vacuum that learns of files (f), of the table (t) and of the chain (c) in that order."""
+
+    def vacuum_topics(ctx: Any, views: Any, topics: Any, *, dry_run: bool = False) -> Any:
+        files: Any = None
+        table_rows: Any = None
+        deleted: list[Any] = []
+        for step in tuple(order):
+            if step == "f":
+                files = yield from vacuum.list_files(topics[0])
+            elif step == "t":
+                views, table_rows = yield from vacuum.read_table(ctx, views)
+            else:
+                tp = TopicPartition(topics[0], 0)
+                views, known = yield from _ORIGINAL_KNOW(ctx, views, tp)
+                views = {**views, _HELD: known}
+        views, plans = yield from vacuum.plan_topic(ctx, views, files, table_rows)
+        for plan in plans:
+            deleted += yield from vacuum.sweep(ctx, plan, dry_run=False, sizes=False)
+        return {tp: view for tp, view in views.items() if tp != _HELD}, tuple(deleted)
+
+    return {CLEANER + "vacuum_topics": vacuum_topics, HERE + "vacuum._know": _known_before}
+
+
+def _known_before(ctx: Any, views: Any, tp: Any) -> Any:
+    if _HELD in views:
+        return views, views[_HELD]
+    return (yield from _ORIGINAL_KNOW(ctx, views, tp))
+
+
+_HELD = TopicPartition("held", 0)
+_ORIGINAL_KNOW = vacuum._know
+
+
+def _dead_at_a_later_epoch(producer_id: int, producer_epoch: int, table: Any) -> Any:
+    txn = table.get(producer_id)
+    if txn is not None and txn.producer_epoch > producer_epoch:
+        return Why.LATER_EPOCH
+    return _ORIGINAL_JUDGE(producer_id, producer_epoch, table)
+
+
+def _dead_if_nothing_names_it(producer_id: int, producer_epoch: int, table: Any) -> Any:
+    return Why.LATER_EPOCH
+
+
+_ORIGINAL_JUDGE = judge_producer
+
+
+def _drawn_by_age(modified_ms: Any, last_timestamp_ms: int, now_ms: int, grace_ms: int) -> Any:
+    return Why.DRAWN if now_ms - modified_ms > grace_ms else None
+
+
+def _boundary_last(ctx: Any, plan: Any, *, dry_run: bool, sizes: bool) -> Any:
+    """Slots go first; the boundary that says so comes after."""
+    bound = plan.boundary if plan.boundary is not None else plan.folder.listing.boundary
+    for dead in plan.dead:
+        if dead.waits_until_ms is None and (dead.kind is not Kind.SLOT or vacuum._number(dead) < bound):
+            yield Delete(dead.path)
+    yield from vacuum._raise_boundary(plan)
+    return ()
+
+
+def _boundary_unseen(plan: Any) -> Any:
+    """What was created is believed to be there."""
+    if plan.boundary is not None:
+        tp = plan.topic_partition
+        yield PutIfAbsent(
+            tp.folder + boundary_name(plan.boundary), envelope.encode(Boundary(offset=plan.boundary, created_at=0))
+        )
+        return plan.boundary
+    return plan.folder.listing.boundary
+
+
+_ORIGINAL_BOUNDARY = vacuum._next_boundary
+
+
+def _boundary_at_once(tp: Any, known: Any, now_ms: int, grace_ms: int) -> Any:
+    return (yield from _ORIGINAL_BOUNDARY(tp, known, now_ms, 0))
+
+
+def _no_wait(since_ms: Any, now_ms: int, grace_ms: int) -> Any:
+    return None
+
+
+def _superseded_with_its_rows(folder: Any, runs: Any, gone_below: int, named: Any, **kwargs: Any) -> Any:
+    return _ORIGINAL_SUPERSEDED(folder, runs, gone_below, (), **kwargs)
+
+
+_ORIGINAL_SUPERSEDED = superseded_parts
+
+
+def _all_but_current(folder: Any, runs: Any, gone_below: int, named: Any, **kwargs: Any) -> Any:
+    """A run that no `.clean` names is nobody's: its cleaner may be about to publish it."""
+    found = _ORIGINAL_SUPERSEDED(folder, runs, gone_below, named, **kwargs)
+    current = {run.name for run in runs}
+    lost = {part: Why.LOST_RUN for part in folder.parts if part.segment.generation and part.segment not in current}
+    return {**found, **lost}
+
+
+def _no_guard_of_age(ctx: Any, tp: Any, begun_ms: int) -> Any:
+    return _no_guard()
+
+
 def _hidden_by_own_epoch(cut: Any, batch: Any) -> bool:
     mine = bool(batch.transactional or batch.kind == "commit")
     return mine and not bool(cut.shows(batch.producer_id, batch.producer_epoch))
@@ -649,6 +754,21 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a run tells a transaction apart until it is complete", "merge looks", "6", {HERE + "clean.Merge.is_told": _told_by_the_table_alone, CORE + "cleaning.settled_epochs": _settled_by_now}),
         ("an old batch need not be told apart, however lately its transaction was complete", "merge looks late", "6", {CORE + "cleaning.settled_epochs": _settled_by_now}),
         ("a run tells a transaction apart for the grace", "merge looks late", "6", {HERE + "clean.Merge.is_told": _told_by_age_alone}),
+        # Vacuumed
+        *(
+            (f"vacuum learns of {' , '.join(_KNOWLEDGE[step] for step in order)}".replace(" ,", ","), "slow prepare", "6", _vacuum_knowing(order))
+            for order in ("fct", "tfc", "tcf", "cft", "ctf")
+        ),
+        ("vacuum takes what a PREPARE_* names", "slow prepare", "6", {CORE + "vacuum.judge_producer": _dead_at_a_later_epoch}),
+        ("vacuum takes what no log names", "slow append", "6", {CORE + "vacuum.judge_producer": _dead_if_nothing_names_it}),
+        ("vacuum goes by the age of a drawn producer's file alone", "slow drawn", "6", {CORE + "vacuum.judge_drawn": _drawn_by_age}),
+        ("a drawn producer names an old file", "slow drawn", "6", {HERE + "append._young_files_guard": _no_guard_of_age}),
+        ("a boundary is created after the slots were deleted", "stale writer", "2.4", {HERE + "vacuum.sweep": _boundary_last}),
+        ("a boundary is not looked for before slots are deleted", "stale writer", "2.4", {HERE + "vacuum._raise_boundary": _boundary_unseen}),
+        ("a boundary stands above what was sealed just now", "stale writer", "2.4", {HERE + "vacuum._next_boundary": _boundary_at_once}),
+        ("what is superseded goes at once", "vacuum reader", "6", {HERE + "vacuum._wait": _no_wait}),
+        ("the rows of a superseded segment go before its index", "vacuum reader", "6", {CORE + "vacuum.superseded_parts": _superseded_with_its_rows, HERE + "vacuum._KINDS": dict(reversed(vacuum._KINDS.items()))}),
+        ("a run that is not published yet is vacuumed", "merge vacuum", "6", {CORE + "vacuum.superseded_parts": _all_but_current}),
         # Sealed and read
         ("the LSO passes an open transaction", "seal txn", "4.4", {CORE + "state.lso_of": _blind_to_open}),
         ("a marker's LSO passes an open transaction", "two aborts", "4.4", {CORE + "append_rules.lso_of": _blind_to_open}),

@@ -163,7 +163,8 @@ def _words(record: CommitRecord, payload: bytes, files: Mapping[str, bytes], tp:
     else:
         found = []
         for file in record.files:
-            data = files.get(f"{tp.topic}/{file.path}")
+            path = f"{tp.topic}/{file.path}"
+            data = files.get(path, files.get(GHOST + path))
             # That it is gone is another rule's to say.
             found.extend([word for _, word in json.loads(data)] if data is not None else ["?"] * file.rows)
     return {record.base_offset + number: word for number, word in enumerate(found)}

@@ -33,7 +33,7 @@ from txlog.protocol.read import plan_read
 from txlog.testing.explore.alone import run_alone
 from txlog.testing.explore.client import Client, Note, Word, rows_of
 from txlog.testing.explore.oracle import Truth, read_chain
-from txlog.testing.explore.world import GHOST, START_MS, WRITTEN_AGAIN, World
+from txlog.testing.explore.world import GHOST, START_MS, WRITTEN_AGAIN, WRITTEN_AT, World
 
 NAMES = {
     1: "chain", 2: "acknowledged", 3: "once", 4: "decision", 5: "atomic", 6: "stable", 7: "lso", 8: "fencing", 9: "registered",
@@ -182,7 +182,7 @@ class Rules:
         found = set()
         for path in self.world.files(store):
             parts = path.removeprefix(GHOST).split("/")
-            if len(parts) > 2 and parts[1].isdecimal():
+            if len(parts) > 2 and parts[1].isdecimal() and not path.startswith(WRITTEN_AT):
                 found.add(TopicPartition(parts[0], int(parts[1])))
         return sorted(found)
 

@@ -18,7 +18,7 @@ from txlog.core.transactions import TxnVersion
 from txlog.protocol.context import Context
 from txlog.testing.explore import client as calls
 from txlog.testing.explore.alone import run_alone, run_until
-from txlog.testing.explore.cleaner import INDEXES, bound, deletes, forget_cleans, merge
+from txlog.testing.explore.cleaner import INDEXES, bound, deletes, everything, forget_cleans, merge, vacuum, wait
 from txlog.testing.explore.client import Call, Client
 from txlog.testing.explore.explorer import Budget, Explorer
 from txlog.testing.explore.machine import Machine
@@ -76,14 +76,18 @@ class Scene:
     """Whether the shipped reader must be able to open every store; not where the log was damaged on purpose."""
     expects: dict[str, set[str]] = field(default_factory=dict)
     """How an actor must end (the kind of its last note), whatever happens."""
+    vacuumed: bool = False
+    """Whether files of rows are listed, and times are kept."""
     past_ms: int = 0
     """How long before the scenario begins all that happened that happened before."""
     world: World = field(init=False)
     store: int = field(init=False)
     actors: dict[str, tuple[Client, Sequence[Call]]] = field(default_factory=dict)
+    in_turn: set[str] = field(default_factory=set)
+    """Actors that make the requests of a round one after the other."""
 
     def __post_init__(self) -> None:
-        self.world = World(self.deletable)
+        self.world = World(self.deletable, vacuumed=self.vacuumed)
         self.store = self.world.from_files({})
 
     def client(self, transactional_id: str = "") -> Client:
@@ -104,6 +108,11 @@ class Scene:
     def actor(self, name: str, client: Client, *script: Call) -> None:
         self.actors[name] = (replace(client, notes=()), script)
 
+    def cleaner(self, name: str, *script: Call) -> None:
+        """An actor that looks at much, and changes things one after the other."""
+        self.actor(name, self.client(), *script)
+        self.in_turn.add(name)
+
     def prepared(self) -> TransactionRow:
         """The PREPARE_* that the table ends in."""
         files = dict(self.world.objects[number] for number in self.world.folder(self.store, TABLE.folder))
@@ -114,7 +123,10 @@ class Scene:
         return TransactionRow(offset=offset, value=txn)
 
     def explorer(self, *, order: Literal["breadth", "depth"] = "breadth") -> Explorer:
-        machines = {name: Machine(name, client, script) for name, (client, script) in self.actors.items()}
+        machines = {
+            name: Machine(name, client, script, in_turn=name in self.in_turn)
+            for name, (client, script) in self.actors.items()
+        }
         rules = Rules(
             self.world, self.ctx, self.transactional_ids, self.partitions, self.exclusive,
             recovers=self.recovers and self.judges, judges=self.judges, expects=self.expects,
@@ -451,6 +463,112 @@ def _merge_looks_late(size: Size) -> Scene:
     return _merge_looks(size, past_ms=GRACE_MS + 1)
 
 
+def _vacuum_reader(size: Size) -> Scene:
+    """What was sealed long ago is merged and goes, a grace later; whoever planned to read it before need not look twice."""
+    scene = Scene(
+        ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS, budget=Budget(ticks=(GRACE_MS,)), recovers=False,
+    )  # fmt: skip
+    plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "a", in_file=True), calls.send(A, "b"))
+    scene.before("q", plain, *(calls.send(A, word) for word in ("cz" if size == "full" else "z")))
+    scene.actor("reader", scene.client(), calls.read(A))
+    scene.cleaner("cleaner", merge(A), vacuum(A), vacuum(A))
+    return scene
+
+
+def _merge_vacuum(size: Size) -> Scene:
+    """A merger is about to publish, or has published, or never will."""
+    scene = Scene(
+        ctx=context(batches=1),
+        deletable=everything(A),
+        vacuumed=True,
+        past_ms=2 * GRACE_MS,
+        budget=Budget(ticks=(GRACE_MS,)),
+        recovers=False,
+    )
+    scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "abc"))
+    scene.actor("merger", scene.client(), merge(A))
+    scene.cleaner("vacuum", vacuum(A), wait(GRACE_MS), vacuum(A))
+    if size == "full":
+        scene.actor("reader", scene.client(), calls.read(A))
+    return scene
+
+
+def _stale_writer(size: Size) -> Scene:
+    """As in `stale`, with the shipped vacuum: it may sleep too, and another may delete what it means to."""
+    scene = Scene(
+        ctx=context(batches=1),
+        deletable=everything(A),
+        vacuumed=True,
+        budget=Budget(lost=1, ticks=(GRACE_MS,)),
+        recovers=False,
+    )
+    sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
+    scene.before("o", scene.client(), calls.idempotent(), calls.send(A, "o"), calls.send(A, "p"))
+    scene.actor("sleeper", sleeper, calls.send(A, "s"))
+    scene.cleaner("vacuum", vacuum(A))
+    return scene
+
+
+def _two_vacuums(size: Size) -> Scene:
+    """What was merged long ago goes, by two at once, beside a writer that was there before."""
+    scene = Scene(
+        ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS,
+        recovers=False,
+    )  # fmt: skip
+    plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "abc"))
+    scene.before("m", scene.client(), merge(A))
+    if size == "full":
+        scene.actor("writer", plain, calls.send(A, "d"))
+    scene.cleaner("one", vacuum(A))
+    scene.cleaner("two", vacuum(A))
+    return scene
+
+
+def _slow_prepare(size: Size) -> Scene:
+    """A new id stages a file and commits, as slowly as it likes; another takes over; vacuum looks at what the file is for."""
+    scene = Scene(
+        transactional_ids=("x",),
+        deletable=everything(A),
+        vacuumed=True,
+        budget=Budget(lost=1 if size == "full" else 0),
+        recovers=False,
+    )
+    scene.actor("owner", scene.client("x"), calls.init(), calls.stage(A, "a"), calls.commit())
+    scene.actor("takeover", scene.client("x"), calls.init())
+    scene.cleaner("vacuum", vacuum(A))
+    return scene
+
+
+def _slow_append(size: Size) -> Scene:
+    """... a transaction's file is written, and named by an append long after."""
+    scene = Scene(
+        transactional_ids=("x",),
+        deletable=everything(A),
+        vacuumed=True,
+        budget=Budget(lost=1 if size == "full" else 0),
+        recovers=False,
+    )
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.register(A))
+    scene.actor("owner", owner, calls.send(A, "a", in_file=True), calls.commit())
+    scene.actor("takeover", scene.client("x"), calls.init())
+    scene.cleaner("vacuum", vacuum(A))
+    return scene
+
+
+def _slow_drawn(size: Size) -> Scene:
+    """A producer without an id sleeps between its file and the append that names it."""
+    scene = Scene(
+        deletable=everything(A),
+        vacuumed=True,
+        budget=Budget(lost=1 if size == "full" else 0, ticks=(GRACE_MS + 1,)),
+        recovers=False,
+    )
+    plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
+    scene.actor("writer", plain, calls.send(A, "s", in_file=True))
+    scene.cleaner("vacuum", vacuum(A))
+    return scene
+
+
 def _snapshot(size: Size) -> Scene:
     """A staged and an eager commit; somebody looks meanwhile, and who has committed looks afterwards."""
     full = size == "full"
@@ -659,6 +777,13 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="late merge", what="a merger sleeps over two merges of another, and its number is free again", rules=(6, 13), build=_late_merge),
         Scenario(name="merge looks", what="somebody looks at two partitions while one of them is merged", rules=(13, 17), build=_merge_looks),
         Scenario(name="merge looks late", what="... after a commit that nobody finished for longer than the grace", rules=(13, 17), build=_merge_looks_late),
+        Scenario(name="vacuum reader", what="a reader sleeps while all that it planned to read is merged and deleted", rules=(6, 13, 15), build=_vacuum_reader),
+        Scenario(name="merge vacuum", what="vacuum meets a run that is about to be published", rules=(6, 13), build=_merge_vacuum),
+        Scenario(name="stale writer", what="a writer slept; its slot was sealed, and vacuum deletes it", rules=(2, 13, 14), build=_stale_writer),
+        Scenario(name="two vacuums", what="two vacuums delete what was merged long ago, and a writer goes on", rules=(2, 6, 13, 14), build=_two_vacuums),
+        Scenario(name="slow prepare", what="vacuum meets a staged file before, while and after it is committed", rules=(5, 13, 16), build=_slow_prepare),
+        Scenario(name="slow append", what="vacuum meets a file whose append is on its way, and an init that fences it", rules=(2, 8, 13, 16), build=_slow_append),
+        Scenario(name="slow drawn", what="a producer without an id sleeps between its file and its append", rules=(2, 3, 16), build=_slow_drawn),
         Scenario(name="snapshot", what="somebody looks at two partitions while transactions over both are committed", rules=(17,), build=_snapshot),
         Scenario(name="snapshot new", what="somebody looks while an id is made and commits for the first time", rules=(17,), build=_snapshot_new),
         Scenario(name="retention", what="the log start moves into an open transaction", rules=(2, 5, 7), build=_retention),

@@ -14,18 +14,23 @@ from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 from txlog.core import state as fold
-from txlog.core.effects import Delete, Get, List, PutIfAbsent, PutOutcome, WriteRows
+from txlog.core.effects import Delete, Get, List, Modified, PutIfAbsent, PutOutcome, Size, WriteRows
 from txlog.core.records import DataFile
 
 T = TypeVar("T")
-Request: TypeAlias = Get | List | PutIfAbsent | Delete | WriteRows
+Request: TypeAlias = Get | List | PutIfAbsent | Delete | Modified | Size | WriteRows
 
 GHOST = "~"
 """Before the path of an object that was deleted."""
 WRITTEN_AGAIN = "~again"
 """After the path of a file that was written though its name had been used: what no store could undo."""
+WRITTEN_AT = "@"
+"""Before the path of an object: when it was written, where that is asked for. No request sees it."""
 START_MS = 1_700_000_000_000
 """The time when a scenario begins, by both clocks: clocks that differ are not of interest here."""
+
+_TIMED = (".index", ".clean", ".boundary", ".parquet")
+"""Of what a vacuum asks when it was written."""
 
 decoded_once = lru_cache(maxsize=100_000)(fold.stored_record)
 """A stored record is a value of its bytes and its slot; decoding the same few a million times is what takes time."""
@@ -44,15 +49,17 @@ class Answer:
 class World:
     """The stores of one exploration, by number, and their objects."""
 
-    def __init__(self, deletable: Callable[[str], bool] = lambda _: False) -> None:
+    def __init__(self, deletable: Callable[[str], bool] = lambda _: False, *, vacuumed: bool = False) -> None:
         self.deletable = deletable
         """Whether somebody in this scenario may delete an object of that path."""
+        self.vacuumed = vacuumed
+        """Whether somebody lists files of rows, and asks when an object was written."""
         self.objects: list[tuple[str, bytes]] = []
         self.stores: list[frozenset[int]] = []
         self._object_ids: dict[tuple[str, bytes], int] = {}
         self._store_ids: dict[frozenset[int], int] = {}
         self._files: list[dict[str, int] | None] = []
-        self._answers: dict[tuple[int, int], Answer] = {}
+        self._answers: dict[tuple[int, int, int], Answer] = {}
         self._requests: dict[Request, int] = {}
         self._keys: dict[Any, int] = {}
 
@@ -102,43 +109,53 @@ class World:
     def request_id(self, request: Request) -> int:
         return self._requests.setdefault(request, len(self._requests))
 
-    def answer(self, store: int, request: Request, number: int) -> Answer:
-        """What the store answers; `number` is the request's."""
-        found = self._answers.get((store, number))
+    def answer(self, store: int, request: Request, number: int, now_ms: int = START_MS) -> Answer:
+        """What the store answers at that time; `number` is the request's."""
+        key = (store, number, now_ms if self.vacuumed and isinstance(request, PutIfAbsent | WriteRows) else 0)
+        found = self._answers.get(key)
         if found is None:
-            value, after = self._apply(store, request)
-            found = self._answers[store, number] = Answer(value, after, self.key(_hashable(value)))
+            value, after = self._apply(store, request, now_ms)
+            found = self._answers[key] = Answer(value, after, self.key(_hashable(value)))
         return found
 
-    def put(self, store: int, path: str, data: bytes) -> int:
+    def put(self, store: int, path: str, data: bytes, now_ms: int = START_MS) -> int:
         """The store after that object was created if nothing was there; the same store if something was."""
         if path in self.files(store):
             return store
-        return self.store_id(self.stores[store] | {self.object_id(path, data)})
+        added = {self.object_id(path, data)}
+        if self.vacuumed and path.endswith(_TIMED):
+            added.add(self.object_id(WRITTEN_AT + path, str(now_ms).encode()))
+        return self.store_id(self.stores[store] | added)
 
     def is_certain(self, store: int, request: Request) -> bool:
         """Whether the answer is the same whatever others do from here on, and nobody else sees that it was asked."""
         match request:
-            case Get(path) | PutIfAbsent(path, _):
+            case Get(path) | Modified(path) | Size(path) | PutIfAbsent(path, _):
                 return path in self.files(store) and not self.deletable(path)
             case WriteRows():
-                return True
+                return not self.vacuumed
         return False
 
-    def _apply(self, store: int, request: Request) -> tuple[Any, int]:
+    def _apply(self, store: int, request: Request, now_ms: int) -> tuple[Any, int]:
         match request:
             case Get(path):
                 return self.data(store, path), store
+            case Modified(path):
+                written = self.data(store, WRITTEN_AT + path)
+                return (int(written) if written is not None and path in self.files(store) else None), store
+            case Size(path):
+                data_there = self.data(store, path)
+                return (None if data_there is None else len(data_there)), store
             case List(prefix, start_after):
                 return self._list(store, prefix, start_after), store
             case PutIfAbsent(path, data):
-                after = self.put(store, path, data)
+                after = self.put(store, path, data, now_ms)
                 return (PutOutcome.CONFLICT if after == store else PutOutcome.WRITTEN), after
             case Delete(path):
                 number = self.files(store).get(path)
                 if number is None:
                     return None, store
-                left = self.stores[store] - {number}
+                left = self.stores[store] - {number, self.files(store).get(WRITTEN_AT + path, number)}
                 if GHOST + path in self.files(store):  # made again by a writer that slept: it was never part of the log
                     return None, self.store_id(left)
                 return None, self.store_id(left | {self.object_id(GHOST + path, self.objects[number][1])})
@@ -151,14 +168,15 @@ class World:
                 file, data = rows_file(file_path, words)
                 path = f"{topic}/{file_path}"
                 again = WRITTEN_AGAIN if path in self.files(store) else ""
-                return file, self.put(store, path + again, data)
+                return file, self.put(store, path + again, data, now_ms)
 
     def _list(self, store: int, prefix: str, start_after: str) -> tuple[str, ...]:
         found = set()
         for path in self.files(store):
             if path.startswith(prefix) and not path.startswith(GHOST):
                 name, slash, _ = path[len(prefix) :].partition("/")
-                if name + slash > start_after and not name.endswith(".parquet") and name + slash != "rows/":
+                is_rows = name.endswith(".parquet") or name + slash == "rows/"
+                if name + slash > start_after and (self.vacuumed or not is_rows):
                     found.add(name + slash)
         return tuple(sorted(found))
 

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from txlog.clock import Clock, SystemClock
+from txlog.testing.histories.events import Note
 from txlog.testing.histories.recorder import encode_history
 from txlog.testing.simulate.world import DEFAULT_STEPS, Result, simulate
 
@@ -44,6 +45,8 @@ class Totals:
     rows_read: int = 0
     worst_lag_ms: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
+    clean_ups: Counter[str] = field(default_factory=Counter)
+    """Runs merged, objects deleted."""
     notes: Counter[str] = field(default_factory=Counter)
     anomalies: Counter[str] = field(default_factory=Counter)
     failed: list[int] = field(default_factory=list)
@@ -60,6 +63,8 @@ class Totals:
         self.rows_read += report.rows_read
         self.worst_lag_ms = max(self.worst_lag_ms, report.worst_lag_ms)
         self.outcomes.update(report.outcomes)
+        texts = [event.what.text for event in result.events if isinstance(event.what, Note)]
+        self.clean_ups.update(word for text in texts if (word := text.partition(" ")[0]) in ("merged", "deleted"))
         self.notes.update(note.name for note in report.notes)
         self.anomalies.update(report.names)
         if not result.ok:
@@ -142,6 +147,8 @@ def _table(totals: Totals, elapsed_ms: int) -> Table:
         ("processes that died", f"{totals.deaths:,}"),
         ("operations of clients", f"{totals.operations:,}"),
         ("events recorded", f"{totals.events:,}"),
+        ("runs merged", f"{totals.clean_ups['merged']:,}"),
+        ("objects deleted by vacuum", f"{totals.clean_ups['deleted']:,}"),
         ("rows written", f"{totals.rows_written:,}"),
         ("rows read", f"{totals.rows_read:,}"),
         ("transactions and sends: committed", f"{committed:,}"),

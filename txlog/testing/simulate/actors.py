@@ -8,7 +8,7 @@ watcher     the one member of a group, which commits its offsets plainly
 auditor     reads all accounts, and knows what it may expect (`txlog.testing.histories.bank`)
 sweeper     times out, rolls forward, seals, expires, aborts as an operator
 merger      `txlog merge`, of all that may be merged or of the small ones, again and again
-cleaner     boundaries and deletions, `delete.grace.ms` after sealing
+vacuum      `txlog vacuum` of all topics, the internal ones too: boundaries, slots, what is superseded, what nobody committed
 retention   moves the log start
 """
 
@@ -19,12 +19,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from txlog.core import chain, envelope, names
 from txlog.core.cleaning import MergePolicy
-from txlog.core.effects import Delete, InlineRows, List, Program, PutIfAbsent, Sleep, WriteRows
+from txlog.core.effects import InlineRows, Program, Sleep, WriteRows
 from txlog.core.groups import OffsetsCondition
-from txlog.core.names import TopicPartition
-from txlog.core.records import Boundary, IndexedFile
+from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.core.records import IndexedFile
 from txlog.core.transactions import PREPARED
 from txlog.errors import (
     AbortableError,
@@ -40,11 +39,12 @@ from txlog.protocol.append import append_log_start
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.load import load
 from txlog.protocol.seal import seal
+from txlog.protocol.vacuum import vacuum_topics
 from txlog.testing.histories.bank import Leg
 from txlog.testing.histories.events import Audit, Isolation, Note
 from txlog.testing.histories.offsets import made_from
 from txlog.testing.simulate.client import Client, rows_of
-from txlog.testing.simulate.cluster import START_MS, Cluster, encode_rows
+from txlog.testing.simulate.cluster import Cluster, encode_rows
 
 ACCOUNTS = (TopicPartition("accounts", 0), TopicPartition("accounts", 1))
 LEDGER = TopicPartition("ledger", 0)
@@ -258,38 +258,19 @@ def expire_idle_producers(life: Life) -> Program[None]:
         client.views, _ = yield from transactions.expire_producers(client.ctx, client.views, tp)
 
 
-def cleaner(life: Life) -> Program[None]:
-    """Of every partition: a boundary above what has been sealed for the grace, seen to be there, then the slots below."""
-    ctx = life.client.ctx
-    topics = [*PARTITIONS]
-    for topic, count in (
-        (names.TRANSACTION_STATE_TOPIC, ctx.constants.transaction_state_partitions),
-        (names.CONSUMER_OFFSETS_TOPIC, ctx.constants.consumer_offsets_partitions),
-    ):
-        topics.extend(TopicPartition(topic, number) for number in range(count))
-    for tp in topics:
-        yield from _clean(life, tp)
-
-
-def _clean(life: Life, tp: TopicPartition) -> Program[None]:
-    cluster, grace_ms = life.cluster, life.client.ctx.constants.delete_grace_ms
-    listing = chain.parse_listing((yield List(tp.folder)), tp.folder)
-    end = 0
-    for segment in listing.segments:
-        # True time: when an object appeared is the store's to say, and what a cleaner's own clock thinks of it is not.
-        if cluster.passed_ms - cluster.sealed_at_ms[tp.folder + segment.index] < grace_ms:
-            break
-        end = segment.end_offset
-    if end > listing.boundary:
-        boundary = envelope.encode(Boundary(offset=end, created_at=START_MS + cluster.passed_ms))
-        yield PutIfAbsent(tp.folder + names.boundary_name(end), boundary)
-    listed = yield List(tp.folder)
-    boundary_now = chain.parse_listing(listed, tp.folder).boundary
-    for name in listed:
-        parsed = names.parse_partition_object(name)
-        if isinstance(parsed, names.NumberedName) and parsed.kind == "batch" and parsed.number < boundary_now:
-            yield Delete(tp.folder + name)
-            life.client.record(Note(text=f"deleted {tp.folder}{name}"))
+def vacuum(life: Life) -> Program[None]:
+    """One pass, over some topics or all."""
+    client, choose = life.client, life.choose
+    topics = sorted({tp.topic for tp in PARTITIONS} | INTERNAL_TOPICS)
+    if choose.random() < 0.3:
+        topics = choose.sample(topics, choose.randint(1, len(topics)))
+    try:
+        client.views, gone = yield from vacuum_topics(client.ctx, client.views, topics)
+    except MissingObjectError:
+        # Another was faster again and again.
+        return
+    for each in gone:
+        client.record(Note(text=f"deleted {each.dead.path}: {each.dead.why.value}"))
 
 
 def merger(life: Life) -> Program[None]:
@@ -338,7 +319,7 @@ ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
     "auditor": auditor,
     "sweeper": sweeper,
     "merger": merger,
-    "cleaner": cleaner,
+    "vacuum": vacuum,
     "retention": retention,
 }
 

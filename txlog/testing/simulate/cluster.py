@@ -89,8 +89,6 @@ class Cluster:
         self.passed_ms = 0
         """True time."""
         self.in_flight: list[tuple[str, bytes]] = []
-        self.sealed_at_ms: dict[str, int] = {}
-        """Path of an `.index` -> when it appeared."""
         self.written_at_ms: dict[str, int] = {}
         """Path -> when it appeared."""
         self.requests = 0
@@ -163,8 +161,6 @@ class Cluster:
         if won:
             self.objects[path] = data
             self.written_at_ms[path] = self.passed_ms
-            if path.endswith(".index"):
-                self.sealed_at_ms[path] = self.passed_ms
         return won
 
     def _answer(self, effect: Request) -> Any:

@@ -150,7 +150,7 @@ class World:
         if rivals:
             self._kinds += PIPELINES * 2
         self._kinds += ["merger"] * choice([0, 1, 4])
-        self._kinds += ["cleaner"] * choice([0, 1]) + ["retention"] * choice([0, 1])
+        self._kinds += ["vacuum"] * choice([0, 1, 2]) + ["retention"] * choice([0, 1])
 
     def run(self) -> Result:
         try:
@@ -244,7 +244,7 @@ class World:
             if self.random.random() < 0.5:
                 self._run_alone("merger", lambda life: live("merger", life))
             if self.random.random() < 0.7:
-                self._run_alone("cleaner", lambda life: live("cleaner", life))
+                self._run_alone("vacuum", lambda life: live("vacuum", life))
             if self.random.random() < 0.5:
                 self._run_alone("sweeper", expire_idle_producers)
         elif dice < 0.105 + self._sleep_rate + self._jump_rate:
@@ -271,8 +271,10 @@ class World:
         self._recover()
         while self.cluster.in_flight:
             self.cluster.land(0)
-        self._pass(GRACE_MS)
-        self._run_alone("cleaner", lambda life: live("cleaner", life))
+        for _ in range(2):
+            self._run_alone("merger", lambda life: live("merger", life))
+            self._pass(GRACE_MS)
+            self._run_alone("vacuum", lambda life: live("vacuum", life))
         self._recover()
         self._run_alone("final", _read_all)
 
