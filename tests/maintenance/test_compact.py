@@ -143,7 +143,7 @@ def index_entries(store: Store) -> list[IndexEntry]:
 
 
 def sealed_end(store: Store) -> int:
-    return cleanable_part(store.runtime, reading.read_session(store.runtime), TP, policy_of(store)).end_offset
+    return cleanable_part(reading.read_session(store.runtime), TP, policy_of(store)).end_offset
 
 
 def check(store: Store) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from txlog._version import __version__
-from txlog.cli import dump, fsck, groups, history, maintain, merge, offsets, records, topics, transactions
+from txlog.cli import compact, dump, fsck, groups, history, maintain, merge, offsets, records, topics, transactions
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
 from txlog.cli.options import Command, Group, root
 from txlog.cli.output import OutputFormat
@@ -139,6 +139,7 @@ app.add_typer(groups.app, rich_help_panel=_MANAGE)
 app.add_typer(transactions.app, rich_help_panel=_MANAGE)
 records.register(app, panel="Records")
 merge.register(app, panel="Maintenance")
+compact.register(app, panel="Maintenance")
 maintain.register(app, panel="Maintenance")
 dump.register(app, panel="Inspect")
 fsck.register(app, panel="Inspect")

@@ -109,7 +109,7 @@ def compaction_policy(
     return policy if max_keys is None else replace(policy, max_keys=max_keys)
 
 
-def cleanable_part(runtime: Runtime, session: Session, tp: TopicPartition, policy: CompactionPolicy) -> Cleanable:
+def cleanable_part(session: Session, tp: TopicPartition, policy: CompactionPolicy) -> Cleanable:
     """What of a partition may be compacted now, and whether that is due. Nothing is read but indexes."""
 
     def looked(ctx: Context, views: Views) -> Program[tuple[Views, Cleanable]]:
