@@ -136,6 +136,13 @@ indexes = st.builds(
     generation=counts,
     files=tuples(st.builds(IndexedFile, **file_fields, schema_id=int64, offset_column=st.booleans())),
     entries=tuples(st.builds(IndexEntry, **batch_fields, file=st.none() | int64, first_row=counts)),
+    compacted=st.just(msgspec.UNSET)
+    | st.builds(
+        records.Compaction,
+        key=tuples(int64),
+        end_offset=offsets,
+        tombstones=tuples(st.builds(records.Tombstones, end_offset=offsets, rows=counts, delete_at=int64)),
+    ),
     aborted_txns=counts,
     last_digest=texts,
     last_stable_offset=offsets,

@@ -17,6 +17,7 @@
     fsck                         maintenance.fsck.FsckReport
     history                      list of maintenance.history.HistoryRow
     merge                        list of MergeDocument
+    compact                      list of CompactDocument
     maintain --once              maintenance.maintain.MaintainReport
     maintain --daemon            the same, a round a line
     produce                      ProduceDocument
@@ -252,4 +253,38 @@ class MergeDocument(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None = None
     files: int | None = None
     """1, or 0 if no committed row was left."""
+    bytes: int | None = None
+
+
+class CompactDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A pass over the compacted part of a partition, or how much there is to do."""
+
+    topic: str
+    partition: int
+    outcome: Literal["compacted", "lost", "planned", "not due"]
+    """lost: another clean-up of the same offsets was faster; what this one wrote is left to vacuum."""
+    base_offset: int
+    end_offset: int
+    segments_before: int
+    bytes_before: int
+    expired_tombstones: int
+    """Whose time had come: they went, or would."""
+    dirty_bytes: int | None = None
+    """Not compacted yet; of a plan."""
+    dirty_ratio: float | None = None
+    generation: int | None = None
+    compacted_to: int | None = None
+    """Below this offset no two rows have the same key."""
+    files_before: int | None = None
+    rows_before: int | None = None
+    superseded: int | None = None
+    """Rows that went because a newer one has their key."""
+    tombstones: int | None = None
+    """Those that are left."""
+    keyless: int | None = None
+    """Rows without a key, which all stay."""
+    keys: int | None = None
+    """Distinct ones in the part that had not been compacted yet."""
+    rows: int | None = None
+    files: int | None = None
     bytes: int | None = None

@@ -15,6 +15,7 @@ import typer
 
 from txlog._version import __version__
 from txlog.cli import (
+    compact,
     dump,
     fsck,
     groups,
@@ -152,6 +153,7 @@ app.add_typer(groups.app, rich_help_panel=_MANAGE)
 app.add_typer(transactions.app, rich_help_panel=_MANAGE)
 records.register(app, panel="Records")
 merge.register(app, panel="Maintenance")
+compact.register(app, panel="Maintenance")
 retention.register(app, panel="Maintenance")
 vacuum.register(app, panel="Maintenance")
 maintain.register(app, panel="Maintenance")

@@ -1,4 +1,4 @@
-"""Which sealed segments may become one, what does the index of the merged run say, and may it be published?
+"""Which sealed segments may become one, what does the index of the run say, and may it be published?
 
 Pure: names, indexes and the last `.clean` go in, decisions come out (PROTOCOL.md, "Clean-up", C1 to C5; DESIGN 6).
 """
@@ -14,6 +14,7 @@ import msgspec
 from txlog.core.chain import PartitionListing
 from txlog.core.fetch_plan import AbortedRanges
 from txlog.core.names import SegmentName, TopicPartition, segment_file_path
+from txlog.core.partitioning import Offsets
 from txlog.core.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -21,6 +22,7 @@ from txlog.core.records import (
     AbortedTxn,
     Clean,
     CleanedRun,
+    Compaction,
     IndexedFile,
     IndexEntry,
     SegmentIndex,
@@ -65,6 +67,23 @@ class FileLayout:
 
 PLAIN = FileLayout()
 """Rows in the order of offsets, no filters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a compaction keeps of the batches of its inputs, all of them in order, markers included."""
+
+    rows: Offsets
+    """Of each batch."""
+    timestamps: Offsets
+    """Of each batch's last row that is kept (ms); of no meaning where none is."""
+    compaction: Compaction
+
+    def of(self, at: int, entry: IndexEntry) -> IndexEntry:
+        """Batch number `at`, with the rows that are kept."""
+        records = int(self.rows[at])
+        timestamp = int(self.timestamps[at]) if records else entry.timestamp
+        return msgspec.structs.replace(entry, records=records, timestamp=timestamp)
 
 
 def choose_merges(
@@ -130,29 +149,43 @@ def merged_index(
     *,
     log_start_offset: int,
     is_told: Callable[[IndexEntry], bool],
+    kept: Kept | None = None,
 ) -> tuple[SegmentIndex, TxnIndex | None]:
-    """The index of a run that keeps every committed row of `inputs`, and its transaction index.
+    """The index of a run that keeps the committed rows of `inputs`, all of them or those `kept`, and its transaction index.
 
     `inputs` are the indexes with the aborted transactions whose markers they hold; `aborted` all that overlap the run, also
     those whose markers come later (none can, below the LSO, but a caller need not know). `file` has the kept rows in order of
-    offsets; None if there is none. Batches for which `is_told` keep their producer, epoch and offsets (C3); others become one
-    entry. Raises CorruptLogError if the file has another number of rows than the batches.
+    offsets; None if there is none. Batches for which `is_told` keep their producer, epoch and offsets (C3), also where no row
+    of them is left; others become one entry. Raises CorruptLogError if the file has another number of rows than the batches.
     """
     ranges = AbortedRanges(aborted)
+    compacted = kept.compaction if kept is not None else _compacted([index for index, _ in inputs])
+    clean_end = 0 if compacted is msgspec.UNSET else compacted.end_offset
     entries: list[IndexEntry] = []
     row = 0
+    at = -1
     for index, _ in inputs:
         for entry in index.entries:
-            if not entry.records:
+            at += 1
+            # Without rows is in generation 0 a marker, in a run a batch that a compaction emptied.
+            if not (entry.records or index.generation):
                 continue
             if not index.generation and ranges.hides(entry.producer_id, entry.base_offset, entry.kind):
                 continue
             told = is_told(entry)
+            if kept is not None:
+                entry = kept.of(at, entry)
+            if not entry.records:
+                if told:
+                    entries.append(msgspec.structs.replace(entry, file=None, first_row=0))
+                continue
             last = entries[-1] if entries else None
             if (
                 not told
                 and last is not None
                 and _is_coalesced(last)
+                # What was compacted and what was not can be told apart afterwards.
+                and not last.base_offset < clean_end <= entry.base_offset
                 and last.records + entry.records <= MAX_COALESCED_ROWS
             ):
                 # Rows without a gap or with one: a run's offsets stand in its column.
@@ -168,7 +201,7 @@ def merged_index(
         raise CorruptLogError(
             f"{tp}: the batches of {run.name.index} have {row} rows, and {'no file was written' if file is None else f'{file.path} holds {file.rows}'}"
         )
-    kept = tuple(txn for _, txns in inputs for txn in txns if txn.last_offset >= log_start_offset)
+    told_aborted = tuple(txn for _, txns in inputs for txn in txns if txn.last_offset >= log_start_offset)
     made = SegmentIndex(
         partition=str(tp),
         base_offset=run.base_offset,
@@ -176,11 +209,12 @@ def merged_index(
         generation=run.generation,
         files=() if file is None else (file,),
         entries=tuple(entries),
-        aborted_txns=len(kept),
+        aborted_txns=len(told_aborted),
         last_digest="",
         last_stable_offset=inputs[-1][0].last_stable_offset,
+        compacted=compacted,
     )
-    return made, TxnIndex(partition=str(tp), aborted=kept) if kept else None
+    return made, TxnIndex(partition=str(tp), aborted=told_aborted) if told_aborted else None
 
 
 def settled_epochs(
@@ -260,6 +294,16 @@ def _without_large(
         else:
             found.append(part)
     return found
+
+
+def _compacted(inputs: Sequence[SegmentIndex]) -> Compaction | msgspec.UnsetType:
+    """What a merge keeps of its inputs' compactions: no row is added, so what held goes on to hold."""
+    found = [index.compacted for index in inputs if index.compacted is not msgspec.UNSET]
+    if not found:
+        return msgspec.UNSET
+    furthest = max(found, key=lambda each: each.end_offset)
+    tombstones = [each for one in found if one.key == furthest.key for each in one.tombstones]
+    return msgspec.structs.replace(furthest, tombstones=tuple(tombstones))
 
 
 def _is_coalesced(entry: IndexEntry) -> bool:

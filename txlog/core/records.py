@@ -270,6 +270,27 @@ class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
         return self.base_offset + (self.records or 1)
 
 
+class Tombstones(msgspec.Struct, frozen=True, kw_only=True):
+    """Tombstones of a compacted run that the same clean-up saw first."""
+
+    end_offset: Offset
+    """They lie below, and at or above the end of the item before this one."""
+    rows: Count
+    delete_at: Int64
+    """Kafka's delete horizon: from then on (ms) a compaction may drop them."""
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a partition was compacted when a run was made."""
+
+    key: tuple[Int64, ...]
+    """Ids of the key's columns, in order: of another key this says nothing."""
+    end_offset: Offset
+    """Below it no two rows of the log have the same key. Not beyond the run's end."""
+    tombstones: tuple[Tombstones, ...] = ()
+    """Those left in the run, in order; a tombstone behind the last item has not been seen by a compaction."""
+
+
 class SegmentIndex(_Object, frozen=True, kw_only=True):
     """`<base>-<end>-<generation>[-<unique>].index`: its existence declares the segment sealed (generation 0)."""
 
@@ -286,6 +307,8 @@ class SegmentIndex(_Object, frozen=True, kw_only=True):
     """Digest of the segment's last record; empty in a cleaned run."""
     last_stable_offset: Offset = 0
     """The LSO at the segment's end: a fetch that ends at or below it needs no later `.txnindex`."""
+    compacted: Compaction | msgspec.UnsetType = msgspec.UNSET
+    """Absent but in runs of a compaction, and in merges of such."""
 
 
 class AbortedTxn(msgspec.Struct, frozen=True, kw_only=True):

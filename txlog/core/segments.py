@@ -175,8 +175,23 @@ def check_index(index: SegmentIndex, name: SegmentName, path: str) -> None:
         raise CorruptRecordError(
             f"{path}: last stable offset {index.last_stable_offset}, beyond the end at {index.end_offset}"
         )
+    _check_compacted(index, path)
     if at > index.end_offset or (index.generation == 0 and at != index.end_offset):
         raise CorruptRecordError(f"{path}: the entries end at offset {at}, the segment at {index.end_offset}")
+
+
+def _check_compacted(index: SegmentIndex, path: str) -> None:
+    compacted = index.compacted
+    if compacted is msgspec.UNSET:
+        return
+    ends = [item.end_offset for item in compacted.tombstones]
+    if not index.generation or compacted.end_offset > index.end_offset or ends != sorted({*ends}) or any(
+        end > compacted.end_offset for end in ends
+    ):  # fmt: skip
+        raise CorruptRecordError(
+            f"{path}: generation {index.generation}, offsets up to {index.end_offset}: it cannot have been compacted up to "
+            f"{compacted.end_offset}, with tombstones up to {ends}"
+        )
 
 
 def _check_entry_rows(index: SegmentIndex, number: int, internal: bool, path: str) -> None:

@@ -20,6 +20,7 @@ from txlog.client.runtime import Runtime
 from txlog.core.names import TopicPartition
 from txlog.core.records import CleanupRun, CleanupStep
 from txlog.errors import TxlogError
+from txlog.maintenance.compact import Compacted
 from txlog.maintenance.merge import Merged
 from txlog.protocol import history as protocol
 
@@ -129,6 +130,22 @@ class Recorder:
             rows_written=merged.rows,
             bytes_read=merged.bytes_before,
             bytes_written=merged.bytes,
+        )
+
+    def add_compacted(self, compacted: Compacted) -> None:
+        """A pass that a compaction made."""
+        self.add(
+            compacted.topic_partition,
+            "published" if compacted.took_effect else "discarded",
+            base_offset=compacted.base_offset,
+            end_offset=compacted.end_offset,
+            generation=compacted.generation,
+            input_files=compacted.files_before,
+            output_files=compacted.files,
+            rows_read=compacted.rows_before,
+            rows_written=compacted.rows,
+            bytes_read=compacted.bytes_before,
+            bytes_written=compacted.bytes,
         )
 
 

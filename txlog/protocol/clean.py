@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from txlog.core import chain, cleaning, envelope, names
-from txlog.core.cleaning import MergePolicy
+from txlog.core.cleaning import Kept, MergePolicy
 from txlog.core.effects import Get, List, NewId, Now, Program, PutIfAbsent, PutOutcome, Sleep
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
@@ -135,11 +135,11 @@ def plan_merges(
     return with_view(views, view), tuple(merges)
 
 
-def publish(ctx: Context, merge: Merge, file: IndexedFile | None) -> Program[bool]:
+def publish(ctx: Context, merge: Merge, file: IndexedFile | None, kept: Kept | None = None) -> Program[bool]:
     """Creates the run's objects, and the `.clean` that names it. -> whether it took effect; else its objects are vacuum's.
 
-    `file` holds the rows of `merge.pieces`, with their offsets, written under `merge.path`; None if there are none. Raises
-    CorruptLogError if it holds another number of them.
+    `file` holds the rows of `merge.pieces`, or those of them that a compaction `kept`, with their offsets, written under
+    `merge.path`; None if there are none. Raises CorruptLogError if it holds another number of them.
     """
     tp = merge.topic_partition
     index, txn_index = cleaning.merged_index(
@@ -150,6 +150,7 @@ def publish(ctx: Context, merge: Merge, file: IndexedFile | None) -> Program[boo
         file,
         log_start_offset=merge.log_start_offset,
         is_told=merge.is_told,
+        kept=kept,
     )
     name = merge.run.name
     if txn_index is not None:

@@ -8,7 +8,7 @@ float64 big-endian. Several: each as an int32 length and its bytes, a null one a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ NO_KEY = -1
 _BIG_ENDIAN = {pa.int16(): ">i2", pa.int32(): ">i4", pa.int64(): ">i8", pa.float64(): ">f8"}
 
 
+Serialized: TypeAlias = tuple[Bytes, Offsets, NDArray[np.bool_]]
+
+
 def partition_table(table: pa.Table, key_columns: Sequence[str], partitions: int) -> NDArray[np.int32]:
     """The partition of each row; NO_KEY where its key is null (of several columns: where all are), or without key columns.
 
@@ -32,18 +35,20 @@ def partition_table(table: pa.Table, key_columns: Sequence[str], partitions: int
     """
     if not key_columns or not table.num_rows:
         return np.full(table.num_rows, NO_KEY, dtype=np.int32)
-    keys = [_column(table, name) for name in key_columns]
-    if len(keys) == 1:
-        data, offsets, present = _serialized(keys[0], key_columns[0])
-    else:
-        data, offsets, present = _composed(
-            [_serialized(key, name) for key, name in zip(keys, key_columns, strict=True)]
-        )
+    data, offsets, present = serialized_keys(table, key_columns)
     found = partitions_for(murmur2_many(data, offsets), partitions)
     return np.where(present, found, np.int32(NO_KEY))
 
 
-_Serialized = tuple[Bytes, Offsets, NDArray[np.bool_]]
+def serialized_keys(table: pa.Table, key_columns: Sequence[str]) -> Serialized:
+    """The bytes of each row's key: those of all rows in one, where each begins and the last ends, and which rows have a key.
+
+    Raises SchemaMismatchError as `partition_table` does.
+    """
+    keys = [_column(table, name) for name in key_columns]
+    if len(keys) == 1:
+        return _serialized(keys[0], key_columns[0])
+    return _composed([_serialized(key, name) for key, name in zip(keys, key_columns, strict=True)])
 
 
 def _column(table: pa.Table, name: str) -> Any:
@@ -62,7 +67,7 @@ def _check_type(arrow: pa.DataType, name: str) -> None:
         raise SchemaMismatchError(f"key column {name!r}: {arrow} cannot be a key; use {', '.join(KEY_TYPES)}")
 
 
-def _serialized(array: Any, name: str) -> _Serialized:
+def _serialized(array: Any, name: str) -> Serialized:
     """The bytes of all keys one after the other, where each begins, and which are there."""
     _check_type(array.type, name)
     present = array.is_valid().to_numpy(zero_copy_only=False)
@@ -75,7 +80,7 @@ def _serialized(array: Any, name: str) -> _Serialized:
     return data, bounds, present
 
 
-def _fixed(array: Any, present: NDArray[np.bool_]) -> _Serialized:
+def _fixed(array: Any, present: NDArray[np.bool_]) -> Serialized:
     layout = np.dtype(_BIG_ENDIAN[array.type])
     numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
     if layout.kind == "f":
@@ -85,7 +90,7 @@ def _fixed(array: Any, present: NDArray[np.bool_]) -> _Serialized:
     return data, np.arange(len(array) + 1, dtype=np.int64) * layout.itemsize, present
 
 
-def _composed(parts: list[_Serialized]) -> _Serialized:
+def _composed(parts: list[Serialized]) -> Serialized:
     """Several columns as one key: int32 length and bytes of each."""
     rows = len(parts[0][2])
     lengths = [np.where(present, np.diff(offsets), 0) for _, offsets, present in parts]

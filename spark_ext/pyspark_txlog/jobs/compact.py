@@ -1,0 +1,186 @@
+"""How are the keyed topics of a store compacted on a Spark cluster?
+
+    python -m pyspark_txlog.jobs.compact --store s3://bucket/log users
+
+or the file itself under spark-submit. As `txlog compact`, and with its result: a pass over one partition is a task, since the
+keys of a partition must meet in one memory; the driver plans and publishes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import txlog
+from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.partition_jobs import run_tasks
+from pyspark_txlog.messages import say
+from txlog.cli.compact import (
+    compact_document,
+    compaction_policies,
+    planned_document,
+    refuse_internal,
+    show_compactions,
+)
+from txlog.cli.errors import exit_status
+from txlog.cli.output import Output, OutputFormat
+from txlog.client.reading import MAX_RELISTS, read_session
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.client.store import Store
+from txlog.core.compaction import DEFAULT_MAX_KEYS, CompactionPolicy
+from txlog.core.names import TopicPartition
+from txlog.core.words import bytes_text, count_text
+from txlog.errors import MissingObjectError, TxlogError
+from txlog.maintenance.compact import (
+    Compacted,
+    Copied,
+    cleanable_part,
+    copy_survivors,
+    plan_partition,
+    publish_compaction,
+)
+from txlog.maintenance.history import recorded
+from txlog.protocol.compact import CompactionPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def compact_partitions(
+    spark: SparkSession, store: Store, policies: Mapping[TopicPartition, CompactionPolicy]
+) -> tuple[tuple[Compacted, ...], tuple[TxlogError, ...]]:
+    """Compacts each partition by its policy, in as many passes as are due: the passes made, and why others were not.
+
+    What fails in one partition spoils no other. Says on the driver's console what is done, and in the store's history.
+    """
+    runtime = store.runtime
+    session = read_session(runtime)
+    made: list[Compacted] = []
+    failed: list[TxlogError] = []
+    left = dict.fromkeys(policies, 0)
+    """Partitions that may have more to do, and how often in a row an object of theirs was gone."""
+    with recorded(runtime, "compact") as history:
+        while left:
+            plans = [plan for tp in left if (plan := _planned(session, tp, policies[tp], failed)) is not None]
+            # The largest first: a pass that begins last and is large would be waited for alone.
+            plans.sort(key=lambda plan: plan.cleanable.clean_bytes + plan.cleanable.dirty_bytes, reverse=True)
+            again: dict[TopicPartition, int] = {}
+            for plan, outcome in run_tasks(spark, runtime, plans, _copy, title=_title):
+                tp = plan.topic_partition
+                if isinstance(outcome, MissingObjectError) and left[tp] < MAX_RELISTS:
+                    # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
+                    again[tp] = left[tp] + 1
+                elif isinstance(outcome, TxlogError):
+                    failed.append(outcome)
+                    history.add(tp, "failed", message=str(outcome))
+                else:
+                    done = publish_compaction(session, plan, outcome)
+                    made.append(done)
+                    history.add_compacted(done)
+                    _say_done(done)
+                    if done.took_effect:
+                        again[tp] = 0
+            session.forget(list(left))
+            left = again
+    made.sort(key=lambda each: (each.topic_partition, each.generation))
+    return tuple(made), tuple(failed)
+
+
+def main(
+    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
+    topic: Annotated[
+        list[str] | None, typer.Argument(help="Topics; all whose cleanup.policy says so if none is named.")
+    ] = None,
+    min_cleanable_dirty_ratio: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Which part must not have been compacted yet; else the topic's setting."),
+    ] = None,
+    max_keys: Annotated[
+        int, typer.Option(min=1, help="Keys that a task holds in memory, 24 bytes each; more take more passes.")
+    ] = DEFAULT_MAX_KEYS,
+    dry_run: Annotated[bool, typer.Option(help="Only say how much there is to do; nothing is written.")] = False,
+    output: Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")] = OutputFormat.TEXT,
+    storage_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
+    ] = None,
+) -> None:
+    """Keep the latest committed row of each key, a partition a task."""
+    spark: SparkSession | None = None
+    out = Output(output)
+    try:
+        refuse_internal(topic or ())
+        with closing(txlog.open(store, storage_options=pairs("--storage-option", storage_option))) as opened:
+            opened.runtime.require_store()
+            policies = compaction_policies(
+                opened.runtime,
+                _partitions(opened, topic),
+                are_named=bool(topic),
+                min_cleanable_dirty_ratio=min_cleanable_dirty_ratio,
+                max_keys=max_keys,
+            )
+            failed: tuple[TxlogError, ...] = ()
+            if dry_run:
+                session = read_session(opened.runtime)
+                documents = [
+                    planned_document(tp, cleanable_part(session, tp, policy)) for tp, policy in policies.items()
+                ]
+            else:
+                spark = job_session("txlog-compact", pairs("--conf", conf))
+                made, failed = compact_partitions(spark, opened, policies)
+                documents = [compact_document(each) for each in made]
+        out.show(documents, lambda out: show_compactions(out, documents, dry_run=dry_run, failed=len(failed)))
+        if failed:
+            for other in failed[1:]:
+                typer.echo(f"compact: {other}", err=True)
+            raise failed[0]
+    except TxlogError as error:
+        typer.echo(f"compact: {error}", err=True)
+        sys.exit(exit_status(error))
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+def _copy(runtime: Runtime, plan: CompactionPlan) -> Copied:
+    # A task that Spark repeats, or runs twice, may not write under the name of the other attempt.
+    return copy_survivors(runtime, replace(plan, unique=runtime.ids.new_id()))
+
+
+def _title(plan: CompactionPlan) -> str:
+    names = plan.cleanable.names
+    return f"txlog compact: {plan.topic_partition}, offsets {names[0].base_offset} to {names[-1].end_offset - 1}"
+
+
+def _planned(
+    session: Session, tp: TopicPartition, policy: CompactionPolicy, failed: list[TxlogError]
+) -> CompactionPlan | None:
+    try:
+        return plan_partition(session, tp, policy)
+    except TxlogError as error:
+        failed.append(error)
+        return None
+
+
+def _partitions(store: Store, topics: list[str] | None) -> list[TopicPartition]:
+    found = [store.topic(name) for name in topics] if topics else store.topics()
+    return [TopicPartition(each.name, number) for each in found for number in range(each.partitions)]
+
+
+def _say_done(done: Compacted) -> None:
+    offsets = f"{done.topic_partition}, offsets {done.base_offset} to {done.end_offset - 1}"
+    before = f"{count_text(done.rows_before, 'row')}, {bytes_text(done.bytes_before)}"
+    after = f"{count_text(done.rows, 'row')}, {bytes_text(done.bytes)}"
+    say(f"compact {offsets}: {before} into {after if done.took_effect else 'nothing: another clean-up was faster'}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,94 @@
+"""`txlog compact` as people and programs see it; what a compaction does to rows, tests/maintenance has."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.support import Cli
+from txlog.cli.documents import CompactDocument
+from txlog.client import Store
+
+SETTINGS = {"cleanup.policy": "compact", "key.columns": "id", "segment.batches": 2, "min.cleanable.dirty.ratio": 0.2}
+
+
+@pytest.fixture
+def keyed(cli: Cli, store: Store) -> Cli:
+    """users-0: ten batches of the keys 0 and 1, one a tombstone; users-1: a tail alone; orders is not compacted."""
+    store.create_topic("users", store.topic("orders").schema, partitions=2, config=SETTINGS)
+    with store.producer(linger_ms=0) as producer:
+        for number in range(10):
+            row = {"id": number % 2, "item": None if number == 4 else f"item {number}"}
+            producer.send("users", [row], partition=0).result()
+        producer.send("users", [{"id": 0, "item": "one"}], partition=1).result()
+    return cli
+
+
+def consumed(cli: Cli) -> list[tuple[int, int, int, str | None]]:
+    rows = cli("consume", "users", "--from-beginning", "--timeout-ms", 0, "--metadata", "-o", "json").rows
+    return sorted((row["_partition"], row["_offset"], row["id"], row["item"]) for row in rows)
+
+
+def test_it_says_what_it_did(keyed: Cli) -> None:
+    before = consumed(keyed)
+    planned = keyed("compact", "--dry-run")
+    assert planned.lines[0].split() == [
+        "PARTITION",
+        "SEGMENTS",
+        "BYTES",
+        "DIRTY",
+        "DIRTY",
+        "RATIO",
+        "EXPIRED",
+        "TOMBSTONES",
+        "OUTCOME",
+    ]
+    assert [line.split()[-1] for line in planned.lines[1:3]] == ["planned", "due"]
+    assert planned.lines[-1] == "Would compact 1 partition."
+    assert consumed(keyed) == before
+    done = keyed("compact", "users")
+    assert done.lines[1].split()[:5] == ["users-0", "0", "to", "7", "4"]
+    assert done.lines[1].split()[-1] == "compacted"
+    assert done.lines[-1].startswith("Compacted 1 partition: 6 rows went.")
+    assert consumed(keyed) == [before[6], before[7], before[8], before[9], before[10]]
+    assert keyed("compact").out.startswith("Nothing to compact")
+    assert keyed("fsck").lines[4:7] == ["damaged     0", "missing     0", "notes       0"]
+    assert [step["job"] for step in (row["step"] for row in keyed("history", "-o", "json").json)] == ["compact"]
+
+
+def test_json(keyed: Cli) -> None:
+    planned, other = keyed("compact", "--dry-run", "--output", "json").json
+    assert set(planned) == set(CompactDocument.__struct_fields__)
+    assert (planned["outcome"], planned["dirty_ratio"], planned["rows"]) == ("planned", 1.0, None)
+    assert (other["partition"], other["outcome"], other["segments_before"]) == (1, "not due", 0)
+    passes = keyed("compact", "--output", "json", "--max-keys", 1).json
+    assert [each["outcome"] for each in passes] == ["compacted"] * len(passes)
+    assert len(passes) > 1
+    assert (passes[-1]["rows"], passes[-1]["compacted_to"], passes[-1]["keys"]) == (2, 8, 1)
+    assert keyed("compact", "--output", "json").json == []
+
+
+def test_what_is_chosen(keyed: Cli) -> None:
+    assert keyed("compact", "users", "--partition", 1).out.startswith("Nothing to compact")
+    assert keyed("compact", "--topic", "users", "--min-cleanable-dirty-ratio", 1, "--dry-run").out.endswith(
+        "Would compact 1 partition.\n"
+    )
+    said = keyed.fails("compact", "orders")
+    assert "found cleanup.policy=delete; `txlog topics alter orders --set cleanup.policy=compact" in said
+    assert "the snapshots of an internal topic are its compaction" in keyed.fails("compact", "__consumer_offsets")
+    assert "did you mean 'users'" in keyed.fails("compact", "user").lower()
+    keyed("topics", "alter", "users", "--set", "cleanup.policy=delete")
+    assert keyed("compact", "--dry-run").out == "No topic has cleanup.policy=compact.\n"
+
+
+def test_a_damaged_input_is_named_and_the_others_are_compacted(keyed: Cli, store: Store) -> None:
+    with store.producer(linger_ms=0) as producer:
+        for number in range(3):
+            producer.send("users", [{"id": 0, "item": f"{number}"}], partition=1).result()
+    victim = min((keyed.root / "users/0").glob("*.parquet"))
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    done = keyed("compact", status=4)
+    assert str(victim.relative_to(keyed.root)) in done.err
+    assert [line.split()[0] for line in done.lines if line.startswith("users-")] == ["users-1"]
+    assert not list((keyed.root / "users/0").glob("*.clean"))

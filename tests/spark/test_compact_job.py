@@ -1,0 +1,115 @@
+"""The compaction of many partitions as a Spark job, and Spark's own readers over the holes that it leaves."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_txlog import TxLog
+from pyspark_txlog.jobs import compact as job
+from pyspark_txlog.jobs.compact import compact_partitions
+from tests.spark.conftest import Log
+from tests.spark.test_spark_ui import jobs
+from txlog.cli.compact import compaction_policies
+from txlog.core.compaction import CompactionPolicy
+from txlog.core.names import TopicPartition
+from txlog.maintenance.fsck import check_store
+
+pytestmark = pytest.mark.spark
+PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+
+
+@pytest.fixture
+def keyed(log: Log) -> Log:
+    """Two partitions of six sealed segments each, and a tail, over five keys each; one transaction of each is aborted."""
+    log.create(segment_batches="2", cleanup_policy="compact", key_columns="order_id")
+    with log.store.producer("loader", linger_ms=0) as producer:
+        for number in range(8):
+            producer.begin_transaction()
+            for tp in PARTITIONS:
+                some = [{"order_id": 10 * tp.partition + key, "amount": number / 2, "carrier": "c"} for key in range(5)]
+                producer.send(tp.topic, some[number % 2 :], partition=tp.partition)
+            if number == 5:
+                producer.flush()
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+    return log
+
+
+def policies(log: Log) -> dict[TopicPartition, CompactionPolicy]:
+    return compaction_policies(log.store.runtime, PARTITIONS, are_named=True)
+
+
+def newest(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    return sorted({row[1]: row for row in rows}.values())
+
+
+def rows(log: Log, **options: object) -> list[tuple[object, ...]]:
+    """(offset, key, amount), in order."""
+    frame = log.read("orders", columns="order_id,amount,_offset,_partition", **options)
+    return sorted((row._partition, row.order_id, row._offset, row.amount) for row in frame.collect())
+
+
+def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log, spark: SparkSession) -> None:
+    before, seen = rows(keyed), len(jobs(spark))
+    made, failed = compact_partitions(spark, keyed.store, policies(keyed))
+    assert not failed
+    assert [(each.topic_partition, each.took_effect, each.rows) for each in made] == [
+        (tp, True, 5) for tp in PARTITIONS
+    ]
+    after = rows(keyed)
+    assert newest(after) == newest(before)
+    assert set(after) < set(before)
+    named = {said for said, _ in jobs(spark)[seen:]}
+    assert {f"txlog compact: {m.topic_partition}, offsets 0 to {m.end_offset - 1}" for m in made} <= named
+    assert compact_partitions(spark, keyed.store, policies(keyed)) == ((), ())
+    report = check_store(keyed.store.runtime.store)
+    assert not [found for found in report.findings if found.kind != "note"]
+    # Spark's own Parquet reader, whole and from the midst of a hole.
+    table = TxLog(spark, keyed.url).table("orders")
+    columns = ("_partition", "order_id", "_offset", "amount")
+    assert sorted(tuple(row) for row in table.to_df().select(*columns).collect()) == after
+    start = '{"orders": {"0": 7, "1": 7}}'
+    later = [row for row in after if row[2] >= 7]
+    assert sorted(tuple(row) for row in table.to_df(starting_offsets=start).select(*columns).collect()) == later
+    assert rows(keyed, startingOffsets=start) == later
+    streamed = spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", start)
+    query = (
+        streamed.option("maxOffsetsPerTrigger", 9)
+        .load(keyed.url)
+        .select("_partition", "order_id", "_offset", "amount")
+        .writeStream.format("memory")
+        .queryName("compacted")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sorted(tuple(row) for row in spark.table("compacted").collect()) == later
+
+
+def test_the_command_line(
+    keyed: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "job_session", lambda name, conf: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    arguments = {"store": keyed.url, "topic": ["orders"], "storage_option": ["fsync=false"]}
+    job.main(**arguments, dry_run=True)
+    assert capsys.readouterr().out.splitlines()[-1] == "Would compact 2 partitions."
+    store = keyed.store.runtime.store
+    path = next(f"orders/0/{name}" for name in store.list("orders/0/") if name.endswith(".parquet"))
+    data = store.get(path) or b""
+    store.delete(path)
+    store.write_file(path, [data[:-40] + b"x" * 40])
+    with pytest.raises(SystemExit) as ended:
+        job.main(**arguments, output=job.OutputFormat.JSON)
+    assert ended.value.code == 4
+    said = capsys.readouterr()
+    assert path in said.err
+    found = msgspec.json.decode(said.out)
+    assert [(each["partition"], each["outcome"]) for each in found] == [(1, "compacted")]
+    with pytest.raises(SystemExit) as ended:
+        job.main(**{**arguments, "topic": ["__transaction_state"]})
+    assert ended.value.code == 2
+    assert "are its compaction" in capsys.readouterr().err

@@ -1,0 +1,251 @@
+"""`txlog compact`: how does a keyed topic shrink to the latest row of each key, in this process?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txlog.cli.documents import CompactDocument
+from txlog.cli.options import Session, command
+from txlog.cli.output import Output
+from txlog.cli.partitions import choose_partitions, row_progress
+from txlog.core.compaction import DEFAULT_MAX_KEYS, Cleanable, CompactionPolicy
+from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.core.words import bytes_text, count_text
+from txlog.errors import CorruptLogError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from txlog.client.runtime import Runtime
+    from txlog.maintenance.compact import Compacted
+
+
+def register(app: typer.Typer, *, panel: str) -> None:
+    """Adds the command."""
+    command(app, "compact", panel=panel)(compact)
+
+
+def compact(
+    session: Session,
+    topic: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC", help="Topics; all whose cleanup.policy says so if none is named.", show_default=False
+        ),
+    ] = None,
+    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    partitions: Annotated[
+        str | None,
+        typer.Option("--partitions", "--partition", metavar="0,1,…", help="Only these partitions.", show_default=False),
+    ] = None,
+    min_cleanable_dirty_ratio: Annotated[
+        float | None,
+        typer.Option(
+            "--min-cleanable-dirty-ratio",
+            metavar="0…1",
+            min=0,
+            max=1,
+            help="Which part must not have been compacted yet; else the topic's setting. 0: whatever there is.",
+            show_default=False,
+        ),
+    ] = None,
+    max_keys: Annotated[
+        int,
+        typer.Option(
+            "--max-keys",
+            metavar="KEYS",
+            min=1,
+            help="Keys that are held in memory, 24 bytes each; more take more passes.",
+        ),
+    ] = DEFAULT_MAX_KEYS,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", metavar="", help="Only say how much there is to do; nothing is written.")
+    ] = False,
+) -> None:
+    """Keep the latest committed row of each key, of topics with cleanup.policy=compact; the older ones go.
+
+    Offsets and times of what stays do not change. Tombstones (rows without a value) live for delete.retention.ms after the
+    first compaction that saw them. It may run beside writers, readers and other clean-ups, and be killed at any moment.
+    """
+    # Here and not at the top: `--help` needs none of it.
+    from txlog.client.reading import read_session
+    from txlog.maintenance.compact import cleanable_part, compact_partition
+    from txlog.maintenance.history import recorded
+
+    names = [*(topic or ()), *(topic_option or ())]
+    refuse_internal(names)
+    runtime = session.store.runtime
+    policies = compaction_policies(
+        runtime,
+        choose_partitions(session, names, partitions),
+        are_named=bool(names),
+        min_cleanable_dirty_ratio=min_cleanable_dirty_ratio,
+        max_keys=max_keys,
+    )
+    reads = read_session(runtime)
+    documents: list[CompactDocument] = []
+    failed: list[CorruptLogError] = []
+    with row_progress("looking for what to compact") as progress, recorded(runtime, "compact") as history:
+        for tp, policy in policies.items():
+            try:
+                if dry_run:
+                    documents.append(planned_document(tp, cleanable_part(reads, tp, policy)))
+                    continue
+                with history.over(tp):
+                    for done in compact_partition(runtime, reads, tp, policy, progress):
+                        history.add_compacted(done)
+                        documents.append(compact_document(done))
+            except CorruptLogError as error:
+                # The others can be compacted; this one has to be looked at.
+                failed.append(error)
+            reads.forget([tp])
+    session.out.show(documents, lambda out: show_compactions(out, documents, dry_run=dry_run, failed=len(failed)))
+    if failed:
+        for other in failed[1:]:
+            failed[0].add_note(str(other))
+        raise failed[0]
+
+
+def refuse_internal(topics: Sequence[str]) -> None:
+    """Raises InvalidRequestError if one of `topics` is txlog's own."""
+    for name in topics:
+        if name in INTERNAL_TOPICS:
+            raise InvalidRequestError(
+                f"{name} is not compacted: the snapshots of an internal topic are its compaction, and are made whenever one of its "
+                "segments is sealed"
+            )
+
+
+def compaction_policies(
+    runtime: Runtime,
+    partitions: Sequence[TopicPartition],
+    *,
+    are_named: bool,
+    min_cleanable_dirty_ratio: float | None = None,
+    max_keys: int | None = None,
+) -> dict[TopicPartition, CompactionPolicy]:
+    """How each of `partitions` is compacted, of topics that are; raises InvalidRequestError for another if they `are_named`."""
+    from txlog.maintenance.compact import compaction_policy
+
+    policies = {}
+    for tp in partitions:
+        metadata = runtime.topic(tp.topic)
+        policy = compaction_policy(
+            runtime, metadata, min_cleanable_dirty_ratio=min_cleanable_dirty_ratio, max_keys=max_keys
+        )
+        if policy is not None:
+            policies[tp] = policy
+        elif are_named:
+            found = ",".join(runtime.settings.topic_config(metadata).cleanup_policy)
+            raise InvalidRequestError(
+                f"topic {tp.topic!r} is not compacted: expected cleanup.policy=compact (or compact,delete) and key.columns, found "
+                f"cleanup.policy={found}; `txlog topics alter {tp.topic} --set cleanup.policy=compact --set key.columns=COLUMN` sets them"
+            )
+    return policies
+
+
+def planned_document(tp: TopicPartition, found: Cleanable) -> CompactDocument:
+    """What would be compacted of a partition."""
+    return CompactDocument(
+        topic=tp.topic,
+        partition=tp.partition,
+        outcome="planned" if found.is_due else "not due",
+        base_offset=found.names[0].base_offset if found.names else 0,
+        end_offset=found.end_offset,
+        segments_before=len(found.names),
+        bytes_before=found.clean_bytes + found.dirty_bytes,
+        dirty_bytes=found.dirty_bytes,
+        dirty_ratio=round(found.dirty_ratio, 4),
+        expired_tombstones=found.due_tombstones,
+    )
+
+
+def compact_document(done: Compacted) -> CompactDocument:
+    """A pass that was made."""
+    return CompactDocument(
+        topic=done.topic_partition.topic,
+        partition=done.topic_partition.partition,
+        outcome="compacted" if done.took_effect else "lost",
+        base_offset=done.base_offset,
+        end_offset=done.end_offset,
+        segments_before=done.segments_before,
+        bytes_before=done.bytes_before,
+        expired_tombstones=done.expired_tombstones,
+        generation=done.generation,
+        compacted_to=done.compacted_to,
+        files_before=done.files_before,
+        rows_before=done.rows_before,
+        superseded=done.superseded,
+        tombstones=done.tombstones,
+        keyless=done.keyless,
+        keys=done.keys,
+        rows=done.rows,
+        files=done.files,
+        bytes=done.bytes,
+    )
+
+
+def show_compactions(out: Output, documents: Sequence[CompactDocument], *, dry_run: bool, failed: int) -> None:
+    """A table of passes, and a sentence; `failed` partitions could not be compacted."""
+    if dry_run:
+        _show_plan(out, documents)
+        return
+    if documents:
+        out.table(
+            ("partition", "offsets", "segments", "rows", "bytes", "superseded", "expired", "rows after", "bytes after", "outcome"),
+            [
+                (
+                    f"{each.topic}-{each.partition}",
+                    f"{each.base_offset} to {each.end_offset - 1}",
+                    each.segments_before,
+                    each.rows_before,
+                    bytes_text(each.bytes_before),
+                    each.superseded,
+                    each.expired_tombstones,
+                    each.rows,
+                    None if each.bytes is None else bytes_text(each.bytes),
+                    each.outcome,
+                )
+                for each in documents
+            ],
+            empty="",
+        )  # fmt: skip
+        out.line()
+    elif not failed:
+        out.line("Nothing to compact: no partition has min.cleanable.dirty.ratio of rows that were not compacted yet.")
+        return
+    made = [each for each in documents if each.outcome == "compacted"]
+    if made:
+        gone = sum((each.superseded or 0) + each.expired_tombstones for each in made)
+        out.line(
+            f"Compacted {count_text(len({(each.topic, each.partition) for each in made}), 'partition')}: {count_text(gone, 'row')} went. "
+            "What was compacted stays until it is vacuumed."
+        )
+    if keyless := sum(each.keyless or 0 for each in made):
+        out.line(f"{count_text(keyless, 'row')} without a key stay: they are like no other.")
+    if lost := len(documents) - len(made):
+        out.line(f"{count_text(lost, 'run')} did not take effect: another clean-up of the same offsets was faster.")
+
+
+def _show_plan(out: Output, documents: Sequence[CompactDocument]) -> None:
+    out.table(
+        ("partition", "segments", "bytes", "dirty", "dirty ratio", "expired tombstones", "outcome"),
+        [
+            (
+                f"{each.topic}-{each.partition}",
+                each.segments_before,
+                bytes_text(each.bytes_before),
+                bytes_text(each.dirty_bytes or 0),
+                f"{each.dirty_ratio:.2f}",
+                each.expired_tombstones,
+                each.outcome,
+            )
+            for each in documents
+        ],
+        empty="No topic has cleanup.policy=compact.",
+    )
+    if documents:
+        due = sum(each.outcome == "planned" for each in documents)
+        out.line()
+        out.line(f"Would compact {count_text(due, 'partition')}.")

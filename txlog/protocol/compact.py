@@ -1,0 +1,136 @@
+"""What of a partition is compacted now, and of what is its run made?
+
+As a merge is planned, on a fold of the table of transactions, but for one run that starts at the log start (PROTOCOL.md,
+C2, C3; DESIGN 6). How far the run reaches is decided where the keys are read (`CompactionPlan.merge`); `clean.publish` makes
+it take effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from txlog.core import cleaning
+from txlog.core.compaction import Cleanable, CompactionPolicy, find_cleanable
+from txlog.core.effects import NewId, Now, Program
+from txlog.core.fetch_plan import Piece, plan_fetch
+from txlog.core.names import SegmentName, TopicPartition
+from txlog.core.records import AbortedTxn
+from txlog.protocol.clean import Merge
+from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.load import load
+from txlog.protocol.read import ReadIndex, aborted_of_range, read_indexes
+from txlog.protocol.snapshot import fold_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """A pass of compaction, until its keys are known. Picklable."""
+
+    topic_partition: TopicPartition
+    policy: CompactionPolicy
+    cleanable: Cleanable
+    indexes: tuple[ReadIndex, ...] = field(repr=False)
+    """Of `cleanable.names`."""
+    aborted: tuple[AbortedTxn, ...] = field(repr=False)
+    """All that overlap them."""
+    log_start_offset: int
+    settled: Mapping[int, int] = field(repr=False)
+    told_from_ms: int
+    removed_from_ms: int
+    """These three as in a Merge."""
+    unique: str
+    planned_at_ms: int
+    """Tombstones go, and get their time, by this clock."""
+
+    @property
+    def dirty_pieces(self) -> tuple[Piece, ...]:
+        """The committed rows that no compaction has seen, in the order of offsets."""
+        return self._pieces(len(self.indexes), self.cleanable.first_dirty_offset)
+
+    def merge(self, names: Sequence[SegmentName]) -> Merge:
+        """The run over `names`, the first ones of `cleanable`, and all its committed rows from the log start on."""
+        return Merge(
+            topic_partition=self.topic_partition,
+            run=cleaning.merged_run(names, self.unique),
+            inputs=tuple(names),
+            pieces=self._pieces(len(names), max(names[0].base_offset, self.log_start_offset)),
+            indexes=self.indexes[: len(names)],
+            aborted=self.aborted,
+            log_start_offset=self.log_start_offset,
+            settled=self.settled,
+            told_from_ms=self.told_from_ms,
+            removed_from_ms=self.removed_from_ms,
+        )
+
+    def _pieces(self, count: int, start: int) -> tuple[Piece, ...]:
+        indexes = [read.index for read in self.indexes[:count]]
+        return plan_fetch(
+            tp=self.topic_partition,
+            indexes=indexes,
+            tail=(),
+            aborted=self.aborted,
+            start=start,
+            end=indexes[-1].end_offset,
+        )
+
+
+def look_at_dirt(
+    ctx: Context, views: Views, tp: TopicPartition, policy: CompactionPolicy
+) -> Program[tuple[Views, Cleanable]]:
+    """What of a partition may be compacted now. Costs a LIST, and one GET a sealed segment."""
+    view, cleanable, _ = yield from _look(ctx, tp, policy, {})
+    return with_view(views, view), cleanable
+
+
+def plan_compaction(
+    ctx: Context, views: Views, tp: TopicPartition, policy: CompactionPolicy
+) -> Program[tuple[Views, CompactionPlan | None]]:
+    """The next pass of compaction of a partition; None if none is due.
+
+    Costs `look_at_dirt`; if one is, the table's GETs and another LIST.
+    """
+    _, cleanable, indexes = yield from _look(ctx, tp, policy, {})
+    if not cleanable.is_due:
+        return views, None
+    now_ms = yield Now()
+    views, rows, _ = yield from fold_table(ctx, views)
+    view, cleanable, indexes = yield from _look(ctx, tp, policy, indexes)
+    views = with_view(views, view)
+    if not cleanable.is_due:
+        return views, None
+    told_from_ms = now_ms - ctx.constants.delete_grace_ms
+    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), told_from_ms)
+    names = list(cleanable.names)
+    indexes, aborted = yield from aborted_of_range(view, names, indexes, names[0].base_offset, cleanable.end_offset)
+    return views, CompactionPlan(
+        topic_partition=tp,
+        policy=policy,
+        cleanable=cleanable,
+        indexes=tuple(indexes[name] for name in names),
+        aborted=aborted,
+        log_start_offset=view.state.log_start_offset,
+        settled=settled,
+        told_from_ms=told_from_ms,
+        removed_from_ms=told_from_ms - ctx.constants.delete_grace_ms,
+        unique=(yield NewId()),
+        planned_at_ms=now_ms,
+    )
+
+
+def _look(
+    ctx: Context, tp: TopicPartition, policy: CompactionPolicy, known: dict[SegmentName, ReadIndex]
+) -> Program[tuple[PartitionView, Cleanable, dict[SegmentName, ReadIndex]]]:
+    now_ms = yield Now()
+    # A view that followed the tail by name does not know which runs are current.
+    view = yield from load(ctx, tp)
+    known = yield from read_indexes(tp, list(view.walk), known)
+    cleanable = find_cleanable(
+        view.walk,
+        {name: known[name].index for name in view.walk},
+        log_start_offset=view.state.log_start_offset,
+        last_stable_offset=view.state.last_stable_offset,
+        now_ms=now_ms,
+        policy=policy,
+    )
+    return view, cleanable, known
