@@ -63,7 +63,7 @@ def kinds(world: World) -> dict[str, int]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_after_merge_and_vacuum_the_folder_is_as_kafkas(world: World, store: Store, seed: int) -> None:
-    fill(store, seed)
+    fill(world, store, seed)
     before = read(store)
     merge(store)
     for _ in range(4):
