@@ -623,7 +623,9 @@ def _boundary_last(ctx: Any, plan: Any, *, dry_run: bool, sizes: bool) -> Any:
     """Slots go first; the boundary that says so comes after."""
     bound = plan.boundary if plan.boundary is not None else plan.folder.listing.boundary
     for dead in plan.dead:
-        if dead.waits_until_ms is None and (dead.kind is not Kind.SLOT or vacuum._number(dead) < bound):
+        if dead.waits_until_ms is None and (
+            dead.kind is not Kind.SLOT or int(dead.path.rpartition("/")[2].partition(".")[0]) < bound
+        ):
             yield Delete(dead.path)
     yield from vacuum._raise_boundary(plan)
     return ()
