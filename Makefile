@@ -17,11 +17,11 @@ OLDEST := .venv-spark-4.2
 OLDEST_STAMP := $(OLDEST)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance conf wheel clean distclean
+.PHONY: help setup check format test test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is handed on by test, test-kill, test-kafka, test-cluster, test-spark-4.2, smoke-spark-4.2, test-rivals, simulate, chaos, demo and the benchmarks; PYTHON=... chooses the interpreter of setup.'
+	@echo '  ARGS="..." is handed on by test, test-kill, test-kafka, test-cluster, test-spark-4.2, smoke-spark-4.2, test-rivals, simulate, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup.'
 
 setup: $(STAMP) ## Make .venv with all that the other targets need
 
@@ -71,6 +71,9 @@ test-kill: $(STAMP) ## Kill streaming queries at every point of a micro-batch, t
 simulate: $(STAMP) ## Explore every scenario of the protocol whole, plant every mutant, then run WORLDS=300 random worlds; about 7 and 2 minutes on two quiet cores
 	$(BIN)/python -m txlog.testing.explore $(ARGS)
 	$(BIN)/python -m txlog.testing.simulate --seeds $(WORLDS) --start $(START)
+
+chaos-maintain: $(STAMP) ## The same with two txlog maintain --daemon that merge and vacuum meanwhile, and are killed, too: MINUTES=10
+	$(BIN)/python -m txlog.testing.chaos --maintain --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 demo: $(STAMP) ## Run the main job on 336,776 real flights
 	$(BIN)/txlog demo $(ARGS)

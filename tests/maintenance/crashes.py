@@ -35,7 +35,8 @@ Rows: TypeAlias = dict[TopicPartition, list[tuple[object, ...]]]
 Judge: TypeAlias = Callable[[Rows, Rows], None]
 """Takes the rows before and now; raises AssertionError."""
 
-STRIKES: tuple[tuple[Action, Moment], ...] = (
+Strikes: TypeAlias = tuple[tuple[Action, Moment], ...]
+STRIKES: Strikes = (
     ("crash", "before"),
     ("crash", "after"),
     ("lose_reply", "before"),
@@ -109,7 +110,7 @@ def strike_everywhere(
     work_on: TopicPartition,
     judge: Judge | None = None,
     pass_ms: int = 0,
-    strikes: tuple[tuple[Action, Moment], ...] = STRIKES,
+    strikes: Strikes = STRIKES,
 ) -> Tally:
     """Strikes `verb` at each operation in each way, on a store that begins with `objects` at `now_ms`.
 
@@ -121,8 +122,8 @@ def strike_everywhere(
     for action, moment in strikes:
         for number in range(1, MAX_OPERATIONS):
             with closing(Place(objects, now_ms)) as place:
-                # After a read nothing is other than before it.
-                match = WRITES if moment == "after" else ""
+                # A read leaves all as it was: to die at one is to die after the write before it.
+                match = "" if (action, moment) == ("lose_reply", "before") else WRITES
                 failing = FailingStore(place.memory, Fault(action=action, moment=moment, match=match, number=number))
                 try:
                     struck = _one_strike(place, failing, verb, work_on, judge, pass_ms, tally)

@@ -25,6 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, help="decides who is struck, and when (default: drawn, and printed)")
     parser.add_argument("--no-spark", action="store_true", help="without the Spark job")
+    parser.add_argument(
+        "--maintain",
+        action="store_true",
+        help="two `txlog maintain --daemon` merge and vacuum meanwhile, and are struck, too",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder")
     given: Any = parser.parse_args(arguments)
     seed: int = random.randrange(1, 10**6) if given.seed is None else given.seed
@@ -39,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             seconds=given.minutes * 60,
             seed=seed,
             spark=not given.no_spark,
+            maintain=given.maintain,
         )
         proof = chaos(settings, Show())
         keep = keep or not proof.holds

@@ -8,7 +8,9 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-Role: TypeAlias = Literal["eager", "staged", "plain", "job", "pipeline", "reader", "peeker", "witness", "spark"]
+Role: TypeAlias = Literal[
+    "eager", "staged", "plain", "job", "pipeline", "reader", "peeker", "witness", "spark", "maintain"
+]
 
 ORDERS, AUDIT, JOBS, MADE = "orders", "audit", "jobs", "made"
 PARTITIONS: Mapping[str, int] = {ORDERS: 3, AUDIT: 2, JOBS: 2, MADE: 2}
@@ -69,6 +71,21 @@ SLOTS: tuple[tuple[Role, str], ...] = (
     ("peeker", "peeker"),
 )
 """Who is killed; the witness is not, and Spark has a rhythm of its own."""
+MAINTAINERS: tuple[tuple[Role, str], ...] = (("maintain", "maintain-a"), ("maintain", "maintain-b"))
+"""Beside them, if the storm is to have clean-ups: killed and stopped as everybody."""
+MAINTAINED_CONFIG: Mapping[str, object] = {
+    "delete.grace.ms": 20_000,
+    "transaction.state.log.num.partitions": 4,
+    "offsets.topic.num.partitions": 4,
+}
+"""Of the store then. A day would have vacuum wait until the storm is over; stops last up to two thirds of this grace."""
+MAINTAINED_TOPIC_CONFIG: Mapping[str, object] = {**TOPIC_CONFIG, "segment.batches": 10}
+MAINTAINED_SUFFIX = ".maintained"
+"""After a maintainer's name: the file of what its rounds did."""
+MAINTAIN_OPTIONS = (
+    "--daemon", "--interval-ms", "300", "--jitter-ms", "600", "--merge-min-segments", "3", "--target-bytes", "200000",
+    "--vacuum-interval-ms", "3000",
+)  # fmt: skip
 HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "job", "pipeline", "reader"})
 """Of whom two instances fight: over a transactional.id or a group."""
 

@@ -18,6 +18,7 @@ from txlog.client.admin import OffsetInfo
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.errors import TransactionalIdNotFoundError
+from txlog.maintenance.fsck import check_store
 from txlog.protocol.context import Context
 from txlog.testing.chaos import plan
 from txlog.testing.chaos.plan import JOBS, MADE, ORDERS, PARTITIONS, Assignment, Place
@@ -56,6 +57,8 @@ class Proof:
     """Rows of the pipeline."""
     versions: dict[str, int] = field(default_factory=dict)
     """Versions that each job has committed."""
+    maintained: Counter[str] = field(default_factory=Counter)
+    """What rounds of maintenance did, in their words, and how many there were."""
 
     @property
     def holds(self) -> bool:
@@ -91,6 +94,14 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
     columns["other"] = len(report.anomalies) - sum(
         count for name, count in report.names.items() if any(name in names for names in COLUMNS.values())
     )
+    maintained, failed_steps = _maintained(Path(place.histories))
+    if maintained:
+        with txlog.open(place.url, storage_options=place.storage_options) as store:
+            found = check_store(store.runtime.store).findings
+        violations += [
+            f"fsck: {each.path}: expected {each.expected}, found {each.found}" for each in found if each.kind != "note"
+        ]
+    failures = [*failures, *failed_steps]
     columns["broken invariants"] = len(violations)
     columns["failed processes"] = len(failures)
     said = json.loads((Path(place.histories) / "witness.json").read_text())
@@ -105,7 +116,27 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
         witness_pause_ms=said["pause_ms"],
         made=sum(len(rows) for tp, rows in final.items() if tp.topic == MADE),
         versions=versions,
+        maintained=maintained,
     )
+
+
+def _maintained(histories: Path) -> tuple[Counter[str], list[str]]:
+    """(what rounds of maintenance did, a sentence for each failure that is not tried again)."""
+    done: Counter[str] = Counter()
+    failed = []
+    for path in sorted(histories.glob(f"*{plan.MAINTAINED_SUFFIX}")):
+        for line in path.read_bytes().splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                continue  # it was killed over it
+            said = json.loads(line)
+            done["rounds"] += 1
+            for step in said["steps"]:
+                done.update({name: count for name, count in step["counts"].items() if name not in ("done", "left")})
+                texts = [each["text"] for each in step["failed"]]
+                failed += [
+                    f"{path.name}: {step['step']}: {each}" for each in texts if not each.endswith("tries again)")
+                ]
+    return done, failed
 
 
 def _last_looks(worker: Worker) -> None:

@@ -23,6 +23,8 @@ class Settings:
     seconds: float
     seed: int = 1
     spark: bool = True
+    maintain: bool = False
+    """Whether two `txlog maintain --daemon` run beside everybody, on a store with a short grace."""
 
 
 def parse_options(given: Iterable[str]) -> dict[str, object]:

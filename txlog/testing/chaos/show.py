@@ -88,6 +88,15 @@ class Show:
             "versions of jobs": ", ".join(f"{name} {last + 1:,}" for name, last in proof.versions.items()),
             "rows": f"{report.rows_written:,} written, {report.rows_read:,} read, {proof.made:,} made of others",
             "log": f"{census.records:,} records, {census.segments:,} sealed segments, {census.decisions:,} decisions",
+            **(
+                {
+                    "maintenance": ", ".join(
+                        f"{count:,} {name.replace('_', ' ')}" for name, count in proof.maintained.items()
+                    )
+                }
+                if proof.maintained
+                else {}
+            ),
             "history": f"{report.events:,} events",
             "longest reader stall": f"{proof.stall_ms / 1000:.1f} s ({proof.stall_where or 'none'})",
             "longest pause of the witness": f"{proof.witness_pause_ms / 1000:.1f} s (the machine's doing)",

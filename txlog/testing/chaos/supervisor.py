@@ -11,7 +11,7 @@ from txlog.clock import SystemClock
 from txlog.errors import InvalidRequestError
 from txlog.storage.open import open_object_store
 from txlog.testing.chaos import plan
-from txlog.testing.chaos.plan import PARTITIONS, SLOTS, Assignment, Place
+from txlog.testing.chaos.plan import MAINTAINED_CONFIG, MAINTAINERS, PARTITIONS, SLOTS, Assignment, Place
 from txlog.testing.chaos.processes import Program, prepare
 from txlog.testing.chaos.proof import Proof, prove, recover
 from txlog.testing.chaos.settings import SPARK_WORKER, Settings, has_spark
@@ -30,6 +30,8 @@ def chaos(settings: Settings, show: Show) -> Proof:
     """
     place = make_place(settings)
     slots = [Slot(role, name) for role, name in SLOTS]
+    if settings.maintain:
+        slots += [Slot(role, name) for role, name in MAINTAINERS]
     jobs: tuple[str, ...] = ("job",)
     if settings.spark and has_spark():
         slots.append(Slot("spark", "spark", start=spark_starter()))
@@ -63,9 +65,15 @@ def make_place(settings: Settings) -> Place:
         )
     Path(settings.histories).mkdir(parents=True, exist_ok=True)
     url = settings.url if "://" in settings.url else str(Path(settings.url).absolute())
-    with txlog.open(url, storage_options=settings.storage_options) as opened:
+    config = MAINTAINED_CONFIG if settings.maintain else {}
+    with txlog.open(url, storage_options=settings.storage_options, config=config) as opened:
         for topic, partitions in PARTITIONS.items():
-            opened.create_topic(topic, plan.SCHEMA, partitions=partitions, config=plan.TOPIC_CONFIG)
+            opened.create_topic(
+                topic,
+                plan.SCHEMA,
+                partitions=partitions,
+                config=plan.MAINTAINED_TOPIC_CONFIG if settings.maintain else plan.TOPIC_CONFIG,
+            )
     return Place(url=url, storage_options=settings.storage_options, histories=settings.histories)
 
 

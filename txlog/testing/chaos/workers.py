@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import typer
 
 import txlog
+from txlog.cli import program
 from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
 from txlog.clock import SystemClock
@@ -86,6 +88,7 @@ class Worker:
     """One process: its store, its dice, its history."""
 
     def __init__(self, assignment: Assignment) -> None:
+        self.place = assignment.place
         self.name = assignment.name
         self.role = assignment.role
         self.process = assignment.source
@@ -117,6 +120,7 @@ class Worker:
             "reader": reader,
             "peeker": peeker,
             "witness": witness,
+            "maintain": maintain,
         }
         try:
             roles[self.role](self)
@@ -454,6 +458,24 @@ def witness(worker: Worker) -> None:
             said |= {"pause_ms": max(said["pause_ms"], pause_ms), "now_ms": standing}
             _replace(worker.histories / "witness.json", json.dumps(said))
             worker.clock.sleep_ms(100)
+
+
+def maintain(worker: Worker) -> None:
+    """`txlog maintain --daemon`, as it ships. What its rounds did, one JSON line each, goes to a file beside the histories."""
+    place = worker.place
+    options = [f"--storage-option={name}={json.dumps(value)}" for name, value in place.storage_options.items()]
+    with (worker.histories / f"{worker.process}{plan.MAINTAINED_SUFFIX}").open("ab") as file:
+        os.dup2(file.fileno(), 1)
+    arguments = ["maintain", *plan.MAINTAIN_OPTIONS, "--store", place.url, *options, "--output", "json"]
+    try:
+        typer.main.get_command(program.app).main(arguments, prog_name="txlog")
+    except SystemExit as ended:
+        if ended.code:
+            raise MaintenanceEndedError(f"txlog {' '.join(arguments[:2])} ended with status {ended.code}") from None
+
+
+class MaintenanceEndedError(TxlogError):
+    """A daemon ended by itself: no error is a reason to."""
 
 
 def rows_of(batch: pa.RecordBatch) -> tuple[Row, ...]:

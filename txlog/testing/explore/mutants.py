@@ -23,7 +23,7 @@ from txlog.core.names import TopicPartition, batch_name, boundary_name
 from txlog.core.records import NO_OFFSET, Boundary, Clean, TransactionEntry, TransactionState
 from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judge_end, judge_init
 from txlog.core.txn_index import collect_aborted_txns
-from txlog.core.vacuum import Why, judge_producer, superseded_parts
+from txlog.core.vacuum import Kind, Why, judge_producer, superseded_parts
 from txlog.errors import CommitFailedError, MissingObjectError, StorageError
 from txlog.protocol import clean, groups, load, put, seal, slot, table, vacuum
 from txlog.protocol import transactions as coordinator
@@ -623,7 +623,9 @@ def _boundary_last(ctx: Any, plan: Any, *, dry_run: bool, sizes: bool) -> Any:
     """Slots go first; the boundary that says so comes after."""
     bound = plan.boundary if plan.boundary is not None else plan.folder.listing.boundary
     for dead in plan.dead:
-        if dead.waits_until_ms is None and vacuum._may_go(dead, bound):
+        if dead.waits_until_ms is None and (
+            dead.kind is not Kind.SLOT or int(dead.path.rpartition("/")[2].partition(".")[0]) < bound
+        ):
             yield Delete(dead.path)
     yield from vacuum._raise_boundary(plan)
     return ()

@@ -487,9 +487,7 @@ def _merge_vacuum(size: Size) -> Scene:
     )
     scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "abc"))
     scene.actor("merger", scene.client(), merge(A))
-    scene.cleaner("vacuum", vacuum(A), wait(GRACE_MS), vacuum(A))
-    if size == "full":
-        scene.actor("reader", scene.client(), calls.read(A))
+    scene.cleaner("vacuum", vacuum(A), wait(GRACE_MS), *[vacuum(A)] * (2 if size == "full" else 1))
     return scene
 
 
