@@ -20,7 +20,7 @@ from txlog.client import reading
 from txlog.client.runtime import Runtime
 from txlog.client.session import Call
 from txlog.core import names
-from txlog.core.cleaning import DEFAULT_TARGET_BYTES, MergePolicy
+from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES, MergePolicy
 from txlog.core.effects import Gather, List, Program
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
@@ -56,7 +56,7 @@ class MaintainPolicy:
 
     merge_target_bytes: int = DEFAULT_TARGET_BYTES
     """Of one merged file."""
-    merge_min_segments: int = 10
+    merge_min_segments: int = DEFAULT_MIN_SEGMENTS
     """So many sealed segments must lie in a partition before they are merged: each merge writes their rows once more."""
     merge_max_ratio: int = 4
     """A run is merged with what came after it once that has a fourth of its bytes: a row is written a few times, however
