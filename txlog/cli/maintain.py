@@ -93,10 +93,10 @@ def maintain(
         ),
     ] = None,
 ) -> None:
-    """Do everything that is due: end transactions, forget what is idle, seal, merge, vacuum; say what was left and why.
+    """Do everything that is due: end transactions, forget what is idle, seal, merge, compact, retire, vacuum; say what was left and why.
 
     In this order: transactions (roll forward what is decided, abort what is overdue, forget idle ids), groups, deletions,
-    producers, seal, merge, vacuum, which deletes what nothing has needed for delete.grace.ms. Safe beside writers, readers and other daemons. A signal ends it after the step it is in; a
+    producers, seal, merge, compact, retention, and vacuum, which deletes what nothing has needed for delete.grace.ms. Safe beside writers, readers and other daemons. A signal ends it after the step it is in; a
     second one at once, which harms nothing either.
     """
     if once == daemon:

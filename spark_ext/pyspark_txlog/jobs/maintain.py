@@ -71,7 +71,7 @@ def main(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
     ] = None,
 ) -> None:
-    """Do everything that is due in a store, once: end transactions, forget what is idle, seal, merge, vacuum."""
+    """Do everything that is due in a store, once: end transactions, forget what is idle, seal, merge, compact, retire, vacuum."""
     spark: SparkSession | None = None
     out = Output(output)
     try:
