@@ -156,6 +156,19 @@ class TxLog:
         return native_scan.scan(self.spark, self.runtime, native_scan.scan_options(self.runtime, names, options))
 
     @plain_errors
+    def fsck(self, *topics: str, rows: bool = True) -> DataFrame:
+        """What a check of `topics` (all, and the whole store, if none is named) finds, worst first; empty: not even a note.
+
+        Columns: kind (damaged, missing, note), path, expected, found, advice, count. Executors check the partitions; without
+        `rows` no file of rows is opened. Nothing is changed. Raises UnknownTopicOrPartitionError, NotAStoreError,
+        InvalidRequestError over Spark Connect.
+        """
+        # Here and not at the top: it loads pyarrow's Parquet, which planning goes without.
+        from pyspark_txlog import fsck
+
+        return fsck.to_frame(self.spark, fsck.check(self.spark, self.runtime, topics, rows=rows))
+
+    @plain_errors
     def create_views(self, *topics: str, prefix: str = "", **options: object) -> dict[str, str]:
         """A temporary view for each topic (those named, or all), over `to_dfs` with the same options; it shows what is there now.
 

@@ -108,6 +108,32 @@ def test_a_round_in_which_nothing_is_due_costs_a_few_requests_and_no_write(world
     assert (cost.list, cost.get, cost.total) == (3, 3, 6)
 
 
+def test_keys_are_compacted_and_old_rows_go_as_their_topics_say(world: World, store: Store) -> None:
+    store.alter_topic("orders", config={"key.columns": "id", "cleanup.policy": "compact"})
+    store.create_topic("old", ORDERS, config={"segment.batches": 2, "retention.ms": 1000})
+    with store.producer() as producer:
+        for number in range(9):
+            for topic in ("orders", "old"):
+                producer.send(topic, [{"id": number % 3, "name": str(number)}], partition=0).result()
+    world.clock.advance_ms(10_000)
+    maintainer = Maintainer(world.open().runtime)
+    report = maintainer.run()
+    assert not report.failures
+    assert done(report, "compact")["superseded_rows"] >= 5
+    assert done(report, "retention")["retired_rows"] == 8
+    assert world.read(column="name")[-4:] == ["5", "6", "7", "8"]
+    assert world.read("old", column="name") == ["8"]
+    assert {row.step.job for row in read_history(store.runtime)} == {"compact", "retention"}
+    assert maintainer.run().is_idle
+    with world.counting.counting() as cost:
+        assert maintainer.run().is_idle
+    # Two topics, three partitions with a folder each; nothing but slots is asked for.
+    assert (cost.list, cost.get, cost.total) == (3, 3, 6)
+    world.clock.advance_ms(400_000)
+    assert maintainer.run().is_idle
+    assert check_store(world.memory).is_clean
+
+
 def test_what_is_left_is_said_with_the_reason(world: World, store: Store) -> None:
     send(store, 0, 9)
     hang(store, "working", timeout_ms=60_000)

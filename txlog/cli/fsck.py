@@ -67,7 +67,7 @@ def fsck(
     topics = [*(topic or ()), *(topic_option or ())]
 
     def check() -> FsckReport:
-        with _progress() as progress:
+        with progress_bar() as progress:
             return check_store(store, topics=topics, rows=not metadata_only, progress=progress)
 
     report = check()
@@ -77,7 +77,7 @@ def fsck(
             report = msgspec.structs.replace(check(), repaired=found)
         else:
             report = msgspec.structs.replace(report, repairable=found)
-    session.out.show(report, lambda out: _show(out, report))
+    session.out.show(report, lambda out: show_report(out, report))
     if not report.is_clean:
         raise typer.Exit(LOOK)
 
@@ -93,7 +93,8 @@ def _repair(session: Session, report: FsckReport, *, dry_run: bool) -> tuple[Rep
     return repair(runtime, report.findings, dry_run=dry_run)
 
 
-def _show(out: Output, report: FsckReport) -> None:
+def show_report(out: Output, report: FsckReport) -> None:
+    """What a check found, for people."""
     looked = f"{count_text(report.objects, 'object')}, {bytes_text(report.bytes)}"
     if not report.rows_checked:
         looked += ", without files of rows"
@@ -139,7 +140,7 @@ def _repairs(found: Iterable[RepairedObject], is_made: bool) -> list[tuple[str, 
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Progress | None]:
+def progress_bar() -> Iterator[Progress | None]:
     """A bar on the standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None

@@ -12,7 +12,7 @@ from txlog.cli.errors import exit_status
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, command
 from txlog.cli.output import Output, encode_line, write
-from txlog.core.cleaning import DEFAULT_TARGET_BYTES
+from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
 from txlog.core.words import count_text, duration_text, time_text
 from txlog.errors import InvalidRequestError, RetriableError
 
@@ -52,7 +52,7 @@ def maintain(
         typer.Option(
             "--merge-min-segments", metavar="N", help="Merge a partition once so many sealed segments lie there."
         ),
-    ] = 10,
+    ] = DEFAULT_MIN_SEGMENTS,
     offsets_retention_ms: Annotated[
         int,
         typer.Option(
@@ -93,10 +93,10 @@ def maintain(
         ),
     ] = None,
 ) -> None:
-    """Do everything that is due: end transactions, forget what is idle, seal, merge, vacuum; say what was left and why.
+    """Do everything that is due: end transactions, forget what is idle, seal, merge, compact, retire, vacuum; say what was left and why.
 
     In this order: transactions (roll forward what is decided, abort what is overdue, forget idle ids), groups, deletions,
-    producers, seal, merge, vacuum, which deletes what nothing has needed for delete.grace.ms. Safe beside writers, readers and other daemons. A signal ends it after the step it is in; a
+    producers, seal, merge, compact, retention, and vacuum, which deletes what nothing has needed for delete.grace.ms. Safe beside writers, readers and other daemons. A signal ends it after the step it is in; a
     second one at once, which harms nothing either.
     """
     if once == daemon:
@@ -127,7 +127,7 @@ def maintain(
         if once:
             report = maintainer.run()
             _publish(metrics, report, metrics_file)
-            session.out.show(report, lambda out: _show(out, report))
+            session.out.show(report, lambda out: show_round(out, report))
             if maintainer.first_error is not None:
                 raise typer.Exit(exit_status(maintainer.first_error))
             interrupts.check()
@@ -203,7 +203,8 @@ def _place(topic: str | None, partition: int | None) -> str:
     return "" if topic is None else f" {topic}-{partition}"
 
 
-def _show(out: Output, report: MaintainReport) -> None:
+def show_round(out: Output, report: MaintainReport) -> None:
+    """What a round did, left and failed at, for people."""
     out.fields(
         [
             ("store", report.store),

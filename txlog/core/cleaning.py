@@ -42,6 +42,10 @@ DEFAULT_TARGET_BYTES = 512 * 2**20
 """Of a merged file, compressed: Kafka's segments have twice as much, Spark's splits a quarter."""
 
 
+DEFAULT_MIN_SEGMENTS = 10
+"""Sealed segments that must lie in a partition before maintenance merges them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePolicy:
     """How large a merged run shall be."""

@@ -121,11 +121,6 @@ class Reader:
         """A reader that reports to `findings`."""
         return Reader(self.store, self._clock, findings, self._pool, self._on_object)
 
-    def add(self, other: Reader) -> None:
-        """Counts what `other` read."""
-        self.objects += other.objects
-        self.bytes += other.bytes
-
     def list(self, folder: str) -> list[str]:
         """Names in a folder; raises StorageError if they cannot be had: without them nothing can be said."""
         for attempt in range(_ATTEMPTS - 1):

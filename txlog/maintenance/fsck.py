@@ -8,7 +8,7 @@ lack something, is looked at again. See PROTOCOL.md, "Integrity"; DESIGN 2.5.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -101,11 +101,13 @@ def check_store(
     threads: int = 16,
     clock: Clock | None = None,
     progress: Progress | None = None,
+    spread: Spread | None = None,
 ) -> FsckReport:
     """Verifies everything; reads only.
 
     `topics` limits the check to these, and to the table of transactions, by which they are judged. Without `rows` no
-    file of rows is opened, only its length asked for. `threads` fetch metadata objects. Memory is bounded by one partition's
+    file of rows is opened, only its length asked for. `threads` fetch metadata objects. `spread` checks the partitions of users'
+    topics elsewhere, in any order; what all must agree on is compared here. Memory is bounded by one partition's
     state and one segment's records, the table of transactions, and 48 bytes for each marker that it calls for. Raises
     NotAStoreError if no part of a store is there, UnknownTopicOrPartitionError for a topic that is not there, StorageError
     if the store cannot be listed.
@@ -115,7 +117,35 @@ def check_store(
         pool = stack.enter_context(ThreadPoolExecutor(threads, "txlog-fsck")) if threads else None
         shown = _Shown(progress) if progress is not None else None
         reader = Reader(store, clock, Findings(), pool, None if shown is None else shown.count)
-        return _StoreCheck(reader, clock, rows, shown).run(topics)
+        return _StoreCheck(reader, clock, rows, shown, spread).run(topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What was seen of one partition. Picklable."""
+
+    checked: Checked
+    findings: Findings
+    objects: int
+    bytes: int
+
+
+Spread: TypeAlias = Callable[[Sequence[PartitionTask]], Iterable[Looked]]
+"""Each task's partition, as `look_at` sees it; in any order."""
+
+
+def look_at(reader: Reader, task: Callable[[], PartitionTask]) -> Looked:
+    """Checks a partition; again if it seems damaged and changed meanwhile: then it was a race. Counts for itself."""
+    for round_ in range(_ROUNDS):
+        own = Findings()
+        wanted = task()
+        folder = wanted.topic_partition.folder
+        before = reader.list(folder)
+        mine = reader.with_findings(own)
+        checked = check_partition(mine, wanted)
+        if own.is_clean or round_ == _ROUNDS - 1 or reader.list(folder) == before:
+            break
+    return Looked(checked=checked, findings=own, objects=mine.objects, bytes=mine.bytes)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,12 +194,13 @@ class _Shown:
 
 
 class _StoreCheck:
-    def __init__(self, reader: Reader, clock: Clock, rows: bool, shown: _Shown | None) -> None:
+    def __init__(self, reader: Reader, clock: Clock, rows: bool, shown: _Shown | None, spread: Spread | None) -> None:
         self.reader = reader
         self.findings = reader.findings
         self.clock = clock
         self.rows = rows
         self.shown = shown
+        self.spread = spread
         self.constants: StoreConstants | None = None
         self.created_at = 0
         self.topics: dict[str, _Topic] = {}
@@ -205,8 +236,7 @@ class _StoreCheck:
         self._add_unwritten()
         for name in offsets:
             self._check_offsets(self.topics[name])
-        for name in chosen:
-            self._check_topic(self.topics[name])
+        self._check_topics([self.topics[name] for name in chosen])
         if not wanted:
             self._check_unknown_partitions()
             self._check_history()
@@ -352,53 +382,53 @@ class _StoreCheck:
             ):
                 self.findings.damaged(path, f"the schema of version {number - 1}, or its own", "another one")
 
-    def _check_topic(self, topic: _Topic) -> None:
-        newest = topic.versions.get(topic.last_version)
-        named: set[str] = set()
-        before = self.reader.list(f"{topic.name}/staged/")
-        for number in topic.folders:
-            if newest is not None and number >= newest.partitions:
-                self.findings.missing(
-                    names.topic_metadata_path(topic.name, topic.last_version + 1),
-                    f"a version of the topic with partition {number}, which was written to",
-                )
-            checked = self._check_partition(TopicPartition(topic.name, number), topic, named)
-            self._judge(checked)
-        self._check_staged_folder(topic, before, named)
+    def _check_topics(self, topics: Sequence[_Topic]) -> None:
+        named: dict[str, set[str]] = {topic.name: set() for topic in topics}
+        before = {topic.name: self.reader.list(f"{topic.name}/staged/") for topic in topics}
+        tasks = []
+        for topic in topics:
+            newest = topic.versions.get(topic.last_version)
+            for number in topic.folders:
+                if newest is not None and number >= newest.partitions:
+                    self.findings.missing(
+                        names.topic_metadata_path(topic.name, topic.last_version + 1),
+                        f"a version of the topic with partition {number}, which was written to",
+                    )
+                tasks.append(self._task(TopicPartition(topic.name, number), topic))
+        for looked in (self.spread or self._one_by_one)(tasks):
+            named[looked.checked.topic_partition.topic] |= looked.checked.staged_files
+            self._judge(self._take(looked))
+        for topic in topics:
+            self._check_staged_folder(topic, before[topic.name], named[topic.name])
 
-    def _check_partition(self, tp: TopicPartition, topic: _Topic, named: set[str]) -> Checked:
+    def _one_by_one(self, tasks: Sequence[PartitionTask]) -> Iterator[Looked]:
+        for task in tasks:
+            self._show(task.topic_partition)
+            yield look_at(self.reader, lambda task=task: task)  # type: ignore[misc]
+
+    def _check_partition(self, tp: TopicPartition, topic: _Topic) -> Checked:
         self._show(tp)
-        checked = self._look(
-            lambda: PartitionTask(
-                topic_partition=tp,
-                schemas=topic.schemas,
-                last_version=topic.last_version,
-                versions_are_whole=topic.is_whole,
-                rows=self.rows,
-                prepared_files=self.prepared_files.get(tp, ()),
-            ),
-            named,
+        return self._take(look_at(self.reader, lambda: self._task(tp, topic)))
+
+    def _task(self, tp: TopicPartition, topic: _Topic) -> PartitionTask:
+        return PartitionTask(
+            topic_partition=tp,
+            schemas=topic.schemas,
+            last_version=topic.last_version,
+            versions_are_whole=topic.is_whole,
+            rows=self.rows,
+            prepared_files=self.prepared_files.get(tp, ()),
         )
+
+    def _take(self, looked: Looked) -> Checked:
+        self.reader.objects += looked.objects
+        self.reader.bytes += looked.bytes
+        self.findings.take(looked.findings)
         self.done += 1
         self.partitions += 1
-        return checked
-
-    def _look(self, task: Callable[[], PartitionTask], named: set[str] | None = None) -> Checked:
-        """Checks a partition; again if it seems damaged and changed meanwhile: then it was a race."""
-        for round_ in range(_ROUNDS):
-            own = Findings()
-            wanted = task()
-            folder = wanted.topic_partition.folder
-            before = self.reader.list(folder)
-            reader = self.reader.with_findings(own)
-            checked = check_partition(reader, wanted)
-            if own.is_clean or round_ == _ROUNDS - 1 or self.reader.list(folder) == before:
-                break
-        self.reader.add(reader)
-        self.findings.take(own)
-        if named is not None:
-            named |= checked.staged_files
-        return checked
+        if self.spread is not None:
+            self._show(looked.checked.topic_partition)
+        return looked.checked
 
     def _check_staged_folder(self, topic: _Topic, folders: Iterable[str], named: Collection[str]) -> None:
         """Files of Spark's that no record names. Those that one names were checked with their partition."""
@@ -444,7 +474,7 @@ class _StoreCheck:
                     topic_partition=tp, on_record=followed.take_record, on_snapshot=followed.take_snapshot
                 )
 
-            checked = self._look(task)
+            checked = self._take(look_at(self.reader, task))
             self.table_ends[number] = None if checked.state is None else checked.state.next_offset
             self._check_staged_lists(tp, followed)
             for target, expected in followed.expected():
@@ -453,8 +483,6 @@ class _StoreCheck:
                 self.table_starts[number] = checked.boundary
             if checked.state is not None:
                 self._check_ids(tp, checked.state, followed)
-            self.done += 1
-            self.partitions += 1
 
     def _check_staged_lists(self, tp: TopicPartition, followed: Decisions) -> None:
         """Every `.staged` object; those of decided transactions must be there, and be the very ones."""
@@ -654,7 +682,7 @@ class _StoreCheck:
     def _check_offsets(self, topic: _Topic) -> None:
         for number in topic.folders:
             tp = TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
-            checked = self._check_partition(tp, topic, set())
+            checked = self._check_partition(tp, topic)
             self._judge(checked)
             for row in checked.state.committed.values() if checked.state is not None else ():
                 target = TopicPartition(row.entry.topic, row.entry.partition)

@@ -2,7 +2,7 @@
 
 A round is a sweep of steps, each small and each safe beside writers, readers and other rounds: decided transactions are
 rolled forward and overdue ones aborted first, for they hold back all that follows; then what is idle is forgotten, what
-is finished is sealed, what is sealed is merged, and what nothing needs any more is deleted (DESIGN 6). A step that fails for one partition goes on with the
+is finished is sealed, what is sealed is cleaned, and what nothing needs any more is deleted (DESIGN 6). A step that fails for one partition goes on with the
 next. A `Maintainer` remembers what it has looked at, so that a round in which nothing is due costs a LIST or two and a GET
 a partition, and writes nothing.
 """
@@ -20,15 +20,17 @@ from txlog.client import reading
 from txlog.client.runtime import Runtime
 from txlog.client.session import Call
 from txlog.core import names
-from txlog.core.cleaning import DEFAULT_TARGET_BYTES, MergePolicy
+from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES, MergePolicy
 from txlog.core.effects import Gather, List, Program
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
 from txlog.core.words import bytes_text, count_text, duration_text, time_text
 from txlog.errors import CorruptLogError, InvalidRequestError, OutcomeUnknownError, RetriableError, TxlogError
+from txlog.maintenance.compact import Compacted, compact_partition, compaction_policy
 from txlog.maintenance.history import Recorder, recorded
 from txlog.maintenance.merge import Merged, merge_partition
-from txlog.maintenance.vacuum import VacuumReport, vacuum
+from txlog.maintenance.retention import Retained, apply_partition, plan_partition, policy_from, retained_of
+from txlog.maintenance.vacuum import vacuum
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views
@@ -46,6 +48,8 @@ _AT_ONCE = 512
 _MAX_HELD = 16_384
 """Views that are kept from one round to the next; others are opened anew."""
 _VACUUM_INTERVAL_MS = 3_600_000
+_LOOK_AGAIN_MS = 300_000
+"""Kafka's `log.retention.check.interval.ms`: so often what only time makes due is looked for."""
 _MAX_EXPIRES = 100
 """Records by which one round ends idle producers of a partition."""
 
@@ -56,7 +60,7 @@ class MaintainPolicy:
 
     merge_target_bytes: int = DEFAULT_TARGET_BYTES
     """Of one merged file."""
-    merge_min_segments: int = 10
+    merge_min_segments: int = DEFAULT_MIN_SEGMENTS
     """So many sealed segments must lie in a partition before they are merged: each merge writes their rows once more."""
     merge_max_ratio: int = 4
     """A run is merged with what came after it once that has a fourth of its bytes: a row is written a few times, however
@@ -140,6 +144,8 @@ class Maintainer:
         self._topics: dict[str, tuple[TopicMetadata, int]] = {}
         self._merged: dict[TopicPartition, tuple[SegmentName, ...]] = {}
         """What a plan found no merge in."""
+        self._looks: dict[tuple[str, TopicPartition], tuple[tuple[SegmentName, ...], int]] = {}
+        """What of a partition a job has looked at, and when: what depends on time is looked at again."""
         self._vacuum_session = reading.read_session(runtime)
         # A vacuum forgets what it has looked at; what is due is found by views that stay.
         self._vacuumed_at_ms: int | None = None
@@ -312,6 +318,24 @@ class _Round:
                 self._look(stale[first : first + _AT_ONCE], step)
         return [tp for tp in wanted if tp in self.looked_at and (internal or not names.is_reserved(tp.topic))]
 
+    def partitions_of(self, topic: TopicMetadata, step: _Step) -> list[TopicPartition]:
+        """Those of one topic."""
+        self.partitions(step)
+        every = (TopicPartition(topic.topic, number) for number in range(topic.partitions))
+        return [tp for tp in every if tp in self.looked_at]
+
+    def is_worth_a_look(self, job: str, tp: TopicPartition) -> bool:
+        """Whether there is something in the partition that `job` has not looked at, or its last look is some time ago."""
+        last = self.maintainer._looks.get((job, tp))
+        if last is None:
+            return True
+        candidates, at_ms = last
+        return candidates != _candidates(self.view(tp)) or self.runtime.clock.monotonic_ms() - at_ms >= _LOOK_AGAIN_MS
+
+    def looked(self, job: str, tp: TopicPartition) -> None:
+        """The partition, as it is now, was looked at for `job`."""
+        self.maintainer._looks[job, tp] = (_candidates(self.view(tp)), self.runtime.clock.monotonic_ms())
+
     def view(self, tp: TopicPartition) -> PartitionView:
         """The partition as it was seen last."""
         view = self.session.views.get(tp)
@@ -466,6 +490,81 @@ def _remember(a_round: _Round, step: _Step, tp: TopicPartition) -> None:
         a_round.maintainer._merged[tp] = _candidates(a_round.view(tp))
 
 
+def _compact(a_round: _Round, step: _Step) -> None:
+    """The latest row of each key stays, in topics that are compacted."""
+    for topic in a_round.topics:
+        if topic.deleted:
+            continue
+        policy = None
+        with step.attempt():
+            policy = compaction_policy(a_round.runtime, topic)
+        if policy is None:
+            continue
+        for tp in a_round.partitions_of(topic, step):
+            if not a_round.is_worth_a_look("compact", tp):
+                continue
+            with step.attempt(tp), a_round.history.over(tp, "compact"):
+                a_round.session.forget([tp])
+                made = compact_partition(a_round.runtime, a_round.session, tp, policy)
+                for done in made:
+                    a_round.history.add_compacted(done)
+                    _tell_compacted(step, done)
+                if made:
+                    a_round.session.forget([tp])
+                a_round.looked("compact", tp)
+
+
+def _tell_compacted(step: _Step, done: Compacted) -> None:
+    before = f"{count_text(done.rows_before, 'row')}, {bytes_text(done.bytes_before)}"
+    if not done.took_effect:
+        step.leave(f"compacting {before}: another was faster", done.topic_partition)
+        return
+    step.did(
+        f"compacted {before} into {count_text(done.rows, 'row')}, {bytes_text(done.bytes)}",
+        done.topic_partition,
+        superseded_rows=done.superseded,
+        expired_tombstones=done.expired_tombstones,
+        bytes_before=done.bytes_before,
+        bytes_after=done.bytes,
+    )
+
+
+def _retention(a_round: _Round, step: _Step) -> None:
+    """Rows that are older, or more, than their topic keeps."""
+    for topic in a_round.topics:
+        if topic.deleted:
+            continue
+        policy = policy_from(a_round.runtime.settings.topic_config(topic))
+        if policy is None:
+            continue
+        for tp in a_round.partitions_of(topic, step):
+            if not a_round.is_worth_a_look("retention", tp):
+                continue
+            with step.attempt(tp), a_round.history.over(tp, "retention"):
+                plan = plan_partition(a_round.session, tp, policy)
+                if plan.moves:
+                    apply_partition(a_round.session, plan)
+                    _tell_retained(a_round, step, retained_of(plan))
+                elif plan.hold is not None:
+                    step.leave(f"rows that would go are held for consumer group {plan.hold.group!r}", tp)
+                a_round.looked("retention", tp)
+
+
+def _tell_retained(a_round: _Round, step: _Step, gone: Retained) -> None:
+    a_round.history.add(
+        gone.topic_partition, "deleted", base_offset=gone.log_start_before, end_offset=gone.log_start_after
+    )
+    step.did(
+        f"moved the log start from {gone.log_start_before} to {gone.log_start_after}, by {gone.setting}: "
+        f"{count_text(gone.rows, 'row')}, {bytes_text(gone.bytes)}",
+        gone.topic_partition,
+        retired_rows=gone.rows,
+        retired_bytes=gone.bytes,
+    )
+    if gone.held_by is not None:
+        step.leave(f"later rows are held for consumer group {gone.held_by!r}", gone.topic_partition)
+
+
 def _vacuum(a_round: _Round, step: _Step) -> None:
     """What nothing needs any more goes, a grace after it was superseded."""
     maintainer = a_round.maintainer
@@ -480,7 +579,7 @@ def _vacuum(a_round: _Round, step: _Step) -> None:
         report = vacuum(a_round.runtime, maintainer._vacuum_session, dry_run=False)
         maintainer._vacuumed_at_ms = now_ms
         with a_round.history.running("vacuum"):
-            for tp, objects, size in _by_partition(report):
+            for tp, (objects, size) in report.by_partition().items():
                 a_round.history.add(tp, "deleted", deleted_objects=objects, deleted_bytes=size)
                 step.did(
                     f"deleted {count_text(objects, 'object')} that nothing needs, {bytes_text(size)}",
@@ -496,19 +595,6 @@ def _vacuum(a_round: _Round, step: _Step) -> None:
             )
         for each in report.failed:
             step.fail(CorruptLogError(f"{each.topic}: {each.error}"))
-
-
-def _by_partition(report: VacuumReport) -> list[tuple[TopicPartition, int, int]]:
-    """(partition, objects, bytes) of all that was deleted."""
-    found: dict[TopicPartition, tuple[int, int]] = {}
-    for each in report.deleted:
-        topic, _, rest = each.path.partition("/")
-        file = names.parse_rows_path(rest)
-        number = file.partition if file is not None else names.parse_partition_folder(rest.partition("/")[0] + "/")
-        tp = TopicPartition(topic, 0 if number is None else number)
-        objects, size = found.get(tp, (0, 0))
-        found[tp] = (objects + 1, size + (each.bytes or 0))
-    return [(tp, *counted) for tp, counted in sorted(found.items())]
 
 
 def _candidates(view: PartitionView) -> tuple[SegmentName, ...]:
@@ -556,6 +642,8 @@ _STEPS: dict[str, Callable[[_Round, _Step], None]] = {
     "producers": _producers,
     "seal": _seal,
     "merge": _merge,
+    "compact": _compact,
+    "retention": _retention,
     "vacuum": _vacuum,
 }
 STEPS = tuple(_STEPS)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
+from txlog.config import TopicConfig
 from txlog.core.effects import Program
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.errors import InvalidRequestError
@@ -45,7 +46,11 @@ def policy_of(runtime: Runtime, topic: str) -> RetentionPolicy | None:
         raise InvalidRequestError(
             f"{topic} has no retention: its table is folded into snapshots, and nothing of it expires"
         )
-    config = runtime.settings.topic_config(runtime.topic(topic, 0))
+    return policy_from(runtime.settings.topic_config(runtime.topic(topic, 0)))
+
+
+def policy_from(config: TopicConfig) -> RetentionPolicy | None:
+    """What a topic with these settings keeps; None if everything."""
     if "delete" not in config.cleanup_policy or (config.retention_ms < 0 and config.retention_bytes < 0):
         return None
     return RetentionPolicy(

@@ -1,0 +1,104 @@
+"""How is a store kept on a Spark cluster?
+
+    python -m pyspark_txlog.jobs.maintain --store s3://bucket/log
+
+or the file itself under spark-submit. One round of `txlog maintain --once`, for a scheduler to repeat: executors merge, run
+by run; everything else is few and small requests, and done by the driver.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import txlog
+from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.merge import merge_partitions
+from txlog.cli.errors import exit_status
+from txlog.cli.maintain import show_round
+from txlog.cli.output import Output, OutputFormat
+from txlog.client.store import Store
+from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES, MergePolicy
+from txlog.core.names import TopicPartition
+from txlog.errors import TxlogError
+from txlog.maintenance.maintain import Maintainer, MaintainPolicy, MaintainReport
+from txlog.maintenance.merge import Merged
+from txlog.maintenance.metrics import Metrics, write_metrics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def maintain(
+    spark: SparkSession, store: Store, policy: MaintainPolicy | None = None
+) -> tuple[MaintainReport, TxlogError | None]:
+    """One round, with the copying of rows on executors; and the first of what failed, if anything did.
+
+    Raises what `Maintainer.run` raises, and InvalidRequestError over Spark Connect.
+    """
+
+    def merger(
+        partitions: Sequence[TopicPartition], wanted: MergePolicy
+    ) -> tuple[Sequence[Merged], Sequence[TxlogError]]:
+        return merge_partitions(spark, store, partitions, wanted)
+
+    maintainer = Maintainer(store.runtime, policy, merger=merger)
+    return maintainer.run(), maintainer.first_error
+
+
+def main(
+    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
+    target_bytes: Annotated[int, typer.Option(min=1, help="How large a merged file shall be.")] = DEFAULT_TARGET_BYTES,
+    merge_min_segments: Annotated[
+        int, typer.Option(help="Merge a partition once so many sealed segments lie there.")
+    ] = DEFAULT_MIN_SEGMENTS,
+    offsets_retention_ms: Annotated[
+        int, typer.Option(help="Forget consumer groups without a member that committed nothing for so long; -1: never.")
+    ] = -1,
+    skip: Annotated[list[str] | None, typer.Option(metavar="STEP", help="Leave out this step.")] = None,
+    metrics_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Write Prometheus metrics to this file.")
+    ] = None,
+    output: Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")] = OutputFormat.TEXT,
+    storage_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
+    ] = None,
+) -> None:
+    """Do everything that is due in a store, once: end transactions, forget what is idle, seal, merge, compact, retire, vacuum."""
+    spark: SparkSession | None = None
+    out = Output(output)
+    try:
+        policy = MaintainPolicy(
+            merge_target_bytes=target_bytes,
+            merge_min_segments=merge_min_segments,
+            offsets_retention_ms=offsets_retention_ms,
+            skip=frozenset(skip or ()),
+        )
+        with closing(txlog.open(store, storage_options=pairs("--storage-option", storage_option))) as opened:
+            opened.runtime.require_store()
+            spark = job_session("txlog-maintain", pairs("--conf", conf))
+            report, error = maintain(spark, opened, policy)
+        if metrics_file is not None:
+            metrics = Metrics()
+            metrics.add(report)
+            write_metrics(metrics_file, metrics)
+        out.show(report, lambda out: show_round(out, report))
+        if error is not None:
+            raise error
+    except TxlogError as failure:
+        typer.echo(f"maintain: {failure}", err=True)
+        sys.exit(exit_status(failure))
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,85 @@
+"""Maintenance and checks as Spark jobs: executors copy and read, the driver decides and compares."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_txlog import TxLog
+from pyspark_txlog.jobs import fsck as fsck_job
+from pyspark_txlog.jobs import maintain as maintain_job
+from tests.spark.conftest import Log
+from tests.spark.test_spark_ui import jobs
+from txlog.maintenance.fsck import check_store
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def used(log: Log, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Log:
+    """Two partitions of four sealed segments each, and a tail; jobs take this session."""
+    log.create(segment_batches="2")
+    with log.store.producer(linger_ms=0) as producer:
+        for number in range(18):
+            row = {"order_id": number, "amount": number / 2, "carrier": "c"}
+            producer.send("orders", [row], partition=number % 2).result()
+    for job in (maintain_job, fsck_job):
+        monkeypatch.setattr(job, "job_session", lambda name, conf: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    return log
+
+
+def rows(log: Log) -> list[tuple[object, ...]]:
+    return sorted(tuple(row) for row in log.read("orders").collect())
+
+
+def test_a_round_merges_on_executors(used: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    before, seen = rows(used), len(jobs(spark))
+    arguments = {"store": used.url, "storage_option": ["fsync=false"], "output": maintain_job.OutputFormat.JSON}
+    maintain_job.main(**arguments, merge_min_segments=2)
+    report = msgspec.json.decode(capsys.readouterr().out)
+    counts = {step["step"]: step["counts"] for step in report["steps"]}
+    assert counts["merge"]["merged_segments"] == 8
+    assert any(said.startswith("txlog merge: orders-1, offsets 0 to") for said, _ in jobs(spark)[seen:])
+    assert rows(used) == before
+    assert check_store(used.store.runtime.store).is_clean
+    history = spark.read.format("txlog").option("metadata", "history").load(used.url)
+    assert {(row.job, row.partition, row.outcome) for row in history.collect()} == {
+        ("merge", 0, "published"),
+        ("merge", 1, "published"),
+    }
+    maintain_job.main(**arguments, merge_min_segments=2)
+    again = msgspec.json.decode(capsys.readouterr().out)
+    assert not any(step["done"] or step["failed"] for step in again["steps"])
+
+
+def test_a_check_is_a_frame_and_executors_take_part(
+    used: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = len(jobs(spark))
+    with TxLog(spark, used.url) as log:
+        assert log.fsck().where("kind <> 'note'").count() == 0
+        assert {f"txlog fsck: orders-{number}" for number in range(2)} <= {said for said, _ in jobs(spark)[seen:]}
+        store = used.store.runtime.store
+        path = next(f"orders/1/{name}" for name in store.list("orders/1/") if name.endswith(".parquet"))
+        data = bytearray(store.get(path) or b"")
+        data[len(data) // 2] ^= 1
+        store.delete(path)
+        store.write_file(path, [bytes(data)])
+        (row,) = log.fsck("orders").where("kind = 'damaged'").collect()
+        assert (row.path, row["count"]) == (path, 1)
+        assert log.fsck(rows=False).where("kind <> 'note'").count() == 0
+        # The same as one process sees.
+        here = check_store(store)
+    arguments = {"store": used.url, "storage_option": ["fsync=false"], "output": fsck_job.OutputFormat.JSON}
+    with pytest.raises(SystemExit) as ended:
+        fsck_job.main(**arguments)
+    assert ended.value.code == 4
+    found = msgspec.json.decode(capsys.readouterr().out)
+    assert found["findings"] == list(msgspec.to_builtins(here.findings))
+    assert (found["objects"], found["bytes"]) == (here.objects, here.bytes)
+    with pytest.raises(SystemExit) as ended:
+        fsck_job.main(**arguments, topic=["order"])
+    assert ended.value.code == 2
+    assert "there is no topic 'order'" in capsys.readouterr().err
