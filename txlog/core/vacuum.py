@@ -185,7 +185,7 @@ def part_name(part: SegmentObject) -> str:
 
 def noted_since(part: SegmentObject, notes: Mapping[str, int]) -> int | None:
     """Since when `part` is superseded, by what a `.clean` says of it or of its segment's index; None if it says nothing."""
-    found = [notes[name] for name in (part_name(part), index_name(part.segment)) if name in notes]
+    found = [notes[name] for name in note_names(part) if name in notes]
     return min(found, default=None)
 
 
@@ -197,6 +197,11 @@ def index_name(name: SegmentName) -> str:
 def note_of(part: SegmentObject, why: Why) -> str:
     """Under which name it is noted that `part` is superseded: the segment's index stands for all its objects."""
     return part_name(part) if why is Why.LOST_SEALING else index_name(part.segment)
+
+
+def note_names(part: SegmentObject) -> tuple[str, str]:
+    """The names under which a note may speak of `part`."""
+    return part_name(part), index_name(part.segment)
 
 
 def collect_notes(cleans: Sequence[tuple[Clean, int | None]]) -> dict[str, int]:
@@ -254,7 +259,7 @@ def next_notes(
     `left` are the objects of segments and runs that still exist, `marks` names that are superseded and not noted. Leading runs that lie wholly below the log start and of which
     nothing is left become one, so that the list does not grow for ever: none of their offsets is current again.
     """
-    known = {name for part in left for name in (part_name(part), index_name(part.segment))}
+    known = {name for part in left for name in note_names(part)}
     old = before.superseded if before is not None else ()
     kept = [each for each in old if each.name in known]
     noted = {each.name for each in kept}

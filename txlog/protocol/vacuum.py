@@ -87,6 +87,23 @@ class PartitionPlan:
     marks: frozenset[str]
     """Names that are superseded, and nobody has noted since when."""
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a sweep of it would delete or write anything."""
+        return (
+            self.boundary is not None
+            or bool(self.marks)
+            or any(dead.waits_until_ms is None for dead in self.dead)
+            # Notes of what others have deleted meanwhile.
+            or self.has_old_notes
+        )
+
+    @property
+    def has_old_notes(self) -> bool:
+        """Whether the list of cleaned runs speaks of objects of which nothing is left."""
+        left = {name for part in self.folder.parts for name in vacuum.note_names(part)}
+        return self.clean is not None and any(each.name not in left for each in self.clean.superseded)
+
 
 def vacuum_topics(
     ctx: Context, views: Views, topics: Sequence[str], *, dry_run: bool = False

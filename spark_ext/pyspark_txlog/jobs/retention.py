@@ -1,0 +1,129 @@
+"""How are rows that topics do not keep removed from a Spark cluster?
+
+    python -m pyspark_txlog.jobs.retention --store s3://bucket/log --delete
+
+or the file itself under spark-submit. As `txlog retention`, and with its result, a partition a task.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import txlog
+from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.partition_jobs import run_tasks
+from pyspark_txlog.messages import say
+from txlog.cli.errors import exit_status
+from txlog.cli.output import Output, OutputFormat
+from txlog.cli.retention import retention_document, show_retention
+from txlog.client.reading import read_session
+from txlog.client.runtime import Runtime
+from txlog.client.store import Store
+from txlog.core.names import TopicPartition
+from txlog.core.words import count_text
+from txlog.errors import TxlogError
+from txlog.maintenance.history import recorded
+from txlog.maintenance.retention import Retained, apply_partition, plan_partition, policy_of, retained_of
+from txlog.protocol.retention import RetentionPolicy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """One partition, and what its topic keeps."""
+
+    topic_partition: TopicPartition
+    policy: RetentionPolicy
+    delete: bool
+
+
+def retain_partitions(
+    spark: SparkSession, store: Store, partitions: Iterable[TopicPartition], *, delete: bool = False
+) -> tuple[tuple[Retained, ...], tuple[TxlogError, ...]]:
+    """Removes what the topics of `partitions` do not keep: what went, or is held, and why the rest failed.
+
+    Without `delete` it only says what would go. Raises UnknownTopicOrPartitionError, InvalidRequestError for an internal topic.
+    """
+    runtime = store.runtime
+    wanted = list(partitions)
+    policies = {tp.topic: policy_of(runtime, tp.topic) for tp in wanted}
+    tasks = [
+        _Task(topic_partition=tp, policy=policy, delete=delete)
+        for tp in wanted
+        if (policy := policies[tp.topic]) is not None
+    ]
+    found: list[Retained] = []
+    failed: list[TxlogError] = []
+    with recorded(runtime, "retention") as history:
+        for task, outcome in run_tasks(spark, runtime, tasks, _retain, title=_title):
+            tp = task.topic_partition
+            if isinstance(outcome, TxlogError):
+                failed.append(outcome)
+                history.add(tp, "failed", message=str(outcome))
+            elif outcome is not None:
+                found.append(outcome)
+                if delete and outcome.log_start_after > outcome.log_start_before:
+                    history.add(tp, "deleted", base_offset=outcome.log_start_before, end_offset=outcome.log_start_after)
+                    say(f"retention: {tp}: {count_text(outcome.rows, 'row')} removed, {outcome.setting}")
+    found.sort(key=lambda each: each.topic_partition)
+    return tuple(found), tuple(failed)
+
+
+def main(
+    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
+    topic: Annotated[list[str] | None, typer.Argument(help="Topics; all if none is named.")] = None,
+    delete: Annotated[bool, typer.Option(help="Do it; else only say what would be removed.")] = False,
+    output: Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")] = OutputFormat.TEXT,
+    storage_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
+    ] = None,
+) -> None:
+    """Remove rows that are older, or more, than their topics keep. A dry run, unless --delete is given."""
+    spark: SparkSession | None = None
+    out = Output(output)
+    try:
+        with closing(txlog.open(store, storage_options=pairs("--storage-option", storage_option))) as opened:
+            opened.runtime.require_store()
+            topics = [opened.topic(name) for name in topic] if topic else opened.topics()
+            partitions = [TopicPartition(each.name, n) for each in topics for n in range(each.partitions)]
+            spark = job_session("txlog-retention", pairs("--conf", conf))
+            found, failed = retain_partitions(spark, opened, partitions, delete=delete)
+        documents = [retention_document(each, executed=delete) for each in found]
+        out.show(documents, lambda out: show_retention(out, documents, len(partitions), executed=delete))
+        if failed:
+            for other in failed[1:]:
+                typer.echo(f"retention: {other}", err=True)
+            raise failed[0]
+    except TxlogError as error:
+        typer.echo(f"retention: {error}", err=True)
+        sys.exit(exit_status(error))
+    finally:
+        if spark is not None:
+            spark.stop()
+
+
+def _retain(runtime: Runtime, task: _Task) -> Retained | None:
+    session = read_session(runtime)
+    plan = plan_partition(session, task.topic_partition, task.policy)
+    if plan.moves and task.delete:
+        apply_partition(session, plan)
+    return retained_of(plan) if plan.moves or plan.hold is not None else None
+
+
+def _title(task: _Task) -> str:
+    return f"txlog retention: {task.topic_partition}"
+
+
+if __name__ == "__main__":
+    typer.run(main)
