@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -45,10 +46,12 @@ from txlog.storage.arrow_schema import (
 from txlog.storage.object_store import ObjectStore
 
 ROW_GROUP_ROWS = 131_072
-MAX_ROW_GROUP_BYTES = 256 * 2**20
-"""A row group ends at this many bytes in memory, however few its rows are."""
+MAX_ROW_GROUP_BYTES = 128 * 2**20
+"""A row group ends at this many bytes in memory, however few its rows are: Spark's own have as many."""
 BATCH_ROWS = 65_536
 """Rows of a record batch that is read; Kafka's max.poll.records has the same default here."""
+BATCH_BYTES = 32 * 2**20
+"""A batch that is read has about so many bytes at most, if its rows are of one size."""
 STATISTICS_BYTES = 32
 """Strings are cut at this many bytes in statistics."""
 
@@ -58,6 +61,8 @@ _TAIL_BYTES = 64 * 1024
 """Fetched at once from the end of a file: the footer of most."""
 _WHOLE_BYTES = 1024 * 1024
 """A file up to this size is fetched whole: one request instead of two."""
+_PART_BYTES = 4 * 2**20
+"""Of what is written at once, where Arrow writes less."""
 _HASH_BYTES = 8 * 2**20
 """Of a file that is read for its digest alone."""
 _GAP_BYTES = 512 * 1024
@@ -196,7 +201,7 @@ def read_ranges(
     for group, rows in enumerate(file.row_groups):
         if plan.overlaps(first_row, first_row + rows):
             opened.fetch(group, set(names))
-            for batch in opened.decode(group, names, batch_rows):
+            for batch in opened.decode(group, names, min(batch_rows, opened.rows_of_bytes(group, BATCH_BYTES))):
                 found = _trim(batch, first_row, wanted, positions, schema, plan, path)
                 first_row += batch.num_rows
                 if found.num_rows:
@@ -237,7 +242,7 @@ def verify_file(store: ObjectStore, topic: str, file: DataFile) -> str:
     opened = _Opened(store, path, file.bytes, file)
     for group in range(len(file.row_groups)):
         opened.fetch(group, None)
-        for _ in opened.decode(group, None, BATCH_ROWS):
+        for _ in opened.decode(group, None, min(BATCH_ROWS, opened.rows_of_bytes(group, BATCH_BYTES))):
             pass
     return found
 
@@ -279,11 +284,15 @@ class _Encoder:
         try:
             for group in self._groups(batches):
                 writer.write_table(group, row_group_size=max(1, group.num_rows))
-                yield self._passed(sink.drain())
+                # Its rows are not held while those of the next are gathered.
+                del group
+                # Not joined, and each let go as it is handed on: a row group is in memory once.
+                while part := sink.take():
+                    yield self._passed(part)
         finally:
             writer.close()
         self.metadata = writer.writer.metadata
-        last = sink.drain()
+        last = b"".join(iter(sink.take, b""))
         self.footer_digest = hashlib.sha256(_footer_of(last)).hexdigest()
         yield self._passed(last)
 
@@ -301,6 +310,7 @@ class _Encoder:
                     yield table.slice(first, min(self._row_group_rows, whole - first))
                 waiting = table.slice(whole).to_batches()
                 rows, size = rows - whole, sum(rest.nbytes for rest in waiting)
+                del table
         if rows:
             yield pa.Table.from_batches(waiting, self._schema)
 
@@ -321,7 +331,7 @@ class _Sink:
     closed = False
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._parts: deque[bytes] = deque()
         self._position = 0
 
     def write(self, data: Any) -> int:
@@ -339,10 +349,14 @@ class _Sink:
     def close(self) -> None:
         self.closed = True
 
-    def drain(self) -> bytes:
-        data = b"".join(self._parts)
-        self._parts.clear()
-        return data
+    def take(self) -> bytes:
+        """The oldest bytes that were not taken yet, about _PART_BYTES of them if there are so many; empty if there are none."""
+        taken: list[bytes] = []
+        size = 0
+        while self._parts and (not taken or size + len(self._parts[0]) <= _PART_BYTES):
+            taken.append(self._parts.popleft())
+            size += len(taken[-1])
+        return taken[0] if len(taken) == 1 else b"".join(taken)
 
 
 def _footer_of(tail: bytes) -> bytes:
@@ -551,6 +565,12 @@ class _Opened:
         if first <= self._hashed < first + len(data):
             self._hash.update(memoryview(data)[self._hashed - first :])
             self._hashed = first + len(data)
+
+    def rows_of_bytes(self, group: int, size: int) -> int:
+        """How many rows of a row group are about `size` bytes, all columns counted; at least 1."""
+        row_group = self.parquet.metadata.row_group(group)
+        rows: int = row_group.num_rows
+        return max(size * rows // max(int(row_group.total_byte_size), 1), 1)
 
     def decode(self, group: int, names: list[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """All rows of a row group that was fetched, in these columns. None: all columns."""
