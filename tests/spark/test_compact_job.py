@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog import TxLog
 from pyspark_txlog.jobs import compact as job
@@ -18,6 +18,7 @@ from txlog.maintenance.fsck import check_store
 
 pytestmark = pytest.mark.spark
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+COLUMNS = "order_id,amount,_offset,_partition"
 
 
 @pytest.fixture
@@ -43,12 +44,16 @@ def policies(log: Log) -> dict[TopicPartition, CompactionPolicy]:
 
 
 def newest(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Of rows of `ordered`: keys lie in one partition."""
     return sorted({row[1]: row for row in rows}.values())
 
 
 def rows(log: Log, **options: object) -> list[tuple[object, ...]]:
-    """(offset, key, amount), in order."""
-    frame = log.read("orders", columns="order_id,amount,_offset,_partition", **options)
+    return ordered(log.read("orders", columns=COLUMNS, **options))
+
+
+def ordered(frame: DataFrame) -> list[tuple[object, ...]]:
+    """(partition, key, offset, amount), in order."""
     return sorted((row._partition, row.order_id, row._offset, row.amount) for row in frame.collect())
 
 
@@ -69,24 +74,16 @@ def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log
     assert not [found for found in report.findings if found.kind != "note"]
     # Spark's own Parquet reader, whole and from the midst of a hole.
     table = TxLog(spark, keyed.url).table("orders")
-    columns = ("_partition", "order_id", "_offset", "amount")
-    assert sorted(tuple(row) for row in table.to_df().select(*columns).collect()) == after
     start = '{"orders": {"0": 7, "1": 7}}'
     later = [row for row in after if row[2] >= 7]
-    assert sorted(tuple(row) for row in table.to_df(starting_offsets=start).select(*columns).collect()) == later
+    assert ordered(table.to_df(columns=COLUMNS)) == after
+    assert ordered(table.to_df(columns=COLUMNS, starting_offsets=start)) == later
     assert rows(keyed, startingOffsets=start) == later
     streamed = spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", start)
-    query = (
-        streamed.option("maxOffsetsPerTrigger", 9)
-        .load(keyed.url)
-        .select("_partition", "order_id", "_offset", "amount")
-        .writeStream.format("memory")
-        .queryName("compacted")
-        .trigger(availableNow=True)
-        .start()
-    )
+    streamed = streamed.option("columns", COLUMNS).option("maxOffsetsPerTrigger", 40).load(keyed.url)
+    query = streamed.writeStream.format("memory").queryName("compacted").trigger(availableNow=True).start()
     query.awaitTermination()
-    assert sorted(tuple(row) for row in spark.table("compacted").collect()) == later
+    assert ordered(spark.table("compacted")) == later
 
 
 def test_the_command_line(
