@@ -17,7 +17,7 @@ OLDEST := .venv-spark-4.2
 OLDEST_STAMP := $(OLDEST)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance conf wheel clean distclean
+.PHONY: help setup check format test test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance bench-long-run conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -98,6 +98,9 @@ bench-scans: $(STAMP) ## Seconds of scans: format("txlog"), to_df, plain Parquet
 
 bench-maintenance: $(OLDEST_STAMP) ## Merge and vacuum many small commits, in one process and on Spark, beside Delta's OPTIMIZE and VACUUM: table and plot
 	$(OLDEST)/bin/python -m benchmarks.maintenance $(ARGS)
+
+bench-long-run: $(STAMP) ## 20,000 transactions with txlog maintain now and then, and without: objects, metadata and cold opens over time, table and plot
+	$(BIN)/python -m benchmarks.long_run $(ARGS)
 
 conf: $(STAMP) ## Write conf/txlog.toml and the options in KAFKA.md from the tables in the code
 	$(BIN)/python conf/generate.py
