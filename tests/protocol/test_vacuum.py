@@ -505,6 +505,32 @@ def test_what_lies_below_the_log_start_goes(old: Cluster) -> None:
     assert len([path for path in rows_files(old) if path.startswith(A.folder)]) <= 3
 
 
+def test_of_a_deleted_topic_nothing_is_left_but_its_chain() -> None:
+    """Nobody appends to it any more, so vacuum ends its active segment, once."""
+    cluster = Cluster()
+    writer = Process(cluster, "one", CTX)
+    writer.do(writer.init())
+    for n in range(3):
+        writer.do(writer.send(A, f"a{n}", in_file=True))
+        writer.do(writer.commit())
+    plain = Process(cluster, "", CTX)
+    plain.do(plain.idempotent())
+    plain.do(plain.send(A, "inline"))
+    cluster.run(append_log_start(CTX, {}, A, None, 1))
+    end = cluster.state(A).next_offset
+    lengths = []
+    for _ in range(6):
+        assert pass_over(cluster, dry_run=True) is not None
+        pass_over(cluster)
+        assert words(cluster, A) == [[]]
+        cluster.check()
+        cluster.pass_ms(GRACE_MS + 1)
+        lengths.append(cluster.state(A).next_offset)
+    assert set(lengths) == {end + 1}
+    left = sorted(path.removeprefix(A.folder) for path in cluster.objects if path.startswith(A.folder))
+    assert [name.partition(".")[2] for name in left] == ["clean", "batch", "boundary", "snapshot"]
+
+
 def test_the_internal_topics_begin_at_their_boundaries(old: Cluster) -> None:
     table = [TopicPartition(TRANSACTION_STATE_TOPIC, n) for n in range(2)]
     for _ in range(6):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from txlog.core import chain, envelope, names, vacuum
-from txlog.core.append_rules import next_control
+from txlog.core.append_rules import RollPolicy, next_control
 from txlog.core.effects import Delete, Gather, Get, List, Modified, NewId, Now, Program, PutIfAbsent, Size
 from txlog.core.names import (
     INTERNAL_TOPICS,
@@ -39,6 +39,7 @@ from txlog.errors import MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, load, present, read_slot
 from txlog.protocol.put import encode_readable
+from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import append_slot
 from txlog.protocol.snapshot import fold_table
 
@@ -256,6 +257,9 @@ def _plan_partition(
 ) -> Program[tuple[Views, PartitionPlan]]:
     grace_ms = ctx.constants.delete_grace_ms
     views, known = yield from _know(ctx, views, tp)
+    if not dry_run and _is_spent(known.view):
+        views = yield from _append_nothing(ctx, views, tp, rolls=True)
+        views, known = yield from _know(ctx, views, tp)
     now_ms = yield Now()
     drawn = yield from _judge_drawn(tp, files, known, now_ms, grace_ms)
     if not dry_run and Why.DRAWN_AFTER_RECORD in drawn.values():
@@ -366,15 +370,28 @@ def _judge_drawn(
     return found
 
 
-def _append_nothing(ctx: Context, views: Views, tp: TopicPartition) -> Program[Views]:
-    """Appends an `expire` that names no producer: it takes the slot that a late PUT would need (C9)."""
+def _is_spent(view: PartitionView) -> bool:
+    """Whether a user's active segment holds rows, and all of them lie below the log start: nobody may ever append to a deleted
+    topic again, and without a roll they would stay for good."""
+    records = [stored.record for stored in view.tail if stored.record.segment_base == view.state.segment_base]
+    with_rows = [record for record in records if record.records]
+    return (
+        view.topic_partition.topic not in INTERNAL_TOPICS
+        and bool(with_rows)
+        and with_rows[-1].end_offset <= view.state.log_start_offset
+    )
+
+
+def _append_nothing(ctx: Context, views: Views, tp: TopicPartition, *, rolls: bool = False) -> Program[Views]:
+    """Appends an `expire` that names no producer: it takes the slot that a late PUT would need (C9), and may end a segment."""
     write_id = yield NewId()
+    roll = RollPolicy(batches=1) if rolls else ctx.roll_of(tp)
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord:
-        return next_control(state, now_ms=now_ms, write_id=write_id, roll=ctx.roll_of(tp))
+        return next_control(state, now_ms=now_ms, write_id=write_id, roll=roll)
 
     view, _ = yield from append_slot(ctx, views[tp], decide, write_id=write_id)
-    return with_view(views, view)
+    return with_view(views, (yield from seal_quietly(ctx, view)))
 
 
 def _next_boundary(tp: TopicPartition, known: _Knowledge, now_ms: int, grace_ms: int) -> Program[int | None]:
