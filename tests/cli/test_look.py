@@ -61,6 +61,7 @@ def test_topics_describe_all_and_kafkas_option(seen: Cli) -> None:
         "columns",
         "changed_at",
         "ends",
+        "sizes",
     }
 
 
@@ -194,3 +195,14 @@ def test_an_empty_store_says_so(cli: Cli) -> None:
         assert cli(*command).lines == [sentence]
         document = cli(*command, "-o", "json").json
         assert document == [] or not any(document[name] for name in ("aborted", "rolled_forward", "removed"))
+
+
+def test_the_size_of_a_topic_is_told_on_request(seen: Cli) -> None:
+    lines = seen("topics", "describe", "orders", "--size").lines
+    heading = next(line for line in lines if line.startswith("PARTITION  OBJECTS"))
+    assert heading.split() == ["PARTITION", "OBJECTS", "SEGMENTS", "TAIL", "FILES", "SMALL", "BYTES", "ROWS", "ABORTED"]
+    assert any(line.startswith("A merge would make 1 file of 2 files") for line in lines)
+    first, second = seen("topics", "describe", "orders", "--size", "--output", "json").json[0]["sizes"]
+    assert (first["aborted_rows"], first["merge_runs"], second["merge_runs"]) == (2, 1, 0)
+    assert seen("topics", "describe", "orders", "--output", "json").json[0]["sizes"] == []
+    assert any("would gain nothing" in line for line in seen("topics", "describe", "events", "--size").lines)

@@ -204,6 +204,41 @@ def test_one_damaged_partition_stops_no_other(world: World, store: Store) -> Non
     assert done(report, "merge")["merged_segments"] == 4
 
 
+def test_a_damaged_part_of_the_table_stops_no_other(world: World, store: Store) -> None:
+    for name in ("one", "two", "three"):
+        hang(store, name)
+    world.clock.advance_ms(5_000)
+    number = next(name for name in world.memory.list("__transaction_state/"))
+    (slot, *_) = world.memory.list(f"__transaction_state/{number}")
+    world.memory.put(f"__transaction_state/{number}{slot}", b"damaged\n")
+    report = Maintainer(world.open().runtime, MaintainPolicy(skip=frozenset({"vacuum"}))).run()
+    assert done(report, "transactions") == {"aborted": 2}
+    assert report.failures
+
+
+def test_a_topic_that_cannot_be_read_stops_no_other(world: World, store: Store) -> None:
+    store.create_topic("bad", ORDERS)
+    send(store, 0, 9)
+    path = "bad/topic.00000000000000000000.json"
+    world.memory.put(path, b"damaged\n")
+    report = Maintainer(world.open().runtime, EAGER).run()
+    assert {action.text.partition(":")[0] for step in report.steps for action in step.failed} == {path}
+    assert done(report, "merge")["merged_segments"] == 4
+
+
+def test_a_store_that_is_gone_for_a_while_fails_steps_and_no_round(world: World, store: Store) -> None:
+    send(store, 0, 9)
+    outage, opened = world.outage()
+    maintainer = Maintainer(opened.runtime, EAGER)
+    maintainer.runtime.ensure_writable()
+    outage.pattern = "list"
+    report = maintainer.run()
+    assert report.failures >= 2
+    assert report.is_whole
+    outage.pattern = None
+    assert not maintainer.run().failures
+
+
 def test_rounds_at_once_are_harmless(world: World, store: Store) -> None:
     send(store, 0, 21)
     hang(store, "gone")

@@ -84,6 +84,8 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[SchemaField, ...]
     changed_at: int
     ends: tuple[PartitionEnds, ...]
+    sizes: tuple[msgspec.Struct, ...] = ()
+    """With --size: a maintenance.size.PartitionSize for each partition."""
 
 
 class DeletionDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from txlog.cli.columns import parse_columns, to_schema
@@ -12,13 +13,15 @@ from txlog.cli.documents import DeletionDocument, PartitionEnds, TopicDocument, 
 from txlog.cli.options import Session, command, group, one_of, parse_pairs
 from txlog.cli.output import Output
 from txlog.config import keys_of
+from txlog.core.names import TopicPartition
 from txlog.core.schema import describe as describe_type
 from txlog.core.schema import evolve
-from txlog.core.words import count_text, time_text
+from txlog.core.words import bytes_text, count_text, time_text
 from txlog.errors import InvalidRequestError, TopicExistsError
 
 if TYPE_CHECKING:
     from txlog.client.topics import TopicDescription
+    from txlog.maintenance.size import PartitionSize
 
 app = group("topics", "Create, list, describe, alter and delete topics.")
 
@@ -130,7 +133,19 @@ def list_topics(session: Session) -> None:
 
 
 @command(app, "describe")
-def describe(session: Session, topic: _Topic = None, topic_option: _TopicOption = None) -> None:
+def describe(
+    session: Session,
+    topic: _Topic = None,
+    topic_option: _TopicOption = None,
+    size: Annotated[
+        bool,
+        typer.Option(
+            "--size",
+            metavar="",
+            help="Also files, bytes, how many files are small and rows aborted, and what a merge would gain.",
+        ),
+    ] = False,
+) -> None:
     """Show columns, settings and partitions of a topic, or of all of them."""
     store = session.store
     if topic is None and topic_option is None:
@@ -138,6 +153,9 @@ def describe(session: Session, topic: _Topic = None, topic_option: _TopicOption 
     else:
         found = [store.topic(one_of(topic, topic_option, "topic"))]
     documents = [_document(session, each) for each in found]
+    if size:
+        sizes = {each.topic: _sizes(session, each) for each in documents}
+        documents = [msgspec.structs.replace(each, sizes=sizes[each.topic]) for each in documents]
 
     def text(out: Output) -> None:
         if not documents:
@@ -146,6 +164,8 @@ def describe(session: Session, topic: _Topic = None, topic_option: _TopicOption 
             if number:
                 out.line()
             _describe(out, document)
+            if size:
+                _describe_sizes(out, sizes[document.topic])
 
     session.out.show(documents, text)
 
@@ -274,6 +294,55 @@ def _describe(out: Output, document: TopicDocument) -> None:
         [(e.partition, e.log_start_offset, e.last_stable_offset, e.log_end_offset) for e in document.ends],
         empty="",
     )
+
+
+def _sizes(session: Session, document: TopicDocument) -> tuple[PartitionSize, ...]:
+    # Here and not at the top: `--help` needs none of it.
+    from txlog.client.reading import read_session
+    from txlog.maintenance.size import measure_partition
+
+    reads = read_session(session.store.runtime)
+    sizes = []
+    for number in range(document.partitions):
+        tp = TopicPartition(document.topic, number)
+        sizes.append(measure_partition(reads, tp))
+        reads.forget([tp])
+    return tuple(sizes)
+
+
+def _describe_sizes(out: Output, sizes: Sequence[PartitionSize]) -> None:
+    out.heading("Size")
+    out.table(
+        ("partition", "objects", "segments", "tail", "files", "small", "bytes", "rows", "aborted"),
+        [
+            (
+                each.partition,
+                each.objects,
+                each.segments,
+                each.tail_batches,
+                each.files,
+                _share(each.small_files, each.files),
+                bytes_text(each.bytes),
+                each.rows,
+                _share(each.aborted_rows, each.rows),
+            )
+            for each in sizes
+        ],
+        empty="",
+    )
+    files, runs = sum(each.merge_files for each in sizes), sum(each.merge_runs for each in sizes)
+    if not runs:
+        out.line("A merge would gain nothing: what is sealed lies in files of its size, or alone.")
+        return
+    moved = bytes_text(sum(each.merge_bytes for each in sizes))
+    out.line(
+        f"A merge would make {count_text(runs, 'file')} of {count_text(files, 'file')}, {moved}, and leave aborted rows out; "
+        f"{count_text(sum(each.files for each in sizes) - files + runs, 'file')} would be left in all."
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} ({100 * part / whole:.0f} %)" if whole else "0"
 
 
 def _spelled(config: Mapping[str, str]) -> str:

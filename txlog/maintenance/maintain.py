@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from txlog.client.runtime import Runtime
 from txlog.client.session import Call
 from txlog.core import names
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES, MergePolicy
-from txlog.core.effects import Gather, List, Program
+from txlog.core.effects import List, Program
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
 from txlog.core.words import bytes_text, count_text, duration_text, time_text
@@ -36,10 +36,12 @@ from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.groups import expire_groups
 from txlog.protocol.seal import finished_segments, seal
-from txlog.protocol.transactions import expire, expire_producers, idle_producers
+from txlog.protocol.transactions import ExpireResult, expire, expire_producers, idle_producers
 
 Merger: TypeAlias = Callable[[Sequence[TopicPartition], MergePolicy], tuple[Sequence[Merged], Sequence[TxlogError]]]
 """Merges what is worth it in these partitions: the runs that were made, and why others were not."""
+
+T = TypeVar("T")
 
 MAX_NAMED = 1_000
 """Of what was done, and of what was left: beyond it a report only counts."""
@@ -151,9 +153,9 @@ class Maintainer:
         self._vacuumed_at_ms: int | None = None
 
     def run(self) -> MaintainReport:
-        """One round. Raises NotAStoreError, ClockSkewError, UnsupportedStoreError; StorageError if nothing can be listed.
+        """One round. Raises NotAStoreError, ClockSkewError, UnsupportedStoreError; StorageError if the store is not to be had.
 
-        What fails for one partition is told in the report, and the round goes on.
+        What fails for one topic or partition, or for a whole step, is told in the report, and the round goes on.
         """
         self.runtime.require_store()
         self.runtime.ensure_writable()
@@ -174,6 +176,8 @@ class Maintainer:
                     work(a_round, step)
                 except _RoundStoppedError:
                     whole = False
+                except TxlogError as error:
+                    step.fail(error)
                 reports.append(step.report())
         for tp in list(self.session.views)[_MAX_HELD:]:
             self.session.forget([tp])
@@ -188,25 +192,24 @@ class Maintainer:
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
-    def topics(self) -> list[TopicMetadata]:
-        """Users' topics, deleted ones too, at most `metadata.max.age.ms` old. One LIST, and two requests a topic."""
+    def topics(self, step: _Step) -> list[TopicMetadata]:
+        """Users' topics, deleted ones too, at most `metadata.max.age.ms` old; one that cannot be read is a failure of the step.
+
+        One LIST, and two requests for each topic that has to be looked up.
+        """
         now_ms = self.runtime.clock.monotonic_ms()
         listed = self.runtime.run(topic_protocol.topic_names())
         limit_ms = self.session.metadata_max_age_ms
         known = {name: found for name, found in self._topics.items() if name in listed and now_ms - found[1] < limit_ms}
-
-        def look_up(missing: Sequence[str]) -> Program[tuple[TopicMetadata | None, ...]]:
-            found: tuple[TopicMetadata | None, ...] = yield Gather(
-                tuple(topic_protocol.find_topic(name) for name in missing)
-            )
-            return found
-
-        missing = [name for name in listed if name not in known]
-        for found in self.runtime.run(look_up(missing)) if missing else ():
-            if found is not None:
-                known[found.topic] = (found, now_ms)
-                if not found.deleted:
-                    self.runtime.remember_topic(found)
+        for name in listed:
+            if name in known:
+                continue
+            with step.attempt():
+                found = self.runtime.run(topic_protocol.find_topic(name))
+                if found is not None:
+                    known[name] = (found, now_ms)
+                    if not found.deleted:
+                        self.runtime.remember_topic(found)
         self._topics = known
         return [known[name][0] for name in listed if name in known]
 
@@ -300,16 +303,33 @@ class _Round:
             self._internal[topic] = self.maintainer.internal_partitions(topic)
         return self._internal[topic]
 
-    @property
-    def topics(self) -> list[TopicMetadata]:
-        """Users' topics, deleted ones too."""
+    def over_table(self, topic: str, step: _Step, what: str, sweep: Callable[[Sequence[int]], Call[T]]) -> list[T]:
+        """What `sweep` did to the partitions of an internal topic: to all at once or, if that fails, one by one."""
+        partitions = self.internal(topic)
+        try:
+            swept = [self.session.call(what, sweep([tp.partition for tp in partitions]))]
+        except TxlogError:
+            # One that is damaged must not hide the others, nor what was done to them.
+            swept = []
+            for tp in partitions:
+                with step.attempt(tp):
+                    swept.append(self.session.call(what, sweep([tp.partition])))
+                    self.looked_at.add(tp)
+        else:
+            self.looked_at |= set(partitions)
+        return swept
+
+    def topics(self, step: _Step) -> list[TopicMetadata]:
+        """Users' topics, deleted ones too; what cannot be read is a failure of the step that asks first."""
         if self._topics is None:
-            self._topics = self.maintainer.topics()
+            self._topics = self.maintainer.topics(step)
         return self._topics
 
     def partitions(self, step: _Step, *, internal: bool = True) -> list[TopicPartition]:
         """All partitions that can be opened, on a view of this round; what cannot be opened is a failure of the step."""
-        wanted = [TopicPartition(topic.topic, number) for topic in self.topics for number in range(topic.partitions)]
+        wanted = [
+            TopicPartition(topic.topic, number) for topic in self.topics(step) for number in range(topic.partitions)
+        ]
         wanted += [tp for topic in (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC) for tp in self.internal(topic)]
         if not self._scanned:
             self._scanned = True
@@ -358,16 +378,17 @@ class _Round:
 
 def _transactions(a_round: _Round, step: _Step) -> None:
     """Decided transactions are finished, overdue ones aborted, idle ids forgotten."""
-    numbers = [tp.partition for tp in a_round.internal(TRANSACTION_STATE_TOPIC)]
-    with step.attempt():
-        done = a_round.session.call("ending transactions", lambda ctx, views: expire(ctx, views, numbers))
+
+    def expiring(numbers: Sequence[int]) -> Call[ExpireResult]:
+        return lambda ctx, views: expire(ctx, views, numbers)
+
+    for done in a_round.over_table(TRANSACTION_STATE_TOPIC, step, "ending transactions", expiring):
         for each in done.rolled_forward:
             step.did(f"rolled forward the transaction of {each!r}, which was decided", rolled_forward=1)
         for each in done.aborted:
             step.did(f"aborted the transaction of {each!r}, which was past its time-out", aborted=1)
         for each in done.removed:
             step.did(f"forgot the transactional.id {each!r}, idle for too long", forgotten_ids=1)
-        a_round.looked_at |= set(a_round.internal(TRANSACTION_STATE_TOPIC))
     now_ms = a_round.runtime.clock.now_ms()
     for tp in a_round.internal(TRANSACTION_STATE_TOPIC):
         view = a_round.session.views.get(tp)
@@ -385,17 +406,18 @@ def _groups(a_round: _Round, step: _Step) -> None:
     idle_ms = a_round.policy.offsets_retention_ms
     if idle_ms < 0:
         return
-    numbers = [tp.partition for tp in a_round.internal(CONSUMER_OFFSETS_TOPIC)]
-    with step.attempt():
-        gone = a_round.session.call("forgetting groups", lambda ctx, views: expire_groups(ctx, views, idle_ms, numbers))
+
+    def forgetting(numbers: Sequence[int]) -> Call[tuple[str, ...]]:
+        return lambda ctx, views: expire_groups(ctx, views, idle_ms, numbers)
+
+    for gone in a_round.over_table(CONSUMER_OFFSETS_TOPIC, step, "forgetting groups", forgetting):
         for group in gone:
             step.did(f"forgot the consumer group {group!r}, idle for {duration_text(idle_ms)}", forgotten_groups=1)
-        a_round.looked_at |= set(a_round.internal(CONSUMER_OFFSETS_TOPIC))
 
 
 def _deletions(a_round: _Round, step: _Step) -> None:
     """What an interrupted deletion of a topic left undone."""
-    for topic in a_round.topics:
+    for topic in a_round.topics(step):
         if not topic.deleted:
             continue
         for tp in (TopicPartition(topic.topic, number) for number in range(topic.partitions)):
@@ -492,7 +514,7 @@ def _remember(a_round: _Round, step: _Step, tp: TopicPartition) -> None:
 
 def _compact(a_round: _Round, step: _Step) -> None:
     """The latest row of each key stays, in topics that are compacted."""
-    for topic in a_round.topics:
+    for topic in a_round.topics(step):
         if topic.deleted:
             continue
         policy = None
@@ -531,7 +553,7 @@ def _tell_compacted(step: _Step, done: Compacted) -> None:
 
 def _retention(a_round: _Round, step: _Step) -> None:
     """Rows that are older, or more, than their topic keeps."""
-    for topic in a_round.topics:
+    for topic in a_round.topics(step):
         if topic.deleted:
             continue
         policy = policy_from(a_round.runtime.settings.topic_config(topic))

@@ -1,7 +1,7 @@
 """Which objects of a partition can be made again from its records, and how are they put back?
 
 Only what sealing makes of the chain as a pure function: `.snapshot`, and the `.txnindex` and `.index` of generation 0, from
-the boundary on (PROTOCOL.md, "Sealing"). The records are followed from a state that is whole, each by the digest of the one
+the boundary on (PROTOCOL.md, C12). The records are followed from a state that is whole, each by the digest of the one
 before; a segment counts as proven only if the record behind it follows on its last. What is stored and equals what was
 computed is left alone; what is damaged is deleted and created again, what is missing is created. Nothing else is touched.
 """

@@ -1,0 +1,120 @@
+"""How large is a partition, how small are its files, and what would a merge gain?
+
+Asked of indexes and of the tail alone: no file of rows is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from txlog.client.session import Session
+from txlog.core.cleaning import MergePolicy, choose_merges
+from txlog.core.effects import List, Program
+from txlog.core.fetch_plan import AbortedRanges
+from txlog.core.names import TopicPartition
+from txlog.core.records import AbortedTxn, DataFile, IndexEntry
+from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.load import get_fresh_view
+from txlog.protocol.read import ReadIndexes, aborted_of_range, read_indexes
+
+
+class PartitionSize(msgspec.Struct, frozen=True, kw_only=True):
+    """What a partition consists of, from its log start on."""
+
+    topic: str
+    partition: int
+    objects: int
+    """Names in the partition's folder and in `rows/`: more than a thousand cost whoever opens it another request."""
+    segments: int
+    """Sealed segments and cleaned runs."""
+    tail_batches: int
+    """Batches that are in no segment yet: opening the partition costs a request each."""
+    files: int
+    bytes: int
+    """Of these, and of rows that ride in the tail's commit records."""
+    small_files: int
+    """Those of less than half the size that a merge aims at."""
+    rows: int
+    """Aborted ones included."""
+    aborted_rows: int
+    """They lie in files, and no reader of committed rows sees them; a merge leaves them out."""
+    merge_runs: int
+    """Files that a merge would write now ..."""
+    merge_files: int
+    """... in place of so many ..."""
+    merge_bytes: int
+    """... of that many bytes in all."""
+
+    @property
+    def files_after(self) -> int:
+        """Files after a merge."""
+        return self.files - self.merge_files + self.merge_runs
+
+
+def measure_partition(session: Session, tp: TopicPartition, policy: MergePolicy | None = None) -> PartitionSize:
+    """The size of one partition; what `policy` calls small, and would merge. A GET each segment, and two LISTs."""
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionSize]]:
+        views, view = yield from get_fresh_view(ctx, views, tp)
+        start = view.state.log_start_offset
+        walk = [name for name in view.walk if name.end_offset > start]
+        indexes = yield from read_indexes(tp, walk, {})
+        indexes, aborted = yield from aborted_of_range(view, walk, indexes, start, view.state.next_offset)
+        listed: Sequence[str] = yield List(tp.folder)
+        rows: Sequence[str] = yield List(f"{tp.folder}rows/")
+        size = _measured(view, indexes, aborted, len(listed) + len(rows), policy or MergePolicy())
+        return with_view(views, view), size
+
+    return session.call(f"measuring {tp}", program)
+
+
+def _measured(
+    view: PartitionView, indexes: ReadIndexes, aborted: Sequence[AbortedTxn], objects: int, policy: MergePolicy
+) -> PartitionSize:
+    tp, state = view.topic_partition, view.state
+    ranges = AbortedRanges(aborted)
+    walk = [name for name in view.walk if name in indexes]
+    files: dict[str, DataFile] = {}
+    rows = hidden = 0
+    for name in walk:
+        index = indexes[name].index
+        files |= {file.path: file for file in index.files}
+        rows += sum(entry.records for entry in index.entries)
+        if not name.generation:
+            hidden += sum(entry.records for entry in index.entries if _is_hidden(ranges, entry))
+    tail = [stored.record for stored in view.tail]
+    inline_bytes = sum(record.payload_bytes for record in tail)
+    for record in tail:
+        files |= {file.path: file for file in record.files}
+        rows += record.records
+        if record.records and ranges.hides(record.producer_id, record.base_offset, record.kind):
+            hidden += record.records
+    groups = choose_merges(
+        walk,
+        {name: indexes[name].index for name in walk},
+        log_start_offset=state.log_start_offset,
+        last_stable_offset=state.last_stable_offset,
+        policy=policy,
+    )
+    merged = {file.path: file for group in groups for name in group for file in indexes[name].index.files}
+    return PartitionSize(
+        topic=tp.topic,
+        partition=tp.partition,
+        objects=objects,
+        segments=len(walk),
+        tail_batches=len(tail),
+        files=len(files),
+        bytes=sum(file.bytes for file in files.values()) + inline_bytes,
+        small_files=sum(file.bytes * 2 < policy.target_bytes for file in files.values()),
+        rows=rows,
+        aborted_rows=hidden,
+        merge_runs=len(groups),
+        merge_files=len(merged),
+        merge_bytes=sum(file.bytes for file in merged.values()),
+    )
+
+
+def _is_hidden(ranges: AbortedRanges, entry: IndexEntry) -> bool:
+    return entry.records > 0 and ranges.hides(entry.producer_id, entry.base_offset, entry.kind)
