@@ -71,9 +71,8 @@ def merge(
     """
     # Here and not at the top: `--help` needs none of it.
     from txlog.client.reading import read_session
-    from txlog.client.runtime import check_columns
     from txlog.maintenance.history import recorded
-    from txlog.maintenance.merge import merge_partition, plan_partition
+    from txlog.maintenance.merge import check_layout, merge_partition, plan_partition
 
     names = [*(topic or ()), *(topic_option or ())]
     wanted = choose_partitions(session, names, partitions)
@@ -81,7 +80,7 @@ def merge(
     layout = FileLayout(sort=tuple(sort or ()), bloom=tuple(bloom or ()))
     runtime = session.store.runtime
     for name in {tp.topic for tp in wanted}:
-        check_columns(runtime.topic(name), (*layout.sort, *layout.bloom))
+        check_layout(runtime, runtime.topic(name), layout)
     reads = read_session(runtime)
     documents: list[MergeDocument] = []
     failed: list[CorruptLogError] = []

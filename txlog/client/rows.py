@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece
 from txlog.core.names import TopicPartition, batch_name
@@ -14,11 +15,13 @@ from txlog.core.records import SchemaField
 from txlog.errors import MissingObjectError, TxlogError
 from txlog.storage.arrow_schema import OFFSET_COLUMN, OFFSET_FIELD, TIMESTAMP_COLUMN, TIMESTAMP_FIELD, to_arrow
 from txlog.storage.object_store import ObjectStore
-from txlog.storage.segment_file import read_inline_rows, read_ranges
+from txlog.storage.segment_file import ROW_GROUP_ROWS, read_inline_rows, read_ranges
 
 SMALL_ROWS = 4096
 SMALL_BYTES = 2**20
 """Batches with fewer rows and bytes are joined."""
+MAX_SORTED_BYTES = 64 * 2**20
+"""So many bytes of rows are sorted at once: they are in memory twice."""
 JOINED_ROWS = 65_536
 JOINED_BATCHES = 512
 """Joining ends at so many rows or batches: the first rows shall not wait for the last."""
@@ -74,6 +77,31 @@ def read_pieces(
                     f"so, something else than txlog removed it: `txlog fsck` lists what is missing; restore the file from a copy, or start "
                     f"reading behind these offsets"
                 ) from error
+
+
+def sorted_within(
+    batches: Iterable[pa.RecordBatch], lengths: Iterable[int], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The same rows: of each run of so many (`lengths`, which are all there are) those that fit in a row group sorted by
+    `columns`, nulls last, and by `_offset` where these are equal."""
+    keys: list[tuple[str, Literal["ascending", "descending"]]] = [
+        (name, "ascending") for name in (*columns, OFFSET_COLUMN)
+    ]
+    waiting = iter(batches)
+    batch: pa.RecordBatch | None = None
+    for length in lengths:
+        left, held, size = length, list[pa.RecordBatch](), 0
+        while left:
+            batch = next(waiting) if batch is None else batch
+            part = batch.slice(0, min(left, batch.num_rows, ROW_GROUP_ROWS - sum(each.num_rows for each in held)))
+            batch = batch.slice(part.num_rows) if part.num_rows < batch.num_rows else None
+            held.append(part)
+            left, size = left - part.num_rows, size + part.nbytes
+            if not left or size >= MAX_SORTED_BYTES or sum(each.num_rows for each in held) == ROW_GROUP_ROWS:
+                table = pa.Table.from_batches(held)
+                order = pc.sort_indices(table, sort_keys=keys)
+                yield from table.take(order).combine_chunks().to_batches()
+                held, size = [], 0
 
 
 def first_at_or_after(store: ObjectStore, pieces: Sequence[Piece], timestamp_ms: int) -> tuple[int, int] | None:

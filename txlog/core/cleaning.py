@@ -162,45 +162,8 @@ def merged_index(
     offsets; None if there is none. Batches for which `is_told` keep their producer, epoch and offsets (C3), also where no row
     of them is left; others become one entry. Raises CorruptLogError if the file has another number of rows than the batches.
     """
-    ranges = AbortedRanges(aborted)
     compacted = kept.compaction if kept is not None else _compacted([index for index, _ in inputs])
-    clean_end = 0 if compacted is msgspec.UNSET else compacted.end_offset
-    entries: list[IndexEntry] = []
-    row = 0
-    at = -1
-    for index, _ in inputs:
-        for entry in index.entries:
-            at += 1
-            # Without rows is in generation 0 a marker, in a run a batch that a compaction emptied.
-            if not (entry.records or index.generation):
-                continue
-            if not index.generation and ranges.hides(entry.producer_id, entry.base_offset, entry.kind):
-                continue
-            told = is_told(entry)
-            if kept is not None:
-                entry = kept.of(at, entry)
-            if not entry.records:
-                if told:
-                    entries.append(msgspec.structs.replace(entry, file=None, first_row=0))
-                continue
-            last = entries[-1] if entries else None
-            if (
-                not told
-                and last is not None
-                and _is_coalesced(last)
-                # What was compacted and what was not can be told apart afterwards.
-                and not last.base_offset < clean_end <= entry.base_offset
-                and last.records + entry.records <= MAX_COALESCED_ROWS
-            ):
-                # Rows without a gap or with one: a run's offsets stand in its column.
-                entries[-1] = msgspec.structs.replace(
-                    last, records=last.records + entry.records, timestamp=entry.timestamp
-                )
-            elif told:
-                entries.append(msgspec.structs.replace(entry, file=0, first_row=row))
-            else:
-                entries.append(_coalesced(entry, row))
-            row += entry.records
+    entries, row = _merged_entries([index for index, _ in inputs], aborted, is_told, kept, compacted)
     if row != (file.rows if file is not None else 0):
         raise CorruptLogError(
             f"{tp}: the batches of {run.name.index} have {row} rows, and {'no file was written' if file is None else f'{file.path} holds {file.rows}'}"
@@ -219,6 +182,14 @@ def merged_index(
         compacted=compacted,
     )
     return made, TxnIndex(partition=str(tp), aborted=told_aborted) if told_aborted else None
+
+
+def rows_of_entries(
+    inputs: Sequence[SegmentIndex], aborted: Iterable[AbortedTxn], is_told: Callable[[IndexEntry], bool]
+) -> tuple[int, ...]:
+    """How many rows each entry will have that `merged_index` makes of all committed rows, in order."""
+    entries, _ = _merged_entries(inputs, aborted, is_told, None, _compacted(inputs))
+    return tuple(entry.records for entry in entries if entry.records)
 
 
 def settled_epochs(
@@ -308,6 +279,55 @@ def _compacted(inputs: Sequence[SegmentIndex]) -> Compaction | msgspec.UnsetType
     furthest = max(found, key=lambda each: each.end_offset)
     tombstones = [each for one in found if one.key == furthest.key for each in one.tombstones]
     return msgspec.structs.replace(furthest, tombstones=tuple(tombstones))
+
+
+def _merged_entries(
+    inputs: Sequence[SegmentIndex],
+    aborted: Iterable[AbortedTxn],
+    is_told: Callable[[IndexEntry], bool],
+    kept: Kept | None,
+    compacted: Compaction | msgspec.UnsetType,
+) -> tuple[list[IndexEntry], int]:
+    """The entries of a run, and their rows in all."""
+    ranges = AbortedRanges(aborted)
+    clean_end = 0 if compacted is msgspec.UNSET else compacted.end_offset
+    entries: list[IndexEntry] = []
+    row = 0
+    at = -1
+    for index in inputs:
+        for entry in index.entries:
+            at += 1
+            # Without rows is in generation 0 a marker, in a run a batch that a compaction emptied.
+            if not (entry.records or index.generation):
+                continue
+            if not index.generation and ranges.hides(entry.producer_id, entry.base_offset, entry.kind):
+                continue
+            told = is_told(entry)
+            if kept is not None:
+                entry = kept.of(at, entry)
+            if not entry.records:
+                if told:
+                    entries.append(msgspec.structs.replace(entry, file=None, first_row=0))
+                continue
+            last = entries[-1] if entries else None
+            if (
+                not told
+                and last is not None
+                and _is_coalesced(last)
+                # What was compacted and what was not can be told apart afterwards.
+                and not last.base_offset < clean_end <= entry.base_offset
+                and last.records + entry.records <= MAX_COALESCED_ROWS
+            ):
+                # Rows without a gap or with one: a run's offsets stand in its column.
+                entries[-1] = msgspec.structs.replace(
+                    last, records=last.records + entry.records, timestamp=entry.timestamp
+                )
+            elif told:
+                entries.append(msgspec.structs.replace(entry, file=0, first_row=row))
+            else:
+                entries.append(_coalesced(entry, row))
+            row += entry.records
+    return entries, row
 
 
 def _is_coalesced(entry: IndexEntry) -> bool:

@@ -22,7 +22,10 @@ STAGED_COMMIT = "staged-commit"
 STAGED_INLINE = "staged-inline"
 """A PREPARE_COMMIT may hold few rows itself. Stores made before it name files only, and are written so for ever."""
 
-STORE_FEATURES = (STAGED_COMMIT, STAGED_INLINE, TXN_V2)
+SORTED_RUNS = "sorted-runs"
+"""Rows of a cleaned run may stand in another order than that of offsets within a row group. Stores made before it have none."""
+
+STORE_FEATURES = (SORTED_RUNS, STAGED_COMMIT, STAGED_INLINE, TXN_V2)
 """What a new store names, sorted."""
 KNOWN_FEATURES = frozenset(STORE_FEATURES)
 

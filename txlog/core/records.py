@@ -66,6 +66,9 @@ class IndexedFile(DataFile, frozen=True, kw_only=True):
     schema_id: Int64
     offset_column: bool = False
     """Whether the file has `_offset` and `_timestamp` columns (sealed inline rows, cleaned runs)."""
+    sorted_by: tuple[Int64, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Ids of the columns by which the rows of an index entry are sorted within a row group; absent: they stand in the order of
+    offsets. Only in stores with the feature `sorted-runs`."""
 
 
 # -- entries of internal topics ---------------------------------------------------------------------------------------

@@ -11,19 +11,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
+
 from txlog.client.reading import MAX_RELISTS
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
 from txlog.core.effects import Program
+from txlog.core.features import SORTED_RUNS
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
-from txlog.core.records import IndexedFile
-from txlog.errors import InvalidRequestError, MissingObjectError
+from txlog.core.records import IndexedFile, TopicMetadata
+from txlog.errors import InvalidRequestError, MissingObjectError, SchemaMismatchError
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.context import Context, Views
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+NESTED = ("list", "map", "struct")
 
 Progress: TypeAlias = Callable[[TopicPartition, int, int], None]
 """(partition, rows copied so far, rows of the run)."""
@@ -108,7 +113,7 @@ def copy_rows(
     newest = max((piece.schema_id for piece in merge.pieces), default=0)
     if newest > topic.schema_id:
         topic = runtime.topic(tp.topic, 0)
-    check_columns(topic, (*layout.sort, *layout.bloom))
+    check_layout(runtime, topic, layout)
     if not merge.pieces:
         return None
     expected = piece_rows(merge.pieces)
@@ -125,14 +130,37 @@ def copy_rows(
         runtime.store,
         tp.topic,
         merge.path,
-        batches(),
+        rows.sorted_within(batches(), merge.entry_rows, layout.sort) if layout.sort else batches(),
         topic.schema,
         compression=topic.config.get("compression.type", "zstd"),
         offset_column=True,
+        bloom=layout.bloom,
+        sorted_batches=bool(layout.sort),
     )
+    by_name = {each.name: each.id for each in topic.schema}
     return IndexedFile(
-        **{name: getattr(file, name) for name in file.__struct_fields__}, schema_id=topic.schema_id, offset_column=True
+        **{name: getattr(file, name) for name in file.__struct_fields__},
+        schema_id=topic.schema_id,
+        offset_column=True,
+        sorted_by=tuple(by_name[name] for name in layout.sort) or msgspec.UNSET,
     )
+
+
+def check_layout(runtime: Runtime, topic: TopicMetadata, layout: FileLayout) -> None:
+    """Raises SchemaMismatchError for a column that the topic lacks or that cannot be sorted or filtered by,
+    InvalidRequestError in a store whose programs need not understand sorted runs."""
+    kinds = {each.name: each.type for each in topic.schema}
+    for option, columns, refused in (("sort", layout.sort, NESTED), ("bloom", layout.bloom, (*NESTED, "bool"))):
+        for name in check_columns(topic, columns):
+            if kinds[name] in refused:
+                raise SchemaMismatchError(
+                    f"{option}: column {name!r} of topic {topic.topic!r} is of type {kinds[name]}"
+                )
+    if layout.sort and SORTED_RUNS not in runtime.require_store().features:
+        raise InvalidRequestError(
+            f"{runtime.where}: sort: the store was made without the feature {SORTED_RUNS!r}, and programs that do not know it would read "
+            "sorted rows out of order; merge without sorting"
+        )
 
 
 def publish_merge(session: Session, merge: Merge, file: IndexedFile | None) -> Merged:

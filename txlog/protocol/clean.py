@@ -46,6 +46,8 @@ class Merge:
     """Transactions as young as this are told apart, whatever the table says: snapshots may be older."""
     removed_from_ms: int
     """... and those as young as this whose id the table lacks: it was removed some time after they began."""
+    counted: tuple[int, ...] | None = field(default=None, repr=False)
+    """`entry_rows`, where the indexes are not."""
 
     @property
     def path(self) -> str:
@@ -68,7 +70,14 @@ class Merge:
 
     def rows_only(self) -> Merge:
         """What copying the rows needs; indexes are large, and publishing alone reads them."""
-        return replace(self, indexes=(), aborted=(), settled={})
+        return replace(self, indexes=(), aborted=(), settled={}, counted=self.entry_rows)
+
+    @property
+    def entry_rows(self) -> tuple[int, ...]:
+        """How many rows each entry of the run's index will have: within these they may be sorted."""
+        if self.counted is not None:
+            return self.counted
+        return cleaning.rows_of_entries([read.index for read in self.indexes], self.aborted, self.is_told)
 
     def is_told(self, entry: IndexEntry) -> bool:
         """Whether the run's index must tell this batch's transaction apart (C3)."""

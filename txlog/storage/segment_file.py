@@ -13,9 +13,10 @@ is seen; what remains (the number of values in a page of a repeated column) only
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -28,8 +29,8 @@ from txlog.config import nearest
 from txlog.core.effects import WriteRows
 from txlog.core.fetch_plan import BY_COLUMN, RowRange
 from txlog.core.names import MAX_OFFSET
-from txlog.core.records import DataFile, SchemaField
-from txlog.errors import CorruptRecordError, SchemaMismatchError, TxlogError
+from txlog.core.records import DataFile, IndexedFile, SchemaField
+from txlog.errors import CorruptRecordError, SchemaMismatchError, TxlogError, UnsupportedStoreError
 from txlog.storage.arrow_schema import (
     OFFSET_COLUMN,
     OFFSET_FIELD,
@@ -61,6 +62,7 @@ _TAIL_BYTES = 64 * 1024
 """Fetched at once from the end of a file: the footer of most."""
 _WHOLE_BYTES = 1024 * 1024
 """A file up to this size is fetched whole: one request instead of two."""
+_BLOOM_FALSE_POSITIVES = 0.01
 _PART_BYTES = 4 * 2**20
 """Of what is written at once, where Arrow writes less."""
 _HASH_BYTES = 8 * 2**20
@@ -85,16 +87,23 @@ def write_rows_file(
     row_group_rows: int = ROW_GROUP_ROWS,
     digest: bool = True,
     offset_column: bool = False,
+    bloom: Sequence[str] = (),
+    sorted_batches: bool = False,
 ) -> DataFile:
     """Writes rows to `<topic>/<file_path>`, a name never used before, in one pass; what a record needs to name the file.
 
     `batches` have the columns of `to_arrow(fields)`, and `_offset` and `_timestamp` after them with `offset_column`.
-    `digest=False` leaves out the digest of the whole object. Raises StorageError; then nothing of that name exists.
+    `digest=False` leaves out the digest of the whole object. `bloom` names columns with a Bloom filter in each row group.
+    `sorted_batches`: each batch lies in one row group, and pages have bounds. Raises StorageError; then nothing of that name
+    exists; UnsupportedStoreError if this pyarrow writes no Bloom filters.
     """
     schema = to_arrow(fields)
     if offset_column:
         schema = schema.append(OFFSET_FIELD).append(TIMESTAMP_FIELD)
-    encoder = _Encoder(schema, fields, compression, row_group_rows, digest)
+    extra: dict[str, Any] = {"write_page_index": True} if sorted_batches else {}
+    if bloom:
+        extra["bloom_filter_options"] = _bloom_options(bloom, row_group_rows)
+    encoder = _Encoder(schema, fields, compression, row_group_rows, digest, extra, whole_batches=sorted_batches)
     written = store.write_file(f"{topic}/{file_path}", encoder.chunks(batches))
     metadata = encoder.metadata
     return DataFile(
@@ -188,6 +197,8 @@ def read_ranges(
     path = f"{topic}/{file.path}"
     if plan.last_row > file.rows:
         raise CorruptRecordError(f"{path}: rows up to {plan.last_row} are referenced, and it has {file.rows}")
+    # Rows that are sorted by something else within a row group are put back into the order of offsets there.
+    is_sorted = isinstance(file, IndexedFile) and bool(file.sorted_by) and plan.by_column
     opened = _Opened(store, path, file.bytes, file)
     if whole:
         opened.hash_on_the_way()
@@ -200,12 +211,17 @@ def read_ranges(
     first_row = 0
     for group, rows in enumerate(file.row_groups):
         if plan.overlaps(first_row, first_row + rows):
+            held: list[pa.RecordBatch] = []
             opened.fetch(group, set(names))
             for batch in opened.decode(group, names, min(batch_rows, opened.rows_of_bytes(group, BATCH_BYTES))):
                 found = _trim(batch, first_row, wanted, positions, schema, plan, path)
                 first_row += batch.num_rows
-                if found.num_rows:
+                if found.num_rows and is_sorted:
+                    held.append(found)
+                elif found.num_rows:
                     yield found
+            if held:
+                yield from _in_order(held, batch_rows)
         else:
             first_row += rows
     opened.check_digest()
@@ -254,8 +270,18 @@ class _Encoder:
     """Turns record batches into the bytes of a Parquet file, a row group at a time; what it learned is there at the end."""
 
     def __init__(
-        self, schema: pa.Schema, fields: Sequence[SchemaField], compression: str, row_group_rows: int, digest: bool
+        self,
+        schema: pa.Schema,
+        fields: Sequence[SchemaField],
+        compression: str,
+        row_group_rows: int,
+        digest: bool,
+        extra: Mapping[str, Any],
+        *,
+        whole_batches: bool,
     ) -> None:
+        self._extra = extra
+        self._whole_batches = whole_batches
         self._schema = schema
         self._compression = compression
         self._row_group_rows = row_group_rows
@@ -280,6 +306,7 @@ class _Encoder:
             write_page_checksum=True,
             # The Arrow schema would repeat what Parquet says already: the list of types was chosen so.
             store_schema=False,
+            **self._extra,
         )
         try:
             for group in self._groups(batches):
@@ -301,6 +328,9 @@ class _Encoder:
         rows = size = 0
         for batch in batches:
             self._note_floats(batch)
+            if self._whole_batches and rows + batch.num_rows > self._row_group_rows:
+                yield pa.Table.from_batches(waiting, self._schema)
+                waiting, rows, size = [], 0, 0
             waiting.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows >= self._row_group_rows or size >= MAX_ROW_GROUP_BYTES:
@@ -357,6 +387,14 @@ class _Sink:
             taken.append(self._parts.popleft())
             size += len(taken[-1])
         return taken[0] if len(taken) == 1 else b"".join(taken)
+
+
+def _bloom_options(columns: Sequence[str], rows: int) -> dict[str, dict[str, float]]:
+    if "bloom_filter_options" not in inspect.signature(pq.ParquetWriter.__init__).parameters:
+        raise UnsupportedStoreError(
+            f"this pyarrow, {pa.__version__}, writes no Bloom filters, which were asked for of {', '.join(columns)}; upgrade pyarrow"
+        )
+    return {name: {"ndv": rows, "fpp": _BLOOM_FALSE_POSITIVES} for name in columns}
 
 
 def _footer_of(tail: bytes) -> bytes:
@@ -777,6 +815,13 @@ def _trim(
     ]  # fmt: skip
     columns += [pa.array(offsets, pa.int64()), pa.array(stamps, pa.int64()).cast(TIMESTAMP_FIELD.type)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*arrow_fields, OFFSET_FIELD, TIMESTAMP_FIELD]))
+
+
+def _in_order(batches: Sequence[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows by `_offset`."""
+    table = pa.Table.from_batches(batches)
+    order = np.argsort(table.column(OFFSET_COLUMN).to_numpy(), kind="stable")
+    yield from table.take(pa.array(order, pa.int64())).combine_chunks().to_batches(batch_rows)
 
 
 def _take(batch: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ from txlog.cli.errors import exit_status
 from txlog.cli.merge import merge_document, planned_document, show_merges
 from txlog.cli.output import Output, OutputFormat
 from txlog.client.reading import MAX_RELISTS, read_session
-from txlog.client.runtime import Runtime, check_columns
+from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.store import Store
 from txlog.core.cleaning import DEFAULT_TARGET_BYTES, PLAIN, FileLayout, MergePolicy
@@ -33,7 +33,7 @@ from txlog.core.records import IndexedFile
 from txlog.core.words import bytes_text, count_text
 from txlog.errors import MissingObjectError, TxlogError
 from txlog.maintenance.history import recorded
-from txlog.maintenance.merge import Merged, copy_rows, plan_partition, publish_merge
+from txlog.maintenance.merge import Merged, check_layout, copy_rows, plan_partition, publish_merge
 from txlog.protocol.clean import Merge
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ def merge_partitions(
     """
     runtime = store.runtime
     session = read_session(runtime)
-    check_layout(runtime, partitions := list(partitions), layout)
+    left = list(partitions)
+    _check_topics(runtime, left, layout)
     made: list[Merged] = []
     failed: list[TxlogError] = []
-    left = partitions
     for attempt in range(MAX_RELISTS + 1):
         merges = [merge for tp in left for merge in _planned(session, tp, policy or MergePolicy(), failed)]
         again: set[TopicPartition] = set()
@@ -84,12 +84,6 @@ def merge_partitions(
             break
     made.sort(key=lambda each: (each.topic_partition, each.base_offset))
     return tuple(made), tuple(failed)
-
-
-def check_layout(runtime: Runtime, partitions: Iterable[TopicPartition], layout: FileLayout) -> None:
-    """Raises SchemaMismatchError unless every topic has the columns of `layout`."""
-    for topic in {tp.topic for tp in partitions}:
-        check_columns(runtime.topic(topic), (*layout.sort, *layout.bloom))
 
 
 def main(
@@ -124,7 +118,7 @@ def main(
             partitions = _partitions(opened, topic or ())
             failed: tuple[TxlogError, ...] = ()
             if dry_run:
-                check_layout(opened.runtime, partitions, layout)
+                _check_topics(opened.runtime, partitions, layout)
                 session = read_session(opened.runtime)
                 documents = [
                     planned_document(each) for tp in partitions for each in plan_partition(session, tp, policy)
@@ -170,6 +164,11 @@ def _copy(runtime: Runtime, task: _Copy) -> tuple[str, IndexedFile | None]:
 def _title(task: _Copy) -> str:
     merge = task.merge
     return f"txlog merge: {merge.topic_partition}, offsets {merge.run.base_offset} to {merge.run.end_offset - 1}"
+
+
+def _check_topics(runtime: Runtime, partitions: Iterable[TopicPartition], layout: FileLayout) -> None:
+    for topic in {tp.topic for tp in partitions}:
+        check_layout(runtime, runtime.topic(topic), layout)
 
 
 def _planned(session: Session, tp: TopicPartition, policy: MergePolicy, failed: list[TxlogError]) -> tuple[Merge, ...]:
