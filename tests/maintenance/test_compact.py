@@ -22,6 +22,7 @@ from txlog.errors import InvalidConfigurationError, InvalidRequestError
 from txlog.maintenance.compact import Compacted, cleanable_part, compact_partition, compaction_policy
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import merge_partition
+from txlog.maintenance.retention import apply_retention
 from txlog.protocol.read import read_indexes
 from txlog.testing.failing_store import Fault, Moment, SimulatedCrash
 
@@ -29,7 +30,12 @@ SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string()), p
 TP = TopicPartition("orders", 0)
 LARGE = MergePolicy(target_bytes=2**30)
 DAY_MS = 86_400_000
-CONFIG: dict[str, Any] = {"segment.batches": 4, "cleanup.policy": "compact", "key.columns": "id"}
+CONFIG: dict[str, Any] = {
+    "segment.batches": 4,
+    "inline.max.bytes": 4096,
+    "cleanup.policy": "compact",
+    "key.columns": "id",
+}
 WRITES = "^(put|write)"
 MOMENTS: tuple[Moment, ...] = ("before", "after")
 Row = tuple[Any, ...]
@@ -69,7 +75,7 @@ def send(store: Store, *pairs: tuple[int | None, str | None]) -> None:
 
 
 def fill(
-    store: Store, seed: int, transactions: int = 24, keys: int = 12, sizes: tuple[int, ...] = (1, 2, 5, 3000)
+    store: Store, seed: int, transactions: int = 24, keys: int = 12, sizes: tuple[int, ...] = (1, 2, 5, 400)
 ) -> None:
     """Random transactions, aborted ones among them, inline and as files, eager and staged, and plain batches between."""
     dice = random.Random(seed)
@@ -151,7 +157,7 @@ def check(store: Store) -> None:
     assert not [found for found in report.findings if found.kind != "note"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_latest_row_of_each_key_stays_where_it_was(store: Store, seed: int) -> None:
     fill(store, seed)
     before = read(store)
@@ -173,18 +179,18 @@ def test_the_latest_row_of_each_key_stays_where_it_was(store: Store, seed: int) 
     for _ in range(20):
         start, end = sorted(dice.randrange(before[-1][-2]) for _ in range(2))
         assert read(store, start, end) == [row for row in after if start <= row[-2] < end]
-    assert read(store, isolation="read_uncommitted")[: len(after)] == after
+    assert set(after) <= set(read(store, isolation="read_uncommitted"))
     # A second one finds nothing to do, whatever the ratio.
     assert compact(store, min_cleanable_dirty_ratio=0.0) == ()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_in_several_passes_and_with_merges_between(store: Store, seed: int) -> None:
     last: list[Row] = []
     for part in range(3):
         fill(store, seed * 10 + part, 12, sizes=(1, 2, 5))
         before = read(store)
-        if seed != 1:
+        if seed:
             merge(store)
         assert read(store) == before
         passes = compact(store, max_keys=9, min_cleanable_dirty_ratio=0.0)
@@ -193,7 +199,7 @@ def test_in_several_passes_and_with_merges_between(store: Store, seed: int) -> N
         assert ends == sorted(set(ends))
         after = read(store)
         assert latest(after) == latest(before)
-        if seed:
+        if part != 1:
             merge(store)
             assert read(store) == after
         last = after
@@ -347,3 +353,57 @@ def test_what_cannot_be_compacted_is_refused(store: Store) -> None:
     assert compaction_policy(store.runtime, store.runtime.topic("plain")) is None
     with pytest.raises(InvalidConfigurationError, match=r"needs key\.columns"):
         store.create_topic("keyless", SCHEMA, config={"cleanup.policy": "compact,delete"})
+
+
+def test_a_consumer_passes_over_holes_wherever_it_begins(store: Store) -> None:
+    fill(store, 2, 14, sizes=(1, 2, 5))
+    compact(store)
+    rows = read(store)
+    with store.consumer(enable_auto_commit=False) as consumer:
+        consumer.assign([TP])
+        for start in range(0, rows[-1][-2] + 1, 3):
+            consumer.seek(TP, start)
+            batch = None
+            while batch is None:
+                batch = consumer.poll(0)
+            expected = next(row for row in rows if row[-2] >= start)
+            assert batch.to_pylist()[0]["_offset"] == expected[-2]
+            assert consumer.position(TP) > expected[-2]
+
+
+@pytest.mark.parametrize("by", ["time", "bytes"])
+def test_retention_takes_batches_of_a_compacted_run_and_the_next_compaction_their_bytes(world: World, by: str) -> None:
+    hour_ms = 3_600_000
+    store = world.open()
+    limits = {"retention.ms": 5 * hour_ms} if by == "time" else {"retention.bytes": 16_000}
+    store.create_topic("orders", SCHEMA, config={**CONFIG, "cleanup.policy": "compact,delete"} | limits)
+    with store.producer() as producer:
+        for number in range(41):
+            text = random.Random(number).randbytes(1000).hex()
+            producer.send("orders", rows_of([(number % 30, text)]), partition=0).result()
+            world.clock.advance_ms(hour_ms // 2)
+    (done,) = compact(store)
+    assert (done.end_offset, done.rows) == (40, 30)
+    before = read(store)
+    session = reading.read_session(store.runtime)
+    planned = apply_retention(store.runtime, session, TP, dry_run=True)
+    moved = apply_retention(store.runtime, session, TP)
+    assert moved is not None
+    assert planned == moved
+    start = moved.log_start_after
+    left = read(store, start)
+    assert left == [row for row in before if row[-2] >= start]
+    if by == "time":
+        now = store.runtime.clock.now_ms() / 1000
+        assert all(now - row[-1].timestamp() <= 6 * hour_ms / 1000 for row in left)
+        assert moved.rows == len(before) - len(left) == 20
+        assert apply_retention(store.runtime, session, TP) is None
+    else:
+        # Not a batch more than the limit asks for, and its own record of 1 KB counts too.
+        assert 10 < len(left) < 20
+    (again,) = compact(store, min_cleanable_dirty_ratio=0.1)
+    assert again.rows_before <= len(left)
+    assert again.bytes < again.bytes_before
+    assert read(store, start)[: len(left)] == left
+    assert compact(store, min_cleanable_dirty_ratio=0.0) == ()
+    check(store)
