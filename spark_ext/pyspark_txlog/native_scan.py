@@ -13,7 +13,8 @@ it reads the same rows.
                                 are the file's first offset plus the row's position, and the time of its batch
 
 A file of an older schema lacks columns, and they are null. Columns are found by name here: a topic's are never renamed,
-dropped, or equal but for case, so a name finds what its id would (PROTOCOL.md, "Types"). Pages are checked against their
+dropped, or equal but for case, so a name finds what its id would (PROTOCOL.md, "Types"). Of floats, push-down is held to
+what leaves out no row that Spark's own filter keeps (FLOAT_OPTIONS, ODD_FLOAT_OPTIONS). Pages are checked against their
 checksums; the footers' digests are not (DESIGN 2.5). All columns are nullable, as in any of Spark's file scans.
 """
 
@@ -63,6 +64,17 @@ SCAN_OPTIONS: Mapping[str, str] = {
     # A folder `_partition=0` is no column; and each file is listed once, however its path was given.
     "recursiveFileLookup": "true",
 }
+FLOAT_OPTIONS: Mapping[str, str] = {
+    # parquet-mr looks for 0.0 in a row group's dictionary or Bloom filter, and passes over -0.0, which equals it.
+    "parquet.filter.dictionary.enabled": "false",
+    "parquet.filter.bloom.enabled": "false",
+}
+"""For topics with columns of floats."""
+ODD_FLOAT_OPTIONS: Mapping[str, str] = {
+    # Arrow's bounds of a row group leave NaN out, which to Spark is greater than every number.
+    "parquet.filter.stats.enabled": "false",
+}
+"""For files with columns of floats that may hold NaN."""
 V1_SOURCES = "spark.sql.sources.useV1SourceList"
 LISTING_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 """More paths than this, 32 by default, and Spark starts a job to list them: 1,000 cost 5 s instead of 0.25 s."""
@@ -148,6 +160,8 @@ class _ScannedFile:
     file: DataFile
     stored: bool
     """Whether it has `_offset` and `_timestamp` columns."""
+    odd: bool = False
+    """Whether floats in it may be NaN."""
     ranges: list[_Range] = field(default_factory=list)
 
     @property
@@ -205,7 +219,9 @@ class _TopicScan:
         )
         parts = [
             self._files(group, fields, wanted)
-            for group in _grouped([piece for task in tasks for piece in task.pieces if isinstance(piece, FilePiece)])
+            for group in _grouped(
+                [piece for task in tasks for piece in task.pieces if isinstance(piece, FilePiece)], fields
+            )
         ]
         if inline := self._inline(tasks, fields, wanted):
             parts.append(inline)
@@ -216,14 +232,18 @@ class _TopicScan:
         return frame.select(*(quoted(name) for name in schema.names))
 
     def _files(self, files: Sequence[_ScannedFile], fields: Sequence[SchemaField], wanted: StructType) -> DataFrame:
-        """A scan of files of one kind: all whole or all in part, all with stored offsets or all without."""
+        """A scan of files of one kind: all whole or all in part, all with stored offsets or all without, all perhaps with NaN
+        or none."""
         stored, whole = files[0].stored, files[0].whole
         physical = StructType([StructField(each.name, each.dataType) for each in schemas.to_spark(fields)])
         if stored:
             physical = physical.add("_offset", LongType()).add("_timestamp", TimestampType())
+        options = {**SCAN_OPTIONS, **(FLOAT_OPTIONS if any(_floats(fields)) else {})}
+        if files[0].odd:
+            options.update(ODD_FLOAT_OPTIONS)
         paths = [escape_glob(f"{self._folder}/{each.file.path}") for each in files]
         with _listed_at_once(self._spark, len(paths)):
-            frame = self._spark.read.schema(physical).options(**SCAN_OPTIONS).parquet(*paths)
+            frame = self._spark.read.schema(physical).options(**options).parquet(*paths)
         columns = {name: functions.col(quoted(name)) for name in physical.names}
         place = _Place(frame, files, self._topic, stored=stored, whole=whole, wanted=wanted.names)
         if "_topic" in wanted.names:
@@ -360,18 +380,34 @@ def _described(part: _Range) -> dict[str, int]:
     return {**known, "s": part.start, "e": part.end} if rows.by_column else known
 
 
-def _grouped(pieces: Sequence[FilePiece]) -> list[list[_ScannedFile]]:
+def _floats(fields: Sequence[SchemaField], *, nested: bool = False) -> Iterator[tuple[SchemaField, bool]]:
+    """Columns of floats on which Spark pushes filters down, and whether each is within a struct."""
+    for each in fields:
+        if each.type == "struct":
+            yield from _floats(each.fields, nested=True)
+        elif each.type.startswith("float"):
+            yield each, nested
+
+
+def _grouped(pieces: Sequence[FilePiece], fields: Sequence[SchemaField]) -> list[list[_ScannedFile]]:
     """The files of `pieces`, each once, those of one kind together."""
+    floats = list(_floats(fields))
     found: dict[str, _ScannedFile] = {}
     for piece in pieces:
         scanned = found.setdefault(
             piece.file.path,
-            _ScannedFile(tp=piece.topic_partition, file=piece.file, stored=piece.offset_column),
+            _ScannedFile(
+                tp=piece.topic_partition,
+                file=piece.file,
+                stored=piece.offset_column,
+                # The log has bounds of top-level columns alone, and none of a column with NaN or infinity.
+                odd=any(nested or str(each.id) not in piece.file.statistics for each, nested in floats),
+            ),
         )
         scanned.ranges += [_Range(rows=each, start=piece.start, end=piece.end) for each in piece.ranges]
-    groups: dict[tuple[bool, bool], list[_ScannedFile]] = {}
+    groups: dict[tuple[bool, bool, bool], list[_ScannedFile]] = {}
     for scanned in found.values():
-        groups.setdefault((scanned.stored, scanned.whole), []).append(scanned)
+        groups.setdefault((scanned.stored, scanned.whole, scanned.odd), []).append(scanned)
     return list(groups.values())
 
 

@@ -88,6 +88,15 @@ def check_road(road: str, small_rows: int) -> None:
         raise InvalidRequestError(f"small_rows={small_rows!r}: expected a number of rows from 0")
 
 
+def check_connect(frame: DataFrame, topic: str, road: Road) -> None:
+    """Raises InvalidRequestError for Spark's own writer over Spark Connect."""
+    if road == "executors" and is_over_connect(frame):
+        raise InvalidRequestError(
+            f"topic {topic!r}: over Spark Connect, Spark's own writer loses the ids of columns, by which files are read; write with "
+            'df.write.format("txlog"), as one transaction, or with road="driver", which fetches the rows'
+        )
+
+
 def write_frame(
     runtime: Runtime,
     txn: TransactionMetadata,
@@ -113,11 +122,7 @@ def write_frame(
             rows = _fetched(frame if road == "driver" else frame.limit(small_rows + 1))
         if road == "driver" or rows.num_rows <= small_rows:
             return _write_here(runtime, txn, rows, route, compression)
-    if is_over_connect(frame):
-        raise InvalidRequestError(
-            f"topic {route.topic.topic!r}: over Spark Connect, Spark's own writer loses the ids of columns, by which files are read; write with "
-            'df.write.format("txlog"), as one transaction, or with road="driver", which fetches the rows'
-        )
+    check_connect(frame, route.topic.topic, "executors")
     with described(session, f"txlog: {what}, by Spark's own writer"):
         return _write_there(runtime, txn, frame, route, compression)
 

@@ -288,7 +288,7 @@ OPTIONS: tuple[Option, ...] = (
         default="of each row: its column `topic`",
         range="a topic's name",
         doc="Where all rows go; without it each row's column `topic` says so.",
-        kafka="the same; the topic must exist",
+        kafka="the same; the topic must exist. A column `topic` beside the option is refused, unless the topic has such a column: nothing is dropped unsaid",
     ),
     Option(
         name="key",

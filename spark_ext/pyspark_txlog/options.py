@@ -146,7 +146,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
             f"option {ending[0]!r} is one of a batch read: a stream has no end. Leave it out; Trigger.AvailableNow ends a query at what is "
             "there when it starts, and spark.read takes the option"
         )
-    given = _Given(options, STREAM_OPTIONS, {"a write": WRITE_OPTIONS}, "a stream")
+    given = _Given(options, STREAM_OPTIONS, {"a write": WRITE_OPTIONS, "a batch read": READ_OPTIONS}, "a stream")
     end = OffsetSpec(kind="latest", option="endingOffsets")
     read = _read_options(given, "a stream", starts=("latest", "earliest", "committed"), ends=end)
     at_most = given.parsed("maxOffsetsPerTrigger", _positive, None)
@@ -235,7 +235,7 @@ def parse_write_options(
     return WriteOptions(
         store=store,
         topic=None if topic is None else names.check_topic_name(topic),
-        key=given.parsed("key", _columns, None),
+        key=given.parsed("key", parse_columns, None),
         transactional_id=transactional_id,
         txn_version=txn_version,
         transaction_timeout_ms=producer.transaction_timeout_ms,
@@ -278,7 +278,7 @@ def _read_options(given: _Given, call: str, *, starts: Sequence[str], ends: Offs
         missing_start=missing,
         group_id=group_id,
         isolation_level="read_committed" if consumer.isolation_level == "read_committed" else "read_uncommitted",
-        columns=given.parsed("columns", _columns, None),
+        columns=given.parsed("columns", parse_columns, None),
         where=given.parsed("where", _condition, None),
         fail_on_data_loss=given.parsed("failOnDataLoss", _boolean, True),
         min_partitions=given.parsed("minPartitions", _positive, None),
@@ -385,7 +385,8 @@ def _assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _columns(name: str, text: str) -> tuple[str, ...]:
+def parse_columns(name: str, text: str) -> tuple[str, ...]:
+    """Names of columns as the options `columns` and `key` have them. Raises InvalidRequestError."""
     # Column names may hold commas: a JSON list says so without doubt.
     columns = [part.strip() for part in text.split(",")]
     if text.startswith("["):

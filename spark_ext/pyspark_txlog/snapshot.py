@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import native_scan, packing, schemas
+from pyspark_txlog.options import parse_columns
 from txlog.client import reading
 from txlog.client.offsets import format_offsets
 from txlog.client.runtime import Runtime
@@ -55,7 +56,7 @@ class Snapshot:
         snapshot hides lies below."""
         return format_offsets(self.cut.ends)
 
-    def to_df(self, topic: str, columns: Sequence[str] | None = None) -> DataFrame:
+    def to_df(self, topic: str, columns: str | Sequence[str] | None = None) -> DataFrame:
         """The topic's rows in this cut; `columns` as in `format("txlog")`: names, "*", `_offset` and its like.
 
         Planned here and now, so a frame that is used twice reads the same twice. A native scan, as `TopicTable.to_df` is; where
@@ -68,6 +69,8 @@ class Snapshot:
                 f"topic {topic!r} is not in this snapshot of {', '.join(self._topics)}; take one of all topics that belong together"
             )
         self.cut.check_age(self._runtime.clock.now_ms(), self._runtime.constants.delete_grace_ms)
+        if isinstance(columns, str):
+            columns = parse_columns("columns", columns)
         metadata = self._runtime.topic(topic, 0)
         schema = schemas.select({topic: metadata.schema}, columns)
         tasks = self._tasks(metadata, schema)

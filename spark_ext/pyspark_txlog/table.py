@@ -13,8 +13,8 @@ from pyspark_txlog import native_scan, schemas
 from pyspark_txlog.checkpoint import Checkpoint
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
-from pyspark_txlog.native_write import SMALL_ROWS, Road, check_road, is_over_connect
-from pyspark_txlog.transactions import query_id
+from pyspark_txlog.native_write import SMALL_ROWS, Road, is_over_connect
+from pyspark_txlog.transactions import check_write, query_id
 from txlog.client.settings import call_layer
 from txlog.client.staged import producer_session
 from txlog.config import Layer
@@ -61,8 +61,18 @@ class TopicTable:
         """Appends the frame's rows, all of them or none, as one transaction; returns when they are visible.
 
         A short form of `TxLog.transaction` with one `Transaction.write`: arguments and errors are theirs. `skipped` in the
-        result says that this version was committed before, and that nothing was computed.
+        result says that this version was committed before, and that nothing was computed. A frame that does not fit the topic
+        is refused before anybody is fenced.
         """
+        check_write(
+            self.log.runtime,
+            frame,
+            self.name,
+            key=key,
+            road=road,
+            small_rows=small_rows,
+            compression_type=compression_type,
+        )
         with self.log.transaction(transactional_id, version, scope=scope, config=config) as txn:
             txn.write(frame, self.name, key=key, road=road, small_rows=small_rows, compression_type=compression_type)
         assert txn.result is not None
@@ -107,7 +117,15 @@ class TopicTable:
                 f'.writeStream.format("txlog").option("topic", {self.name!r}), or foreachBatch with a TxLog(batch.sparkSession, ...) that '
                 "the function itself makes"
             )
-        check_road(road, small_rows)
+        check_write(
+            self.log.runtime,
+            frame,
+            self.name,
+            key=key,
+            road=road,
+            small_rows=small_rows,
+            compression_type=compression_type,
+        )
         runtime = self.log.runtime
         checkpoint = (
             Checkpoint.beside(checkpoint_location, runtime.url, runtime.storage_options)
@@ -123,8 +141,6 @@ class TopicTable:
             # Before the init: what is refused anyway must not fence the query whose id it is.
             if checkpoint is not None and current is not None:
                 check_scope(current, checkpoint.begun_query_id())
-
-        self.log.take_over(transactional_id, check=check, config=config)
 
         def append_batch(batch: DataFrame, batch_id: int) -> None:
             # Over Spark Connect the thread has no property that tells; the checkpoint is as good.
@@ -145,6 +161,7 @@ class TopicTable:
             writer = writer.queryName(query_name)
         if trigger is not None:
             writer = writer.trigger(**trigger)
+        self.log.take_over(transactional_id, check=check, config=config)
         return writer.start()
 
     @property

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog.messages import say
 from pyspark_txlog.micro_batch import MicroBatch
-from pyspark_txlog.native_write import SMALL_ROWS, Road, check_road, write_frame
+from pyspark_txlog.native_write import SMALL_ROWS, Road, check_connect, check_road, write_frame
 from pyspark_txlog.options import StoreOptions, WriteOptions
 from pyspark_txlog.routing import TopicRoute
 from txlog.client.coordinator import txn_version
@@ -27,8 +27,8 @@ from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.core.names import TopicPartition, check_topic_name
 from txlog.core.records import StagedPart, TransactionMetadata
-from txlog.core.transactions import Refused, Skipped, TxnVersion, judge_version
-from txlog.errors import IllegalStateError, InvalidRequestError
+from txlog.core.transactions import TxnVersion, check_version, is_repeated
+from txlog.errors import IllegalStateError, InvalidRequestError, TxlogError
 from txlog.protocol.transactions import EndResult
 
 Check: TypeAlias = Callable[[TransactionMetadata | None], None]
@@ -54,10 +54,8 @@ class Transaction:
         self.result: EndResult | None = None
         """How it ended; None until it has, and after an abort."""
         if version is not None:
-            verdict = judge_version(staged.txn, version)
-            if isinstance(verdict, Refused):
-                raise verdict.error
-            self.repeated = isinstance(verdict, Skipped)
+            check_version(staged.txn, version)
+            self.repeated = is_repeated(staged.txn, version)
 
     def __repr__(self) -> str:
         return f"Transaction({self.transactional_id!r}, version={self.version})"
@@ -105,7 +103,7 @@ class Transaction:
         self._check_open("write")
         try:
             # Checked also if it is repeated: a program that is wrong is wrong the second time too.
-            route = self._route(frame, topic, key)
+            route = _route(self._runtime, frame, topic, key)
             if self.repeated:
                 return
             made = write_frame(
@@ -172,19 +170,6 @@ class Transaction:
         if not self._open:
             raise IllegalStateError(f"{self._who}: {call}() after the end of its transaction; begin another one")
 
-    def _route(self, frame: DataFrame, topic: str, key: str | Sequence[str] | None) -> TopicRoute:
-        columns = (key,) if isinstance(key, str) else None if key is None else tuple(key)
-        options = WriteOptions(
-            store=StoreOptions(path=self._runtime.url, storage=self._runtime.storage_options),
-            topic=check_topic_name(topic),
-            key=columns,
-            transactional_id=self.transactional_id,
-            txn_version=None,
-            transaction_timeout_ms=self._staged.txn.timeout_ms,
-            compression_type=None,
-        )
-        return TopicRoute(self._runtime, options, frame.schema, self._runtime.topic(topic, 0))
-
 
 class Transactions:
     """The transactions of one TxLog: it stays the one instance of each id from the first of them on.
@@ -224,9 +209,7 @@ class Transactions:
 
             def check(current: TransactionMetadata | None) -> None:
                 # Before the init: what is refused anyway must not fence the one whose id it is.
-                verdict = None if current is None or version is None else judge_version(current, version)
-                if isinstance(verdict, Refused):
-                    raise verdict.error
+                check_version(current, version)
 
             txn = Transaction(self._runtime, self._instance(transactional_id, settings, check), version)
             ended = False
@@ -283,6 +266,28 @@ class Transactions:
             self._instances.pop(transactional_id, None)
 
 
+def check_write(
+    runtime: Runtime,
+    frame: DataFrame,
+    topic: str,
+    *,
+    key: str | Sequence[str] | None,
+    road: Road,
+    small_rows: int,
+    compression_type: str | None,
+) -> None:
+    """Raises what `Transaction.write` would raise of a frame that it has not computed yet: asked before an init, so that what is
+    refused anyway fences nobody. Costs no request, if the topic is known and the frame fits."""
+    check_road(road, small_rows)
+    check_connect(frame, topic, road)
+    runtime.settings.row_config({"compression.type": compression_type}, runtime.topic(topic))
+    try:
+        _route(runtime, frame, topic, key, max_age_ms=None)
+    except TxlogError:
+        # A column of the frame may be newer than what is known of the topic.
+        _route(runtime, frame, topic, key)
+
+
 def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str | None) -> TxnVersion | None:
     """The version of a transaction; in `foreachBatch` its scope is the query's id unless another one is given.
 
@@ -302,6 +307,21 @@ def query_id(spark: SparkSession) -> str | None:
     """The id of the streaming query in whose `foreachBatch` this thread works; None elsewhere, and over Spark Connect."""
     context = getattr(spark, "_sc", None)
     return None if context is None else context.getLocalProperty(QUERY_ID)
+
+
+def _route(
+    runtime: Runtime, frame: DataFrame, topic: str, key: str | Sequence[str] | None, max_age_ms: int | None = 0
+) -> TopicRoute:
+    options = WriteOptions(
+        store=StoreOptions(path=runtime.url, storage=runtime.storage_options),
+        topic=check_topic_name(topic),
+        key=(key,) if isinstance(key, str) else None if key is None else tuple(key),
+        transactional_id=None,
+        txn_version=None,
+        transaction_timeout_ms=0,
+        compression_type=None,
+    )
+    return TopicRoute(runtime, options, frame.schema, runtime.topic(topic, max_age_ms))
 
 
 def _abort_beside(txn: Transaction, error: BaseException) -> None:

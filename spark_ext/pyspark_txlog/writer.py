@@ -29,7 +29,7 @@ from pyspark_txlog.options import WriteOptions, parse_write_options
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.core.records import StagedPart, TransactionMetadata
-from txlog.core.transactions import TxnVersion, is_repeated
+from txlog.core.transactions import TxnVersion, check_version, is_repeated
 from txlog.errors import FencedError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ class TxlogWriter(DataSourceArrowWriter):
     @classmethod
     @plain_errors
     def begin(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
-        """Checks all that can be checked, then inits the transactional.id. Nothing is written if it raises.
+        """Checks all that can be checked, then inits the transactional.id. Nothing is written, and nobody fenced, if it raises.
 
-        Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError, and what
-        `StagedTransaction.begin` raises.
+        Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError, TxnVersionScopeError
+        (the id's versions are a stream's), and what `StagedTransaction.begin` raises.
         """
         # Here and in `write_parts`, not at the top: a commit goes without pyarrow.
         from pyspark_txlog.routing import TopicRoute, check_routing
@@ -69,10 +69,17 @@ class TxlogWriter(DataSourceArrowWriter):
             )
         parsed = parse_write_options(options)
         check_routing(parsed, schema)
+        version = None if parsed.txn_version is None else TxnVersion(version=parsed.txn_version)
         with closing(open_store(parsed)) as runtime:
             if parsed.topic is not None:
                 TopicRoute(runtime, parsed, schema, runtime.topic(parsed.topic, 0))
-            transaction = StagedTransaction.begin(runtime, parsed.transactional_id, config=producer_config(parsed))
+            transaction = StagedTransaction.begin(
+                runtime,
+                parsed.transactional_id,
+                config=producer_config(parsed),
+                # A look at the id costs requests: only where there is something to find.
+                check=None if version is None else lambda current: check_version(current, version),
+            )
             return cls(parsed, schema, transaction.txn, drawn=transaction.drawn)
 
     @plain_errors

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_txlog.jobs.ingest_kafka import storage_settings
 from pyspark_txlog.jobs.kafka_resume import KafkaOffsets, PlannedBatch, Query, check_plan
+from pyspark_txlog.options import parse_write_options
 from txlog.errors import InvalidRequestError
 
 QUERY = Query(store="/log", transactional_id="ingest", checkpoint="/checkpoint")
@@ -42,3 +44,9 @@ def test_the_last_batch_and_the_one_after_it_follow(batch: PlannedBatch, start: 
 def test_everything_else_is_refused(batch: PlannedBatch, start: KafkaOffsets | None) -> None:
     with pytest.raises(InvalidRequestError, match=r"does not follow on the log.*restored from a copy"):
         check_plan(batch, start, COMMITTED, QUERY)
+
+
+def test_the_drivers_options_reach_the_sink_as_they_are() -> None:
+    given = {"key": "0123", "client_kwargs": {"region_name": "eu"}, "use_ssl": False, "max_concurrency": 5}
+    assert parse_write_options({"path": "/log", **storage_settings(given)}).store.storage == given
+    assert storage_settings({"key": "0123"}) == {"storage.key": "0123"}

@@ -224,7 +224,7 @@ def test_rows_of_a_cleaned_run_take_their_place_from_its_columns(log: Log, nativ
         cleaned = replace(piece, ranges=(by_column,), start=start, end=end)
         found = scan.frame(schema, [replace(task, pieces=(cleaned,))])
         assert collected(found) == [row for row in everything if start <= row[1] < end]
-        (group,) = native_scan._grouped([cleaned])
+        (group,) = native_scan._grouped([cleaned], task.fields)
         assert group[0].whole == ((start, end) == (0, 30))
 
 
@@ -332,6 +332,29 @@ def test_both_roads_and_sparks_own_filter_agree_on_where(log: Log, native: TxLog
     }
     assert found["format"] == found["to_df"] == found["filter"]
     assert {number for number, _ in found["filter"]} == set(range(len(conditions)))
+
+
+def test_floats_that_push_down_would_leave_out(log: Log, native: TxLog) -> None:
+    """NaN is greater than any number, and -0.0 equals 0.0: a row group's bounds and dictionary say otherwise."""
+    log.create(partitions=1, inline_max_bytes="1")
+    for number, values in enumerate(("if(id = 3, double('NaN'), 1D)", "-0.0D", "2D")):
+        log.write(
+            log.frame(number * 10, 10, tasks=1).selectExpr("order_id", f"{values.replace('id', 'order_id')} AS amount")
+        )
+    table, expected = native.table("orders"), {"amount > 100": [3], "amount = 0": list(range(10, 20))}
+    for where, ids in expected.items():
+        for frame in (log.read(where=where), table.to_df(where=where), table.to_df().where(where)):
+            assert sorted(row.order_id for row in frame.collect()) == ids
+    groups = native_scan._grouped(planned(native), table.topic().schema)
+    # The bounds of files that hold no NaN are used as ever.
+    assert sorted((group[0].odd, len(group)) for group in groups) == [(False, 2), (True, 1)]
+
+
+def planned(native: TxLog) -> list[FilePiece]:
+    options = native_scan.scan_options(native.runtime, ["orders"], {})
+    topics = subscribed_topics(native.runtime, options)
+    tasks = read_tasks(native.runtime, plan_topics(native.runtime, options, topics), ["amount"], options)
+    return [piece for task in tasks for piece in task.pieces if isinstance(piece, FilePiece)]
 
 
 def test_offsets_and_times(log: Log, native: TxLog) -> None:

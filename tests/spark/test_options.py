@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_txlog.options import parse_read_options, parse_write_options
+from pyspark_txlog.options import parse_read_options, parse_stream_options, parse_write_options
 from txlog.client.offsets import OffsetSpec
 from txlog.core.names import TopicPartition
 from txlog.errors import (
@@ -70,6 +70,13 @@ def test_assign_and_pattern() -> None:
     options = parse_read_options({"path": "/log", "assign": '{"orders":[2,0]}'})
     assert (options.mode, options.topics, options.partitions) == ("assign", ("orders",), {"orders": (0, 2)})
     assert parse_read_options({"path": "/log", "subscribePattern": "ord.*"}).pattern == "ord.*"
+
+
+def test_a_stream_is_told_whose_option_it_was_given() -> None:
+    with pytest.raises(
+        UnknownOptionError, match=r"'metadata' is unknown: a stream has .*It is an option of a batch read"
+    ):
+        parse_stream_options({**READ, "metadata": "files"})
 
 
 def test_storage_options() -> None:

@@ -69,6 +69,7 @@ def test_what_is_refused(opened: TxLog) -> None:
         opened.snapshot("ordres")
     cut = opened.snapshot("orders", "items")
     assert cut.to_df("orders").collect() == []
+    assert cut.to_df("orders", "n, _offset").columns == ["n", "_offset"]
     with pytest.raises(UnknownTopicOrPartitionError, match="not in this snapshot of orders, items"):
         cut.to_df("audit")
 

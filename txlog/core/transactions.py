@@ -322,6 +322,14 @@ def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped 
     return Skipped(current) if is_repeated(current, version) else None
 
 
+def check_version(current: TransactionMetadata | None, version: TxnVersion | None) -> None:
+    """Raises TxnVersionScopeError if `version` can only be refused on this record: asked before an init, so that what is refused
+    anyway fences nobody."""
+    verdict = None if current is None or version is None else judge_version(current, version)
+    if isinstance(verdict, Refused):
+        raise verdict.error
+
+
 def is_repeated(current: TransactionMetadata, version: TxnVersion) -> bool:
     """Whether a transaction with `version` is sure to be skipped, whatever happens yet: versions of an id only rise."""
     return current.txn_scope == version.scope and version.version <= current.txn_version

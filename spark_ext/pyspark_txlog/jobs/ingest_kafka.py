@@ -15,6 +15,7 @@ unless said otherwise; Spark's own default is not). Records keep their partition
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,8 +99,8 @@ def start(spark: SparkSession, ingest: Ingest, *, trigger: Mapping[str, Any] | N
         .option("checkpointLocation", ingest.checkpoint)
         .trigger(**(trigger or {"availableNow": True}))
     )
-    for name, value in ingest.storage_options.items():
-        writer = writer.option(f"storage.{name}", str(value))
+    for name, value in storage_settings(ingest.storage_options).items():
+        writer = writer.option(name, value)
     if ingest.topic is not None:
         writer = writer.option("topic", ingest.topic)
     return writer.start(ingest.store)
@@ -128,6 +129,13 @@ def project(spark: SparkSession, ingest: Ingest, records: DataFrame) -> DataFram
         return records.select("key", "value", "headers", "timestamp", *routing)
     records.createOrReplaceTempView(KAFKA_VIEW)
     return spark.sql(ingest.sql)
+
+
+def storage_settings(options: Mapping[str, object]) -> dict[str, str]:
+    """Options of the store's driver as options of the sink: text as it is, numbers and what is nested as the JSON that they are."""
+    texts = {f"storage.{name}": value for name, value in options.items() if isinstance(value, str)}
+    others = {name: value for name, value in options.items() if not isinstance(value, str)}
+    return {**texts, "storageOptions": json.dumps(others)} if others else texts
 
 
 def run(spark: SparkSession, ingest: Ingest, trigger: Mapping[str, Any]) -> None:
