@@ -11,13 +11,14 @@ from txlog.cli.documents import CompactDocument
 from txlog.cli.options import Session, command
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions, row_progress
-from txlog.core.compaction import DEFAULT_MAX_KEYS, Cleanable, CompactionPolicy
+from txlog.core.cleaning import DEFAULT_MAX_KEYS
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.words import bytes_text, count_text
 from txlog.errors import CorruptLogError, InvalidRequestError
 
 if TYPE_CHECKING:
     from txlog.client.runtime import Runtime
+    from txlog.core.compaction import Cleanable, CompactionPolicy
     from txlog.maintenance.compact import Compacted
 
 

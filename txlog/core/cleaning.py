@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from txlog.core.chain import PartitionListing
 from txlog.core.fetch_plan import AbortedRanges
 from txlog.core.names import SegmentName, TopicPartition, segment_file_path
-from txlog.core.partitioning import Offsets
 from txlog.core.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -33,6 +33,10 @@ from txlog.core.records import (
 from txlog.core.transactions import COMPLETE, PREPARED
 from txlog.errors import CorruptLogError
 
+if TYPE_CHECKING:
+    # The command line imports this module for `--help`, which need not wait for numpy.
+    from txlog.core.partitioning import Offsets
+
 MARKERS = frozenset({"commit", "abort"})
 MAX_COALESCED_ROWS = 131_072
 """Rows of one entry that stands for many batches: a read by offset opens no more of them than a row group has."""
@@ -40,6 +44,8 @@ COALESCED_MS = 3_600_000
 """One entry's batches are all of the same hour, however often they are merged: retention goes by entries in a compacted run."""
 
 
+DEFAULT_MAX_KEYS = 5_000_000
+"""Keys that one pass of a compaction knows of, 24 bytes each: what Kafka's log.cleaner.dedupe.buffer.size of 128 MiB holds."""
 DEFAULT_TARGET_BYTES = 512 * 2**20
 """Of a merged file, compressed: Kafka's segments have twice as much, Spark's splits a quarter."""
 

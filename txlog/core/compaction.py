@@ -17,13 +17,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from txlog.core.cleaning import DEFAULT_MAX_KEYS
 from txlog.core.names import SegmentName
 from txlog.core.partitioning import Bytes, Offsets
 from txlog.core.records import Compaction, SchemaField, SegmentIndex, Tombstones
 from txlog.core.schema import KAFKA_FIELDS
 
-DEFAULT_MAX_KEYS = 5_000_000
-"""Keys that one pass knows of, 24 bytes each: what Kafka's log.cleaner.dedupe.buffer.size of 128 MiB holds."""
 UNKNOWN = -1
 """The newest offset of a key that a map does not know."""
 

@@ -33,7 +33,8 @@ from txlog.client.reading import MAX_RELISTS, read_session
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.store import Store
-from txlog.core.compaction import DEFAULT_MAX_KEYS, CompactionPolicy
+from txlog.core.cleaning import DEFAULT_MAX_KEYS
+from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TopicPartition
 from txlog.core.words import bytes_text, count_text
 from txlog.errors import MissingObjectError, TxlogError
