@@ -21,7 +21,7 @@ from txlog.testing.clock import SeededIds
 
 TP = TopicPartition("orders", 0)
 GRACE_MS = 3_600_000
-A_ROUND = 500
+A_ROUND = 250
 """Batches between two rounds of maintenance."""
 
 
@@ -33,7 +33,7 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize(
-    "batches", [2_000, pytest.param(100_000, marks=[pytest.mark.storm, pytest.mark.timeout(3600)])]
+    "batches", [1_000, pytest.param(100_000, marks=[pytest.mark.storm, pytest.mark.timeout(3600)])]
 )
 def test_opening_cold_costs_one_list_and_the_tail(
     world: World, batches: int, capsys: pytest.CaptureFixture[str]
