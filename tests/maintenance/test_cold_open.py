@@ -21,7 +21,7 @@ from txlog.testing.clock import SeededIds
 
 TP = TopicPartition("orders", 0)
 GRACE_MS = 3_600_000
-A_ROUND = 500
+A_ROUND = 250
 """Batches between two rounds of maintenance."""
 
 
@@ -33,10 +33,11 @@ def world() -> Iterator[World]:
 
 
 @pytest.mark.parametrize(
-    "batches", [2_000, pytest.param(100_000, marks=[pytest.mark.storm, pytest.mark.timeout(3600)])]
+    ("batches", "a_segment"),
+    [(1_000, 20), pytest.param(100_000, 100, marks=[pytest.mark.storm, pytest.mark.timeout(3600)])],
 )
 def test_opening_cold_costs_one_list_and_the_tail(
-    world: World, batches: int, capsys: pytest.CaptureFixture[str]
+    world: World, batches: int, a_segment: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = world.open(delete_grace_ms=GRACE_MS)
     store.create_topic("orders", ORDERS)
@@ -53,7 +54,7 @@ def test_opening_cold_costs_one_list_and_the_tail(
                 base_sequence=sequence,
                 records=1,
                 payload=payload,
-                roll=RollPolicy(),
+                roll=RollPolicy(batches=a_segment),
             )
             views, _ = yield from append_batch(ctx, views, TP, draft)
         return views
@@ -71,7 +72,7 @@ def test_opening_cold_costs_one_list_and_the_tail(
     # The snapshot, the list of cleaned runs, and the tail, which is never longer than a segment.
     assert cost.list == 1
     assert cost.get == len(view.tail) + 2
-    assert len(view.tail) <= RollPolicy().batches
+    assert len(view.tail) <= a_segment
     names = len(world.memory.list(TP.folder))
     assert names < 1000
     with world.counting.counting() as plan:
