@@ -9,9 +9,9 @@ from benchmarks import long_run
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grace of 25 transactions, small segments, and few looks."""
-    monkeypatch.setattr(long_run, "TRANSACTION_MS", long_run.GRACE_MS // 25)
-    monkeypatch.setattr(long_run, "MAINTAIN_EVERY", 10)
+    """A grace of 16 transactions, small segments, and few looks."""
+    monkeypatch.setattr(long_run, "TRANSACTION_MS", long_run.GRACE_MS // 16)
+    monkeypatch.setattr(long_run, "MAINTAIN_EVERY", 8)
     monkeypatch.setattr(long_run, "SEGMENT_BATCHES", 10)
     monkeypatch.setattr(long_run, "SAMPLES", 12)
     monkeypatch.setattr(long_run, "PLANS", 1)
@@ -19,8 +19,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_a_maintained_store_stays_flat() -> None:
-    kept, control = (long_run.run(180, maintained=maintained) for maintained in (True, False))
-    assert kept.rows == control.rows > 1_500
+    kept, control = (long_run.run(120, maintained=maintained) for maintained in (True, False))
+    assert kept.rows == control.rows > 1_000
     assert [name for name in long_run.FIGURES if not kept.is_flat(name)] == []
     assert not control.is_flat("objects")
     assert kept.samples[-1].objects * 2 < control.samples[-1].objects

@@ -18,5 +18,8 @@ What is abstracted, and why nothing is lost by it:
 * What no other process can influence or see takes no turn: reading an object that exists and that nobody deletes, a
   conditional PUT onto one, writing a file whose name nobody knows yet. These commute with every step of the others. (The
   lost reply to a write that had lost anyway is left out: UNKNOWN and CONFLICT are settled by the same look at the slot.)
-* Rows are words (JSON), not Arrow and Parquet; listings leave out the names of files of rows, which no rule looks at.
+* Rows are words (JSON), not Arrow and Parquet. Listings leave out the names of files of rows, but where vacuum looks at
+  them; there objects also have the time at which they were written.
+* The requests of a vacuum's round are made one after the other, which is one of the orders in which they may be; everybody
+  else's are made in every order.
 """

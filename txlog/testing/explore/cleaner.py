@@ -18,6 +18,7 @@ from txlog.core.names import SegmentObject, TopicPartition
 from txlog.core.records import Boundary, Clean, DataFile, IndexedFile
 from txlog.errors import MissingObjectError, OutcomeUnknownError, RetriableError
 from txlog.protocol.clean import Merge, plan_merges, publish
+from txlog.protocol.retention import RetentionPolicy, apply_plan, plan_retention
 from txlog.protocol.vacuum import vacuum_topics
 from txlog.testing.explore.client import Call, Client, rows_of_pieces
 from txlog.testing.explore.machine import WaitUntil
@@ -122,6 +123,22 @@ def vacuum(tp: TopicPartition) -> Call:
         except (MissingObjectError, RetriableError, OutcomeUnknownError) as error:
             return client.noted("unknown", text=str(error))
         return replace(client, views=views).noted("vacuumed", text=f"{len(gone)} objects")
+
+    return call
+
+
+def retain(tp: TopicPartition, retention_ms: int) -> Call:
+    """`txlog retention` of one partition."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            policy = RetentionPolicy(retention_ms=retention_ms)
+            views, plan = yield from plan_retention(client.ctx, client.views, tp, policy)
+            if plan.moves:
+                views, _ = yield from apply_plan(client.ctx, views, plan)
+        except (MissingObjectError, RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
 
     return call
 

@@ -487,6 +487,13 @@ def _index_without_aborts(tp: Any, run: Any, inputs: Any, *args: Any, **kwargs: 
     return _ORIGINAL_MERGED(tp, run, [(index, ()) for index, _ in inputs], *args, **kwargs)
 
 
+def _index_of_what_began_above_the_start(tp: Any, run: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """What began below the log start is forgotten, whatever of it lies above."""
+    start = kwargs["log_start_offset"]
+    kept = [(index, tuple(txn for txn in txns if txn.first_offset >= start)) for index, txns in inputs]
+    return _ORIGINAL_MERGED(tp, run, kept, *args, **kwargs)
+
+
 def _index_of_all_rows(tp: Any, run: Any, inputs: Any, aborted: Any, *args: Any, **kwargs: Any) -> Any:
     return _ORIGINAL_MERGED(tp, run, inputs, (), *args, **kwargs)
 
@@ -746,6 +753,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a snapshot shows ids that its table lacks", "snapshot new", "4.4", {CORE + "snapshots.SnapshotCut.shows": _shown_if_unknown}),
         # Merged
         ("a .txnindex goes with the merged rows", "merge", "6", {CORE + "cleaning.merged_index": _index_without_aborts}),
+        ("a .txnindex forgets what began below the log start", "retention merge", "6", {CORE + "cleaning.merged_index": _index_of_what_began_above_the_start}),
         ("a merge copies aborted rows", "merge", "6", {HERE + "clean.plan_fetch": _fetch_of_all_rows, CORE + "cleaning.merged_index": _index_of_all_rows}),
         ("a run passes an open transaction", "merge", "6", {CORE + "cleaning.choose_merges": _merges_over_the_lso}),
         ("a run is named before it is there", "merge", "6", {CLEANER + "publish": _named_first}),

@@ -18,7 +18,17 @@ from txlog.core.transactions import TxnVersion
 from txlog.protocol.context import Context
 from txlog.testing.explore import client as calls
 from txlog.testing.explore.alone import run_alone, run_until
-from txlog.testing.explore.cleaner import INDEXES, bound, deletes, everything, forget_cleans, merge, vacuum, wait
+from txlog.testing.explore.cleaner import (
+    INDEXES,
+    bound,
+    deletes,
+    everything,
+    forget_cleans,
+    merge,
+    retain,
+    vacuum,
+    wait,
+)
 from txlog.testing.explore.client import Call, Client
 from txlog.testing.explore.explorer import Budget, Explorer
 from txlog.testing.explore.machine import Machine
@@ -567,6 +577,30 @@ def _slow_drawn(size: Size) -> Scene:
     return scene
 
 
+def _retention_merge(size: Size) -> Scene:
+    """The log start moves into an aborted transaction, of which a large row stays; what holds its marker is merged."""
+    scene = Scene(ctx=context(batches=1), transactional_ids=("x",), recovers=size == "full")
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"), calls.send(A, "b" * _LONG))
+    plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
+    scene.before("x1", owner, calls.abort())
+    scene.before("q", plain, calls.send(A, "q"), calls.send(A, "r"))
+    scene.actor("retention", scene.client(), calls.log_start(A, 1))
+    scene.actor("merger", scene.client(), merge(A, _SMALL_ONES), *([merge(A, _SMALL_ONES)] if size == "full" else []))
+    scene.actor("reader", scene.client(), *[calls.read(A)] * (2 if size == "full" else 1))
+    return scene
+
+
+def _retention_vacuum(size: Size) -> Scene:
+    """What is older than its topic keeps goes, and then its objects, while it is merged and read."""
+    scene = Scene(ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS, recovers=False)
+    scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "abc"))
+    scene.cleaner("cleaner", retain(A, GRACE_MS), vacuum(A))
+    scene.actor("merger", scene.client(), merge(A))
+    if size == "full":
+        scene.actor("reader", scene.client(), calls.read(A))
+    return scene
+
+
 def _snapshot(size: Size) -> Scene:
     """A staged and an eager commit; somebody looks meanwhile, and who has committed looks afterwards."""
     full = size == "full"
@@ -782,6 +816,8 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="slow prepare", what="vacuum meets a staged file before, while and after it is committed", rules=(5, 13, 16), build=_slow_prepare),
         Scenario(name="slow append", what="vacuum meets a file whose append is on its way, and an init that fences it", rules=(2, 8, 13, 16), build=_slow_append),
         Scenario(name="slow drawn", what="a producer without an id sleeps between its file and its append", rules=(2, 3, 16), build=_slow_drawn),
+        Scenario(name="retention merge", what="the log start moves into an aborted transaction whose marker is merged", rules=(5, 6, 13), build=_retention_merge),
+        Scenario(name="retention vacuum", what="what is too old goes, while it is merged and read", rules=(6, 13), build=_retention_vacuum),
         Scenario(name="snapshot", what="somebody looks at two partitions while transactions over both are committed", rules=(17,), build=_snapshot),
         Scenario(name="snapshot new", what="somebody looks while an id is made and commits for the first time", rules=(17,), build=_snapshot_new),
         Scenario(name="retention", what="the log start moves into an open transaction", rules=(2, 5, 7), build=_retention),
