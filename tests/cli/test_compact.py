@@ -92,3 +92,29 @@ def test_a_damaged_input_is_named_and_the_others_are_compacted(keyed: Cli, store
     assert str(victim.relative_to(keyed.root)) in done.err
     assert [line.split()[0] for line in done.lines if line.startswith("users-")] == ["users-1"]
     assert not list((keyed.root / "users/0").glob("*.clean"))
+
+
+def test_a_dump_shows_each_row_that_is_left_with_its_batch(keyed: Cli, store: Store) -> None:
+    with store.producer("loader", linger_ms=0) as producer:
+        producer.begin_transaction()
+        for number in range(3):
+            producer.send("users", [{"id": 7, "item": "a"}, {"id": 8 + number, "item": "b"}, {"id": 7, "item": "c"}])
+        producer.commit_transaction()
+        producer.begin_transaction()
+        producer.send("users", [{"id": 0, "item": "x"}], partition=0)
+        producer.send("users", [{"id": 0, "item": "x"}], partition=0)
+        producer.commit_transaction()
+    keyed("compact")
+    left = [offset for partition, offset, _, _ in consumed(keyed) if partition == 0]
+    headings: list[str] = []
+    rows: list[tuple[str, str]] = []
+    for line in keyed("dump-log", "users/0", "--rows").lines:
+        if line.startswith("Rows of "):
+            headings.append(line)
+        elif line.startswith('{"_offset"'):
+            rows.append((headings[-1], line))
+    assert len(rows) == len(left)
+    for (heading, row), offset in zip(rows, left, strict=True):
+        assert row.startswith(f'{{"_offset":{offset},')
+        numbers = [int(word) for word in heading.replace(",", " ").replace("..", " ").split() if word.isdigit()]
+        assert numbers[0] <= offset <= numbers[-1], heading

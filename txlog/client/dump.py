@@ -42,6 +42,7 @@ from txlog.core.records import (
     TxnIndex,
 )
 from txlog.core.schema import describe
+from txlog.core.segments import end_of_entry
 from txlog.core.words import bytes_text, count_text, duration_text, range_text, time_text
 from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOrPartitionError
 from txlog.protocol.context import Context, PartitionView
@@ -615,11 +616,13 @@ def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[Aborte
         return "open" if offset >= first_open.get(producer_id, offset + 1) else "committed"
 
     for name, read in indexes.items():
-        for entry in read.index.entries:
-            if entry.end_offset > view.state.log_start_offset:
+        for at, entry in enumerate(read.index.entries):
+            # Of a cleaned run's batch the rows that are left may have gaps.
+            end_offset = end_of_entry(read.index, at)
+            if end_offset > view.state.log_start_offset:
                 yield ChainBatch(
                     base_offset=entry.base_offset,
-                    last_offset=entry.end_offset - 1,
+                    last_offset=end_offset - 1,
                     records=entry.records,
                     kind=entry.kind,
                     fate=fate(entry.kind, entry.transactional, entry.producer_id, entry.base_offset),
