@@ -22,6 +22,7 @@ from txlog.errors import InvalidConfigurationError, InvalidRequestError
 from txlog.maintenance.compact import Compacted, cleanable_part, compact_partition, compaction_policy
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import merge_partition
+from txlog.maintenance.retention import apply_retention
 from txlog.protocol.read import read_indexes
 from txlog.testing.failing_store import Fault, Moment, SimulatedCrash
 
@@ -368,3 +369,41 @@ def test_a_consumer_passes_over_holes_wherever_it_begins(store: Store) -> None:
             expected = next(row for row in rows if row[-2] >= start)
             assert batch.to_pylist()[0]["_offset"] == expected[-2]
             assert consumer.position(TP) > expected[-2]
+
+
+@pytest.mark.parametrize("by", ["time", "bytes"])
+def test_retention_takes_batches_of_a_compacted_run_and_the_next_compaction_their_bytes(world: World, by: str) -> None:
+    hour_ms = 3_600_000
+    store = world.open()
+    limits = {"retention.ms": 5 * hour_ms} if by == "time" else {"retention.bytes": 16_000}
+    store.create_topic("orders", SCHEMA, config={**CONFIG, "cleanup.policy": "compact,delete"} | limits)
+    with store.producer() as producer:
+        for number in range(41):
+            text = random.Random(number).randbytes(1000).hex()
+            producer.send("orders", rows_of([(number % 30, text)]), partition=0).result()
+            world.clock.advance_ms(hour_ms // 2)
+    (done,) = compact(store)
+    assert (done.end_offset, done.rows) == (40, 30)
+    before = read(store)
+    session = reading.read_session(store.runtime)
+    planned = apply_retention(store.runtime, session, TP, dry_run=True)
+    moved = apply_retention(store.runtime, session, TP)
+    assert moved is not None
+    assert planned == moved
+    start = moved.log_start_after
+    left = read(store, start)
+    assert left == [row for row in before if row[-2] >= start]
+    if by == "time":
+        now = store.runtime.clock.now_ms() / 1000
+        assert all(now - row[-1].timestamp() <= 6 * hour_ms / 1000 for row in left)
+        assert moved.rows == len(before) - len(left) == 20
+        assert apply_retention(store.runtime, session, TP) is None
+    else:
+        # Not a batch more than the limit asks for, and its own record of 1 KB counts too.
+        assert 10 < len(left) < 20
+    (again,) = compact(store, min_cleanable_dirty_ratio=0.1)
+    assert again.rows_before <= len(left)
+    assert again.bytes < again.bytes_before
+    assert read(store, start)[: len(left)] == left
+    assert compact(store, min_cleanable_dirty_ratio=0.0) == ()
+    check(store)

@@ -36,6 +36,8 @@ from txlog.errors import CorruptLogError
 MARKERS = frozenset({"commit", "abort"})
 MAX_COALESCED_ROWS = 131_072
 """Rows of one entry that stands for many batches: a read by offset opens no more of them than a row group has."""
+COALESCED_MS = 3_600_000
+"""One entry's batches are all of the same hour, however often they are merged: retention goes by entries in a compacted run."""
 
 
 DEFAULT_TARGET_BYTES = 512 * 2**20
@@ -317,6 +319,7 @@ def _merged_entries(
                 # What was compacted and what was not can be told apart afterwards.
                 and not last.base_offset < clean_end <= entry.base_offset
                 and last.records + entry.records <= MAX_COALESCED_ROWS
+                and last.timestamp // COALESCED_MS == entry.timestamp // COALESCED_MS
             ):
                 # Rows without a gap or with one: a run's offsets stand in its column.
                 entries[-1] = msgspec.structs.replace(

@@ -90,7 +90,8 @@ def find_cleanable(
 
     Whole segments below the LSO, and below the first that has not been compacted and holds a batch younger than
     `min.compaction.lag.ms` (case 146); the active segment is none of the walk's. A tombstone whose time has come counts as
-    dirt, an average row of its run: else a log that nobody writes to any more would keep it for ever.
+    dirt, an average row of its run: else a log that nobody writes to any more would keep it for ever. So does what the log start
+    has cut off.
     """
     earlier = [index.compacted for index in indexes.values() if index.compacted is not msgspec.UNSET]
     earlier = [each for each in earlier if each.key == policy.key]
@@ -111,6 +112,8 @@ def find_cleanable(
         its_rows = sum(entry.records for entry in index.entries)
         new = its_bytes * _rows_from(index, first_dirty) // max(its_rows, 1)
         dirty, clean = dirty + new, clean + its_bytes - new
+        # What retention has cut off a run is still there, and goes when it is written anew.
+        due_bytes += its_bytes * (its_rows - _rows_from(index, log_start_offset)) // max(its_rows, 1)
         if index.compacted is not msgspec.UNSET and index.compacted.key == policy.key:
             due = sum(item.rows for item in index.compacted.tombstones if item.delete_at <= now_ms)
             due_rows += due

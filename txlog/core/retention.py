@@ -1,7 +1,8 @@
 """How far may the log start move?
 
 Pure: what sealed segments and runs hold, the topic's settings and the offsets of groups go in, an offset comes out
-(kafka-semantics I; PROTOCOL.md, "Clean-up", C7). Kafka's rules: whole segments, the oldest first, and never the active one.
+(kafka-semantics I; PROTOCOL.md, "Clean-up", C7). Kafka's rules: whole segments, the oldest first, and never the active one;
+of a compacted run, which has grown out of many segments, batches.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from txlog.core.names import SegmentName
 from txlog.core.records import OffsetValue, SegmentIndex
+from txlog.core.segments import end_of_entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,42 @@ def end_by_bytes(newest_first: Iterable[SealedBytes], tail_bytes: int, retention
             return each.name.end_offset
         size += each.bytes
     return 0
+
+
+def cut_of_run(
+    index: SegmentIndex, *, log_start_offset: int, now_ms: int, retention_ms: int, excess_bytes: int
+) -> SealedBytes | None:
+    """The leading batches of a compacted run that may go, named by where they end; None if none may.
+
+    A compaction leaves one run that always ends with new rows, so whole segments are no measure of it: here its entries are.
+    They go if they are older than `retention.ms`, or make up no more than `excess_bytes`, what the log has above
+    `retention.bytes`. A row of a run is taken for an average one.
+    """
+    whole = sum(entry.records for entry in index.entries)
+    if index.compacted is msgspec.UNSET or not whole:
+        return None
+    size = sum(file.bytes for file in index.files)
+    end = rows = 0
+    newest_ms = None
+    for at, entry in enumerate(index.entries):
+        entry_end = end_of_entry(index, at)
+        if entry_end <= log_start_offset or not entry.records:
+            continue
+        if (
+            not is_expired(entry.timestamp, now_ms, retention_ms)
+            and size * (rows + entry.records) > excess_bytes * whole
+        ):
+            break
+        end, rows, newest_ms = entry_end, rows + entry.records, entry.timestamp
+    if not end:
+        return None
+    name = SegmentName(index.base_offset, end, index.generation)
+    return SealedBytes(name=name, bytes=size * rows // whole, rows=rows, newest_ms=newest_ms)
+
+
+def rows_from(index: SegmentIndex, offset: int) -> int:
+    """Rows of the batches that reach beyond `offset`."""
+    return sum(entry.records for at, entry in enumerate(index.entries) if end_of_entry(index, at) > offset)
 
 
 def holds_of(committed: Mapping[str, OffsetValue], now_ms: int, max_hold_ms: int) -> tuple[Hold, ...]:

@@ -99,14 +99,22 @@ def _plan(
     by_time = retention.end_by_time(oldest, now_ms, policy.retention_ms)
     by_bytes = retention.end_by_bytes(newest, _tail_bytes(view), policy.retention_bytes)
     wanted = max(by_time, by_bytes)
+    cut = yield from _cut(view, max(wanted, state.log_start_offset), newest, now_ms, policy)
+    if cut is not None:
+        wanted = cut.name.end_offset
+        by_time = wanted if retention.is_expired(cut.newest_ms, now_ms, policy.retention_ms) else by_time
     hold = None
     if wanted > state.log_start_offset and policy.hold_groups:
         views, holds = yield from _holds(ctx, views, tp, policy, now_ms)
         hold = holds[0] if holds and holds[0].offset < wanted else None
     end = retention.bounded_end(view.walk, wanted, state.last_stable_offset, hold)
+    if cut is not None and wanted <= min(state.last_stable_offset, wanted if hold is None else hold.offset):
+        end = wanted
     after = max(end, state.log_start_offset)
     names = [name for name in view.walk if state.log_start_offset < name.end_offset <= after]
     gone = yield from _measured(tp, names)
+    if cut is not None and after == cut.name.end_offset:
+        gone.append(cut)
     if not any(each.rows for each in gone):
         # Markers and moves of the log start alone: each move would be a record that has to go one day.
         after, gone = state.log_start_offset, []
@@ -150,6 +158,29 @@ def _newest(view: PartitionView, retention_bytes: int) -> Program[list[SealedByt
             break
         size += part[-1].bytes
     return found
+
+
+def _cut(
+    view: PartitionView, start: int, newest: Sequence[SealedBytes], now_ms: int, policy: RetentionPolicy
+) -> Program[SealedBytes | None]:
+    """What may go of the first run that is left from `start` on, if a compaction made it."""
+    left = [name for name in view.walk if name.end_offset > start]
+    if not left or not left[0].generation:
+        return None
+    indexes = yield from read_indexes(view.topic_partition, left[:1], {})
+    index = indexes[left[0]].index
+    excess_bytes = -1
+    if newest and newest[-1].name == left[0]:
+        size, rows = newest[-1].bytes, max(newest[-1].rows, 1)
+        later = _tail_bytes(view) + sum(each.bytes for each in newest[:-1])
+        excess_bytes = later + size * retention.rows_from(index, start) // rows - policy.retention_bytes
+    return retention.cut_of_run(
+        index,
+        log_start_offset=start,
+        now_ms=now_ms,
+        retention_ms=policy.retention_ms,
+        excess_bytes=excess_bytes,
+    )
 
 
 def _measured(tp: TopicPartition, names: Sequence[SegmentName]) -> Program[list[SealedBytes]]:
