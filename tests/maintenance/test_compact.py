@@ -407,3 +407,33 @@ def test_retention_takes_batches_of_a_compacted_run_and_the_next_compaction_thei
     assert read(store, start)[: len(left)] == left
     assert compact(store, min_cleanable_dirty_ratio=0.0) == ()
     check(store)
+
+
+def test_a_snapshot_that_began_before_shows_no_part_of_a_later_transaction(world: World, store: Store) -> None:
+    with store.producer(transactional_id="late") as late, store.producer() as plain:
+        for number in range(4):
+            plain.send("orders", rows_of([(number, "old")]), partition=0).result()
+        late.begin_transaction()
+        late.send("orders", rows_of([(7, "late"), (8, "late"), (7, "later")]), partition=0).result()
+        plain.send("orders", rows_of([(5, "old")]), partition=0).result()
+        session = reading.read_session(store.runtime)
+        cut = reading.take_cut(session, ["orders"])
+        late.send("orders", rows_of([(9, "late")]), partition=0).result()
+        late.commit_transaction()
+        for number in range(8):
+            plain.send("orders", rows_of([(number, "new")]), partition=0).result()
+    (done,) = compact(store)
+    assert done.compacted_to > cut.ends[TP]
+
+    def snapshot() -> set[Row]:
+        fresh = reading.read_session(world.open().runtime)
+        (plan,) = reading.plan_reads(fresh, {TP: (0, None)}, cut=cut).values()
+        (task,) = reading.tasks(store.runtime, [plan], cut=cut)
+        batches = reading.read_task(task, store.runtime.store)
+        return {row[:2] for batch in batches for row in zip(*batch.to_pydict().values(), strict=True)}
+
+    # What newer rows superseded is gone, as a read up to an offset has it; of the transaction there is nothing.
+    assert snapshot() == {(5, "old")}
+    assert {(7, "new"), (8, "late"), (9, "late"), (0, "new")} <= {row[:2] for row in read(store)}
+    merge(store)
+    assert snapshot() == {(5, "old")}
