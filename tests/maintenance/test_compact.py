@@ -14,7 +14,7 @@ import pytest
 from tests.client.world import World
 from txlog.client import reading
 from txlog.client.store import Store
-from txlog.core.cleaning import MergePolicy
+from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexEntry
@@ -137,8 +137,8 @@ def compact(store: Store, **changes: Any) -> tuple[Compacted, ...]:
     return compact_partition(store.runtime, session, TP, policy_of(store, **changes))
 
 
-def merge(store: Store) -> None:
-    merge_partition(store.runtime, reading.read_session(store.runtime), TP, LARGE)
+def merge(store: Store, layout: FileLayout = PLAIN) -> None:
+    merge_partition(store.runtime, reading.read_session(store.runtime), TP, LARGE, layout=layout)
 
 
 def index_entries(store: Store) -> list[IndexEntry]:
@@ -191,7 +191,7 @@ def test_in_several_passes_and_with_merges_between(store: Store, seed: int) -> N
         fill(store, seed * 10 + part, 12, sizes=(1, 2, 5))
         before = read(store)
         if seed:
-            merge(store)
+            merge(store, FileLayout(sort=("name",)))
         assert read(store) == before
         passes = compact(store, max_keys=9, min_cleanable_dirty_ratio=0.0)
         assert len(passes) > 1
