@@ -18,12 +18,15 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def used(log: Log, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Log:
-    """Two partitions of four sealed segments each, and a tail; jobs take this session."""
+    """Two partitions of four sealed segments each, and a tail, and a topic of which rows go; jobs take this session."""
     log.create(segment_batches="2")
+    log.create("latest", partitions=1, segment_batches="2", key_columns="carrier", cleanup_policy="compact")
     with log.store.producer(linger_ms=0) as producer:
         for number in range(18):
             row = {"order_id": number, "amount": number / 2, "carrier": "c"}
             producer.send("orders", [row], partition=number % 2).result()
+        for number in range(5):
+            producer.send("latest", [{"order_id": number, "amount": 0.5, "carrier": "c"}], partition=0).result()
     for job in (maintain_job, fsck_job):
         monkeypatch.setattr(job, "job_session", lambda name, conf: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
@@ -37,19 +40,23 @@ def rows(log: Log) -> list[tuple[object, ...]]:
 def test_a_round_merges_on_executors(used: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     before, seen = rows(used), len(jobs(spark))
     arguments = {"store": used.url, "storage_option": ["fsync=false"], "output": maintain_job.OutputFormat.JSON}
-    maintain_job.main(**arguments, merge_min_segments=2)
+    maintain_job.main(**arguments, merge_min_segments=3)
     report = msgspec.json.decode(capsys.readouterr().out)
     counts = {step["step"]: step["counts"] for step in report["steps"]}
     assert counts["merge"]["merged_segments"] == 8
-    assert any(said.startswith("txlog merge: orders-1, offsets 0 to") for said, _ in jobs(spark)[seen:])
+    assert counts["compact"]["superseded_rows"] == 3
+    said = [words for words, _ in jobs(spark)[seen:]]
+    assert any(words.startswith("txlog merge: orders-1, offsets 0 to") for words in said)
+    assert any(words.startswith("txlog compact: latest-0, offsets 0 to") for words in said)
     assert rows(used) == before
     assert check_store(used.store.runtime.store).is_clean
     history = spark.read.format("txlog").option("metadata", "history").load(used.url)
     assert {(row.job, row.partition, row.outcome) for row in history.collect()} == {
         ("merge", 0, "published"),
         ("merge", 1, "published"),
+        ("compact", 0, "published"),
     }
-    maintain_job.main(**arguments, merge_min_segments=2)
+    maintain_job.main(**arguments, merge_min_segments=3)
     again = msgspec.json.decode(capsys.readouterr().out)
     assert not any(step["done"] or step["failed"] for step in again["steps"])
 
@@ -58,25 +65,22 @@ def test_a_check_is_a_frame_and_executors_take_part(
     used: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen = len(jobs(spark))
+    store = used.store.runtime.store
+    path = next(f"orders/1/{name}" for name in store.list("orders/1/") if name.endswith(".parquet"))
+    data = bytearray(store.get(path) or b"")
+    data[len(data) // 2] ^= 1
+    store.delete(path)
+    store.write_file(path, [bytes(data)])
     with TxLog(spark, used.url) as log:
-        assert log.fsck().where("kind <> 'note'").count() == 0
-        assert {f"txlog fsck: orders-{number}" for number in range(2)} <= {said for said, _ in jobs(spark)[seen:]}
-        store = used.store.runtime.store
-        path = next(f"orders/1/{name}" for name in store.list("orders/1/") if name.endswith(".parquet"))
-        data = bytearray(store.get(path) or b"")
-        data[len(data) // 2] ^= 1
-        store.delete(path)
-        store.write_file(path, [bytes(data)])
-        (row,) = log.fsck("orders").where("kind = 'damaged'").collect()
-        assert (row.path, row["count"]) == (path, 1)
-        assert log.fsck(rows=False).where("kind <> 'note'").count() == 0
-        # The same as one process sees.
-        here = check_store(store)
+        (row,) = log.fsck().where("kind <> 'note'").collect()
+    assert (row.kind, row.path, row["count"]) == ("damaged", path, 1)
+    assert {f"txlog fsck: orders-{number}" for number in range(2)} <= {said for said, _ in jobs(spark)[seen:]}
     arguments = {"store": used.url, "storage_option": ["fsync=false"], "output": fsck_job.OutputFormat.JSON}
     with pytest.raises(SystemExit) as ended:
         fsck_job.main(**arguments)
     assert ended.value.code == 4
     found = msgspec.json.decode(capsys.readouterr().out)
+    here = check_store(store)  # the same as one process sees
     assert found["findings"] == list(msgspec.to_builtins(here.findings))
     assert (found["objects"], found["bytes"]) == (here.objects, here.bytes)
     with pytest.raises(SystemExit) as ended:

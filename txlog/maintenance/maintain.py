@@ -10,7 +10,7 @@ a partition, and writes nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -21,6 +21,7 @@ from txlog.client.runtime import Runtime
 from txlog.client.session import Call
 from txlog.core import names
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES, MergePolicy
+from txlog.core.compaction import CompactionPolicy
 from txlog.core.effects import List, Program
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
@@ -40,6 +41,11 @@ from txlog.protocol.transactions import ExpireResult, expire, expire_producers, 
 
 Merger: TypeAlias = Callable[[Sequence[TopicPartition], MergePolicy], tuple[Sequence[Merged], Sequence[TxlogError]]]
 """Merges what is worth it in these partitions: the runs that were made, and why others were not."""
+
+Compactor: TypeAlias = Callable[
+    [Mapping[TopicPartition, CompactionPolicy]], tuple[Sequence[Compacted], Sequence[TxlogError]]
+]
+"""Compacts these partitions: the passes that were made, and why others were not."""
 
 T = TypeVar("T")
 
@@ -133,6 +139,7 @@ class Maintainer:
         *,
         should_stop: Callable[[], bool] = lambda: False,
         merger: Merger | None = None,
+        compactor: Compactor | None = None,
     ) -> None:
         self.runtime = runtime
         self.policy = policy or MaintainPolicy()
@@ -140,6 +147,8 @@ class Maintainer:
         """Asked between two steps, and between two partitions of one."""
         self.merger = merger
         """Merges partitions elsewhere, as a Spark job does; None: here, one after the other."""
+        self.compactor = compactor
+        """Likewise for compactions; it tells the history itself."""
         self.session = reading.read_session(runtime)
         self.first_error: TxlogError | None = None
         """Of the last round: what a program may end with."""
@@ -514,26 +523,34 @@ def _remember(a_round: _Round, step: _Step, tp: TopicPartition) -> None:
 
 def _compact(a_round: _Round, step: _Step) -> None:
     """The latest row of each key stays, in topics that are compacted."""
+    due: dict[TopicPartition, CompactionPolicy] = {}
     for topic in a_round.topics(step):
-        if topic.deleted:
-            continue
         policy = None
         with step.attempt():
-            policy = compaction_policy(a_round.runtime, topic)
-        if policy is None:
-            continue
-        for tp in a_round.partitions_of(topic, step):
-            if not a_round.is_worth_a_look("compact", tp):
-                continue
-            with step.attempt(tp), a_round.history.over(tp, "compact"):
-                a_round.session.forget([tp])
-                made = compact_partition(a_round.runtime, a_round.session, tp, policy)
-                for done in made:
-                    a_round.history.add_compacted(done)
-                    _tell_compacted(step, done)
-                if made:
-                    a_round.session.forget([tp])
+            policy = None if topic.deleted else compaction_policy(a_round.runtime, topic)
+        if policy is not None:
+            due |= {tp: policy for tp in a_round.partitions_of(topic, step) if a_round.is_worth_a_look("compact", tp)}
+    a_round.session.forget(list(due))
+    compactor = a_round.maintainer.compactor
+    if compactor is not None and due:
+        made, failed = compactor(due)
+        for done in made:
+            _tell_compacted(step, done)
+        for error in failed:
+            step.fail(error)
+        for tp in due:
+            with step.attempt(tp):
                 a_round.looked("compact", tp)
+        return
+    for tp, policy in due.items():
+        with step.attempt(tp), a_round.history.over(tp, "compact"):
+            compacted = compact_partition(a_round.runtime, a_round.session, tp, policy)
+            for done in compacted:
+                a_round.history.add_compacted(done)
+                _tell_compacted(step, done)
+            if compacted:
+                a_round.session.forget([tp])
+            a_round.looked("compact", tp)
 
 
 def _tell_compacted(step: _Step, done: Compacted) -> None:

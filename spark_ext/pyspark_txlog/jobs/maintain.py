@@ -3,7 +3,7 @@
     python -m pyspark_txlog.jobs.maintain --store s3://bucket/log
 
 or the file itself under spark-submit. One round of `txlog maintain --once`, for a scheduler to repeat: executors merge, run
-by run; everything else is few and small requests, and done by the driver.
+by run, and compact, a partition each; everything else is few and small requests, and done by the driver.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import txlog
 from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.compact import compact_partitions
 from pyspark_txlog.jobs.merge import merge_partitions
 from txlog.cli.errors import exit_status
 from txlog.cli.maintain import show_round
@@ -46,7 +48,8 @@ def maintain(
     ) -> tuple[Sequence[Merged], Sequence[TxlogError]]:
         return merge_partitions(spark, store, partitions, wanted)
 
-    maintainer = Maintainer(store.runtime, policy, merger=merger)
+    compactor = partial(compact_partitions, spark, store)
+    maintainer = Maintainer(store.runtime, policy, merger=merger, compactor=compactor)
     return maintainer.run(), maintainer.first_error
 
 
