@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import txlog
-from pyspark_txlog.demo import cleaning, command, data, processes, stream, worker
+from pyspark_txlog.demo import cleaning, command, data, processes, stream, tidy, worker
 from pyspark_txlog.demo.processes import Crew
 from pyspark_txlog.demo.proof import Proof, count_out_of_order, prove
 from pyspark_txlog.demo.show import NOISE, Show, SparkMessages
@@ -491,6 +491,28 @@ def test_no_table_is_cut_at_80_columns(show: Show, screen: io.StringIO) -> None:
     words = Counter(re.findall(r"-?[\d,]+|[a-z_]+", text))
     assert [figure for figure in figures if words[figure] < 1] == []
     assert {*topics, *FIGURES, "hidden", "partition", "start", "end", "uncommitted"} <= set(words)
+
+
+def test_maintenance_leaves_fewer_files_and_the_same_figures(show: Show, screen: io.StringIO, tmp_path: Path) -> None:
+    with txlog.open(str(tmp_path / "log")) as log:
+        log.create_topic("orders", config={"segment.batches": 2, "inline.max.bytes": 0})
+        with log.producer(transactional_id="loader") as producer:
+            for number in range(6):
+                producer.begin_transaction()
+                producer.send("orders", [{"value": bytes([number])}]).result()
+                if number == 2:
+                    producer.abort_transaction()
+                else:
+                    producer.commit_transaction()
+        assert tidy.measure(log, "orders").aborted_rows == 1
+        tidy.tidy_up(show, log, ["orders"])
+        assert tidy.measure(log, "orders").aborted_rows == 0
+    assert re.search(r"orders +5 → 1 +6 → 2 .* 1 → 0\n", screen.getvalue())
+    figures = {"source": 5, "read_committed": 5, "doubled": 0, "torn": 0, "read_uncommitted": 5, "aborted": 0}
+    before = Proof(topic="orders", lost=0, **figures)
+    tidy.check_unchanged([before], [before])
+    with pytest.raises(TxlogError, match="lost of orders to stay 0 over maintenance, found 1"):
+        tidy.check_unchanged([before], [Proof(topic="orders", lost=1, **figures)])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`txlog demo`: seven steps on 336,776 real flights; processes are really killed, and the last step proves the rest.
+"""`txlog demo`: eight steps on 336,776 real flights; processes are really killed, and the last two steps prove the rest.
 
 The processes are those of `worker`; where each dies is chosen through the test kit's failing store, by the record it is
 about to write. Nothing in the library knows that it is being shown. Every step checks that what it shows did happen, the
@@ -29,6 +29,7 @@ from pyspark_txlog.demo.checks import ends, expect, expect_all_stable, expect_st
 from pyspark_txlog.demo.processes import Crew, Worker
 from pyspark_txlog.demo.show import Show, SparkMessages
 from pyspark_txlog.demo.stream import stream_the_feed
+from pyspark_txlog.demo.tidy import check_unchanged, measure, tidy_up
 from txlog.cli.options import Session, command
 from txlog.core.names import TopicPartition
 from txlog.core.words import count_text
@@ -149,7 +150,11 @@ def run_steps(
         proofs = prove_all(show, where, log, spark)
     show.paragraph("[bold]One partition as it lies in the store[/]")
     show_a_partition(show, log, "weather")
-    return proofs
+    with show.step(8, "Maintenance merges the small files, and the proof stays what it was"):
+        tidy_up(show, log, TOPICS)
+        again = prove_all(show, where, log, spark)
+        check_unchanged(proofs, again)
+    return again
 
 
 # -- 1: the store -----------------------------------------------------------------------------------------------------
@@ -355,7 +360,7 @@ def prove_topic(where: Place, log: Store, spark: SparkSession, topic: str, sourc
         places = read(where, spark, topic, "read_committed", f"_partition,_offset,{data.FEED_OFFSET}")
         behind = count_out_of_order(places, data.FEED_OFFSET)
         committed = committed.drop(data.FEED_OFFSET)
-    aborted = sum(last - first for _, first, last in aborted_ranges(log, topic))
+    aborted = measure(log, topic).aborted_rows
     expected = spark.createDataFrame(source)
     return prove(topic, expected, committed, uncommitted, month, aborted=aborted, out_of_order=behind)
 

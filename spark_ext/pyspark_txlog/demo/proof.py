@@ -37,7 +37,7 @@ class Proof:
     torn: int
     read_uncommitted: int
     aborted: int
-    """Rows of aborted transactions, by the topic's own transaction indexes."""
+    """Rows of aborted transactions that a merge has not left out yet, by the topic's own indexes."""
     out_of_order: int | None = None
     """Rows that lie behind a later one of their partition; None of rows that do not say where they came from."""
 

@@ -143,6 +143,13 @@ class Show:
             table.add_row(figure, *cells, meaning)
         self._table(table)
 
+    def sizes(self, topics: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """What each topic consists of, before and after."""
+        table = _table("topic", "segments", "files", "bytes", "aborted rows")
+        for topic, cells in topics:
+            table.add_row(topic, *cells)
+        self._table(table)
+
     def partition(self, log: Store, described: PartitionDescription) -> None:
         """A partition's objects: the first and the last sealed segment, and the active tail."""
         folder = f"{described.topic}/{described.partition}/"
