@@ -89,6 +89,7 @@ def test_there_are_programs_for_python_spark_and_the_shell() -> None:
         ("sh", False),
         ("sh", False),
         ("sh", False),
+        ("sh", False),
     ]
     assert len(PROGRAMS[COMMANDS].code.splitlines()) == 5
 

@@ -149,8 +149,7 @@ def objects(store: Store, suffix: str) -> list[str]:
     return [name for name in store.runtime.store.list(TP.folder) if name.endswith(suffix)]
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("age_ms", [0, 90_000_000], ids=["young", "old"])
+@pytest.mark.parametrize(("seed", "age_ms"), [(0, 0), (1, 90_000_000)], ids=["young", "old"])
 def test_a_merge_changes_no_row_no_offset_no_time(world: World, store: Store, seed: int, age_ms: int) -> None:
     """Young transactions are told apart in the run's index, for snapshots; old ones share entries. Then it is merged again."""
     fill(world, store, seed)
@@ -328,7 +327,7 @@ def objects_of(world: World, folder: str = "") -> Iterator[tuple[str, bytes]]:
 
 def test_a_crash_at_every_request(world: World, store: Store) -> None:
     """Dying before a request leaves what dying after the one before it leaves."""
-    fill(world, store, 7, transactions=12)
+    fill(world, store, 7, transactions=8)
     before = look(store)
     seen = set()
     for number in every_crash(world):
