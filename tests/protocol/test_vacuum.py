@@ -508,7 +508,7 @@ def test_what_lies_below_the_log_start_goes(old: Cluster) -> None:
     assert len([path for path in rows_files(old) if path.startswith(A.folder)]) <= 3
 
 
-@pytest.mark.parametrize("dies_at", [None, ".batch", ".parquet", ".snapshot", ".index"])
+@pytest.mark.parametrize("dies_at", [None, ".batch", ".snapshot", ".index"])
 def test_of_a_deleted_topic_nothing_is_left_but_its_chain(dies_at: str | None) -> None:
     """Nobody appends to it any more, so vacuum ends its active segment, once, also if it dies over it."""
     cluster = Cluster()
