@@ -143,10 +143,18 @@ def aborted_transactions(
     ctx: Context, view: PartitionView, start: int, end: int, indexes: ReadIndexes | None = None
 ) -> Program[tuple[PartitionView, tuple[AbortedTxn, ...]]]:
     """The aborted ranges that overlap `[start, end)`, whatever the LSO."""
-    chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < end]
-    known = yield from read_indexes(view.topic_partition, chosen, dict(indexes or {}))
-    _, aborted = yield from aborted_of_range(view, chosen, known, start, end)
-    return view, aborted
+    for attempt in range(ctx.max_loads):
+        chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < end]
+        try:
+            known = yield from read_indexes(view.topic_partition, chosen, dict(indexes or {}))
+            _, aborted = yield from aborted_of_range(view, chosen, known, start, end)
+            return view, aborted
+        except MissingObjectError:
+            # As for a read: a clean-up replaced what this view names.
+            if attempt == ctx.max_loads - 1:
+                raise
+            view, indexes = (yield from load(ctx, view.topic_partition)), None
+    raise MissingObjectError(f"{view.topic_partition}: no consistent set of indexes in {ctx.max_loads} tries")
 
 
 def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:

@@ -258,12 +258,12 @@ def _plan_partition(
     grace_ms = ctx.constants.delete_grace_ms
     views, known = yield from _know(ctx, views, tp)
     if not dry_run and _is_spent(known.view):
-        views = yield from _append_nothing(ctx, views, tp, rolls=True)
+        views = yield from _seal_spent(ctx, views, tp)
         views, known = yield from _know(ctx, views, tp)
     now_ms = yield Now()
     drawn = yield from _judge_drawn(tp, files, known, now_ms, grace_ms)
     if not dry_run and Why.DRAWN_AFTER_RECORD in drawn.values():
-        views = yield from _append_nothing(ctx, views, tp)
+        views = yield from _append_nothing(ctx, views, tp, ctx.roll_of(tp))
         # All over again: a late append may have won the slot before.
         views, known = yield from _know(ctx, views, tp)
         drawn = yield from _judge_drawn(tp, files, known, now_ms, grace_ms)
@@ -371,10 +371,9 @@ def _judge_drawn(
 
 
 def _is_spent(view: PartitionView) -> bool:
-    """Whether a user's active segment holds rows, and all of them lie below the log start: nobody may ever append to a deleted
-    topic again, and without a roll they would stay for good."""
-    records = [stored.record for stored in view.tail if stored.record.segment_base == view.state.segment_base]
-    with_rows = [record for record in records if record.records]
+    """Whether a user's tail holds rows, and all of them lie below the log start: nobody may ever append to a deleted topic
+    again, and not sealed they would stay for good."""
+    with_rows = [stored.record for stored in view.tail if stored.record.records]
     return (
         view.topic_partition.topic not in INTERNAL_TOPICS
         and bool(with_rows)
@@ -382,16 +381,23 @@ def _is_spent(view: PartitionView) -> bool:
     )
 
 
-def _append_nothing(ctx: Context, views: Views, tp: TopicPartition, *, rolls: bool = False) -> Program[Views]:
-    """Appends an `expire` that names no producer: it takes the slot that a late PUT would need (C9), and may end a segment."""
+def _seal_spent(ctx: Context, views: Views, tp: TopicPartition) -> Program[Views]:
+    """Ends the active segment if it holds rows, and seals all that is finished."""
+    base = views[tp].state.segment_base
+    if any(stored.record.records for stored in views[tp].tail if stored.record.segment_base == base):
+        views = yield from _append_nothing(ctx, views, tp, RollPolicy(batches=1))
+    return with_view(views, (yield from seal_quietly(ctx, views[tp])))
+
+
+def _append_nothing(ctx: Context, views: Views, tp: TopicPartition, roll: RollPolicy) -> Program[Views]:
+    """Appends an `expire` that names no producer: it takes the slot that a late PUT would need (C9)."""
     write_id = yield NewId()
-    roll = RollPolicy(batches=1) if rolls else ctx.roll_of(tp)
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord:
         return next_control(state, now_ms=now_ms, write_id=write_id, roll=roll)
 
     view, _ = yield from append_slot(ctx, views[tp], decide, write_id=write_id)
-    return with_view(views, (yield from seal_quietly(ctx, view)))
+    return with_view(views, view)
 
 
 def _next_boundary(tp: TopicPartition, known: _Knowledge, now_ms: int, grace_ms: int) -> Program[int | None]:
