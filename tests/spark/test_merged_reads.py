@@ -67,7 +67,7 @@ def test_all_roads(log: Log) -> None:
     fill(log, 1)
     rows = collected(log.read("orders", columns=",".join(COLUMNS)))
     by_time = sorted({row[-1] for row in rows})
-    moments = [int(each.timestamp() * 1000) for each in (by_time[0], by_time[len(by_time) // 2], by_time[-1])]
+    moments = [int(by_time[len(by_time) // 2].timestamp() * 1000)]
     dice = random.Random(1)
     ends = {tp: max(row[4] for row in rows if row[3] == tp.partition) for tp in PARTITIONS}
     starts = {str(tp.partition): dice.randrange(ends[tp]) for tp in PARTITIONS}
