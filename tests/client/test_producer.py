@@ -270,6 +270,28 @@ def test_a_file_that_vacuum_might_take_is_written_anew(world):
     assert ["orders/" + file.path for file in envelope.decode(data, CommitRecord, "")[0].files] == written[-1:]
 
 
+def test_a_producer_that_slept_between_its_file_and_its_commit_writes_it_anew(world, monkeypatch):
+    """Within one try, too: vacuum may have taken the file meanwhile."""
+    world.open(delete_grace_ms=10_000).create_topic("orders", ORDERS)
+    failing, other = world.failing()
+    listing, nights = failing.list, iter([11_000])
+
+    def slow(prefix, start_after=""):
+        if prefix == "orders/0/":
+            world.clock.advance_ms(next(nights, 0))
+        return listing(prefix, start_after)
+
+    monkeypatch.setattr(failing, "list", slow)
+    with other.producer() as producer:
+        producer.send("orders", many(5000), partition=0).result()
+    written = [op.split()[1] for op in failing.operations if op.startswith("write_file orders/0/rows/")]
+    assert len(written) == 2
+    data = world.memory.get("orders/0/" + names.batch_name(0))
+    assert data is not None
+    assert ["orders/" + file.path for file in envelope.decode(data, CommitRecord, "")[0].files] == written[-1:]
+    assert world.read() == list(range(5000))
+
+
 def test_an_unknown_outcome_of_a_drawn_id_is_not_tried_again(world, store):
     """Where the partition has forgotten the id meanwhile, a first batch would look new: the rows could be there twice."""
     settles = Fault(action="lose_reply", match=r"put_if_absent orders/0/.*batch", times=Context().max_settles)
