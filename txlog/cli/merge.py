@@ -89,11 +89,11 @@ def merge(
             try:
                 if dry_run:
                     documents += [planned_document(each) for each in plan_partition(reads, tp, policy)]
-                    continue
-                with history.over(tp):
-                    for each in merge_partition(runtime, reads, tp, policy, progress, layout):
-                        history.add_merged(each)
-                        documents.append(merge_document(each))
+                else:
+                    with history.over(tp):
+                        for each in merge_partition(runtime, reads, tp, policy, progress, layout):
+                            history.add_merged(each)
+                            documents.append(merge_document(each))
             except CorruptLogError as error:
                 # The others can be merged; this one has to be looked at.
                 failed.append(error)
