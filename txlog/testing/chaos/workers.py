@@ -427,7 +427,8 @@ def witness(worker: Worker) -> None:
     with worker.store.consumer(*topics, auto_offset_reset="earliest") as consumer:
         worker.recorder.single(worker.process, Assign())
         while not worker.stopping:
-            while worker.poll(consumer, timeout_ms=0) is not None:
+            # Where the writers are the faster ones there is no end of it.
+            while not worker.stopping and worker.poll(consumer, timeout_ms=0) is not None:
                 pass
             asked = {tp: Ends(topic=tp.topic, partition=tp.partition) for tp in consumer.assignment()}
             operations = {tp: worker.recorder.invoke(worker.process, what) for tp, what in asked.items()}
@@ -471,11 +472,8 @@ def maintain(worker: Worker) -> None:
         typer.main.get_command(program.app).main(arguments, prog_name="txlog")
     except SystemExit as ended:
         if ended.code:
-            raise MaintenanceEndedError(f"txlog {' '.join(arguments[:2])} ended with status {ended.code}") from None
-
-
-class MaintenanceEndedError(TxlogError):
-    """A daemon ended by itself: no error is a reason to."""
+            # By itself: no error is a reason to.
+            raise TxlogError(f"txlog {' '.join(arguments[:2])} ended with status {ended.code}") from None
 
 
 def rows_of(batch: pa.RecordBatch) -> tuple[Row, ...]:
