@@ -31,6 +31,8 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedStoreError,
 )
+from txlog.maintenance.maintain import Maintainer, MaintainPolicy
+from txlog.storage import segment_file
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock
@@ -366,6 +368,41 @@ def test_deleting_a_topic_leaves_no_transaction_hanging(world, store):
     start, lso, leo = world.ends()
     assert start <= lso == leo
     assert world.read() == []
+
+
+def test_a_topic_made_anew_with_other_columns_is_written_sealed_and_merged(world):
+    store = world.open()
+    store.create_topic("t", ORDERS, config={"segment.batches": 4})
+    with store.producer() as producer:
+        producer.send("t", orders(1, 2)).result()
+    store.delete_topic("t")
+    other = pa.schema([pa.field("code", pa.string(), nullable=False), pa.field("count", pa.int32(), nullable=False)])
+    store = world.open()
+    store.create_topic("t", other, config={"segment.batches": 4})
+    for number in range(8):
+        # Rows of both that rode inline are never of one segment: no file could hold them.
+        with store.producer(f"loader-{number % 2}") as producer, producer.transaction():
+            producer.send("t", [{"code": f"c{number}", "count": number}])
+    report = Maintainer(store.runtime, MaintainPolicy(merge_min_segments=2)).run()
+    assert not report.failures
+    assert any(step.done for step in report.steps if step.step == "merge")
+    assert world.read("t", column="code") == [f"c{number}" for number in range(8)]
+
+
+def test_a_commit_goes_on_where_a_segment_cannot_be_sealed(world, monkeypatch):
+    store = world.open()
+    store.create_topic("t", ORDERS, partitions=2, config={"segment.batches": 2})
+
+    def damaged(*_, **__):
+        raise CorruptRecordError("a batch of another writer cannot be read")
+
+    monkeypatch.setattr(segment_file, "write_inline_rows", damaged)
+    with store.producer("loader") as producer:
+        for number in range(4):
+            with producer.transaction():
+                producer.send("t", orders(number), partition=0)
+                producer.send("t", orders(number), partition=1)
+    assert world.read("t") == [0, 1, 2, 3] * 2
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

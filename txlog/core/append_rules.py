@@ -209,13 +209,18 @@ def next_control(
     expired: tuple[int, ...] = (),
     roll: RollPolicy = RollPolicy(),
 ) -> CommitRecord:
-    """A log_start (if `log_start_offset` is given) or expire record at the state's next offset."""
+    """A log_start (if `log_start_offset` is given) or expire record at the state's next offset.
+
+    That of a deletion begins a segment: rows of a topic made anew may have another schema, and those that rode inline are
+    sealed in one file.
+    """
+    segment_base = state.next_offset if deleted_version else next_segment_base(state, roll, now_ms)
     return CommitRecord(
         base_offset=state.next_offset,
         records=0,
         kind="expire" if log_start_offset is None else "log_start",
         timestamp=max(now_ms, state.last_timestamp),
-        segment_base=next_segment_base(state, roll, now_ms),
+        segment_base=segment_base,
         write_id=write_id,
         previous=state.last_digest,
         log_start_offset=NO_OFFSET if log_start_offset is None else log_start_offset,

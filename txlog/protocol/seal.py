@@ -15,7 +15,7 @@ from txlog.core import names, segments
 from txlog.core.effects import Get, InlineRows, Monotonic, NewId, Program, WriteRows
 from txlog.core.names import SegmentName
 from txlog.core.state import StoredRecord, replay, to_snapshot
-from txlog.errors import OutcomeUnknownError, RecordTooLargeError, RetriableError
+from txlog.errors import CorruptLogError, OutcomeUnknownError, RecordTooLargeError, RetriableError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load, trim_to
 from txlog.protocol.put import encode_readable, put_pure
@@ -41,10 +41,14 @@ def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
 
 def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
-    """`seal` after an append of one's own: that stands whatever becomes of the sealing, which anybody can do later."""
+    """`seal` after an append of one's own: that stands whatever becomes of the sealing, which anybody can do later.
+
+    Damage in the segment is told to who seals or checks it, not to a writer whose own record is in: it must not keep a
+    decided transaction from its other markers.
+    """
     try:
         return (yield from seal(ctx, view))
-    except (RetriableError, OutcomeUnknownError, RecordTooLargeError):
+    except (RetriableError, OutcomeUnknownError, RecordTooLargeError, CorruptLogError):
         return view
 
 
