@@ -32,6 +32,7 @@ from txlog.core.transactions import (
     judge_complete,
     judge_end,
     judge_init,
+    may_be_forgotten,
     may_expire,
     not_registered_error,
 )
@@ -306,6 +307,14 @@ def test_142_an_idle_id_expires_but_not_one_with_a_version(state: TransactionSta
     assert may_expire(record(state), 2_000 + 500, 500) is (state in IDLE)
     assert not may_expire(record(state), 2_000 + 499, 500)
     assert not may_expire(record(state, txn_version=0), 10**12, 500)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_id_is_not_forgotten_in_the_grace_after_a_commit_that_hung(state: TransactionState) -> None:
+    assert may_be_forgotten(record(state), 2_000, 1_001) is (state in IDLE)
+    hung = state == "COMPLETE_COMMIT"
+    assert may_be_forgotten(record(state), 2_999, 1_000) is (state in IDLE and not hung)
+    assert may_be_forgotten(record(state), 3_000, 1_000) is (state in IDLE)
 
 
 def test_an_abort_by_others_of_nothing() -> None:

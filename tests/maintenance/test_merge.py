@@ -10,15 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.client.test_staged import staged
 from tests.client.world import World
 from txlog.client import reading
 from txlog.client.offsets import offsets_for_times
+from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.core import envelope, names
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.core.records import SegmentIndex, TxnIndex
-from txlog.errors import CorruptRecordError, InvalidRequestError, OffsetOutOfRangeError
+from txlog.errors import CorruptRecordError, InvalidRequestError, OffsetOutOfRangeError, OutcomeUnknownError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import Merged, copy_rows, merge_partition, plan_partition, publish_merge
 from txlog.testing.failing_store import Fault, SimulatedCrash
@@ -403,3 +405,34 @@ def test_nothing_to_do_writes_nothing(world: World, store: Store) -> None:
     before = dict(objects_of(world))
     assert merge(world.open()) == ()
     assert dict(objects_of(world)) == before
+
+
+def test_a_snapshot_stays_whole_where_a_drawn_id_hung_and_was_forgotten(world: World) -> None:
+    """Its rows are old and its id is gone: of such a commit a merge keeps no producer, so the id has to stay for the grace."""
+    day_ms = 86_400_000
+    world.open().create_topic("pairs", SCHEMA, partitions=2, config={"segment.batches": 2})
+    outage, slow = world.outage()
+    txn = StagedTransaction.begin(slow.runtime, max_block_ms=1000)
+    parts = [part for partition in (0, 1) for part in staged(slow, txn, 7, partition=partition, topic="pairs")]
+    outage.pattern = r"put_if_absent pairs/1/.*batch"
+    with pytest.raises(OutcomeUnknownError):
+        txn.commit(parts)
+    with world.open().producer() as producer:
+        for number in range(6):
+            producer.send("pairs", [{"id": number, "name": "n"}], partition=0).result()
+    world.clock.advance_ms(3 * day_ms)
+    reader = reading.read_session(world.open().runtime)
+    cut = reading.take_cut(reader, ["pairs"])
+    outage.pattern = None
+    txn.commit(parts)
+    assert not txn.forget()
+    first, second = TopicPartition("pairs", 0), TopicPartition("pairs", 1)
+    cleaner = world.open().runtime
+    (merged,) = merge_partition(cleaner, reading.read_session(cleaner), first, LARGE)
+    assert merged.took_effect
+    plans = reading.plan_reads(reader, {first: (0, None), second: (0, None)}, cut=cut)
+    tasks = reading.tasks(reader.runtime, list(plans.values()), cut=cut)
+    batches = [batch for task in tasks for batch in reading.read_task(task, world.counting)]
+    assert sorted(row["id"] for batch in batches for row in batch.to_pylist()) == list(range(6))
+    world.clock.advance_ms(day_ms)
+    assert txn.forget()

@@ -235,13 +235,18 @@ def _expire_one(session: Session, transactional_id: str, *, force: bool, dry_run
     if due:
         words = f"{'Would forget' if dry_run else 'Forgot'} {transactional_id!r} (producer {found.producer_id})."
     else:
-        words = f"{transactional_id!r} is kept: {_why_kept(found)}."
+        words = f"{transactional_id!r} is kept: {_why_kept(found, force)}."
     session.out.show(document, lambda out: out.line(words))
 
 
-def _why_kept(found: TransactionDescription) -> str:
+def _why_kept(found: TransactionDescription, force: bool) -> str:
     if found.duration_ms >= 0:
         return f"its transaction is {found.state}; end it first (txlog transactions abort {found.transactional_id})"
+    if force:
+        return (
+            "its last commit had hung for longer than delete.grace.ms and was finished just now, which clean-ups must be able to tell for "
+            "as long again; try again then"
+        )
     if found.txn_version >= 0:
         return (
             f"it holds txn.version {found.txn_version}, without which a late replay of an older transaction would be let in; "

@@ -284,6 +284,17 @@ def may_expire(txn: TransactionMetadata, now_ms: int, expiration_ms: int) -> boo
     return txn.state in IDLE and txn.txn_version < 0 and txn.updated_at <= now_ms - expiration_ms
 
 
+def may_be_forgotten(txn: TransactionMetadata, now_ms: int, grace_ms: int) -> bool:
+    """Whether an operator, or the producer of a drawn id, may remove an id: not while its transaction is open, and not in the
+    grace after one that had hung for so long.
+
+    A clean-up tells the rows of an id that is gone by their age alone, and a snapshot that began before the end of such a
+    transaction must not see them (C3).
+    """
+    hung = txn.state == "COMPLETE_COMMIT" and txn.updated_at - txn.started_at >= grace_ms
+    return txn.state in IDLE and not (hung and now_ms - txn.updated_at < grace_ms)
+
+
 def is_this_ongoing(current: TransactionMetadata | None, txn: TransactionMetadata) -> bool:
     """Whether the table still shows the very transaction that `txn` stands for as open."""
     return (

@@ -44,6 +44,7 @@ from txlog.core.transactions import (
     judge_complete,
     judge_end,
     judge_init,
+    may_be_forgotten,
     may_expire,
 )
 from txlog.errors import (
@@ -350,11 +351,12 @@ def expire(
 
 def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = False) -> Program[tuple[Views, bool]]:
     """Writes a tombstone if the id is idle and expired; with `force` (an operator, or a drawn id after its commit) as
-    soon as it has no open transaction, also if it holds a `txn.version`. -> whether it was removed."""
+    soon as it has no open transaction, nor one that hung and was finished just now, also if it holds a `txn.version`.
+    -> whether it was removed."""
 
     def may(txn: TransactionMetadata, now_ms: int) -> bool:
         if force:
-            return txn.state in IDLE
+            return may_be_forgotten(txn, now_ms, ctx.constants.delete_grace_ms)
         return may_expire(txn, now_ms, ctx.constants.transactional_id_expiration_ms)
 
     return (yield from put_tombstone(ctx, views, transactional_id, may))
