@@ -177,7 +177,7 @@ def test_a_list_that_came_late_counts_from_when_it_came() -> None:
     late, next_one = clean(3, 50, ("a", 50)), clean(4, 5_001, ("a", 50))
     assert vacuum.collect_notes([(late, 5_000)]) == {"a": 5_000}
     assert vacuum.collect_notes([(late, 5_000), (next_one, 5_001)]) == {"a": 5_000}
-    assert vacuum.collect_notes([(late, None)]) == {"a": 50}
+    assert vacuum.collect_notes([(late, None)]) == {"a": vacuum.NOT_KNOWN_YET}
 
 
 def test_one_note_stands_for_all_objects_of_a_segment() -> None:

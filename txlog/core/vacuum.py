@@ -209,7 +209,8 @@ def collect_notes(cleans: Sequence[tuple[Clean, int | None]]) -> dict[str, int]:
     at which the store got it (C5).
 
     What the highest one lists counts. Its `since` was read before it was created, and a process may sleep in between: of what
-    the lowest that lists an object notes itself, the store's time counts if it is later.
+    the lowest that lists an object notes itself, the store's time counts if it is later; of a store that has no times nobody
+    knows it.
     """
     if not cleans:
         return {}
@@ -220,7 +221,10 @@ def collect_notes(cleans: Sequence[tuple[Clean, int | None]]) -> dict[str, int]:
             if each.name not in wanted or each.name in found:
                 continue
             own = each.since >= clean.created_at
-            found[each.name] = max(wanted[each.name], modified_ms or 0) if own else wanted[each.name]
+            if not own:
+                found[each.name] = wanted[each.name]
+            else:
+                found[each.name] = NOT_KNOWN_YET if modified_ms is None else max(wanted[each.name], modified_ms)
     return found
 
 

@@ -561,7 +561,7 @@ def _dead_numbers(
 
 def _wait(since_ms: int | None, now_ms: int, grace_ms: int) -> int | None:
     """Until when what was superseded then must stay; None if it need not any more."""
-    if since_ms is None:
+    if since_ms is None or since_ms == NOT_KNOWN_YET:
         return NOT_KNOWN_YET
     return None if now_ms - since_ms >= grace_ms else since_ms + grace_ms
 
