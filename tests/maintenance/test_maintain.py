@@ -6,6 +6,7 @@ import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -316,3 +317,30 @@ def test_an_index_that_a_merge_finds_damaged_is_told(world: World, store: Store)
     (row,) = read_history(store.runtime)
     assert (row.step.outcome, row.step.job) == ("failed", "merge")
     assert path in row.step.message
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"cleanup.policy": "compact", "key.columns": "name"}, {"cleanup.policy": "delete"}),
+        ({"retention.bytes": 1}, {"retention.bytes": -1}),
+        ({"retention.ms": 1}, None),
+    ],
+)
+def test_rows_go_by_the_settings_of_this_moment(
+    world: World, before: dict[str, Any], after: dict[str, Any] | None
+) -> None:
+    """Whoever ends the compaction or retention of a topic relies on it from then on, whatever a daemon remembers."""
+    store = world.open()
+    store.create_topic("orders", ORDERS, config={"segment.batches": 2, **before})
+    maintainer = Maintainer(world.open().runtime, MaintainPolicy(skip=frozenset({"vacuum"})))
+    maintainer.run()
+    if after is None:
+        store.delete_topic("orders")
+        store.create_topic("orders", ORDERS, config={"segment.batches": 2})
+    else:
+        store.alter_topic("orders", config=after)
+    send(store, 0, 7)
+    world.clock.advance_ms(10)
+    assert not maintainer.run().failures
+    assert world.read() == list(range(7))

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+import txlog
 from tests.client.world import World, tp
 from txlog.client import reading
 from txlog.client.store import Store
-from txlog.errors import InvalidRequestError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from txlog.errors import ClockSkewError, InvalidRequestError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from txlog.maintenance.retention import Retained, apply_retention
 from txlog.maintenance.vacuum import vacuum
+from txlog.testing.clock import ManualClock, SeededIds
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -196,3 +198,14 @@ def test_a_log_of_markers_alone_is_left_alone(world: World) -> None:
         world.clock.advance_ms(DAY_MS)
         moves.append(retain(store))
     assert [each is None for each in moves[2:]] == [True, True, True]
+
+
+def test_a_clock_far_from_the_stores_removes_nothing(world: World) -> None:
+    fill(world, topic(world, retention_ms=DAY_MS))
+    ahead = ManualClock(world.clock.now_ms() + 365 * DAY_MS)
+    store = txlog.open("memory://", clock=ahead, ids=SeededIds(99), object_store=world.counting)
+    assert retain(store, dry_run=True) is not None
+    with pytest.raises(ClockSkewError, match="ahead of the store's"):
+        retain(store)
+    assert world.ends()[0] == 0
+    store.runtime.close()

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
+import txlog
 from tests.client.world import World
 from tests.maintenance.test_merge import SCHEMA, fill, merge, read
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core import names
 from txlog.core.names import NumberedName, SegmentObject
+from txlog.errors import ClockSkewError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.vacuum import VacuumReport, vacuum
+from txlog.testing.clock import ManualClock, SeededIds
 
 DAY_MS = 86_400_000
 
@@ -79,3 +82,24 @@ def test_after_merge_and_vacuum_the_folder_is_as_kafkas(world: World, store: Sto
     assert left["snapshot"] == 1
 
     assert clean(store).deleted == ()
+
+
+def test_a_clock_that_was_set_since_the_store_was_opened_deletes_nothing(world: World, store: Store) -> None:
+    clock = ManualClock(world.clock.now_ms())
+    daemon = txlog.open("memory://", clock=clock, ids=SeededIds(99), object_store=world.counting)
+    daemon.runtime.ensure_writable()
+    slow = store.producer()
+    slow.send("orders", [{"id": 0, "name": "a"}]).result()
+    with world.open().producer() as producer:
+        for number in range(1, 14):
+            producer.send("orders", [{"id": number, "name": "a"}]).result()
+    before = paths(world)
+    clock.step_wall_ms(2 * DAY_MS)
+    with pytest.raises(ClockSkewError, match="ahead of the store's"):
+        clean(daemon)
+    assert paths(world) == before
+    # Its view is young and its next slot taken: were that deleted, the row would be acknowledged and lost.
+    slow.send("orders", [{"id": 14, "name": "a"}]).result()
+    slow.close()
+    assert world.read() == list(range(15))
+    daemon.runtime.close()

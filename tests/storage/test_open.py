@@ -198,3 +198,20 @@ def test_a_store_without_a_clock():
             return None
 
     probe(Timeless("timeless", ManualClock(now_ms=1)), ManualClock(), SeededIds())
+
+
+def test_a_clock_that_was_set_is_compared_again():
+    theirs = ManualClock()
+    store, ours = fresh(theirs), ManualClock(now_ms=theirs.now_ms())
+    counted = CountingStore(store)
+    probe(counted, ours, SeededIds())
+    requests = counted.requests().total
+    ours.step_wall_ms(opening.MAX_CLOCK_STEP_MS)
+    probe(counted, ours, SeededIds())
+    assert counted.requests().total == requests
+    ours.step_wall_ms(86_400_000)
+    with pytest.raises(ClockSkewError, match="86460 s ahead of the store's"):
+        probe(counted, ours, SeededIds())
+    ours.step_wall_ms(-86_400_000 - 10 * 60_000)
+    probe(counted, ours, SeededIds())
+    assert store.list("") == []

@@ -130,8 +130,10 @@ def compaction_policies(
     from txlog.maintenance.compact import compaction_policy
 
     policies = {}
+    # As they are now: rows go by these settings.
+    topics = {name: runtime.topic(name, 0) for name in dict.fromkeys(tp.topic for tp in partitions)}
     for tp in partitions:
-        metadata = runtime.topic(tp.topic)
+        metadata = topics[tp.topic]
         policy = compaction_policy(
             runtime, metadata, min_cleanable_dirty_ratio=min_cleanable_dirty_ratio, max_keys=max_keys
         )

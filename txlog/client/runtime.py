@@ -24,7 +24,7 @@ from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import Context
 from txlog.storage.driver import Driver
 from txlog.storage.object_store import ObjectStore
-from txlog.storage.open import open_object_store, probe, spell_url
+from txlog.storage.open import clock_offset_ms, clock_was_set, open_object_store, probe, spell_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,7 @@ class Runtime:
         self._descriptor: StoreDescriptor | None = None
         self._topics: dict[str, tuple[TopicMetadata, int]] = {}
         self._rolls: dict[str, RollPolicy] = {}
-        self._writable = False
+        self._proven_offset_ms: int | None = None
 
     @classmethod
     def open(
@@ -140,13 +140,15 @@ class Runtime:
         return descriptor
 
     def ensure_writable(self) -> None:
-        """Proves once that the backend creates atomically and that the clocks agree (DESIGN 2).
+        """Proves once that the backend creates atomically, and that the clocks agree (DESIGN 2): these again if this machine's
+        was set since. Costs nothing otherwise, so whoever deletes by the clock asks each time.
 
         Raises UnsupportedStoreError, ClockSkewError.
         """
-        if not self._writable:
+        if self._proven_offset_ms is None or clock_was_set(self._proven_offset_ms, self.clock):
+            offset_ms = clock_offset_ms(self.clock)
             probe(self.store, self.clock, self.ids)
-            self._writable = True
+            self._proven_offset_ms = offset_ms
 
     def topic(self, name: str, max_age_ms: int | None = None) -> TopicMetadata:
         """The topic's metadata, at most `max_age_ms` old (`metadata.max.age.ms` of the client, if None).

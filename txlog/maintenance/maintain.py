@@ -182,6 +182,8 @@ class Maintainer:
                     break
                 step = _Step(self, name)
                 try:
+                    # What follows forgets and deletes by the clock, which may have been set since the last step.
+                    self.runtime.ensure_writable()
                     work(a_round, step)
                 except _RoundStoppedError:
                     whole = False
@@ -221,6 +223,15 @@ class Maintainer:
                         self.runtime.remember_topic(found)
         self._topics = known
         return [known[name][0] for name in listed if name in known]
+
+    def newest(self, topic: TopicMetadata) -> TopicMetadata | None:
+        """The topic's metadata as they are now; None if it was deleted or made anew. For what removes rows by its settings."""
+        found = self.runtime.run(topic_protocol.find_topic(topic.topic))
+        if found is None or found.deleted or found.topic_id != topic.topic_id:
+            return None
+        self._topics[topic.topic] = (found, self.runtime.clock.monotonic_ms())
+        self.runtime.remember_topic(found)
+        return found
 
     def internal_partitions(self, topic: str) -> list[TopicPartition]:
         """Partitions of an internal topic that hold anything: one LIST."""
@@ -525,11 +536,15 @@ def _compact(a_round: _Round, step: _Step) -> None:
     """The latest row of each key stays, in topics that are compacted."""
     due: dict[TopicPartition, CompactionPolicy] = {}
     for topic in a_round.topics(step):
-        policy = None
         with step.attempt():
-            policy = None if topic.deleted else compaction_policy(a_round.runtime, topic)
-        if policy is not None:
-            due |= {tp: policy for tp in a_round.partitions_of(topic, step) if a_round.is_worth_a_look("compact", tp)}
+            if topic.deleted or compaction_policy(a_round.runtime, topic) is None:
+                continue
+            wanted = [tp for tp in a_round.partitions_of(topic, step) if a_round.is_worth_a_look("compact", tp)]
+            # Whoever ended the compaction of a topic relies on it from then on, not from when this process next looks.
+            newest = a_round.maintainer.newest(topic) if wanted else None
+            policy = None if newest is None else compaction_policy(a_round.runtime, newest)
+            if policy is not None:
+                due |= dict.fromkeys(wanted, policy)
     a_round.session.forget(list(due))
     compactor = a_round.maintainer.compactor
     if compactor is not None and due:
@@ -582,6 +597,12 @@ def _retention(a_round: _Round, step: _Step) -> None:
             with step.attempt(tp), a_round.history.over(tp, "retention"):
                 plan = plan_partition(a_round.session, tp, policy)
                 if plan.moves:
+                    # As with a compaction: what goes is what the settings of this moment let go.
+                    newest = a_round.maintainer.newest(topic)
+                    now = None if newest is None else policy_from(a_round.runtime.settings.topic_config(newest))
+                    if now != policy:
+                        step.leave("the topic's settings changed; the next round goes by them", tp)
+                        continue
                     apply_partition(a_round.session, plan)
                     _tell_retained(a_round, step, retained_of(plan))
                 elif plan.hold is not None:

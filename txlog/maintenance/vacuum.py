@@ -137,7 +137,7 @@ def vacuum(
     `sweeps` does the deleting elsewhere, on Spark's executors; what is dead is decided here.
 
     Damage in one topic does not stop the others; it is told in the report. Raises UnknownTopicOrPartitionError for a name
-    that never was a topic; StorageError, TxlogTimeoutError. What was deleted until then stays deleted, and the next call goes on.
+    that never was a topic; ClockSkewError; StorageError, TxlogTimeoutError. What was deleted until then stays deleted, and the next call goes on.
     """
     if not dry_run:
         runtime.ensure_writable()
@@ -160,6 +160,9 @@ def vacuum(
             on_progress(each.topic, done, total)
         try:
             plans = _plan(session, each, table, dry_run)
+            if not dry_run:
+                # These plans are of this machine's clock, which may have been set while it looked (C6, C9, C10).
+                runtime.ensure_writable()
             for plan, gone in (here if sweeps is None or dry_run else sweeps)(plans):
                 waiting += [dead for dead in plan.dead if dead.waits_until_ms is not None]
                 deleted += gone

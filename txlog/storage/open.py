@@ -29,6 +29,9 @@ from txlog.storage.object_store import ObjectStore, PutOutcome
 MAX_CLOCK_SKEW_MS = 15 * 60_000
 """A writer whose clock is further from the store's is refused (DESIGN 2.2)."""
 
+MAX_CLOCK_STEP_MS = 60_000
+"""A wall clock that was set by more than this since it was compared with the store's is compared again."""
+
 _PROBE_ATTEMPTS = 5
 _PROBE_BACKOFF_MS = 200
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):", re.ASCII)
@@ -85,7 +88,8 @@ def spell_url(url: str | os.PathLike[str]) -> str:
 
 
 def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
-    """Proves that the backend creates only once and that the clocks agree; once per process and place.
+    """Proves that the backend creates only once and that the clocks agree; once per process and place, the clocks again
+    whenever this machine's was set since, or has drifted, by more than a minute.
 
     Leaves nothing behind. Raises UnsupportedStoreError for a backend that overwrites, ClockSkewError for a clock more
     than 15 minutes from the store's, StorageError if the backend does not answer.
@@ -93,10 +97,12 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
     # One URL may be two places: what its options say of the endpoint counts too.
     place = getattr(store, "place", store.url)
     with _PROBED_LOCK:
-        if place in _PROBED:
+        is_proven = place in _PROBED
+        if is_proven and not clock_was_set(_PROVEN_OFFSETS.get(place), clock):
             return
     path = f"{names.PROBE_FOLDER}{ids.new_id()}"
     first = b"txlog probe " + ids.new_id().encode()
+    offset_ms = clock_offset_ms(clock)
     try:
         outcome = _settled(store, path, first, clock, ids)
         # After an unknown outcome, a conflict with one's own object is a success.
@@ -104,7 +110,7 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
             raise UnsupportedStoreError(
                 f"{store.url}: a new name under {names.PROBE_FOLDER!r} was reported as taken; objects cannot be created here"
             )
-        for second in (b"txlog probe again " + ids.new_id().encode(), b""):
+        for second in () if is_proven else (b"txlog probe again " + ids.new_id().encode(), b""):
             if _settled(store, path, second, clock, ids) is PutOutcome.WRITTEN or store.get(path) != first:
                 raise UnsupportedStoreError(
                     f"{store.url}: the backend ignores the condition of a create ({'empty' if not second else 'second'} object replaced the "
@@ -115,6 +121,17 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
         store.delete(path)
     with _PROBED_LOCK:
         _PROBED.add(place)
+        _PROVEN_OFFSETS[place] = offset_ms
+
+
+def clock_offset_ms(clock: Clock) -> int:
+    """By how much the wall clock is ahead of the one that nobody sets."""
+    return clock.now_ms() - clock.monotonic_ms()
+
+
+def clock_was_set(proven_offset_ms: int | None, clock: Clock) -> bool:
+    """Whether the wall clock is not any more what it was when it was proven."""
+    return proven_offset_ms is not None and abs(clock_offset_ms(clock) - proven_offset_ms) > MAX_CLOCK_STEP_MS
 
 
 def _settled(store: ObjectStore, path: str, data: bytes, clock: Clock, ids: IdGenerator) -> PutOutcome:
@@ -169,3 +186,5 @@ def _boolean(value: object, name: str) -> bool:
 
 _PROBED_LOCK = threading.Lock()
 _PROBED: set[str] = set()
+_PROVEN_OFFSETS: dict[str, int] = {}
+"""Place -> `clock_offset_ms` when the clock was compared with the store's."""
