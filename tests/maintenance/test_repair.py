@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -17,6 +17,7 @@ from txlog.maintenance.history import read_history
 from txlog.maintenance.repair import RepairedObject, repair
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.counting_store import CountingStore
 from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 
 TWINS = d.twins()
@@ -234,3 +235,26 @@ def test_two_at_once_make_the_same(world: World) -> None:
     assert repair(second, findings, dry_run=False) == ()
     assert check_store(store).is_clean
     assert TopicPartition("east", 0).folder == "east/0/"
+
+
+def test_one_that_was_overtaken_deletes_nothing(world: World) -> None:
+    """To delete what another repair has just made, and to die then, would leave a hole where there was none."""
+    path = next(path for path in PURE if path.startswith("east/0/") and path.endswith(".index"))
+    store = filled(world, {**TWINS, path: b"damaged\n"})
+    findings = check_store(store).findings
+    first = world.open(store).runtime
+    deleted: list[str] = []
+
+    class Slow(CountingStore):
+        def write_file(self, name: str, chunks: Iterable[bytes]) -> int:
+            assert repair(first, findings, dry_run=False)
+            return super().write_file(name, chunks)
+
+        def delete(self, name: str) -> None:
+            deleted.append(name)
+            super().delete(name)
+
+    second = world.open(Slow(store)).runtime
+    assert repair(second, findings, dry_run=False)
+    assert path not in deleted
+    assert check_store(store).is_clean

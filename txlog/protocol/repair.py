@@ -289,6 +289,13 @@ def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Pro
             file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows)
         value = _index(tp, wrong.records, file, wrong.last_stable_offset)
     data = encode_readable(path, value)
+    if wrong.value is not None:
+        why, _ = yield from _look(tp, wrong.name, wrong.value, type(wrong.value))
+    else:
+        why, _ = yield from _look_at_index(tp, wrong.segment, wrong.records, wrong.last_stable_offset)
+    if not why:
+        # Another repair was faster. Who deleted what that made, and died, would leave a hole where there was none.
+        return _told(tp, wrong, is_made=True)
     # Deleting what is not there is no error; whoever creates it first, equivalent bytes lie there.
     yield Delete(path)
     yield from put_pure(ctx, path, data)
