@@ -145,3 +145,10 @@ def test_what_is_refused(world: World, store: Store, monkeypatch: pytest.MonkeyP
     with pytest.raises(InvalidRequestError, match="without the feature"):
         merge(store, SORTED)
     assert not [each for each in indexes(store).values() if each.generation]
+
+
+def test_the_file_is_compressed_as_the_merging_client_says(world: World, store: Store) -> None:
+    """As everywhere, the client's settings come before the topic's."""
+    fill(world, store, 3)
+    assert merge(world.open(compression_type="snappy"), FileLayout())
+    assert merged_file(world, store).metadata.row_group(0).column(0).compression == "SNAPPY"

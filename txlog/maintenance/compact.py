@@ -287,7 +287,7 @@ class _Pass:
             merge.path,
             itertools.chain([first], survivors),
             topic.schema,
-            compression=topic.config.get("compression.type", "zstd"),
+            compression=self._runtime.settings.row_config({}, topic).compression_type,
             offset_column=True,
         )
         return IndexedFile(

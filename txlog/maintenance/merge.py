@@ -132,7 +132,7 @@ def copy_rows(
         merge.path,
         rows.sorted_within(batches(), merge.entry_rows, layout.sort) if layout.sort else batches(),
         topic.schema,
-        compression=topic.config.get("compression.type", "zstd"),
+        compression=runtime.settings.row_config({}, topic).compression_type,
         offset_column=True,
         bloom=layout.bloom,
         sorted_batches=bool(layout.sort),
