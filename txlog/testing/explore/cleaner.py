@@ -12,15 +12,19 @@ from typing import Any
 
 from txlog.core import envelope, names
 from txlog.core.chain import parse_listing
-from txlog.core.cleaning import MergePolicy
+from txlog.core.cleaning import Kept, MergePolicy
+from txlog.core.compaction import CompactionPolicy
 from txlog.core.effects import Delete, Get, InlineRows, List, Now, Program, PutIfAbsent, PutOutcome, WriteRows
 from txlog.core.names import SegmentObject, TopicPartition
 from txlog.core.records import Boundary, Clean, DataFile, IndexedFile
 from txlog.errors import MissingObjectError, OutcomeUnknownError, RetriableError
 from txlog.protocol.clean import Merge, plan_merges, publish
+from txlog.protocol.compact import CompactionPlan, plan_compaction
 from txlog.protocol.retention import RetentionPolicy, apply_plan, plan_retention
 from txlog.protocol.vacuum import vacuum_topics
+from txlog.testing.compacting import KeyedRow, choose, reach
 from txlog.testing.explore.client import Call, Client, rows_of_pieces
+from txlog.testing.explore.keys import is_tombstone, key_of
 from txlog.testing.explore.machine import WaitUntil
 from txlog.testing.explore.world import START_MS
 
@@ -46,6 +50,26 @@ def merge(tp: TopicPartition, policy: MergePolicy = ALL) -> Call:
         for name in took:
             after = after.noted("merged", tp=tp, text=name)
         return after if took else after.noted("done")
+
+    return call
+
+
+def compact(tp: TopicPartition, policy: CompactionPolicy) -> Call:
+    """One pass of `txlog compact` of one partition: plan, read the keys, copy what stays, publish."""
+
+    def call(client: Client) -> Program[Client]:
+        took = ""
+        try:
+            views, plan = yield from plan_compaction(client.ctx, client.views, tp, policy)
+            if plan is not None:
+                made, file, kept = yield from _survivors(plan)
+                if (yield from publish(client.ctx, made, file, kept)):
+                    took = made.run.name.index
+        except (MissingObjectError, RetriableError, OutcomeUnknownError) as error:
+            # As for a merge: the next pass sees what is left to do.
+            return client.noted("unknown", text=str(error))
+        after = replace(client, views=views)
+        return after.noted("compacted", tp=tp, text=took) if took else after.noted("done")
 
     return call
 
@@ -160,7 +184,28 @@ INDEXES = (".batch", ".index", ".txnindex")
 
 def _copied(merge: Merge) -> Program[IndexedFile | None]:
     """The rows of a merge as one file under its name, with their offsets."""
-    rows = yield from rows_of_pieces(merge.pieces, merge.run.base_offset, merge.run.end_offset)
+    return (yield from _written(merge, (yield from _rows_of(merge))))
+
+
+def _survivors(plan: CompactionPlan) -> Program[tuple[Merge, IndexedFile | None, Kept]]:
+    """The run of a pass, its file of the rows that stay, and what its index says of them."""
+    dirty = yield from rows_of_pieces(plan.dirty_pieces, plan.cleanable.first_dirty_offset, plan.cleanable.end_offset)
+    merge = plan.merge(reach(plan, _keyed(dirty)))
+    rows = yield from _rows_of(merge)
+    stays, kept = choose(plan, _keyed(dirty), _keyed(rows))
+    file = yield from _written(merge, tuple(row for row, here in zip(rows, stays, strict=True) if here))
+    return merge, file, kept
+
+
+def _rows_of(merge: Merge) -> Program[tuple[tuple[int, str], ...]]:
+    return (yield from rows_of_pieces(merge.pieces, merge.run.base_offset, merge.run.end_offset))
+
+
+def _keyed(rows: tuple[tuple[int, str], ...]) -> tuple[KeyedRow, ...]:
+    return tuple(KeyedRow(offset, key_of(word), is_tombstone(word)) for offset, word in rows)
+
+
+def _written(merge: Merge, rows: tuple[tuple[int, str], ...]) -> Program[IndexedFile | None]:
     if not rows:
         return None
     tp = merge.topic_partition

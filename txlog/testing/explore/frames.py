@@ -27,6 +27,7 @@ from types import (
 from typing import Any, TypeAlias, cast
 
 import msgspec
+import numpy as np
 
 from txlog.core.state import PartitionState, StoredRecord
 from txlog.protocol.context import Context
@@ -143,6 +144,10 @@ def _cell(value: Any, inside: tuple[int, ...]) -> Hashable:
         return ("cell",)
 
 
+def _array(value: Any, inside: tuple[int, ...]) -> Hashable:
+    return ("array", value.dtype.str, value.shape, value.tobytes())
+
+
 def _range(value: Any, inside: tuple[int, ...]) -> Hashable:
     return ("range", value.start, value.stop, value.step)
 
@@ -220,6 +225,7 @@ _KINDS: tuple[tuple[type | tuple[type, ...], _Handler], ...] = (
     (MethodType, _method),
     (CellType, _cell),
     (range, _range),
+    (np.ndarray, _array),
     (_ITERATORS, _iterator),
     (BaseException, _error),
 )

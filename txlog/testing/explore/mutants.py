@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from txlog.core import append_rules, chain, cleaning, envelope, segments, state, transactions
+from txlog.core import append_rules, chain, cleaning, compaction, envelope, segments, state, transactions
 from txlog.core.append_rules import Duplicate, Proceed, Refuse
 from txlog.core.effects import Delete, Monotonic, NewId, PutIfAbsent, PutOutcome
 from txlog.core.fetch_plan import plan_fetch
@@ -25,7 +25,7 @@ from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judg
 from txlog.core.txn_index import collect_aborted_txns
 from txlog.core.vacuum import Kind, Why, judge_producer, superseded_parts
 from txlog.errors import CommitFailedError, MissingObjectError, StorageError
-from txlog.protocol import clean, groups, load, put, seal, slot, table, vacuum
+from txlog.protocol import clean, compact, groups, load, put, seal, slot, table, vacuum
 from txlog.protocol import transactions as coordinator
 from txlog.protocol.context import with_view
 from txlog.testing.explore import client as calls
@@ -35,6 +35,7 @@ CORE = "txlog.core."
 SCRIPT = "txlog.testing.explore.client."
 _KNOWLEDGE = {"f": "files", "t": "the table", "c": "the chain"}
 CLEANER = "txlog.testing.explore.cleaner."
+COPY = "txlog.testing.compacting."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -574,6 +575,61 @@ _ORIGINAL_SETTLED = cleaning.settled_epochs
 _ORIGINAL_TOLD = clean.Merge.is_told
 
 
+def _dirt_with_aborted_rows(plan: compact.CompactionPlan) -> Any:
+    return _ORIGINAL_DIRT(replace(plan, aborted=()))
+
+
+_ORIGINAL_DIRT: Any = compact.CompactionPlan.dirty_pieces.fget  # type: ignore[attr-defined]
+
+
+def _cleanable_beyond_the_lso(walk: Any, indexes: Any, **kwargs: Any) -> Any:
+    return _ORIGINAL_CLEANABLE(walk, indexes, **{**kwargs, "last_stable_offset": 2**62})
+
+
+def _cleanable_from_the_first_dirt(walk: Any, indexes: Any, **kwargs: Any) -> Any:
+    """What has nothing to clean in it is left alone, wherever it lies."""
+    found = _ORIGINAL_CLEANABLE(walk, indexes, **kwargs)
+
+    def has_dirt(name: Any) -> bool:
+        compacted = indexes[name].compacted
+        due = () if compacted is msgspec.UNSET else compacted.tombstones
+        return bool(
+            name.end_offset > found.first_dirty_offset or any(item.delete_at <= kwargs["now_ms"] for item in due)
+        )
+
+    first = next((at for at, name in enumerate(found.names) if has_dirt(name)), len(found.names))
+    return replace(found, names=found.names[first:], is_due=found.is_due and first < len(found.names))
+
+
+_ORIGINAL_CLEANABLE = compaction.find_cleanable
+
+
+class _HastySelection(compaction.Selection):
+    """A tombstone goes with what it supersedes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._is_due[:] = True
+
+
+def _end_of_all(names: Any, **_: Any) -> Any:
+    """A map that is full is taken for a map of everything."""
+    return tuple(names), names[-1].end_offset
+
+
+def _index_without_emptied_batches(*args: Any, **kwargs: Any) -> Any:
+    index, txn_index = _ORIGINAL_MERGED(*args, **kwargs)
+    return msgspec.structs.replace(index, entries=tuple(each for each in index.entries if each.records)), txn_index
+
+
+def _all_was_compacted(inputs: Any) -> Any:
+    found = _ORIGINAL_COMPACTED(inputs)
+    return found if found is msgspec.UNSET else msgspec.structs.replace(found, end_offset=inputs[-1].end_offset)
+
+
+_ORIGINAL_COMPACTED = cleaning._compacted
+
+
 def _vacuum_knowing(order: str) -> Any:
     """A vacuum that learns of files (f), of the table (t) and of the chain (c) in that order."""
 
@@ -764,6 +820,15 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a run tells a transaction apart until it is complete", "merge looks", "6", {HERE + "clean.Merge.is_told": _told_by_the_table_alone, CORE + "cleaning.settled_epochs": _settled_by_now}),
         ("an old batch need not be told apart, however lately its transaction was complete", "merge looks late", "6", {CORE + "cleaning.settled_epochs": _settled_by_now}),
         ("a run tells a transaction apart for the grace", "merge looks late", "6", {HERE + "clean.Merge.is_told": _told_by_age_alone}),
+        # Compacted
+        ("an aborted row supersedes a committed one", "compaction", "6", {HERE + "compact.CompactionPlan.dirty_pieces": property(_dirt_with_aborted_rows)}),
+        ("a compaction passes an open transaction", "compaction", "6", {HERE + "compact.find_cleanable": _cleanable_beyond_the_lso}),
+        ("a tombstone goes with what it supersedes", "compaction merge", "6", {COPY + "Selection": _HastySelection}),
+        ("a tombstone goes from a run that does not start at the log start", "tombstone", "6", {HERE + "compact.find_cleanable": _cleanable_from_the_first_dirt}),
+        ("a merge says that all of it was compacted", "tombstone", "6", {CORE + "cleaning._compacted": _all_was_compacted}),
+        ("a compaction is published whatever became of its inputs", "two compactions", "6", {CORE + "cleaning.next_clean": _clean_whatever_is_current}),
+        ("a full map of keys is taken for a whole one", "two compactions", "6", {COPY + "choose_end": _end_of_all}),
+        ("a run forgets whose the rows were that a compaction took", "compaction looks", "6", {CORE + "cleaning.merged_index": _index_without_emptied_batches}),
         # Vacuumed
         *(
             (f"vacuum learns of {' , '.join(_KNOWLEDGE[step] for step in order)}".replace(" ,", ","), "slow prepare", "6", _vacuum_knowing(order))

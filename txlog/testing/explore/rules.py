@@ -7,7 +7,7 @@ and must see what the oracle sees.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -32,6 +32,7 @@ from txlog.protocol.load import load
 from txlog.protocol.read import plan_read
 from txlog.testing.explore.alone import run_alone
 from txlog.testing.explore.client import Client, Note, Word, rows_of
+from txlog.testing.explore.keys import Compacted, superseded, wrong_rows, wrong_runs
 from txlog.testing.explore.oracle import Truth, read_chain
 from txlog.testing.explore.world import GHOST, START_MS, WRITTEN_AGAIN, WRITTEN_AT, World
 
@@ -56,6 +57,8 @@ _LEGAL: dict[str, set[str | None]] = {
 class _Partition:
     truth: Truth
     wrong: str | None
+    rows: dict[int, str] = field(default_factory=dict)
+    """What a reader of a compacted one is shown."""
 
 
 @dataclass(slots=True)
@@ -73,6 +76,8 @@ class Rules:
     recovers: bool = True
     judges: bool = True
     expects: dict[str, set[str]] = field(default_factory=dict)
+    compacted: Mapping[TopicPartition, Compacted] = field(default_factory=dict)
+    """Partitions of which somebody keeps the newest row of a key alone."""
     _partitions: dict[tuple[TopicPartition, frozenset[int]], _Partition] = field(default_factory=dict)
     _stores: dict[int, str | None] = field(default_factory=dict)
     _changes: dict[tuple[frozenset[int], frozenset[int]], str | None] = field(default_factory=dict)
@@ -94,7 +99,8 @@ class Rules:
                     return wrong
                 if note.kind == "committed":
                     returned |= set(note.words)
-                if note.kind == "looked" and not returned <= set(note.words):
+                missing = returned - set(note.words) if note.kind == "looked" else set()
+                if any(not self._is_superseded(store, tp, word) for tp, word in missing):
                     return f"17 snapshots: {note.words} are shown, and {sorted(returned)} had been committed before by the same client"
                 if note.kind == "ready":
                     epoch = (note.producer_id, note.producer_epoch)
@@ -201,9 +207,24 @@ class Rules:
         files = dict(self.world.objects[number] for number in objects)
         truth = read_chain(files, tp)
         wrong = truth.wrong or _references(tp, files)
+        rows: dict[int, str] = {}
         if wrong is None and self.judges:
             wrong = self._seen(tp, objects, truth)
-        return _Partition(truth, wrong)
+            if wrong is None and (policy := self.compacted.get(tp)) is not None:
+                rows = self._shown(tp, objects)
+                batches = [
+                    each.record
+                    for each in truth.stored
+                    if each.record.base_offset in truth.committed
+                    and (each.record.transactional or each.record.kind == "commit")
+                ]
+                claim = wrong_runs(_current_runs(tp, files), rows, batches, policy)
+                wrong = None if claim is None else f"13 clean-up: {tp}: {claim}"
+        return _Partition(truth, wrong, rows)
+
+    def _shown(self, tp: TopicPartition, objects: frozenset[int]) -> dict[int, str]:
+        program = _read_all(self.ctx, tp, "read_committed")
+        return dict(run_alone(self.world, self.world.store_id(objects), self.times[0], program)[1])
 
     def _seen(self, tp: TopicPartition, objects: frozenset[int], truth: Truth) -> str | None:
         store = self.world.store_id(objects)
@@ -230,6 +251,17 @@ class Rules:
                 rows = dict(run_alone(self.world, store, now_ms, _read_all(self.ctx, tp, isolation))[1])
             except (TxlogError, AssertionError) as error:
                 return f"13 clean-up: {tp} cannot be read: {type(error).__name__}: {error}"
+            policy = self.compacted.get(tp)
+            if policy is not None:
+                committed = truth.kept(truth.stable if isolation == "read_committed" else truth.committed)
+                shown = {at: word for at, word in rows.items() if at in truth.committed}
+                if isolation == "read_committed":
+                    shown = rows
+                elif not rows.items() <= expected.items():
+                    return f"5 atomic: {tp}: {isolation} returns {rows}, and the log holds {expected}"
+                if (what := wrong_rows(shown, committed, truth.stable, policy)) is not None:
+                    return f"13 clean-up: {tp}: {isolation}: {what}"
+                continue
             wrong = rows != expected
             if isolation == "read_uncommitted":
                 # A clean-up takes aborted rows away.
@@ -241,7 +273,11 @@ class Rules:
             for end in range(truth.log_start_offset + 1, truth.last_stable_offset):
                 rows = dict(run_alone(self.world, store, now_ms, _read_all(self.ctx, tp, "read_committed", end))[1])
                 expected = {at: word for at, word in truth.stable.items() if at < end}
-                if rows != expected:
+                if policy is not None:
+                    what = wrong_rows(rows, expected, truth.stable, policy)
+                    if what is not None:
+                        return f"13 clean-up: {tp}: read_committed up to {end}: {what}"
+                elif rows != expected:
                     return f"5 atomic: {tp}: read_committed up to {end} returns {rows}, committed are {expected}"
         twice = [word for word in truth.words.values() if list(truth.words.values()).count(word) > 1]
         return f"3 once: {tp}: rows are there twice: {sorted(set(twice))}" if twice else None
@@ -265,7 +301,7 @@ class Rules:
             return self._outcome(store, note)
         if note.kind == "looked":
             return self._looked(store, note)
-        if note.kind == "merged":
+        if note.kind in ("merged", "compacted"):
             return self._merged(store, note)
         if note.kind == "read":
             assert note.tp is not None
@@ -273,6 +309,10 @@ class Rules:
             # What retention has removed since was there.
             rows = truth.committed if note.text == "read_committed" else truth.words
             expected = tuple((at, word) for at, word in sorted(rows.items()) if note.offset <= at < note.end)
+            policy = self.compacted.get(note.tp)
+            if policy is not None and note.text == "read_committed":
+                what = wrong_rows(dict(note.rows), dict(expected), truth.stable, policy)
+                return None if what is None else f"6 stable: {note.tp}: a reader of [{note.offset}, {note.end}): {what}"
             if note.text == "read_committed" and note.rows != expected:
                 return f"6 stable: {note.tp}: a reader was given {note.rows} for offsets {note.offset} to {note.end}, and it is {expected}"
             if note.text == "read_uncommitted" and not set(note.rows) <= set(expected):
@@ -287,9 +327,17 @@ class Rules:
             there = {
                 (tp, word) for tp, truth in truths.items() for word in truth.committed.values() if word[0] == letter
             }
-            if shown != there:
+            missing = {each for each in there - shown if not self._is_superseded(store, *each)}
+            if missing or not shown <= there:
                 return f"17 snapshots: a transaction is shown as {sorted(shown)}, and it is {sorted(there)}"
         return None
+
+    def _is_superseded(self, store: int, tp: TopicPartition, word: str) -> bool:
+        """Whether a compaction may have taken a committed row away."""
+        if tp not in self.compacted:
+            return False
+        stable = self._truth(store, tp).stable
+        return any(superseded(word, at, stable) for at, other in stable.items() if other == word)
 
     def _merged(self, store: int, note: Note) -> str | None:
         """What took effect is current, or listed as superseded until vacuum has been there."""
@@ -335,6 +383,9 @@ class Rules:
         lso = before.truth.last_stable_offset
         if after.truth.kept(before.truth.stable) != {at: word for at, word in after.truth.stable.items() if at < lso}:
             return f"6 stable: {tp}: what read_committed returned below {lso} has changed"
+        back = {at: word for at, word in after.rows.items() if at < lso and at not in before.rows}
+        if back:
+            return f"6 stable: {tp}: what a compaction had taken away is shown again: {back}"
         if after.truth.stored[: len(before.truth.stored)] != before.truth.stored:
             return f"1 chain: {tp}: a published batch has changed or is gone"
         return None
@@ -491,6 +542,13 @@ def _references(tp: TopicPartition, files: dict[str, bytes]) -> str | None:
 def _highest_clean(objects: frozenset[tuple[str, bytes]]) -> Clean | None:
     cleans = sorted((path, data) for path, data in objects if path.endswith(".clean") and not path.startswith(GHOST))
     return envelope.decode(cleans[-1][1], Clean, cleans[-1][0])[0] if cleans else None
+
+
+def _current_runs(tp: TopicPartition, files: Mapping[str, bytes]) -> list[SegmentIndex]:
+    """The indexes of the runs that the highest `.clean` names."""
+    clean = _highest_clean(frozenset(files.items()))
+    paths = [tp.folder + run.name.index for run in clean.runs] if clean is not None else []
+    return [envelope.decode(files[path], SegmentIndex, path)[0] for path in paths]
 
 
 def _is_of_older(record: CommitRecord, note: Note) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from txlog.core.append_rules import RollPolicy
 from txlog.core.cleaning import MergePolicy
+from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition, batch_name
 from txlog.core.records import StoreConstants, TransactionRow
 from txlog.core.transactions import TxnVersion
@@ -21,6 +22,7 @@ from txlog.testing.explore.alone import run_alone, run_until
 from txlog.testing.explore.cleaner import (
     INDEXES,
     bound,
+    compact,
     deletes,
     everything,
     forget_cleans,
@@ -31,6 +33,7 @@ from txlog.testing.explore.cleaner import (
 )
 from txlog.testing.explore.client import Call, Client
 from txlog.testing.explore.explorer import Budget, Explorer
+from txlog.testing.explore.keys import Compacted
 from txlog.testing.explore.machine import Machine
 from txlog.testing.explore.oracle import read_chain
 from txlog.testing.explore.rules import Rules
@@ -50,6 +53,10 @@ HOUR_MS = 3_600_000
 _LONG = 100
 _SMALL_ONES = MergePolicy(target_bytes=2 * _LONG)
 """A file with one long word is large enough to be left alone."""
+KEYED = CompactionPolicy(
+    key_columns=("key",), key=(1,), delete_retention_ms=HOUR_MS, min_compaction_lag_ms=0, min_cleanable_dirty_ratio=0.0,
+)  # fmt: skip
+"""Everything that may be compacted is; a tombstone waits for an hour."""
 FORGETFUL = StoreConstants(
     transaction_state_partitions=1,
     consumer_offsets_partitions=1,
@@ -84,6 +91,8 @@ class Scene:
     recovers: bool = True
     judges: bool = True
     """Whether the shipped reader must be able to open every store; not where the log was damaged on purpose."""
+    compacted: dict[TopicPartition, Compacted] = field(default_factory=dict)
+    """Partitions whose words have keys (`txlog.testing.explore.keys`), and are compacted."""
     expects: dict[str, set[str]] = field(default_factory=dict)
     """How an actor must end (the kind of its last note), whatever happens."""
     vacuumed: bool = False
@@ -140,6 +149,7 @@ class Scene:
         rules = Rules(
             self.world, self.ctx, self.transactional_ids, self.partitions, self.exclusive,
             recovers=self.recovers and self.judges, judges=self.judges, expects=self.expects,
+            compacted=self.compacted,
         )  # fmt: skip
         explorer = Explorer(self.world, machines, self.store, self.budget, rules, order=order)
         rules.times = tuple(explorer.times)
@@ -471,6 +481,106 @@ def _merge_looks(size: Size, past_ms: int = 0) -> Scene:
 def _merge_looks_late(size: Size) -> Scene:
     """... and nobody had taken it up for longer than the grace."""
     return _merge_looks(size, past_ms=GRACE_MS + 1)
+
+
+def _compaction(size: Size) -> Scene:
+    """Rows of a key are followed by aborted ones, by ones of an open transaction, and by one beyond it."""
+    full = size == "full"
+    scene = Scene(
+        ctx=context(batches=1),
+        transactional_ids=("x", "y"),
+        compacted={A: Compacted()},
+        budget=Budget(lost=1 if full else 0),
+        recovers=full,
+    )
+    words = (calls.send(A, "a@k", "b@j", "o@i"), calls.send(A, "c@i"))
+    plain = scene.before("p", scene.client(), calls.idempotent(), *words)
+    scene.before("x", scene.client("x"), calls.init(), calls.send(A, "x@k"), calls.abort())
+    owner = scene.before("y", scene.client("y"), calls.init(), calls.send(A, "y@j"))
+    scene.before("p1", plain, calls.send(A, "d@k"), calls.send(A, "e"))
+    scene.actor("compactor", scene.client(), compact(A, KEYED))
+    scene.actor("owner", owner, calls.abort())
+    scene.actor("reader", scene.client(), *[calls.read(A)] * (2 if full else 1))
+    return scene
+
+
+def _compaction_merge(size: Size) -> Scene:
+    """The same segments are compacted and merged, before a reader that sleeps; one holds a tombstone, one no key."""
+    full = size == "full"
+    scene = Scene(ctx=context(batches=1), compacted={A: Compacted()}, budget=Budget(lost=1 if full else 0))
+    words = ("a@k", "-@k", "n", "c@j") if full else ("a@k", "-@k", "n")
+    plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in words))
+    scene.before("q", plain, calls.send(A, "d@j"))
+    scene.actor("compactor", scene.client(), compact(A, KEYED), *[compact(A, KEYED)] * full)
+    scene.actor("merger", scene.client(), merge(A))
+    scene.actor("reader", scene.client(), calls.read(A))
+    return scene
+
+
+def _two_compactions(size: Size) -> Scene:
+    """Two, one of little memory, compact the same log while a writer seals another segment of it, and compacts once more."""
+    full = size == "full"
+    scene = Scene(
+        ctx=context(batches=1), compacted={A: Compacted()}, budget=Budget(lost=1 if full else 0), recovers=full
+    )
+    words = ("a@k", "b@j", "-@k", "c@j") if full else ("a@k", "b@j", "c@k", "d")
+    plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in words))
+    scene.actor("one", scene.client(), compact(A, KEYED))
+    scene.actor("two", scene.client(), compact(A, replace(KEYED, max_keys=1)))
+    if full:
+        scene.actor("writer", plain, calls.send(A, "d@k"), compact(A, KEYED))
+    return scene
+
+
+def _tombstone(size: Size) -> Scene:
+    """What is older than a tombstone was compacted before; its time comes, and it goes."""
+    full = size == "full"
+    scene = Scene(
+        ctx=context(batches=1),
+        compacted={A: Compacted(tombstones_stay=False)},
+        budget=Budget(ticks=(HOUR_MS,)),
+        recovers=full,
+    )
+    plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "a@k"), calls.send(A, "b@j"))
+    scene.before("c", scene.client(), compact(A, KEYED))
+    scene.before("q", plain, calls.send(A, "-@k"), calls.send(A, "c@j"))
+    scene.actor("compactor", scene.client(), compact(A, KEYED), wait(HOUR_MS), compact(A, KEYED))
+    scene.actor("merger", scene.client(), merge(A))
+    if full:
+        scene.actor("reader", scene.client(), calls.read(A))
+    return scene
+
+
+def _compaction_looks(size: Size) -> Scene:
+    """As in `merge looks`, of a log with keys: of the transaction's rows newer ones supersede some, or all."""
+    full = size == "full"
+    scene = Scene(
+        ctx=context(batches=1), transactional_ids=("x",), partitions=(A, B), compacted={A: Compacted()}, recovers=full
+    )
+    plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p@k"))
+    words = (calls.send(A, "xa@k"), calls.send(A, "xc@j"), calls.send(B, "xb"))
+    owner = scene.before("x", scene.client("x"), calls.init(), *words)
+    scene.dies("x!", owner, calls.commit(), B.folder)
+    scene.before("q", plain, calls.send(A, "q@k"), calls.send(A, "r"))
+    slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
+    scene.actor("slow", slow, calls.roll_forward())
+    scene.actor("compactor", scene.client(), compact(A, KEYED), *[merge(A)] * full)
+    scene.actor("looks", scene.client(), calls.look(A, B))
+    return scene
+
+
+def _compaction_vacuum(size: Size) -> Scene:
+    """A reader sleeps while all that it planned to read is compacted, and goes a grace later."""
+    scene = Scene(
+        ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS, budget=Budget(ticks=(GRACE_MS,)), recovers=False,
+        compacted={A: Compacted(tombstones_stay=False, all_told=False)},
+    )  # fmt: skip
+    first = ("a@k",) if size == "full" else ("a@k", "b@k")
+    plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, *first, in_file=True))
+    scene.before("q", plain, *(calls.send(A, word) for word in (("-@k", "z") if size == "full" else ("z",))))
+    scene.actor("reader", scene.client(), calls.read(A))
+    scene.cleaner("cleaner", compact(A, KEYED), *[vacuum(A)] * (2 if size == "full" else 1))
+    return scene
 
 
 def _vacuum_reader(size: Size) -> Scene:
@@ -809,6 +919,12 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="late merge", what="a merger sleeps over two merges of another, and its number is free again", rules=(6, 13), build=_late_merge),
         Scenario(name="merge looks", what="somebody looks at two partitions while one of them is merged", rules=(13, 17), build=_merge_looks),
         Scenario(name="merge looks late", what="... after a commit that nobody finished for longer than the grace", rules=(13, 17), build=_merge_looks_late),
+        Scenario(name="compaction", what="rows of a key are followed by aborted ones, open ones and ones beyond", rules=(5, 6, 7, 13), build=_compaction),
+        Scenario(name="compaction merge", what="the same segments are compacted and merged, and read", rules=(6, 13), build=_compaction_merge),
+        Scenario(name="two compactions", what="two compact the same log while a writer seals another segment", rules=(6, 13, 15), build=_two_compactions),
+        Scenario(name="tombstone", what="a tombstone waits for its time, and goes with what is older", rules=(6, 13), build=_tombstone),
+        Scenario(name="compaction looks", what="somebody looks at two partitions while one of them is compacted", rules=(13, 17), build=_compaction_looks),
+        Scenario(name="compaction vacuum", what="a reader sleeps while all that it planned to read is compacted and deleted", rules=(6, 13, 15), build=_compaction_vacuum),
         Scenario(name="vacuum reader", what="a reader sleeps while all that it planned to read is merged and deleted", rules=(6, 13, 15), build=_vacuum_reader),
         Scenario(name="merge vacuum", what="vacuum meets a run that is about to be published", rules=(6, 13), build=_merge_vacuum),
         Scenario(name="stale writer", what="a writer slept; its slot was sealed, and vacuum deletes it", rules=(2, 13, 14), build=_stale_writer),

@@ -1,0 +1,86 @@
+"""Which rows may a compaction have taken away, and what do its runs claim? An oracle that shares no code with it.
+
+In a scenario with keys a word says after an @ which key it is of (`a@k`; without one it has none), and by a hyphen before
+that it is a tombstone (`-@k`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from txlog.core.records import CommitRecord, SegmentIndex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """What a scenario expects of its compacted partitions."""
+
+    tombstones_stay: bool = True
+    """Whether time is too short for one to go."""
+    all_told: bool = True
+    """Whether time is too short for a run to forget whose a transactional batch is (C3)."""
+
+
+def key_of(word: str) -> str | None:
+    """The key of a row."""
+    return word.rpartition("@")[2] if "@" in word else None
+
+
+def is_tombstone(word: str) -> bool:
+    """Whether the row says that its key is gone."""
+    return "-@" in word
+
+
+def superseded(word: str, offset: int, committed: Mapping[int, str]) -> bool:
+    """Whether a later one of these rows has its key."""
+    key = key_of(word)
+    return key is not None and any(at > offset for at, other in committed.items() if key_of(other) == key)
+
+
+def wrong_rows(
+    rows: Mapping[int, str], expected: Mapping[int, str], committed: Mapping[int, str], policy: Compacted
+) -> str | None:
+    """What is wrong with `rows`, of which `expected` were to be shown if no row ever went; `committed` may supersede them."""
+    for at, word in rows.items():
+        if expected.get(at) != word:
+            return f"{word!r} is shown at offset {at}, and {expected.get(at)!r} was committed there"
+    for at, word in expected.items():
+        if at in rows or superseded(word, at, committed):
+            continue
+        key = key_of(word)
+        if key is None or not is_tombstone(word) or policy.tombstones_stay:
+            return f"{word!r} at offset {at}, the newest of its key, is gone"
+        older = [other for offset, other in rows.items() if offset < at and key_of(other) == key]
+        if older:
+            return f"{older} are back, for the tombstone at offset {at} is gone"
+    return None
+
+
+def wrong_runs(
+    indexes: Sequence[SegmentIndex],
+    rows: Mapping[int, str],
+    committed: Iterable[CommitRecord],
+    policy: Compacted,
+) -> str | None:
+    """What the indexes of current runs say that does not hold: C2b of the rows of which it was said, C3 of batches.
+
+    `rows` are those that a reader is shown; `committed` the batches of transactions that were committed.
+    """
+    ends = [each.compacted.end_offset for each in indexes if each.compacted is not msgspec.UNSET]
+    clean = [key for at, word in rows.items() if at < max(ends, default=0) and (key := key_of(word)) is not None]
+    twice = sorted({key for key in clean if clean.count(key) > 1})
+    if twice:
+        return f"below {max(ends)}, which was compacted, there are several rows of {twice}"
+    for batch in committed if policy.all_told else ():
+        index = next((each for each in indexes if each.base_offset <= batch.base_offset < each.end_offset), None)
+        if index is None:
+            continue
+        whose = (batch.base_offset, batch.kind, batch.producer_id, batch.producer_epoch)
+        if whose not in [(e.base_offset, e.kind, e.producer_id, e.producer_epoch) for e in index.entries]:
+            return (
+                f"the run at {index.base_offset} does not tell whose the {batch.kind} at offset {batch.base_offset} is"
+            )
+    return None
