@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.golden.make_golden import next_control_of_v1
 from tests.protocol.harness import (
     A,
     B,
@@ -508,9 +509,15 @@ def test_what_lies_below_the_log_start_goes(old: Cluster) -> None:
     assert len([path for path in rows_files(old) if path.startswith(A.folder)]) <= 3
 
 
-@pytest.mark.parametrize("dies_at", [None, ".batch", ".snapshot", ".index"])
-def test_of_a_deleted_topic_nothing_is_left_but_its_chain(dies_at: str | None) -> None:
-    """Nobody appends to it any more, so vacuum ends its active segment, once, also if it dies over it."""
+@pytest.mark.parametrize(
+    ("dies_at", "of_v1"), [(None, False), (None, True), (".batch", True), (".snapshot", True), (".index", True)]
+)
+def test_of_a_deleted_topic_nothing_is_left_but_its_chain(
+    dies_at: str | None, of_v1: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody appends to it any more. If its deletion began no segment, vacuum ends the active one, once, also if it dies over it."""
+    if of_v1:
+        monkeypatch.setattr("txlog.protocol.append.next_control", next_control_of_v1)
     cluster = Cluster()
     writer = Process(cluster, "one", CTX)
     writer.do(writer.init())
@@ -533,7 +540,7 @@ def test_of_a_deleted_topic_nothing_is_left_but_its_chain(dies_at: str | None) -
         cluster.check()
         cluster.pass_ms(GRACE_MS + 1)
         lengths.append(cluster.state(A).next_offset)
-    assert set(lengths) == {end + 1}
+    assert set(lengths) == {end + of_v1}
     left = sorted(path.removeprefix(A.folder) for path in cluster.objects if path.startswith(A.folder))
     assert [name.partition(".")[2] for name in left] == ["clean", "batch", "boundary", "snapshot"]
 
