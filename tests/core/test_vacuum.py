@@ -61,9 +61,10 @@ def test_the_table_says_nothing_of_a_drawn_producer() -> None:
         (8_999, 9_499, Why.DRAWN_AFTER_RECORD),
         (8_999, 9_500, Why.DRAWN),
         (8_999, 8_000, Why.DRAWN_AFTER_RECORD),
+        (8_999, None, Why.DRAWN_AFTER_RECORD),
     ],
 )
-def test_files_of_a_drawn_producer(written_ms: int | None, last_ms: int, why: Why | None) -> None:
+def test_files_of_a_drawn_producer(written_ms: int | None, last_ms: int | None, why: Why | None) -> None:
     assert vacuum.judge_drawn(written_ms, last_ms, now_ms=10_000, grace_ms=GRACE_MS) is why
 
 

@@ -401,6 +401,27 @@ def test_a_late_append_of_a_drawn_producer_finds_its_slot_taken_or_its_file_ther
     assert len(rows_files(cluster)) == (lands == "before")
 
 
+def test_a_record_from_a_clock_that_ran_ahead_makes_no_file_dead() -> None:
+    cluster = Cluster()
+    writer, _ = drawn(cluster)
+    there = set(cluster.written_ms)
+    cluster.now_ms += 10 * GRACE_MS
+    writer.do(writer.send(A, "ahead"))
+    cluster.now_ms -= 10 * GRACE_MS
+    # The store's own clock was right all the time.
+    cluster.written_ms.update(dict.fromkeys(set(cluster.written_ms) - there, cluster.now_ms))
+    writer.faults = nth_put(1, "crash in flight")
+    with pytest.raises(Died):
+        writer.do(writer.send(A, "late", in_file=True))
+    cluster.pass_ms(GRACE_MS + 1)
+    pass_over(cluster)
+    cluster.land()
+    cluster.check()
+    assert words(cluster, A) == [["first", "ahead"]]
+    assert rows_files(cluster) == set()
+    assert cluster.kinds(A)[-1] == "e"
+
+
 # -- boundaries -------------------------------------------------------------------------------------------------------
 
 

@@ -245,7 +245,8 @@ def good_compaction_loss(s: Story) -> None:
 
 def bad_compaction_resurrect(s: Story) -> None:
     good_compaction_loss(s)
-    s.poll("q", 0, 3, (0, 1), (1, 2))
+    s.assign("r")
+    s.poll("r", 0, 3, (0, 1), (1, 2))
 
 
 def good_compaction_resurrect(s: Story) -> None:
@@ -254,6 +255,10 @@ def good_compaction_resurrect(s: Story) -> None:
     s.send("w", 2, at=1, keys=("k",))
     s.poll("r", 0, 2, (0, 1), (1, 2))
     s.poll("q", 0, 2, (1, 2))
+    s.poll("x", 0, 2, (0, 1), (1, 2))  # what it knows of the log is older
+    s.send("v", 3, keys=("k",), txn="T", deletes=True, status="info")
+    s.poll("q", 2, 4)
+    s.poll("q", 0, 4, (1, 2), (2, 3), isolation="read_uncommitted")  # aborted, and no clean-up has passed
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -743,6 +748,33 @@ def test_every_anomaly_is_planted_and_has_a_near_miss():
     assert {named(name, ANOMALIES) for name in BAD} == set(ANOMALIES)
     assert {named(name, ANOMALIES) for name in GOOD} >= set(ANOMALIES) - {"G1c-process"}
     assert {named(name, NOTES) for name in NOTED} == set(NOTES)
+
+
+def test_a_reader_passes_over_what_was_compacted_away():
+    story = Story()
+    story.compacted()
+    for value, key in ((1, "k"), (2, "k"), (3, "l"), (4, "k")):
+        story.send("w", value, at=value - 1, keys=(key,))
+    story.poll("r", 0, 1, (0, 1))
+    story.poll("r", 1, 4, (2, 3), (3, 4))
+    assert not check(story.events).anomalies
+
+
+def test_what_nobody_saw_may_have_superseded_a_row():
+    story = Story()
+    story.compacted()
+    story.send("w", 1, at=0, keys=("k",))
+    story.send("v", 2, keys=("k",), deletes=True, status="info")
+    story.poll("r", 0, 2)
+    assert not check(story.events).anomalies
+    # What was committed before it began is older, wherever it stood.
+    story = Story()
+    story.compacted()
+    story.send("v", 2, keys=("k",), txn="T")
+    story.commit("v", "T")
+    story.send("w", 1, at=2, keys=("k",))
+    story.poll("r", 0, 3)
+    assert check(story.events).names == {"compaction-loss": 1}
 
 
 def test_a_history_without_anything_is_clean():

@@ -88,14 +88,16 @@ def judge_producer(producer_id: int, producer_epoch: int, table: Mapping[int, Tr
     return None if txn.state in PREPARED and txn.last_epoch == producer_epoch else Why.LATER_EPOCH
 
 
-def judge_drawn(modified_ms: int | None, last_timestamp_ms: int, now_ms: int, grace_ms: int) -> Why | None:
+def judge_drawn(modified_ms: int | None, last_slot_ms: int | None, now_ms: int, grace_ms: int) -> Why | None:
     """Why no append can name a file of a drawn producer id that nothing names; None if one still may (C9).
 
-    `last_timestamp_ms` is that of the partition's last record. DRAWN_AFTER_RECORD: as soon as another record is in.
+    `last_slot_ms` is when the store got the partition's last record: what that itself says is its writer's clock.
+    DRAWN_AFTER_RECORD: as soon as another record is in.
     """
     if modified_ms is None or now_ms - modified_ms <= grace_ms:
         return None
-    return Why.DRAWN if last_timestamp_ms > modified_ms + grace_ms // 2 else Why.DRAWN_AFTER_RECORD
+    is_late = last_slot_ms is not None and last_slot_ms > modified_ms + grace_ms // 2
+    return Why.DRAWN if is_late else Why.DRAWN_AFTER_RECORD
 
 
 # -- a partition's folder ---------------------------------------------------------------------------------------------

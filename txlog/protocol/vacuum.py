@@ -361,10 +361,14 @@ def _judge_drawn(
         parsed = names.parse_rows_path(path)
         if parsed is not None and parsed.producer_id >= FIRST_DRAWN_PRODUCER_ID and path not in known.named:
             wanted.append(path)
+    if not wanted:
+        return {}
+    last = known.view.tail[-1].record.base_offset if known.view.tail else None
+    last_slot_ms = None if last is None else (yield Modified(tp.folder + names.batch_name(last)))
     times = yield from _many([_modified(f"{tp.topic}/{path}") for path in wanted])
     found = {}
     for path, modified_ms in zip(wanted, times, strict=True):
-        why = vacuum.judge_drawn(modified_ms, known.state.last_timestamp, now_ms, grace_ms)
+        why = vacuum.judge_drawn(modified_ms, last_slot_ms, now_ms, grace_ms)
         if why is not None:
             found[path] = why
     return found

@@ -29,7 +29,7 @@ WRITTEN_AT = "@"
 START_MS = 1_700_000_000_000
 """The time when a scenario begins, by both clocks: clocks that differ are not of interest here."""
 
-_TIMED = (".index", ".clean", ".boundary", ".parquet")
+_TIMED = (".batch", ".index", ".clean", ".boundary", ".parquet")
 """Of what a vacuum asks when it was written."""
 
 decoded_once = lru_cache(maxsize=100_000)(fold.stored_record)

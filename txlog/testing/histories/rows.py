@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from txlog.core.names import TopicPartition
 from txlog.testing.histories.anomaly import Anomaly, anomaly
-from txlog.testing.histories.events import Assign, Ends, Isolation, Poll, Send, partition_of
+from txlog.testing.histories.events import NO_OFFSET, Assign, Ends, Isolation, Poll, Send, partition_of
 from txlog.testing.histories.facts import Call, Facts, Transaction, Written
 
 _OF_THE_TRANSACTION = (
@@ -19,6 +19,7 @@ _OF_THE_TRANSACTION = (
     "InvalidProducerIdMappingError",
     "InvalidTxnStateError",
 )
+_UNCOMMITTED_LATER = ("read_committed", "read_uncommitted")
 _DAMAGE = ("MissingObjectError", "CorruptRecordError", "CorruptLogError")
 
 
@@ -143,12 +144,16 @@ def check_coverage(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_resurrection(facts: Facts) -> Iterator[Anomaly]:
-    """compaction-resurrect: what one read showed to be compacted away, a later one shows again."""
+    """compaction-resurrect: what a process saw to be compacted away, it is shown again, or the final read shows.
+
+    Another process may know the log from before, for as long as its views may be old; and to read_uncommitted an aborted row
+    is there until a clean-up has passed.
+    """
     newest = _newest_of_keys(facts)
     polls = [p for p in facts.polls if p.status == "ok" and p.what.topic in facts.compacted]
     for value, sightings in facts.sightings.items():
         written = facts.written.get(value)
-        if written is None or not _is_superseded(facts, written, newest):
+        if written is None or written.never or not _is_superseded(facts, written, newest):
             continue
         offset = sightings[0].row.offset
         without = [
@@ -159,7 +164,7 @@ def check_resurrection(facts: Facts) -> Iterator[Anomaly]:
             and all(row.value != value for row in poll.what.rows)
         ]
         for sighting in sightings:
-            before = next((poll for poll in without if poll.ended < sighting.poll.began), None)
+            before = next((poll for poll in without if _knew(written, poll, sighting.poll)), None)
             if before is not None:
                 yield anomaly(
                     "compaction-resurrect",
@@ -202,9 +207,12 @@ def check_order(facts: Facts) -> Iterator[Anomaly]:
     int-nonmonotonic-poll, int-nonmonotonic-send."""
     known = _known_offsets(facts, every=True)
     index = {tp: {w.value: at for at, w in enumerate(values)} for tp, (_, values) in known.items()}
-    committed = {
-        tp: {w.value: at for at, w in enumerate(v for v in values if v.must)} for tp, (_, values) in known.items()
+    newest = _newest_of_keys(facts)
+    # Over what a compaction may have taken away a reader passes.
+    staying = {
+        tp: [v for v in values if v.must and not _is_superseded(facts, v, newest)] for tp, (_, values) in known.items()
     }
+    committed = {tp: {w.value: at for at, w in enumerate(values)} for tp, values in staying.items()}
     for calls in facts.by_process.values():
         yield from _poll_order(calls, committed, index)
     for calls in facts.by_process.values():
@@ -244,10 +252,7 @@ def _only_aborts(written: Written) -> bool:
     return bool(written.txn.label) and written.send.error.partition(":")[0] in _OF_THE_TRANSACTION
 
 
-@dataclass(slots=True)
-class _Newest:
-    offset: int
-    written: Written
+_Newest: TypeAlias = Mapping[tuple[TopicPartition, str], Written | None]
 
 
 def _holders(facts: Facts) -> dict[TopicPartition, dict[int, dict[int, Call[Send] | Call[Poll]]]]:
@@ -293,7 +298,7 @@ def _passed_over(
         yield "ok-but-absent", "acknowledged"
 
 
-def _unseen(facts: Facts, newest: dict[tuple[TopicPartition, str], _Newest]) -> Iterator[Anomaly]:
+def _unseen(facts: Facts, newest: _Newest) -> Iterator[Anomaly]:
     final = _final_polls(facts)
     shown = {tp: {row.value for row in poll.what.rows} for tp, poll in final.items()}
     for written in facts.written.values():
@@ -327,24 +332,39 @@ def _is_below_start(facts: Facts, written: Written, poll: Call[Poll]) -> bool:
     return offsets[0] < low if offsets else low > 0
 
 
-def _newest_of_keys(facts: Facts) -> dict[tuple[TopicPartition, str], _Newest]:
-    """The newest row of each key in compacted topics that is surely committed."""
-    found: dict[tuple[TopicPartition, str], _Newest] = {}
+def _knew(written: Written, before: Call[Poll], later: Call[Poll]) -> bool:
+    """Whether a row that a poll passed over was gone for whoever made a later one."""
+    may_be_aborted = not written.must and (before.what.isolation, later.what.isolation) == _UNCOMMITTED_LATER
+    return not may_be_aborted and before.ended < later.began and (before.process == later.process or later.what.final)
+
+
+def _newest_of_keys(facts: Facts) -> _Newest:
+    """The row of each key in compacted topics that is surely the newest; None where no one surely is."""
+    rows: dict[tuple[TopicPartition, str], list[Written]] = defaultdict(list)
     for written in facts.written.values():
-        if written.tp.topic in facts.compacted and written.key is not None and written.must:
-            offsets = facts.offsets_of(written)
-            key = (written.tp, written.key)
-            if offsets and (key not in found or offsets[0] > found[key].offset):
-                found[key] = _Newest(offsets[0], written)
-    return found
+        if written.tp.topic in facts.compacted and written.key is not None and not written.never:
+            rows[written.tp, written.key].append(written)
+    return {key: _surely_newest(facts, found) for key, found in rows.items()}
 
 
-def _is_superseded(facts: Facts, written: Written, newest: dict[tuple[TopicPartition, str], _Newest]) -> bool:
-    """Whether compaction may have removed the row: a later one of its key is committed, or it is a deletion."""
+def _surely_newest(facts: Facts, rows: Sequence[Written]) -> Written | None:
+    """Of all rows of a key that are committed, or may be."""
+    offsets = {written.value: next(iter(facts.offsets_of(written)), NO_OFFSET) for written in rows}
+    placed = [written for written in rows if written.must and offsets[written.value] >= 0]
+    newest = max(placed, key=lambda written: offsets[written.value], default=rows[0])
+    for other in rows:
+        # What nobody ever saw may be newer, and have gone as tombstones do.
+        older = 0 <= offsets[other.value] < offsets[newest.value] or other.txn.decided < newest.send.began
+        if other is not newest and not older:
+            return None
+    return newest
+
+
+def _is_superseded(facts: Facts, written: Written, newest: _Newest) -> bool:
+    """Whether compaction may have removed the row: a later one of its key may be committed, or it is a deletion."""
     if written.key is None or written.tp.topic not in facts.compacted:
         return False
-    found = newest.get((written.tp, written.key))
-    return written.deletes or (found is not None and found.written is not written)
+    return written.deletes or newest.get((written.tp, written.key)) is not written
 
 
 def _within(facts: Facts, poll: Call[Poll]) -> Call[Poll] | None:

@@ -27,6 +27,7 @@ from txlog.testing.simulate.world import DEFAULT_STEPS, Result, simulate
 
 REPORT_WORLDS = 50
 """Where no bar can be shown, a line comes after so many worlds."""
+_CLEAN_UPS = ("merged", "compacted", "deleted")
 SHOWN_CHARACTERS = 4_000
 """Of a failing world's report."""
 
@@ -46,7 +47,7 @@ class Totals:
     worst_lag_ms: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     clean_ups: Counter[str] = field(default_factory=Counter)
-    """Runs merged, objects deleted."""
+    """Runs merged and compacted, objects deleted."""
     notes: Counter[str] = field(default_factory=Counter)
     anomalies: Counter[str] = field(default_factory=Counter)
     failed: list[int] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Totals:
         self.worst_lag_ms = max(self.worst_lag_ms, report.worst_lag_ms)
         self.outcomes.update(report.outcomes)
         texts = [event.what.text for event in result.events if isinstance(event.what, Note)]
-        self.clean_ups.update(word for text in texts if (word := text.partition(" ")[0]) in ("merged", "deleted"))
+        self.clean_ups.update(word for text in texts if (word := text.partition(" ")[0]) in _CLEAN_UPS)
         self.notes.update(note.name for note in report.notes)
         self.anomalies.update(report.names)
         if not result.ok:
@@ -148,6 +149,7 @@ def _table(totals: Totals, elapsed_ms: int) -> Table:
         ("operations of clients", f"{totals.operations:,}"),
         ("events recorded", f"{totals.events:,}"),
         ("runs merged", f"{totals.clean_ups['merged']:,}"),
+        ("runs compacted", f"{totals.clean_ups['compacted']:,}"),
         ("objects deleted by vacuum", f"{totals.clean_ups['deleted']:,}"),
         ("rows written", f"{totals.rows_written:,}"),
         ("rows read", f"{totals.rows_read:,}"),

@@ -8,8 +8,9 @@ watcher     the one member of a group, which commits its offsets plainly
 auditor     reads all accounts, and knows what it may expect (`txlog.testing.histories.bank`)
 sweeper     times out, rolls forward, seals, expires, aborts as an operator
 merger      `txlog merge`, of all that may be merged or of the small ones, again and again
+compactor   `txlog compact` of the topic with keys, with much memory or little
 vacuum      `txlog vacuum` of all topics, the internal ones too: boundaries, slots, what is superseded, what nobody committed
-retention   moves the log start
+retention   `txlog retention`, by age or by size; or moves the log start to just anywhere
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txlog.core.cleaning import MergePolicy
+from txlog.core.compaction import CompactionPolicy
 from txlog.core.effects import InlineRows, Program, Sleep, WriteRows
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
@@ -37,11 +39,15 @@ from txlog.errors import (
 from txlog.protocol import transactions
 from txlog.protocol.append import append_log_start
 from txlog.protocol.clean import Merge, plan_merges, publish
+from txlog.protocol.compact import CompactionPlan, plan_compaction
 from txlog.protocol.load import load
+from txlog.protocol.retention import RetentionPolicy, apply_plan, plan_retention
 from txlog.protocol.seal import seal
 from txlog.protocol.vacuum import vacuum_topics
+from txlog.testing.compacting import KeyedRow, reach
+from txlog.testing.compacting import choose as choose_rows
 from txlog.testing.histories.bank import Leg
-from txlog.testing.histories.events import Audit, Isolation, Note
+from txlog.testing.histories.events import Audit, Isolation, Note, Row
 from txlog.testing.histories.offsets import made_from
 from txlog.testing.simulate.client import Client, rows_of
 from txlog.testing.simulate.cluster import Cluster, encode_rows
@@ -49,7 +55,9 @@ from txlog.testing.simulate.cluster import Cluster, encode_rows
 ACCOUNTS = (TopicPartition("accounts", 0), TopicPartition("accounts", 1))
 LEDGER = TopicPartition("ledger", 0)
 EVENTS = TopicPartition("events", 0)
-PARTITIONS = (*ACCOUNTS, LEDGER, EVENTS)
+USERS = TopicPartition("users", 0)
+"""With `cleanup.policy=compact,delete`: a row's content is its key, =, and nothing more if it deletes the key."""
+PARTITIONS = (*ACCOUNTS, LEDGER, EVENTS, USERS)
 BANKS = ("bank-0", "bank-1")
 PIPELINES = ("pipeline-0", "pipeline-1")
 GROUP = "pipelines"
@@ -98,8 +106,10 @@ def _transfer(life: Life) -> Program[None]:
     count = choose.choice([2, 2, 2, 3, 4])
     deltas = [choose.randint(-100, 100) for _ in range(count - 1)]
     deltas.append(-sum(deltas))
-    staged = {tp: choose.random() < life.habits.staged for tp in (*ACCOUNTS, EVENTS)}
+    staged = {tp: choose.random() < life.habits.staged for tp in (*ACCOUNTS, EVENTS, USERS)}
     waiting: dict[TopicPartition, list[str]] = {tp: [] for tp in ACCOUNTS}
+    if choose.random() < 0.5:
+        yield from _change_users(life, staged=staged[USERS])
     for number, delta in enumerate(deltas):
         account = choose.randrange(10)
         leg = Leg(transfer=label, number=number, legs=count, account=account, delta=delta)
@@ -113,6 +123,15 @@ def _transfer(life: Life) -> Program[None]:
             yield from client.send(tp, contents, choose, staged=staged[tp])
     if choose.random() < 0.2:
         yield from client.send(EVENTS, [f"fee of {label}"], choose, staged=staged[EVENTS])
+
+
+def _change_users(life: Life, *, staged: bool = False) -> Program[None]:
+    """Rows of some keys, or their deletion."""
+    choose = life.choose
+    keys = choose.choices("abc", k=choose.randint(1, 3))
+    deletes = choose.random() < 0.3
+    contents = [f"{key}={'' if deletes else life.client.name}" for key in keys]
+    yield from life.client.send(USERS, contents, choose, staged=staged, keys=keys, deletes=deletes)
 
 
 def pipeline(life: Life, transactional_id: str) -> Program[None]:
@@ -175,7 +194,10 @@ def plain(life: Life) -> Program[None]:
     for number in range(choose.randint(1, 8)):
         contents = [f"{client.name} {number}.{row}" for row in range(choose.randint(1, 3))]
         try:
-            yield from client.send(EVENTS, contents, choose)
+            if choose.random() < 0.4:
+                yield from _change_users(life)
+            else:
+                yield from client.send(EVENTS, contents, choose)
         except (RetriableError, OutcomeUnknownError, OutOfOrderSequenceError):
             # Nobody can vouch for the sequence any more, or the partition has forgotten this producer.
             yield from client.draw_identity()
@@ -291,7 +313,10 @@ def merger(life: Life) -> Program[None]:
 
 
 def _copy(merge: Merge) -> Program[IndexedFile | None]:
-    rows = yield from rows_of(merge.pieces)
+    return (yield from _write(merge, (yield from rows_of(merge.pieces))))
+
+
+def _write(merge: Merge, rows: tuple[Row, ...]) -> Program[IndexedFile | None]:
     if not rows:
         return None
     stored = tuple(InlineRows(encode_rows([row]), row.offset, 0, 0) for row in rows)
@@ -301,13 +326,64 @@ def _copy(merge: Merge) -> Program[IndexedFile | None]:
     )
 
 
+def compactor(life: Life) -> Program[None]:
+    """Some passes, now and then with a long copy, or after a long look at the keys."""
+    client, choose = life.client, life.choose
+    policy = CompactionPolicy(
+        key_columns=("key",),
+        key=(1,),
+        delete_retention_ms=choose.choice([0, 60_000, 86_400_000]),
+        min_compaction_lag_ms=choose.choice([0, 0, 60_000]),
+        min_cleanable_dirty_ratio=choose.choice([0, 0, 0.5]),
+        max_keys=choose.choice([1, 3, 1_000]),
+    )
+    for _ in range(choose.randint(1, 4)):
+        try:
+            client.views, plan = yield from plan_compaction(client.ctx, client.views, USERS, policy)
+            if plan is not None:
+                yield from _compact(life, plan)
+        except MissingObjectError:
+            client.views = {}
+
+
+def _compact(life: Life, plan: CompactionPlan) -> Program[None]:
+    client, choose = life.client, life.choose
+    dirty = _keyed((yield from rows_of(plan.dirty_pieces)))
+    yield Sleep(choose.choice([0, 0, 1_000, 61_000]))
+    merge = plan.merge(reach(plan, dirty))
+    rows = yield from rows_of(merge.pieces)
+    stays, kept = choose_rows(plan, dirty, _keyed(rows))
+    file = yield from _write(merge, tuple(row for row, here in zip(rows, stays, strict=True) if here))
+    yield Sleep(choose.choice([0, 0, 1_000, 61_000]))
+    took_effect = yield from publish(client.ctx, merge, file, kept)
+    gone = len(rows) - sum(stays)
+    client.record(Note(text=f"compacted {USERS} {merge.run.name.index}, {gone} rows went: {took_effect}"))
+
+
+def _keyed(rows: tuple[Row, ...]) -> tuple[KeyedRow, ...]:
+    return tuple(KeyedRow(row.offset, row.content.partition("=")[0], row.content.endswith("=")) for row in rows)
+
+
 def retention(life: Life) -> Program[None]:
     client, choose = life.client, life.choose
-    ends = yield from client.look(EVENTS)
-    if ends.log_end > ends.log_start:
-        target = choose.randint(ends.log_start, ends.log_end)
-        client.record(Note(text=f"log start to {target}"))
-        client.views, _ = yield from append_log_start(client.ctx, client.views, EVENTS, target)
+    if choose.random() < 0.3:
+        ends = yield from client.look(EVENTS)
+        if ends.log_end > ends.log_start:
+            target = choose.randint(ends.log_start, ends.log_end)
+            client.record(Note(text=f"log start to {target}"))
+            client.views, _ = yield from append_log_start(client.ctx, client.views, EVENTS, target)
+        return
+    policy = RetentionPolicy(
+        retention_ms=choose.choice([-1, 60_000, 3_600_000]), retention_bytes=choose.choice([-1, 200, 2_000])
+    )
+    tp = choose.choice([EVENTS, USERS])
+    try:
+        client.views, plan = yield from plan_retention(client.ctx, client.views, tp, policy)
+        if plan.moves:
+            client.record(Note(text=f"retains {tp} from {plan.log_start_after}"))
+            client.views, _ = yield from apply_plan(client.ctx, client.views, plan)
+    except MissingObjectError:
+        client.views = {}
 
 
 ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
@@ -319,6 +395,7 @@ ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
     "auditor": auditor,
     "sweeper": sweeper,
     "merger": merger,
+    "compactor": compactor,
     "vacuum": vacuum,
     "retention": retention,
 }

@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Get, Monotonic, NewId, NewProducerId, Program, Sleep
@@ -136,7 +138,14 @@ class Client:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def send(
-        self, tp: TopicPartition, contents: Sequence[str], choose: random.Random, *, staged: bool = False
+        self,
+        tp: TopicPartition,
+        contents: Sequence[str],
+        choose: random.Random,
+        *,
+        staged: bool = False,
+        keys: Sequence[str] = (),
+        deletes: bool = False,
     ) -> Program[None]:
         """Rows of their own values, in one batch: inline, in a file, or staged for the commit."""
         rows = [Row(offset=-1, value=self._numbers(), content=content) for content in contents]
@@ -145,6 +154,8 @@ class Client:
             partition=tp.partition,
             values=tuple(row.value for row in rows),
             contents=tuple(contents),
+            keys=tuple(keys),
+            deletes=deletes,
             txn=self.label if self.txn is not None else "",
         )
         in_file = staged or choose.random() < 0.3
@@ -169,14 +180,7 @@ class Client:
             return result.base_offset
 
         def answer(base_offset: int) -> What:
-            return Send(
-                topic=what.topic,
-                partition=what.partition,
-                values=what.values,
-                contents=what.contents,
-                txn=what.txn,
-                base_offset=base_offset,
-            )
+            return msgspec.structs.replace(what, base_offset=base_offset)
 
         # A drawn id that a partition may have forgotten decides nothing: an unknown outcome is not repeated (W16).
         tries = 1 if self.txn is None else TRIES

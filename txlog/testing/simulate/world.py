@@ -28,7 +28,7 @@ from txlog.errors import (
 from txlog.protocol.context import Context
 from txlog.testing.histories.anomaly import Anomaly
 from txlog.testing.histories.checker import Report, check
-from txlog.testing.histories.events import Event, Isolation, Note
+from txlog.testing.histories.events import Event, Isolation, Note, TopicPolicy
 from txlog.testing.histories.inspection import inspect_partition, inspect_transactions
 from txlog.testing.histories.recorder import Recorder, encode_history
 from txlog.testing.simulate.actors import (
@@ -38,6 +38,7 @@ from txlog.testing.simulate.actors import (
     GROUP,
     PARTITIONS,
     PIPELINES,
+    USERS,
     WATCHERS,
     GaveUpError,
     Habits,
@@ -150,9 +151,11 @@ class World:
         if rivals:
             self._kinds += PIPELINES * 2
         self._kinds += ["merger"] * choice([0, 1, 4])
+        self._kinds += ["compactor"] * choice([0, 1, 4])
         self._kinds += ["vacuum"] * choice([0, 1, 2]) + ["retention"] * choice([0, 1])
 
     def run(self) -> Result:
+        self.recorder.single("world", TopicPolicy(topic=USERS.topic, compacted=True))
         try:
             for _ in range(self.steps):
                 while len(self._tasks) < self._crowd:
@@ -243,6 +246,8 @@ class World:
             # What maintenance does in such a night, while slow processes sleep on.
             if self.random.random() < 0.5:
                 self._run_alone("merger", lambda life: live("merger", life))
+            if self.random.random() < 0.5:
+                self._run_alone("compactor", lambda life: live("compactor", life))
             if self.random.random() < 0.7:
                 self._run_alone("vacuum", lambda life: live("vacuum", life))
             if self.random.random() < 0.5:
@@ -272,7 +277,8 @@ class World:
         while self.cluster.in_flight:
             self.cluster.land(0)
         for _ in range(2):
-            self._run_alone("merger", lambda life: live("merger", life))
+            for kind in ("merger", "compactor"):
+                self._run_alone(kind, lambda life, kind=kind: live(kind, life))
             self._pass(GRACE_MS)
             self._run_alone("vacuum", lambda life: live("vacuum", life))
         self._recover()
