@@ -143,7 +143,7 @@ def test_what_is_left_is_said_with_the_reason(world: World, store: Store) -> Non
     assert any(
         re.match(r"the transaction of 'working' is open for .*, within its time-out of 1 min$", text) for text in left
     )
-    assert "4 sealed segments will be merged with others: from 10 on" in left
+    assert "4 sealed segments will be merged with others: from 10 on (`txlog merge` does it now)" in left
     assert report.is_idle
 
 

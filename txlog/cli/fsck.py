@@ -58,7 +58,7 @@ def fsck(
 ) -> None:
     """Verify every object of the store, and how they hang together. Without --repair nothing is changed.
 
-    Exit status 0 if all is whole, 4 (stop and look) if something is damaged or missing. Notes are what a crash may leave behind.
+    Exit status 0 if all is whole, 4 (stop and look) if something is damaged or missing. Notes are what a crash or a clean-up leaves behind until it is vacuumed.
     """
     # Here and not at the top: it loads pyarrow.
     from txlog.maintenance.fsck import check_store
@@ -109,7 +109,10 @@ def show_report(out: Output, report: FsckReport) -> None:
             ("notes", report.notes),
         ]
     )
-    if not report.is_clean:
+    made = {each.path for each in report.repairable if each.is_made}
+    # A finding may stand for several alike.
+    mended = {each.path for each in report.findings if each.path in made and each.count <= len(made)}
+    if any(each.kind != "note" and each.path not in mended for each in report.findings):
         out.line()
         out.line(_STOP)
     if report.repaired:
@@ -129,7 +132,8 @@ def show_report(out: Output, report: FsckReport) -> None:
         if finding.kind != "note":
             out.heading(f"{finding.path} is {finding.kind}")
             times = f" (and {finding.count - 1:,} more like this)" if finding.count > 1 else ""
-            out.fields([("expected", finding.expected + times), ("found", finding.found), ("to do", finding.advice)])
+            advice = "`txlog fsck --repair` makes it again" if finding.path in mended else finding.advice
+            out.fields([("expected", finding.expected + times), ("found", finding.found), ("to do", advice)])
     unnamed = report.damaged + report.missing + report.notes - len(report.findings)
     if unnamed:
         out.line(f"... and {count_text(unnamed, 'finding')} more.")

@@ -493,14 +493,14 @@ def _merge(a_round: _Round, step: _Step) -> None:
     due = []
     for tp in a_round.partitions(step, internal=False):
         candidates = _candidates(a_round.view(tp))
-        if len(candidates) < 2 or maintainer._merged.get(tp) == candidates:
+        if not candidates or maintainer._merged.get(tp) == candidates:
             continue
         fresh = sum(not name.generation for name in candidates)
         if fresh >= wanted.merge_min_segments:
             due.append(tp)
         elif fresh:
             step.leave(
-                f"{count_text(fresh, 'sealed segment')} will be merged with others: from {wanted.merge_min_segments} on",
+                f"{count_text(fresh, 'sealed segment')} will be merged with others: from {wanted.merge_min_segments} on (`txlog merge` does it now)",
                 tp,
             )
     # What others merged meanwhile, only a LIST shows: their work would be done again, and discarded.

@@ -193,7 +193,8 @@ def _measured(tp: TopicPartition, names: Sequence[SegmentName]) -> Program[list[
 
 
 def _tail_bytes(view: PartitionView) -> int:
-    return sum(len(stored.data) + sum(file.bytes for file in stored.record.files) for stored in view.tail)
+    """Of rows: what markers and retention's own records weigh must not cost one."""
+    return sum(stored.record.payload_bytes + sum(file.bytes for file in stored.record.files) for stored in view.tail)
 
 
 def _holds(
