@@ -77,9 +77,9 @@ def test_a_crash_at_every_request(name: str, segments: str) -> None:
                 continue
             left = dict(operations.objects_of(store))
             for how in ("init", "maintenance"):
-                again = MemoryObjectStore(clock=world.clock())
-                operations.fill(again, left)
                 later = ManualClock(world.clock().now_ms() + 1_000_000)
+                again = MemoryObjectStore(clock=later)
+                operations.fill(again, left)
                 try:
                     operations.restart(name, again, notes, how, later, SeededIds(3))
                 except BaseException as error:
