@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.storm
 def test_a_storm_with_spark(tmp_path: Path) -> None:
     assert has_spark()
     printed = tmp_path / "printed"

@@ -15,6 +15,7 @@ from tests.spark.streaming import Checkpoint, Query
 from txlog.client import offsets as client_offsets
 from txlog.client.producer import Producer
 from txlog.client.store import Store
+from txlog.clock import SystemClock
 from txlog.core.names import TopicPartition
 from txlog.errors import (
     InvalidRequestError,
@@ -640,7 +641,8 @@ def test_an_idle_partition_costs_one_request(store: Store) -> None:
 
 
 def test_lag_in_rows_and_seconds_down_to_zero(store: Store) -> None:
-    clock = ManualClock()
+    # A folder has the machine's time.
+    clock = ManualClock(SystemClock().now_ms())
     writer = txlog.open(store.runtime.url, storage_options={"fsync": False}, clock=clock)
     query = Query(store, clock=clock, maxOffsetsPerTrigger="4")
     query.drain()
@@ -658,7 +660,8 @@ def test_lag_in_rows_and_seconds_down_to_zero(store: Store) -> None:
 
 def test_lag_behind_sealed_segments(store: Store) -> None:
     """The oldest unread row lies in a sealed segment: its time is in the segment's index."""
-    clock = ManualClock()
+    # A folder has the machine's time.
+    clock = ManualClock(SystemClock().now_ms())
     with txlog.open(store.runtime.url, storage_options={"fsync": False}, clock=clock) as writer:
         writer.create_topic("sealed", ORDERS, 1, config={"segment.batches": 2})
         for first in range(0, 20, 2):
