@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.client.world import ORDERS, World
@@ -23,13 +21,6 @@ TP = TopicPartition("orders", 0)
 GRACE_MS = 3_600_000
 A_ROUND = 250
 """Batches between two rounds of maintenance."""
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(

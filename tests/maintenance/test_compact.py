@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexEntry
-from txlog.errors import InvalidConfigurationError, InvalidRequestError
+from txlog.errors import InvalidConfigurationError, InvalidRequestError, MissingObjectError
 from txlog.maintenance.compact import Compacted, cleanable_part, compact_partition, compaction_policy
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import merge_partition
@@ -39,13 +38,6 @@ CONFIG: dict[str, Any] = {
 WRITES = "^(put|write)"
 MOMENTS: tuple[Moment, ...] = ("before", "after")
 Row = tuple[Any, ...]
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -343,6 +335,19 @@ def test_of_two_at_once_one_wins(world: World, store: Store) -> None:
     assert calls[0].took_effect
     assert latest(read(store)) == latest(before)
     check(store)
+
+
+def test_columns_whose_schema_is_gone_are_not_left_out(world: World, store: Store) -> None:
+    fill(store, 3, transactions=3)
+    store.alter_topic("orders", add_columns=pa.schema([pa.field("note", pa.string())]))
+    with store.producer() as producer:
+        for number in range(8):
+            producer.send("orders", [{"id": number, "note": "kept"}], partition=0).result()
+    path = "orders/" + max(name for name in world.memory.list("orders/") if name.startswith("topic."))
+    world.memory.delete(path)
+    with pytest.raises(MissingObjectError, match=path):
+        compact(world.open())
+    assert not [name for name in world.memory.list(TP.folder) if name.endswith(".clean")]
 
 
 def test_what_cannot_be_compacted_is_refused(store: Store) -> None:

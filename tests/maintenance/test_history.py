@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -24,13 +23,6 @@ from txlog.protocol import history as protocol
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 TP = TopicPartition("orders", 0)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
 
 
 @pytest.fixture

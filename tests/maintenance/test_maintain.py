@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from txlog.maintenance.metrics import Metrics, MetricsServer, write_metrics
 
 DAY_MS = 86_400_000
 EAGER = MaintainPolicy(merge_min_segments=2)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -20,7 +20,13 @@ from txlog.core import envelope, names
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.core.records import SegmentIndex, TxnIndex
-from txlog.errors import CorruptRecordError, InvalidRequestError, OffsetOutOfRangeError, OutcomeUnknownError
+from txlog.errors import (
+    CorruptRecordError,
+    InvalidRequestError,
+    MissingObjectError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+)
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import Merged, copy_rows, merge_partition, plan_partition, publish_merge
 from txlog.testing.failing_store import Fault, SimulatedCrash
@@ -28,13 +34,6 @@ from txlog.testing.failing_store import Fault, SimulatedCrash
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 TP = TopicPartition("orders", 0)
 LARGE = MergePolicy(target_bytes=2**30)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -355,6 +354,19 @@ def test_a_damaged_input_is_named_and_nothing_is_published(world: World, store: 
     data[len(data) // 2] ^= 4
     world.memory.put(path, bytes(data))
     with pytest.raises(CorruptRecordError, match=path):
+        merge(world.open())
+    assert not objects(store, ".clean")
+
+
+def test_columns_whose_schema_is_gone_are_not_left_out(world: World, store: Store) -> None:
+    fill(world, store, 9, transactions=3)
+    store.alter_topic("orders", add_columns=pa.schema([pa.field("note", pa.string())]))
+    with store.producer() as producer:
+        for number in range(8):
+            producer.send("orders", [{"id": number, "note": "kept"}]).result()
+    path = "orders/" + max(name for name in world.memory.list("orders/") if name.startswith("topic."))
+    world.memory.delete(path)
+    with pytest.raises(MissingObjectError, match=path):
         merge(world.open())
     assert not objects(store, ".clean")
 

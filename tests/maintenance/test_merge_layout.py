@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +18,6 @@ from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.maintenance.merge import Merged, copy_rows, merge_partition, plan_partition, publish_merge
 
 SORTED = FileLayout(sort=("name", "id"))
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
 
 
 @pytest.fixture

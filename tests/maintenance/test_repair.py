@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
 
@@ -22,13 +22,6 @@ from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 
 TWINS = d.twins()
 GOLDEN = d.golden()
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
 
 
 def filled(world: World, objects: d.Objects) -> MemoryObjectStore:

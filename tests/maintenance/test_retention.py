@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,13 +18,6 @@ from txlog.testing.clock import ManualClock, SeededIds
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 TP = tp("orders", 0)
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
 
 
 def topic(world: World, **config: Any) -> Store:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.client.world import ORDERS, World
 from txlog.client import reading
 from txlog.core.cleaning import MergePolicy
@@ -15,13 +11,6 @@ from txlog.maintenance.size import PartitionSize, measure_partition
 
 TP = TopicPartition("orders", 0)
 COUNTS = [name for name in PartitionSize.__struct_fields__ if name not in ("topic", "partition")]
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
 
 
 def test_files_small_ones_aborted_rows_and_what_a_merge_would_gain(world: World) -> None:

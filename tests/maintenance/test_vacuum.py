@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import txlog
@@ -19,13 +17,6 @@ from txlog.maintenance.vacuum import VacuumReport, vacuum
 from txlog.testing.clock import ManualClock, SeededIds
 
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.close()
 
 
 @pytest.fixture

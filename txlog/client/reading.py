@@ -194,17 +194,22 @@ def take_cut(session: Session, topics: Sequence[str]) -> SnapshotCut:
 
 
 def topic_for(runtime: Runtime, plan: ReadPlan, max_age_ms: int | None = None) -> TopicMetadata:
-    """The topic's metadata, as new as the schema of every piece of the plan.
+    """The topic's metadata, as new as the schema of every piece of the plan. Raises as `topic_of_rows`."""
+    newest = max((piece.schema_id for piece in plan.pieces), default=0)
+    return topic_of_rows(runtime, plan.topic_partition, newest, max_age_ms)
+
+
+def topic_of_rows(runtime: Runtime, tp: TopicPartition, newest: int, max_age_ms: int | None = None) -> TopicMetadata:
+    """The metadata of the partition's topic, as new as `newest`, the highest `schema_id` of some of its rows.
 
     Raises MissingObjectError if the version that introduced that schema is gone: its columns would be left out unseen.
     """
-    topic = runtime.topic(plan.topic_partition.topic, max_age_ms)
-    newest = max((piece.schema_id for piece in plan.pieces), default=0)
+    topic = runtime.topic(tp.topic, max_age_ms)
     if newest > topic.schema_id:
-        topic = runtime.topic(plan.topic_partition.topic, 0)
+        topic = runtime.topic(tp.topic, 0)
     if newest > topic.schema_id:
         raise MissingObjectError(
-            f"{topic_metadata_path(topic.topic, newest)}: rows of {plan.topic_partition} have this version's schema, and it is not there "
+            f"{topic_metadata_path(topic.topic, newest)}: rows of {tp} have this version's schema, and it is not there "
             f"(the newest is {topic.number}); versions of topics are never removed, look at it with `txlog fsck`"
         )
     return topic

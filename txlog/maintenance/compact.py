@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from txlog.client.reading import MAX_RELISTS, piece_rows
+from txlog.client.reading import MAX_RELISTS, piece_rows, topic_of_rows
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.core.cleaning import Kept
@@ -234,10 +234,8 @@ class _Pass:
         self._runtime = runtime
         self._plan = plan
         self._on_progress = on_progress
-        self._topic = runtime.topic(plan.topic_partition.topic)
         newest = max((file.schema_id for read in plan.indexes for file in read.index.files), default=0)
-        if newest > self._topic.schema_id:
-            self._topic = runtime.topic(plan.topic_partition.topic, 0)
+        self._topic = topic_of_rows(runtime, plan.topic_partition, newest)
         self._values = value_columns(self._topic.schema, plan.policy.key_columns)
         self._read = 0
         self._to_read = 0

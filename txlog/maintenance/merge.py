@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from txlog.client.reading import MAX_RELISTS
+from txlog.client.reading import MAX_RELISTS, piece_rows, topic_of_rows
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
@@ -105,14 +105,10 @@ def copy_rows(
     """
     # Here and not at the top: planning goes without pyarrow.
     from txlog.client import rows
-    from txlog.client.reading import piece_rows
     from txlog.storage.segment_file import write_rows_file
 
     tp = merge.topic_partition
-    topic = runtime.topic(tp.topic)
-    newest = max((piece.schema_id for piece in merge.pieces), default=0)
-    if newest > topic.schema_id:
-        topic = runtime.topic(tp.topic, 0)
+    topic = topic_of_rows(runtime, tp, max((piece.schema_id for piece in merge.pieces), default=0))
     check_layout(runtime, topic, layout)
     if not merge.pieces:
         return None
