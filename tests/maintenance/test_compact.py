@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import World
+from tests.maintenance.retain import retain
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
@@ -21,7 +22,6 @@ from txlog.errors import InvalidConfigurationError, InvalidRequestError, Missing
 from txlog.maintenance.compact import Compacted, cleanable_part, compact_partition, compaction_policy
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import merge_partition
-from txlog.maintenance.retention import apply_retention
 from txlog.protocol.read import read_indexes
 from txlog.testing.failing_store import Fault, Moment, SimulatedCrash
 
@@ -390,9 +390,8 @@ def test_retention_takes_batches_of_a_compacted_run_and_the_next_compaction_thei
     (done,) = compact(store)
     assert (done.end_offset, done.rows) == (40, 30)
     before = read(store)
-    session = reading.read_session(store.runtime)
-    planned = apply_retention(store.runtime, session, TP, dry_run=True)
-    moved = apply_retention(store.runtime, session, TP)
+    planned = retain(store, TP, dry_run=True)
+    moved = retain(store, TP)
     assert moved is not None
     assert planned == moved
     start = moved.log_start_after
@@ -402,7 +401,7 @@ def test_retention_takes_batches_of_a_compacted_run_and_the_next_compaction_thei
         now = store.runtime.clock.now_ms() / 1000
         assert all(now - row[-1].timestamp() <= 6 * hour_ms / 1000 for row in left)
         assert moved.rows == len(before) - len(left) == 20
-        assert apply_retention(store.runtime, session, TP) is None
+        assert retain(store, TP) is None
     else:
         # Not a batch more than the limit asks for, and its own record of 1 KB counts too.
         assert 10 < len(left) < 20

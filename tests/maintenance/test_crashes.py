@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pytest
 
 from tests.maintenance.crashes import SCHEMA, STRIKES, Judge, Rows, Strikes, Verb, prepared, strike_everywhere
+from tests.maintenance.retain import retain
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.maintenance.compact import compact_partition, compaction_policy
 from txlog.maintenance.merge import merge_partition
-from txlog.maintenance.retention import apply_retention
 from txlog.maintenance.vacuum import vacuum
 
 A = TopicPartition("orders", 0)
@@ -56,8 +56,8 @@ def compact(store: Store) -> object:
     return compact_partition(store.runtime, reading.read_session(store.runtime), A, policy)
 
 
-def retain(store: Store) -> object:
-    return apply_retention(store.runtime, reading.read_session(store.runtime), A)
+def retain_a(store: Store) -> object:
+    return retain(store, A)
 
 
 def is_unchanged_by_key(before: Rows, now: Rows) -> None:
@@ -94,7 +94,7 @@ VERBS: dict[str, Case] = {
         judge=is_unchanged_by_key,
     ),
     "retention": Case(
-        verb=retain,
+        verb=retain_a,
         before=lambda store: history(store, {"retention.ms": DAY_MS}),
         judge=is_unchanged_from_its_start,
         pass_ms=DAY_MS + 1,

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.client.world import World
+from tests.maintenance.retain import retain
 from tests.maintenance.test_merge import SCHEMA, TP, merge, read
 from txlog.client import reading
 from txlog.client.producer import Producer
 from txlog.client.store import Store
 from txlog.core.cleaning import MergePolicy
 from txlog.maintenance.fsck import check_store
-from txlog.maintenance.retention import apply_retention
 from txlog.maintenance.vacuum import VacuumReport, vacuum
 
 HOUR_MS = 3_600_000
@@ -84,8 +84,7 @@ class _Life:
                 merge(self.store, MergePolicy(target_bytes=self.dice.choice([1, 3000, 10**9])))
             case "retention":
                 self.store.alter_topic("orders", config={"retention.bytes": self.dice.choice([-1, 20_000, 100_000])})
-                session = reading.read_session(self.store.runtime)
-                retained = apply_retention(self.store.runtime, session, TP)
+                retained = retain(self.store, TP)
                 start = 0 if retained is None else retained.log_start_after
             case "vacuum":
                 assert self.vacuum().failed == ()

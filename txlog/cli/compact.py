@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txlog.cli.documents import CompactDocument
-from txlog.cli.options import Session, command
+from txlog.cli.errors import raise_first
+from txlog.cli.options import Partitions, Session, TopicsOption, command
 from txlog.cli.output import Output
-from txlog.cli.partitions import choose_partitions, row_progress
+from txlog.cli.partitions import choose_partitions
+from txlog.cli.progress import progress_bar
 from txlog.core.cleaning import DEFAULT_MAX_KEYS
-from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.core.names import TopicPartition
 from txlog.core.words import bytes_text, count_text
 from txlog.errors import CorruptLogError, InvalidRequestError
 
@@ -35,11 +37,8 @@ def compact(
             metavar="TOPIC", help="Topics; all whose cleanup.policy says so if none is named.", show_default=False
         ),
     ] = None,
-    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
-    partitions: Annotated[
-        str | None,
-        typer.Option("--partitions", "--partition", metavar="0,1,…", help="Only these partitions.", show_default=False),
-    ] = None,
+    topic_option: TopicsOption = None,
+    partitions: Partitions = None,
     min_cleanable_dirty_ratio: Annotated[
         float | None,
         typer.Option(
@@ -73,9 +72,10 @@ def compact(
     from txlog.client.reading import read_session
     from txlog.maintenance.compact import cleanable_part, compact_partition
     from txlog.maintenance.history import recorded
+    from txlog.maintenance.users_topics import refuse_internal
 
     names = [*(topic or ()), *(topic_option or ())]
-    refuse_internal(names)
+    refuse_internal(names, "compacted")
     runtime = session.store.runtime
     policies = compaction_policies(
         runtime,
@@ -87,35 +87,22 @@ def compact(
     reads = read_session(runtime)
     documents: list[CompactDocument] = []
     failed: list[CorruptLogError] = []
-    with row_progress("looking for what to compact") as progress, recorded(runtime, "compact") as history:
+    with progress_bar("looking for what to compact", "rows") as progress, recorded(runtime, "compact") as history:
         for tp, policy in policies.items():
             try:
                 if dry_run:
                     documents.append(planned_document(tp, cleanable_part(reads, tp, policy)))
-                    continue
-                with history.over(tp):
-                    for done in compact_partition(runtime, reads, tp, policy, progress):
-                        history.add_compacted(done)
-                        documents.append(compact_document(done))
+                else:
+                    with history.over(tp):
+                        for done in compact_partition(runtime, reads, tp, policy, progress):
+                            history.add_compacted(done)
+                            documents.append(compact_document(done))
             except CorruptLogError as error:
                 # The others can be compacted; this one has to be looked at.
                 failed.append(error)
             reads.forget([tp])
     session.out.show(documents, lambda out: show_compactions(out, documents, dry_run=dry_run, failed=len(failed)))
-    if failed:
-        for other in failed[1:]:
-            failed[0].add_note(str(other))
-        raise failed[0]
-
-
-def refuse_internal(topics: Sequence[str]) -> None:
-    """Raises InvalidRequestError if one of `topics` is txlog's own."""
-    for name in topics:
-        if name in INTERNAL_TOPICS:
-            raise InvalidRequestError(
-                f"{name} is not compacted: the snapshots of an internal topic are its compaction, and are made whenever one of its "
-                "segments is sealed"
-            )
+    raise_first(failed)
 
 
 def compaction_policies(

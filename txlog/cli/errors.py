@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import typer
 
@@ -79,6 +80,14 @@ def report_interrupt(interrupt: Interrupted, output: OutputFormat) -> int:
         for line in (str(interrupt), *_notes(interrupt)):
             typer.echo(line, err=True)
     return interrupt.status
+
+
+def raise_first(failed: Sequence[TxlogError]) -> None:
+    """Raises the first error, if there is one, and tells the others in its notes."""
+    if failed:
+        for other in failed[1:]:
+            failed[0].add_note(str(other))
+        raise failed[0]
 
 
 def reader_is_gone() -> int:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from txlog.cli.errors import LOOK
-from txlog.cli.options import Session, command
+from txlog.cli.options import Session, Topics, TopicsOption, command
 from txlog.cli.output import Output
+from txlog.cli.progress import progress_bar
 from txlog.core.words import bytes_text, count_text
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:
-    from txlog.maintenance.fsck import FsckReport, Progress
+    from txlog.maintenance.fsck import FsckReport
     from txlog.maintenance.repair import RepairedObject
 
 
@@ -34,11 +33,8 @@ def register(app: typer.Typer, *, panel: str) -> None:
 
 def fsck(
     session: Session,
-    topic: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TOPIC", help="Only these topics; all if none is named.", show_default=False),
-    ] = None,
-    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    topic: Topics = None,
+    topic_option: TopicsOption = None,
     metadata_only: Annotated[
         bool,
         typer.Option(
@@ -67,7 +63,7 @@ def fsck(
     topics = [*(topic or ()), *(topic_option or ())]
 
     def check() -> FsckReport:
-        with progress_bar() as progress:
+        with progress_bar("the store") as progress:
             return check_store(store, topics=topics, rows=not metadata_only, progress=progress)
 
     report = check()
@@ -141,22 +137,3 @@ def show_report(out: Output, report: FsckReport) -> None:
 
 def _repairs(found: Iterable[RepairedObject], is_made: bool) -> list[tuple[str, str]]:
     return [(each.path, each.why) for each in found if each.is_made is is_made]
-
-
-@contextlib.contextmanager
-def progress_bar() -> Iterator[Progress | None]:
-    """A bar on the standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("the store", total=None)
-
-        def show(where: str, done: int, total: int) -> None:
-            bar.update(task, description=where, completed=done, total=total or None)
-
-        yield show

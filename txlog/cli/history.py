@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from txlog.cli.options import Session, command
+from txlog.cli.options import Session, Topics, TopicsOption, command
 from txlog.cli.output import Output
 from txlog.core.words import bytes_text, duration_text, time_text
 from txlog.errors import InvalidRequestError
@@ -19,11 +19,8 @@ def register(app: typer.Typer, *, panel: str) -> None:
 
 def history(
     session: Session,
-    topic: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TOPIC", help="Only these topics; all if none is named.", show_default=False),
-    ] = None,
-    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    topic: Topics = None,
+    topic_option: TopicsOption = None,
     job: Annotated[
         list[str] | None,
         typer.Option(

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txlog.cli.documents import MergeDocument
-from txlog.cli.options import Session, command
+from txlog.cli.errors import raise_first
+from txlog.cli.options import Partitions, Session, Topics, TopicsOption, command
 from txlog.cli.output import Output
-from txlog.cli.partitions import choose_partitions, row_progress
+from txlog.cli.partitions import choose_partitions
+from txlog.cli.progress import progress_bar
 from txlog.core.cleaning import DEFAULT_TARGET_BYTES, FileLayout, MergePolicy
 from txlog.core.words import bytes_text, count_text
 from txlog.errors import CorruptLogError
@@ -27,14 +29,9 @@ def register(app: typer.Typer, *, panel: str) -> None:
 
 def merge(
     session: Session,
-    topic: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.", show_default=False)
-    ] = None,
-    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
-    partitions: Annotated[
-        str | None,
-        typer.Option("--partitions", "--partition", metavar="0,1,…", help="Only these partitions.", show_default=False),
-    ] = None,
+    topic: Topics = None,
+    topic_option: TopicsOption = None,
+    partitions: Partitions = None,
     target_bytes: Annotated[
         int,
         typer.Option(
@@ -84,7 +81,7 @@ def merge(
     reads = read_session(runtime)
     documents: list[MergeDocument] = []
     failed: list[CorruptLogError] = []
-    with row_progress("looking for small files") as progress, recorded(runtime, "merge") as history:
+    with progress_bar("looking for small files", "rows") as progress, recorded(runtime, "merge") as history:
         for tp in wanted:
             try:
                 if dry_run:
@@ -99,10 +96,7 @@ def merge(
                 failed.append(error)
             reads.forget([tp])
     session.out.show(documents, lambda out: show_merges(out, documents, dry_run=dry_run, failed=len(failed)))
-    if failed:
-        for other in failed[1:]:
-            failed[0].add_note(str(other))
-        raise failed[0]
+    raise_first(failed)
 
 
 def planned_document(merge: Merge) -> MergeDocument:

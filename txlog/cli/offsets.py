@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from txlog.cli.options import Session, command
+from txlog.cli.options import Partitions, Session, Topics, TopicsOption, command
 from txlog.cli.output import Output, Row
 from txlog.core.words import parse_time, time_text
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
@@ -21,14 +21,9 @@ def register(app: typer.Typer, *, panel: str) -> None:
 
 def get_offsets(
     session: Session,
-    topic: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.", show_default=False)
-    ] = None,
-    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
-    partitions: Annotated[
-        str | None,
-        typer.Option("--partitions", metavar="0,1,…", help="Only these partitions.", show_default=False),
-    ] = None,
+    topic: Topics = None,
+    topic_option: TopicsOption = None,
+    partitions: Partitions = None,
     time: Annotated[
         str | None,
         typer.Option(

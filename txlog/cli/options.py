@@ -74,6 +74,18 @@ _OutputOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TOPIC", help="Only these topics; all if none is named.", show_default=False),
+]
+TopicsOption = Annotated[list[str] | None, typer.Option("--topic", hidden=True)]
+"""The same for those who know the option from Kafka's tools."""
+Partitions = Annotated[
+    str | None,
+    typer.Option("--partitions", "--partition", metavar="0,1,…", help="Only these partitions.", show_default=False),
+]
+
 _SHARED: dict[str, Any] = {
     "store": _StoreOption,
     "config": _ConfigOption,

@@ -1,10 +1,8 @@
-"""Which partitions shall a job go through, and how far is it?"""
+"""Which partitions shall a job go through?"""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 from txlog.cli.offsets import parse_partitions
 from txlog.cli.options import Session
@@ -32,22 +30,3 @@ def choose_partitions(session: Session, topics: Sequence[str], partitions: str |
                 f"topic {each.name!r} has no partition {missing[0]}: it has {each.partitions}, numbered 0 to {each.partitions - 1}"
             )
     return chosen
-
-
-@contextlib.contextmanager
-def row_progress(at_first: str) -> Iterator[Callable[[TopicPartition, int, int], None] | None]:
-    """A bar on the standard error, if that is a terminal, for (partition, rows so far, rows in all); None else."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(at_first, total=None)
-
-        def show(tp: TopicPartition, done: int, total: int) -> None:
-            bar.update(task, description=f"{tp}, rows", completed=done, total=total or None)
-
-        yield show

@@ -13,7 +13,7 @@ from txlog.cli.documents import ProduceDocument, ProducedRows
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.lines import Lines, write_lines
 from txlog.cli.offsets import parse_partitions
-from txlog.cli.options import Session, command, one_of, parse_pairs
+from txlog.cli.options import Session, TopicsOption, command, one_of, parse_pairs
 from txlog.cli.output import Output
 from txlog.cli.rows import decode_rows, encode_row
 from txlog.clock import Clock
@@ -309,7 +309,7 @@ def _show_produced(out: Output, document: ProduceDocument, txn_version: int | No
 def consume(
     session: Session,
     topic: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="The topics.", show_default=False)] = None,
-    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    topic_option: TopicsOption = None,
     from_beginning: Annotated[
         bool,
         typer.Option(

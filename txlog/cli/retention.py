@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txlog.cli.documents import RetentionDocument
-from txlog.cli.options import Session, command
+from txlog.cli.options import Partitions, Session, Topics, TopicsOption, command
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.core.words import bytes_text, count_text, time_text
@@ -24,14 +24,9 @@ def register(app: typer.Typer, *, panel: str) -> None:
 
 def retention(
     session: Session,
-    topic: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="Topics; all if none is named.", show_default=False)
-    ] = None,
-    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
-    partitions: Annotated[
-        str | None,
-        typer.Option("--partitions", "--partition", metavar="0,1,…", help="Only these partitions.", show_default=False),
-    ] = None,
+    topic: Topics = None,
+    topic_option: TopicsOption = None,
+    partitions: Partitions = None,
     delete: Annotated[
         bool, typer.Option("--delete", metavar="", help="Do it; else only say what would be removed.")
     ] = False,
@@ -44,7 +39,7 @@ def retention(
     # Here and not at the top: `--help` needs none of it.
     from txlog.client.reading import read_session
     from txlog.maintenance.history import recorded
-    from txlog.maintenance.retention import apply_partition, plan_partition, policy_of, retained_of
+    from txlog.maintenance.retention import policy_of, retain_partition
 
     names = [*(topic or ()), *(topic_option or ())]
     wanted = choose_partitions(session, names, partitions)
@@ -58,12 +53,11 @@ def retention(
             if policy is None:
                 continue
             with history.over(tp):
-                plan = plan_partition(reads, tp, policy)
-                if plan.moves and delete:
-                    apply_partition(reads, plan)
-                    history.add(tp, "deleted", base_offset=plan.log_start_before, end_offset=plan.log_start_after)
-            if plan.moves or plan.hold is not None:
-                documents.append(retention_document(retained_of(plan), executed=delete))
+                found = retain_partition(reads, tp, policy, dry_run=not delete)
+                if found is not None:
+                    documents.append(retention_document(found, executed=delete))
+                    if found.moves and delete:
+                        history.add_retained(found)
             reads.forget([tp])
     session.out.show(documents, lambda out: show_retention(out, documents, len(wanted), executed=delete))
 

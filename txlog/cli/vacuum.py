@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from txlog.cli.documents import VacuumDocument, VacuumedEntry, VacuumedKind, VacuumFailure, WaitingEntry
 from txlog.cli.errors import LOOK
-from txlog.cli.options import Session, command
+from txlog.cli.options import Session, TopicsOption, command
 from txlog.cli.output import Output
+from txlog.cli.progress import progress_bar
 from txlog.core.words import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
-    from txlog.maintenance.vacuum import Progress, VacuumReport
+    from txlog.maintenance.vacuum import VacuumReport
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
@@ -32,7 +30,7 @@ def vacuum(
             metavar="TOPIC", help="Only these topics; all, txlog's own included, if none is named.", show_default=False
         ),
     ] = None,
-    topic_option: Annotated[list[str] | None, typer.Option("--topic", hidden=True)] = None,
+    topic_option: TopicsOption = None,
     delete: Annotated[
         bool, typer.Option("--delete", metavar="", help="Do it; else only say what would be deleted.")
     ] = False,
@@ -51,7 +49,10 @@ def vacuum(
 
     runtime = session.store.runtime
     wanted = [*(topic or ()), *(topic_option or ())] or None
-    with recorded(runtime, "vacuum") as history, _progress() as progress:
+    with (
+        recorded(runtime, "vacuum") as history,
+        progress_bar("looking for what nothing needs", "partitions") as progress,
+    ):
         report = run(runtime, read_session(runtime), wanted, dry_run=not delete, on_progress=progress)
         for tp, (count, size) in report.by_partition().items() if delete else ():
             history.add(tp, "deleted", deleted_objects=count, deleted_bytes=size)
@@ -112,22 +113,3 @@ def show_vacuum(out: Output, document: VacuumDocument, *, objects: bool) -> None
         out.line(f"{count_text(len(document.waiting), 'object')} more must wait out delete.grace.ms{when}.")
     for each in document.failed:
         out.line(f"Topic {each.topic!r} is damaged, and nothing more of it was deleted: {each.error}")
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A bar on the standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("looking for what nothing needs", total=None)
-
-        def show(where: str, done: int, total: int) -> None:
-            bar.update(task, description=f"{where}, partitions", completed=done, total=total or None)
-
-        yield show

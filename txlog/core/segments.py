@@ -63,14 +63,14 @@ def build_index(
         first_row = 0
         if record.files:
             file = len(files)
-            files.extend(_indexed(data_file, record.schema_id) for data_file in record.files)
+            files.extend(indexed_file(data_file, record.schema_id) for data_file in record.files)
         elif record.payload_bytes:
             file, first_row = inline_number, inline_row
             inline_row += record.records
         entries.append(_entry(record, file, first_row))
     if inline_file is not None:
         # Rows of older schemas are written in the newest one of the segment: columns are only ever added.
-        files.append(_indexed(inline_file, max(record.schema_id for record in inline), offset_column=True))
+        files.append(indexed_file(inline_file, max(record.schema_id for record in inline), offset_column=True))
     aborted = tuple(txn for txn in map(aborted_txn_of, records) if txn is not None)
     index = SegmentIndex(
         partition=str(tp),
@@ -83,6 +83,15 @@ def build_index(
         last_digest=last_digest,
     )
     return index, TxnIndex(partition=str(tp), aborted=aborted) if aborted else None
+
+
+def indexed_file(
+    file: DataFile, schema_id: int, *, offset_column: bool = False, sorted_by: Sequence[int] = ()
+) -> IndexedFile:
+    """A file in the table of an index; `sorted_by` as in an IndexedFile."""
+    # A checker hands in what an index says of it already.
+    found = {**msgspec.structs.asdict(file), "schema_id": schema_id, "offset_column": offset_column}
+    return IndexedFile(**{**found, "sorted_by": tuple(sorted_by) or msgspec.UNSET})
 
 
 def check_rows(record: CommitRecord, where: str) -> None:
@@ -234,11 +243,6 @@ def _entry(record: CommitRecord, file: int | None, first_row: int) -> IndexEntry
         file=file,
         first_row=first_row,
     )
-
-
-def _indexed(file: DataFile, schema_id: int, *, offset_column: bool = False) -> IndexedFile:
-    # A checker hands in what an index says of it already.
-    return IndexedFile(**{**msgspec.structs.asdict(file), "schema_id": schema_id, "offset_column": offset_column})
 
 
 def _base_offset(entry: IndexEntry) -> int:

@@ -29,10 +29,12 @@ from txlog.core.compaction import (
 )
 from txlog.core.effects import Program
 from txlog.core.fetch_plan import Piece
-from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.core.names import TopicPartition
 from txlog.core.partitioning import Offsets
 from txlog.core.records import IndexedFile, TopicMetadata
-from txlog.errors import InvalidConfigurationError, InvalidRequestError, MissingObjectError
+from txlog.core.segments import indexed_file
+from txlog.errors import InvalidConfigurationError, MissingObjectError
+from txlog.maintenance.users_topics import refuse_internal
 from txlog.protocol.clean import Merge, publish
 from txlog.protocol.compact import CompactionPlan, look_at_dirt, plan_compaction
 from txlog.protocol.context import Context, Views
@@ -86,10 +88,7 @@ def compaction_policy(
 
     Raises InvalidRequestError for an internal topic, InvalidConfigurationError without key columns.
     """
-    if topic.topic in INTERNAL_TOPICS:
-        raise InvalidRequestError(
-            f"{topic.topic} is not compacted: the snapshots of an internal topic are its compaction"
-        )
+    refuse_internal([topic.topic], "compacted")
     config = runtime.settings.topic_config(topic)
     if "compact" not in config.cleanup_policy:
         return None
@@ -154,8 +153,7 @@ def plan_partition(session: Session, tp: TopicPartition, policy: CompactionPolic
 
     Raises InvalidRequestError for an internal topic.
     """
-    if tp.topic in INTERNAL_TOPICS:
-        raise InvalidRequestError(f"{tp} is not compacted: the snapshots of an internal topic are its compaction")
+    refuse_internal([tp.topic], "compacted")
 
     def planned(ctx: Context, views: Views) -> Program[tuple[Views, CompactionPlan | None]]:
         return plan_compaction(ctx, views, tp, policy)
@@ -279,7 +277,7 @@ class _Pass:
         if first is None:
             return None
         topic = self._topic
-        written = write_rows_file(
+        file = write_rows_file(
             self._runtime.store,
             topic.topic,
             merge.path,
@@ -288,11 +286,7 @@ class _Pass:
             compression=self._runtime.settings.row_config({}, topic).compression_type,
             offset_column=True,
         )
-        return IndexedFile(
-            **{name: getattr(written, name) for name in written.__struct_fields__},
-            schema_id=topic.schema_id,
-            offset_column=True,
-        )
+        return indexed_file(file, topic.schema_id, offset_column=True)
 
     def _newest_of_keys(self, dirty: Sequence[Piece]) -> tuple[OffsetMap, int]:
         """The map of the dirty part, and below which offset it is whole."""

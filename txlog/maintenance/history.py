@@ -22,6 +22,7 @@ from txlog.core.records import CleanupRun, CleanupStep
 from txlog.errors import TxlogError
 from txlog.maintenance.compact import Compacted
 from txlog.maintenance.merge import Merged
+from txlog.maintenance.retention import Retained
 from txlog.protocol import history as protocol
 
 Outcome: TypeAlias = Literal["published", "discarded", "deleted", "failed"]
@@ -146,6 +147,15 @@ class Recorder:
             rows_written=compacted.rows,
             bytes_read=compacted.bytes_before,
             bytes_written=compacted.bytes,
+        )
+
+    def add_retained(self, retained: Retained) -> None:
+        """Rows that retention removed."""
+        self.add(
+            retained.topic_partition,
+            "deleted",
+            base_offset=retained.log_start_before,
+            end_offset=retained.log_start_after,
         )
 
 

@@ -611,9 +611,7 @@ def _retention(a_round: _Round, step: _Step) -> None:
 
 
 def _tell_retained(a_round: _Round, step: _Step, gone: Retained) -> None:
-    a_round.history.add(
-        gone.topic_partition, "deleted", base_offset=gone.log_start_before, end_offset=gone.log_start_after
-    )
+    a_round.history.add_retained(gone)
     step.did(
         f"moved the log start from {gone.log_start_before} to {gone.log_start_after}, by {gone.setting}: "
         f"{count_text(gone.rows, 'row')}, {bytes_text(gone.bytes)}",

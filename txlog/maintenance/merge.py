@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
-
 from txlog.client.reading import MAX_RELISTS, piece_rows, topic_of_rows
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
 from txlog.core.effects import Program
 from txlog.core.features import SORTED_RUNS
-from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile, TopicMetadata
+from txlog.core.segments import indexed_file
 from txlog.errors import InvalidRequestError, MissingObjectError, SchemaMismatchError
+from txlog.maintenance.users_topics import refuse_internal
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.context import Context, Views
 
@@ -86,8 +86,7 @@ def plan_partition(session: Session, tp: TopicPartition, policy: MergePolicy) ->
 
     Raises InvalidRequestError for an internal topic.
     """
-    if tp.topic in INTERNAL_TOPICS:
-        raise InvalidRequestError(f"{tp} is not merged: the snapshots of an internal topic are its compaction")
+    refuse_internal([tp.topic], "merged")
 
     def planned(ctx: Context, views: Views) -> Program[tuple[Views, tuple[Merge, ...]]]:
         return plan_merges(ctx, views, tp, policy)
@@ -134,12 +133,7 @@ def copy_rows(
         sorted_batches=bool(layout.sort),
     )
     by_name = {each.name: each.id for each in topic.schema}
-    return IndexedFile(
-        **{name: getattr(file, name) for name in file.__struct_fields__},
-        schema_id=topic.schema_id,
-        offset_column=True,
-        sorted_by=tuple(by_name[name] for name in layout.sort) or msgspec.UNSET,
-    )
+    return indexed_file(file, topic.schema_id, offset_column=True, sorted_by=[by_name[name] for name in layout.sort])
 
 
 def check_layout(runtime: Runtime, topic: TopicMetadata, layout: FileLayout) -> None:

@@ -38,6 +38,11 @@ class Retained:
     held_until_ms: int | None
     """When its hold ends, if it commits nothing more."""
 
+    @property
+    def moves(self) -> bool:
+        """Whether anything went; if not, all that would have is held."""
+        return self.log_start_after > self.log_start_before
+
 
 def policy_of(runtime: Runtime, topic: str) -> RetentionPolicy | None:
     """What the topic keeps, by its newest settings; None if everything: `cleanup.policy` has no `delete`, no limit is set, or the
@@ -61,22 +66,17 @@ def policy_from(config: TopicConfig) -> RetentionPolicy | None:
     )
 
 
-def apply_retention(
-    runtime: Runtime, session: Session, tp: TopicPartition, *, dry_run: bool = False
+def retain_partition(
+    session: Session, tp: TopicPartition, policy: RetentionPolicy, *, dry_run: bool = False
 ) -> Retained | None:
-    """Moves the log start of one partition to where its topic's settings want it; None if nothing is to go.
+    """Moves the log start of one partition to where `policy` wants it: what went, or is held; None if neither.
 
-    Raises InvalidRequestError for an internal topic, UnknownTopicOrPartitionError, and what reading and appending raise.
+    Raises ClockSkewError, and what reading and appending raise.
     """
-    policy = policy_of(runtime, tp.topic)
-    if policy is None:
-        return None
     plan = plan_partition(session, tp, policy)
-    if not plan.moves:
-        return None
-    if not dry_run:
+    if plan.moves and not dry_run:
         apply_partition(session, plan)
-    return retained_of(plan)
+    return retained_of(plan) if plan.moves or plan.hold is not None else None
 
 
 def plan_partition(session: Session, tp: TopicPartition, policy: RetentionPolicy) -> RetentionPlan:

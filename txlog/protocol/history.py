@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txlog.core import envelope, names
-from txlog.core.effects import Delete, Effect, Gather, Get, List, Program
+from txlog.core.effects import List, Program
 from txlog.core.names import MAINTENANCE_FOLDER
 from txlog.core.records import CleanupRun
 from txlog.errors import CorruptRecordError
 from txlog.protocol.context import Context
 from txlog.protocol.put import put_pure
+from txlog.protocol.requests import delete, get, many
 
 KEPT_RUNS = 2_000
 """Runs that are kept: two pages of a LIST."""
-_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ def put_run(ctx: Context, run: CleanupRun, keep: int = KEPT_RUNS) -> Program[Non
     path = RunName(started_ms=run.started_at, run_id=run.run_id).path
     yield from put_pure(ctx, path, envelope.encode(run))
     listed = yield from list_runs()
-    yield from _all([Delete(name.path) for name in listed[: max(0, len(listed) - keep)]])
+    yield from many([delete(name.path) for name in listed[: max(0, len(listed) - keep)]])
 
 
 def list_runs() -> Program[list[RunName]]:
@@ -51,7 +51,7 @@ def list_runs() -> Program[list[RunName]]:
 
 def read_runs(wanted: Sequence[RunName]) -> Program[list[CleanupRun]]:
     """The runs of these names, in order, without those that are gone. Raises CorruptRecordError naming a damaged one."""
-    found = yield from _all([Get(name.path) for name in wanted])
+    found = yield from many([get(name.path) for name in wanted])
     return [_decoded(name, data) for name, data in zip(wanted, found, strict=True) if data is not None]
 
 
@@ -63,15 +63,3 @@ def _decoded(name: RunName, data: bytes) -> CleanupRun:
             "Nothing depends on it: delete it"
         )
     return run
-
-
-def _all(effects: Sequence[Effect]) -> Program[list[bytes | None]]:
-    found: list[bytes | None] = []
-    for first in range(0, len(effects), _AT_ONCE):
-        found += yield Gather(tuple(_one(effect) for effect in effects[first : first + _AT_ONCE]))
-    return found
-
-
-def _one(effect: Effect) -> Program[bytes | None]:
-    found: bytes | None = yield effect
-    return found

@@ -15,6 +15,7 @@ from txlog.core.records import Clean
 from txlog.core.state import PartitionState, StoredRecord, decode_snapshot, replay, stored_record
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.requests import get
 
 MAX_SLOTS_BY_NAME = 64
 """New records that a reader follows one by one, each a GET after the other. If it is further behind it lists: then all GETs
@@ -142,11 +143,11 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
     )
     snapshot_offset = max((offset for offset in listing.snapshots if offset <= expected_end), default=0)
     tail_names = [base for base in listing.batches if base >= snapshot_offset]
-    programs = [_get(tp.folder + names.batch_name(base)) for base in tail_names]
+    programs = [get(tp.folder + names.batch_name(base)) for base in tail_names]
     if snapshot_offset:
-        programs.append(_get(tp.folder + names.snapshot_name(snapshot_offset)))
+        programs.append(get(tp.folder + names.snapshot_name(snapshot_offset)))
     if listing.clean is not None:
-        programs.append(_get(tp.folder + names.clean_name(listing.clean)))
+        programs.append(get(tp.folder + names.clean_name(listing.clean)))
     found = list((yield Gather(tuple(programs)))) if programs else []
 
     clean: Clean | None = None
@@ -198,8 +199,3 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
         tail=tail,
         state=state,
     )
-
-
-def _get(path: str) -> Program[bytes | None]:
-    data: bytes | None = yield Get(path)
-    return data

@@ -24,6 +24,7 @@ from txlog.errors import CorruptLogError
 from txlog.protocol.context import Context
 from txlog.protocol.load import present
 from txlog.protocol.put import encode_readable, put_pure
+from txlog.protocol.requests import get
 
 _AT_ONCE = 16
 """Records that are fetched at once: one has up to 4 MiB."""
@@ -157,7 +158,7 @@ def _follow_from(tp: TopicPartition, there: _There, state: PartitionState, bases
     for first in range(0, len(bases), _AT_ONCE):
         window = bases[first : first + _AT_ONCE]
         answers: Sequence[bytes | None] = yield Gather(
-            tuple(_get(tp.folder + names.batch_name(base)) for base in window)
+            tuple(get(tp.folder + names.batch_name(base)) for base in window)
         )
         for base, data in zip(window, answers, strict=True):
             path = tp.folder + names.batch_name(base)
@@ -324,8 +325,3 @@ def _told(tp: TopicPartition, wrong: _Wrong, *, is_made: bool) -> Repair:
 
 def _plain(file: DataFile) -> DataFile:
     return DataFile(**{name: getattr(file, name) for name in DataFile.__struct_fields__})
-
-
-def _get(path: str) -> Program[bytes | None]:
-    found: bytes | None = yield Get(path)
-    return found

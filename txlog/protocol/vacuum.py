@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from txlog.core import chain, envelope, names, vacuum
 from txlog.core.append_rules import RollPolicy, next_control
-from txlog.core.effects import Delete, Gather, Get, List, Modified, NewId, Now, Program, PutIfAbsent, Size
+from txlog.core.effects import Gather, Get, List, Modified, NewId, Now, Program, PutIfAbsent
 from txlog.core.names import (
     INTERNAL_TOPICS,
     TRANSACTION_STATE_TOPIC,
@@ -39,14 +38,10 @@ from txlog.errors import MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, load, present, read_slot
 from txlog.protocol.put import encode_readable
+from txlog.protocol.requests import AT_ONCE, delete, many, modified, names_in, size
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import append_slot
 from txlog.protocol.snapshot import fold_table
-
-T = TypeVar("T")
-
-_AT_ONCE = 64
-"""Requests of one round, and indexes that are in memory at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +142,9 @@ def list_files(topic: str) -> Program[TopicFiles]:
     partitions = tuple(sorted(n for name in listed if (n := names.parse_partition_folder(name)) is not None))
     is_table = topic == TRANSACTION_STATE_TOPIC
     prefixes = [f"{topic}/{n}/" if is_table else f"{topic}/{n}/rows/" for n in partitions]
-    found = [] if topic in INTERNAL_TOPICS and not is_table else (yield from _many([_list(each) for each in prefixes]))
+    found = (
+        [] if topic in INTERNAL_TOPICS and not is_table else (yield from many([names_in(each) for each in prefixes]))
+    )
     folders = (yield List(f"{topic}/staged/")) if "staged/" in listed else ()
     by_partition = dict(zip(partitions, found, strict=False))
     staged = {n: tuple(each for each in by_partition[n] if names.parse_staged_list_name(each)) for n in by_partition}
@@ -204,12 +201,12 @@ def sweep(ctx: Context, plan: PartitionPlan, *, dry_run: bool, sizes: bool) -> P
         boundary = yield from _raise_boundary(plan)
         due = [dead for dead in due if _may_go(dead, boundary)]
     deleted: list[Deleted] = []
-    for first in range(0, len(due), _AT_ONCE):
-        part = due[first : first + _AT_ONCE]
-        lengths = (yield Gather(tuple(_size(each.path) for each in part))) if sizes else [None] * len(part)
+    for first in range(0, len(due), AT_ONCE):
+        part = due[first : first + AT_ONCE]
+        lengths = (yield Gather(tuple(size(each.path) for each in part))) if sizes else [None] * len(part)
         if not dry_run:
             for batch in _in_order(part):
-                yield Gather(tuple(_delete(each.path) for each in batch))
+                yield Gather(tuple(delete(each.path) for each in batch))
         deleted += [Deleted(dead=each, bytes=size) for each, size in zip(part, lengths, strict=True)]
     if not dry_run and tp.topic not in INTERNAL_TOPICS:
         gone = {each.dead.path for each in deleted}
@@ -313,7 +310,7 @@ def _read_chain(view: PartitionView) -> Program[_Knowledge]:
     # The view is older than the LIST: what it holds as a slot and was sealed since shows here as an index.
     tp = view.topic_partition
     folder = vacuum.sort_out((yield List(tp.folder)), tp.folder)
-    cleans = yield from _many([_read_clean(tp, number) for number in folder.cleans])
+    cleans = yield from many([_read_clean(tp, number) for number in folder.cleans])
     internal = tp.topic in INTERNAL_TOPICS
     start = folder.listing.boundary if internal else view.state.log_start_offset
     for name in chain.walk(folder.listing, cleans[-1][0] if cleans else None, start):
@@ -322,9 +319,9 @@ def _read_chain(view: PartitionView) -> Program[_Knowledge]:
             raise MissingObjectError(f"{tp.folder}{name.index}: the highest .clean names it, and it is gone")
     named = {file.path for stored in view.tail for file in stored.record.files}
     if not internal:
-        for paths in (yield from _many([_files_of_index(tp, name) for name in sorted(folder.indexes)])):
+        for paths in (yield from many([_files_of_index(tp, name) for name in sorted(folder.indexes)])):
             named.update(paths)
-        for record in (yield from _many([_slot(tp, base) for base in _unsealed(view, folder)])):
+        for record in (yield from many([_slot(tp, base) for base in _unsealed(view, folder)])):
             named.update(file.path for file in record.files)
     return _Knowledge(view=view, folder=folder, cleans=tuple(cleans), named=frozenset(named))
 
@@ -365,7 +362,7 @@ def _judge_drawn(
         return {}
     last = known.view.tail[-1].record.base_offset if known.view.tail else None
     last_slot_ms = None if last is None else (yield Modified(tp.folder + names.batch_name(last)))
-    times = yield from _many([_modified(f"{tp.topic}/{path}") for path in wanted])
+    times = yield from many([modified(f"{tp.topic}/{path}") for path in wanted])
     found = {}
     for path, modified_ms in zip(wanted, times, strict=True):
         why = vacuum.judge_drawn(modified_ms, last_slot_ms, now_ms, grace_ms)
@@ -470,7 +467,7 @@ def _dead_staged_lists(
         return []
     records = [stored.record for stored in known.view.tail]
     held = {record.base_offset for record in records}
-    records += yield from _many([_slot(tp, base) for base in known.folder.slots if base not in held])
+    records += yield from many([_slot(tp, base) for base in known.folder.slots if base not in held])
     named = {
         entry.value.staged_object.name
         for record in records
@@ -602,7 +599,7 @@ def _list_deep(topic: str, folder: str) -> Program[list[str]]:
     found: list[str] = []
     waiting = [folder]
     while waiting:
-        listed = yield from _many([_list(f"{topic}/{each}") for each in waiting])
+        listed = yield from many([names_in(f"{topic}/{each}") for each in waiting])
         below: list[str] = []
         for parent, children in zip(waiting, listed, strict=True):
             for child in children:
@@ -611,38 +608,11 @@ def _list_deep(topic: str, folder: str) -> Program[list[str]]:
     return found
 
 
-# -- requests ---------------------------------------------------------------------------------------------------------
-
-
-def _many(programs: Sequence[Program[T]]) -> Program[list[T]]:
-    """The results of all, a bounded number at once."""
-    found: list[T] = []
-    for first in range(0, len(programs), _AT_ONCE):
-        found += yield Gather(tuple(programs[first : first + _AT_ONCE]))
-    return found
-
-
-def _list(folder: str) -> Program[tuple[str, ...]]:
-    listed: tuple[str, ...] = yield List(folder)
-    return listed
-
-
-def _modified(path: str) -> Program[int | None]:
-    found: int | None = yield Modified(path)
-    return found
-
-
-def _size(path: str) -> Program[int | None]:
-    found: int | None = yield Size(path)
-    return found
-
-
-def _delete(path: str) -> Program[None]:
-    yield Delete(path)
+# -- parts of the chain -----------------------------------------------------------------------------------------------
 
 
 def _modified_of(tp: TopicPartition, kind: str, numbers: Sequence[int]) -> Program[dict[int, int | None]]:
-    times = yield from _many([_modified(tp.folder + NumberedName(kind, number).name) for number in numbers])
+    times = yield from many([modified(tp.folder + NumberedName(kind, number).name) for number in numbers])
     return dict(zip(numbers, times, strict=True))
 
 

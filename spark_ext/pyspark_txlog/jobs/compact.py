@@ -24,7 +24,6 @@ from txlog.cli.compact import (
     compact_document,
     compaction_policies,
     planned_document,
-    refuse_internal,
     show_compactions,
 )
 from txlog.cli.errors import exit_status
@@ -47,6 +46,7 @@ from txlog.maintenance.compact import (
     publish_compaction,
 )
 from txlog.maintenance.history import recorded
+from txlog.maintenance.users_topics import refuse_internal
 from txlog.protocol.compact import CompactionPlan
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def main(
     spark: SparkSession | None = None
     out = Output(output)
     try:
-        refuse_internal(topic or ())
+        refuse_internal(topic or (), "compacted")
         with closing(txlog.open(store, storage_options=pairs("--storage-option", storage_option))) as opened:
             opened.runtime.require_store()
             policies = compaction_policies(

@@ -17,8 +17,9 @@ import typer
 from pyspark_txlog import fsck
 from pyspark_txlog.jobs.command_line import job_session, pairs
 from txlog.cli.errors import LOOK, exit_status
-from txlog.cli.fsck import progress_bar, show_report
+from txlog.cli.fsck import show_report
 from txlog.cli.output import Output, OutputFormat
+from txlog.cli.progress import progress_bar
 from txlog.client.runtime import Runtime
 from txlog.errors import TxlogError
 
@@ -45,7 +46,7 @@ def main(
         with closing(Runtime.open(store, storage_options=pairs("--storage-option", storage_option))) as runtime:
             runtime.require_store()
             spark = job_session("txlog-fsck", pairs("--conf", conf))
-            with progress_bar() as progress:
+            with progress_bar("the store") as progress:
                 report = fsck.check(spark, runtime, topic or (), rows=not metadata_only, progress=progress)
         out.show(report, lambda out: show_report(out, report))
     except TxlogError as error:

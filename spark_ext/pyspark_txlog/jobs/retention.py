@@ -29,7 +29,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.words import count_text
 from txlog.errors import TxlogError
 from txlog.maintenance.history import recorded
-from txlog.maintenance.retention import Retained, apply_partition, plan_partition, policy_of, retained_of
+from txlog.maintenance.retention import Retained, policy_of, retain_partition
 from txlog.protocol.retention import RetentionPolicy
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def retain_partitions(
                 history.add(tp, "failed", message=str(outcome))
             elif outcome is not None:
                 found.append(outcome)
-                if delete and outcome.log_start_after > outcome.log_start_before:
-                    history.add(tp, "deleted", base_offset=outcome.log_start_before, end_offset=outcome.log_start_after)
+                if delete and outcome.moves:
+                    history.add_retained(outcome)
                     say(f"retention: {tp}: {count_text(outcome.rows, 'row')} removed, {outcome.setting}")
     found.sort(key=lambda each: each.topic_partition)
     return tuple(found), tuple(failed)
@@ -114,11 +114,7 @@ def main(
 
 
 def _retain(runtime: Runtime, task: _Task) -> Retained | None:
-    session = read_session(runtime)
-    plan = plan_partition(session, task.topic_partition, task.policy)
-    if plan.moves and task.delete:
-        apply_partition(session, plan)
-    return retained_of(plan) if plan.moves or plan.hold is not None else None
+    return retain_partition(read_session(runtime), task.topic_partition, task.policy, dry_run=not task.delete)
 
 
 def _title(task: _Task) -> str:

@@ -17,6 +17,7 @@ from txlog.core.compaction import CompactionPolicy
 from txlog.core.effects import Delete, Get, InlineRows, List, Now, Program, PutIfAbsent, PutOutcome, WriteRows
 from txlog.core.names import SegmentObject, TopicPartition
 from txlog.core.records import Boundary, Clean, DataFile, IndexedFile
+from txlog.core.segments import indexed_file
 from txlog.errors import MissingObjectError, OutcomeUnknownError, RetriableError
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.compact import CompactionPlan, plan_compaction
@@ -214,9 +215,7 @@ def _written(merge: Merge, rows: tuple[tuple[int, str], ...]) -> Program[Indexed
         for offset, word in rows
     )
     file: DataFile = yield WriteRows(tp.topic, merge.path, stored)
-    return IndexedFile(
-        **{name: getattr(file, name) for name in file.__struct_fields__}, schema_id=0, offset_column=True
-    )
+    return indexed_file(file, 0, offset_column=True)
 
 
 def _create(path: str, value: Boundary) -> Program[PutOutcome]:

@@ -26,6 +26,7 @@ from txlog.core.effects import InlineRows, Program, Sleep, WriteRows
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import IndexedFile
+from txlog.core.segments import indexed_file
 from txlog.core.transactions import PREPARED
 from txlog.errors import (
     AbortableError,
@@ -321,9 +322,7 @@ def _write(merge: Merge, rows: tuple[Row, ...]) -> Program[IndexedFile | None]:
         return None
     stored = tuple(InlineRows(encode_rows([row]), row.offset, 0, 0) for row in rows)
     file = yield WriteRows(merge.topic_partition.topic, merge.path, stored)
-    return IndexedFile(
-        **{name: getattr(file, name) for name in file.__struct_fields__}, schema_id=0, offset_column=True
-    )
+    return indexed_file(file, 0, offset_column=True)
 
 
 def compactor(life: Life) -> Program[None]:

@@ -1,0 +1,16 @@
+"""Retention of one partition, by its topic's settings."""
+
+from __future__ import annotations
+
+from txlog.client import reading
+from txlog.client.store import Store
+from txlog.core.names import TopicPartition
+from txlog.maintenance.retention import Retained, policy_of, retain_partition
+
+
+def retain(store: Store, tp: TopicPartition, *, dry_run: bool = False) -> Retained | None:
+    """What went, or would; None if nothing does."""
+    policy = policy_of(store.runtime, tp.topic)
+    return (
+        None if policy is None else retain_partition(reading.read_session(store.runtime), tp, policy, dry_run=dry_run)
+    )

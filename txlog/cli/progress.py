@@ -1,0 +1,31 @@
+"""How far is it?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def progress_bar(at_first: str, what: str = "") -> Iterator[Callable[[object, int, int], None] | None]:
+    """A bar on the standard error, if that is a terminal, for (where, done, in all); None else.
+
+    `what` is counted: it is said behind where. Until the first call the bar says `at_first`.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(at_first, total=None)
+
+        def show(where: object, done: int, total: int) -> None:
+            bar.update(
+                task, description=f"{where}, {what}" if what else str(where), completed=done, total=total or None
+            )
+
+        yield show

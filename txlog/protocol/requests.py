@@ -1,0 +1,44 @@
+"""How are many requests made beside each other, and not too many at once?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from txlog.core.effects import Delete, Gather, Get, List, Modified, Program, Size
+
+T = TypeVar("T")
+
+AT_ONCE = 64
+
+
+def many(programs: Sequence[Program[T]]) -> Program[list[T]]:
+    """The results of all, in their order."""
+    found: list[T] = []
+    for first in range(0, len(programs), AT_ONCE):
+        found += yield Gather(tuple(programs[first : first + AT_ONCE]))
+    return found
+
+
+def get(path: str) -> Program[bytes | None]:
+    found: bytes | None = yield Get(path)
+    return found
+
+
+def size(path: str) -> Program[int | None]:
+    found: int | None = yield Size(path)
+    return found
+
+
+def modified(path: str) -> Program[int | None]:
+    found: int | None = yield Modified(path)
+    return found
+
+
+def names_in(folder: str) -> Program[tuple[str, ...]]:
+    found: tuple[str, ...] = yield List(folder)
+    return found
+
+
+def delete(path: str) -> Program[None]:
+    yield Delete(path)
