@@ -51,5 +51,6 @@ printf 'setup: %s with %s and Java %s; the first time this downloads Spark, a fe
 if ! is_recent_python "$venv/bin/python"; then
     "$python" -m venv --clear "$venv"
 fi
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
+# What is never imported, most of what is installed, need not be compiled.
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --editable ".[$extras]"
 touch "$venv/.stamp"

@@ -1,6 +1,6 @@
 """The same deaths over an object store: SIGKILL at every write of each operation, and storms, on S3's protocol.
 
-`make test` has the main operation, `make test-storm` the rest and the storm.
+`make test` has the main operation of Spark, `make test-storm` the rest and the storm.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txlog.testing.chaos.show import Show
 from txlog.testing.chaos.supervisor import chaos
 
 pytestmark = pytest.mark.slow
-MAIN = ("eager transaction",)
+MAIN = ("staged transaction",)
 SECONDS = 120
 
 

@@ -16,12 +16,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_every_kind_of_kill(tmp_path: Path) -> None:
-    """An executor's JVM, the process of the sink's commit, and the driver: after the decision, and before Spark's note of it."""
+    """An executor's JVM, the process of the sink's commit, and the driver after the decision.
+
+    A driver that dies between the sink's commit and Spark's note of it has tests/spark/test_demo.py.
+    """
     strikes = [
         Strike(point=points.HALF, victim="executor"),
         Strike(point=points.PENDING, victim="worker"),
         Strike(point=points.DECIDED, victim="driver"),
-        Strike(point=points.RETURNED, victim="driver"),
     ]
     report = kill_stream("txlog", strikes, tmp_path)
     assert (report.lost, report.doubled, report.missed) == (0, 0, []), report.table()
