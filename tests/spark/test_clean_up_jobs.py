@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_txlog.jobs import command_line
 from pyspark_txlog.jobs import retention as retention_job
 from pyspark_txlog.jobs import vacuum as vacuum_job
 from pyspark_txlog.jobs.retention import retain_partitions
@@ -55,8 +56,7 @@ def test_retention_goes_through_partitions_on_executors(small_files: Log, spark:
 def test_their_command_lines(
     small_files: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for job in (vacuum_job, retention_job):
-        monkeypatch.setattr(job, "job_session", lambda name, conf: spark)
+    monkeypatch.setattr(command_line, "job_session", lambda name, conf: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     small_files.store.alter_topic("orders", config={"retention.bytes": 0})
     arguments = {"store": small_files.url, "topic": ["orders"], "storage_option": ["fsync=false"]}

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog import TxLog
+from pyspark_txlog.jobs import command_line
 from pyspark_txlog.jobs import compact as job
 from pyspark_txlog.jobs.compact import compact_partitions
 from tests.spark.conftest import Log
@@ -85,7 +86,7 @@ def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log
 def test_the_command_line(
     keyed: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "job_session", lambda name, conf: spark)
+    monkeypatch.setattr(command_line, "job_session", lambda name, conf: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     arguments = {"store": keyed.url, "topic": ["orders"], "storage_option": ["fsync=false"]}
     job.main(**arguments, dry_run=True)

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_txlog import TxLog
+from pyspark_txlog.jobs import command_line
 from pyspark_txlog.jobs import fsck as fsck_job
 from pyspark_txlog.jobs import maintain as maintain_job
 from tests.spark.conftest import Log
@@ -27,8 +28,7 @@ def used(log: Log, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Log:
             producer.send("orders", [row], partition=number % 2).result()
         for number in range(5):
             producer.send("latest", [{"order_id": number, "amount": 0.5, "carrier": "c"}], partition=0).result()
-    for job in (maintain_job, fsck_job):
-        monkeypatch.setattr(job, "job_session", lambda name, conf: spark)
+    monkeypatch.setattr(command_line, "job_session", lambda name, conf: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     return log
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_txlog.jobs import command_line
 from pyspark_txlog.jobs import merge as job
 from pyspark_txlog.jobs.merge import merge_partitions
 from tests.spark.conftest import Log
@@ -77,7 +78,7 @@ def test_a_damaged_input_spoils_its_run_alone(small_files: Log, spark: SparkSess
 def test_the_command_line(
     small_files: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "job_session", lambda name, conf: spark)
+    monkeypatch.setattr(command_line, "job_session", lambda name, conf: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     before = rows(small_files)
     arguments = {"store": small_files.url, "topic": ["orders"], "storage_option": ["fsync=false"]}

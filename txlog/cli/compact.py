@@ -79,7 +79,7 @@ def compact(
     runtime = session.store.runtime
     policies = compaction_policies(
         runtime,
-        choose_partitions(session, names, partitions),
+        choose_partitions(session.store, names, partitions),
         are_named=bool(names),
         min_cleanable_dirty_ratio=min_cleanable_dirty_ratio,
         max_keys=max_keys,

@@ -72,7 +72,7 @@ def merge(
     from txlog.maintenance.merge import check_layout, merge_partition, plan_partition
 
     names = [*(topic or ()), *(topic_option or ())]
-    wanted = choose_partitions(session, names, partitions)
+    wanted = choose_partitions(session.store, names, partitions)
     policy = MergePolicy(target_bytes=target_bytes)
     layout = FileLayout(sort=tuple(sort or ()), bloom=tuple(bloom or ()))
     runtime = session.store.runtime

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from txlog.cli.offsets import parse_partitions
-from txlog.cli.options import Session
 from txlog.core.names import TopicPartition
 from txlog.errors import UnknownTopicOrPartitionError
 
+if TYPE_CHECKING:
+    from txlog.client.store import Store
 
-def choose_partitions(session: Session, topics: Sequence[str], partitions: str | None) -> list[TopicPartition]:
+
+def choose_partitions(store: Store, topics: Sequence[str], partitions: str | None = None) -> list[TopicPartition]:
     """The partitions of `topics` (empty: of all topics of users) whose numbers `partitions` names, or all.
 
     Raises UnknownTopicOrPartitionError, InvalidRequestError for an internal topic or a text that names no numbers.
     """
     numbers = None if partitions is None else parse_partitions(partitions, "--partitions")
-    store = session.store
     found = [store.topic(name) for name in topics] if topics else list(store.topics())
     chosen = [
         TopicPartition(each.name, number)

@@ -42,7 +42,7 @@ def retention(
     from txlog.maintenance.retention import policy_of, retain_partition
 
     names = [*(topic or ()), *(topic_option or ())]
-    wanted = choose_partitions(session, names, partitions)
+    wanted = choose_partitions(session.store, names, partitions)
     runtime = session.store.runtime
     reads = read_session(runtime)
     policies = {tp.topic: policy_of(runtime, tp.topic) for tp in wanted}

@@ -8,16 +8,13 @@ keys of a partition must meet in one memory; the driver plans and publishes.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import txlog
-from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.command_line import ConfOption, OutputOption, StorageOption, StoreOption, running
 from pyspark_txlog.jobs.partition_jobs import run_tasks
 from pyspark_txlog.messages import say
 from txlog.cli.compact import (
@@ -26,8 +23,8 @@ from txlog.cli.compact import (
     planned_document,
     show_compactions,
 )
-from txlog.cli.errors import exit_status
 from txlog.cli.output import Output, OutputFormat
+from txlog.cli.partitions import choose_partitions
 from txlog.client.reading import MAX_RELISTS, read_session
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
@@ -94,7 +91,7 @@ def compact_partitions(
 
 
 def main(
-    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
+    store: StoreOption = None,
     topic: Annotated[
         list[str] | None, typer.Argument(help="Topics; all whose cleanup.policy says so if none is named.")
     ] = None,
@@ -106,49 +103,31 @@ def main(
         int, typer.Option(min=1, help="Keys that a task holds in memory, 24 bytes each; more take more passes.")
     ] = DEFAULT_MAX_KEYS,
     dry_run: Annotated[bool, typer.Option(help="Only say how much there is to do; nothing is written.")] = False,
-    output: Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")] = OutputFormat.TEXT,
-    storage_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
-    ] = None,
+    output: OutputOption = OutputFormat.TEXT,
+    storage_option: StorageOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Keep the latest committed row of each key, a partition a task."""
-    spark: SparkSession | None = None
     out = Output(output)
-    try:
+    with running("compact") as job:
         refuse_internal(topic or (), "compacted")
-        with closing(txlog.open(store, storage_options=pairs("--storage-option", storage_option))) as opened:
-            opened.runtime.require_store()
-            policies = compaction_policies(
-                opened.runtime,
-                _partitions(opened, topic),
-                are_named=bool(topic),
-                min_cleanable_dirty_ratio=min_cleanable_dirty_ratio,
-                max_keys=max_keys,
-            )
-            failed: tuple[TxlogError, ...] = ()
-            if dry_run:
-                session = read_session(opened.runtime)
-                documents = [
-                    planned_document(tp, cleanable_part(session, tp, policy)) for tp, policy in policies.items()
-                ]
-            else:
-                spark = job_session("txlog-compact", pairs("--conf", conf))
-                made, failed = compact_partitions(spark, opened, policies)
-                documents = [compact_document(each) for each in made]
+        opened = job.open(store, storage_option)
+        policies = compaction_policies(
+            opened.runtime,
+            choose_partitions(opened, topic or ()),
+            are_named=bool(topic),
+            min_cleanable_dirty_ratio=min_cleanable_dirty_ratio,
+            max_keys=max_keys,
+        )
+        failed: tuple[TxlogError, ...] = ()
+        if dry_run:
+            session = read_session(opened.runtime)
+            documents = [planned_document(tp, cleanable_part(session, tp, policy)) for tp, policy in policies.items()]
+        else:
+            made, failed = compact_partitions(job.session(conf), opened, policies)
+            documents = [compact_document(each) for each in made]
         out.show(documents, lambda out: show_compactions(out, documents, dry_run=dry_run, failed=len(failed)))
-        if failed:
-            for other in failed[1:]:
-                typer.echo(f"compact: {other}", err=True)
-            raise failed[0]
-    except TxlogError as error:
-        typer.echo(f"compact: {error}", err=True)
-        sys.exit(exit_status(error))
-    finally:
-        if spark is not None:
-            spark.stop()
+        job.raise_first(failed)
 
 
 def _copy(runtime: Runtime, plan: CompactionPlan) -> Copied:
@@ -169,11 +148,6 @@ def _planned(
     except TxlogError as error:
         failed.append(error)
         return None
-
-
-def _partitions(store: Store, topics: list[str] | None) -> list[TopicPartition]:
-    found = [store.topic(name) for name in topics] if topics else store.topics()
-    return [TopicPartition(each.name, number) for each in found for number in range(each.partitions)]
 
 
 def _say_done(done: Compacted) -> None:

@@ -16,7 +16,6 @@ unless said otherwise; Spark's own default is not). Records keep their partition
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,12 +23,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import txlog
-from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.command_line import ConfOption, StorageOption, StoreOption, pairs, running, store_url
 from pyspark_txlog.jobs.kafka_resume import KafkaCluster, Query, resume
 from pyspark_txlog.messages import say
-from txlog.cli.errors import exit_status
 from txlog.client.store import Store
-from txlog.errors import InvalidRequestError, TxlogError, UnknownTopicOrPartitionError
+from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from txlog.testing.signals import orderly_end
 
 if TYPE_CHECKING:
@@ -154,8 +152,9 @@ def run(spark: SparkSession, ingest: Ingest, trigger: Mapping[str, Any]) -> None
 
 
 def main(
+    *,
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka's brokers, HOST:PORT,...")],
-    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
+    store: StoreOption = None,
     transactional_id: Annotated[
         str, typer.Option(help="The query's name in the store; a second instance fences the first.")
     ],
@@ -188,19 +187,14 @@ def main(
     kafka_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="More options of Spark's Kafka source.")
     ] = None,
-    storage_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
-    ] = None,
+    storage_option: StorageOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Copy Kafka's topics into txlog, each record exactly once, Kafka's offsets in the same transaction."""
-    spark: SparkSession | None = None
-    try:
+    with running("ingest_kafka") as job:
         ingest = Ingest(
             bootstrap_servers=bootstrap_servers,
-            store=store,
+            store=store_url(store),
             transactional_id=transactional_id,
             checkpoint=checkpoint,
             subscribe=subscribe,
@@ -215,14 +209,7 @@ def main(
             kafka_options=pairs("--kafka-option", kafka_option),
             storage_options=pairs("--storage-option", storage_option),
         )
-        spark = job_session("txlog-ingest-kafka", pairs("--conf", conf))
-        run(spark, ingest, {"processingTime": every} if every else {"availableNow": True})
-    except TxlogError as error:
-        typer.echo(f"ingest_kafka: {error}", err=True)
-        sys.exit(exit_status(error))
-    finally:
-        if spark is not None:
-            spark.stop()
+        run(job.session(conf), ingest, {"processingTime": every} if every else {"availableNow": True})
 
 
 def _subscription(ingest: Ingest) -> tuple[str, str]:

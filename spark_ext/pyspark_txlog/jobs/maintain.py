@@ -8,19 +8,15 @@ by run, and compact, a partition each; everything else is few and small requests
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import txlog
-from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.command_line import ConfOption, OutputOption, StorageOption, StoreOption, running
 from pyspark_txlog.jobs.compact import compact_partitions
 from pyspark_txlog.jobs.merge import merge_partitions
-from txlog.cli.errors import exit_status
 from txlog.cli.maintain import show_round
 from txlog.cli.output import Output, OutputFormat
 from txlog.client.store import Store
@@ -54,7 +50,7 @@ def maintain(
 
 
 def main(
-    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
+    store: StoreOption = None,
     target_bytes: Annotated[int, typer.Option(min=1, help="How large a merged file shall be.")] = DEFAULT_TARGET_BYTES,
     merge_min_segments: Annotated[
         int, typer.Option(help="Merge a partition once so many sealed segments lie there.")
@@ -66,28 +62,21 @@ def main(
     metrics_file: Annotated[
         str | None, typer.Option(metavar="PATH", help="Write Prometheus metrics to this file.")
     ] = None,
-    output: Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")] = OutputFormat.TEXT,
-    storage_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
-    ] = None,
+    output: OutputOption = OutputFormat.TEXT,
+    storage_option: StorageOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Do everything that is due in a store, once: end transactions, forget what is idle, seal, merge, compact, retire, vacuum."""
-    spark: SparkSession | None = None
     out = Output(output)
-    try:
+    with running("maintain") as job:
         policy = MaintainPolicy(
             merge_target_bytes=target_bytes,
             merge_min_segments=merge_min_segments,
             offsets_retention_ms=offsets_retention_ms,
             skip=frozenset(skip or ()),
         )
-        with closing(txlog.open(store, storage_options=pairs("--storage-option", storage_option))) as opened:
-            opened.runtime.require_store()
-            spark = job_session("txlog-maintain", pairs("--conf", conf))
-            report, error = maintain(spark, opened, policy)
+        opened = job.open(store, storage_option)
+        report, error = maintain(job.session(conf), opened, policy)
         if metrics_file is not None:
             metrics = Metrics()
             metrics.add(report)
@@ -95,12 +84,6 @@ def main(
         out.show(report, lambda out: show_round(out, report))
         if error is not None:
             raise error
-    except TxlogError as failure:
-        typer.echo(f"maintain: {failure}", err=True)
-        sys.exit(exit_status(failure))
-    finally:
-        if spark is not None:
-            spark.stop()
 
 
 if __name__ == "__main__":

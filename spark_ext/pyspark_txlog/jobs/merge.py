@@ -8,21 +8,18 @@ each run as soon as it is copied; the executors copy the rows, run by run, so th
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import txlog
-from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.command_line import ConfOption, OutputOption, StorageOption, StoreOption, Topics, running
 from pyspark_txlog.jobs.partition_jobs import run_tasks
 from pyspark_txlog.messages import say
-from txlog.cli.errors import exit_status
 from txlog.cli.merge import merge_document, planned_document, show_merges
 from txlog.cli.output import Output, OutputFormat
+from txlog.cli.partitions import choose_partitions
 from txlog.client.reading import MAX_RELISTS, read_session
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
@@ -87,8 +84,8 @@ def merge_partitions(
 
 
 def main(
-    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
-    topic: Annotated[list[str] | None, typer.Argument(help="Topics; all if none is named.")] = None,
+    store: StoreOption = None,
+    topic: Topics = None,
     target_bytes: Annotated[
         int, typer.Option(min=1, help="How large a merged file shall be; half of it is left alone.")
     ] = DEFAULT_TARGET_BYTES,
@@ -99,48 +96,31 @@ def main(
         list[str] | None, typer.Option(metavar="COLUMN", help="Write Bloom filters of this column.")
     ] = None,
     dry_run: Annotated[bool, typer.Option(help="Only say what would be merged; nothing is written.")] = False,
-    output: Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")] = OutputFormat.TEXT,
-    storage_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
-    ] = None,
+    output: OutputOption = OutputFormat.TEXT,
+    storage_option: StorageOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Merge the small files of topics into large ones, a run of segments a task."""
-    spark: SparkSession | None = None
     out = Output(output)
-    try:
+    with running("merge") as job:
         layout = FileLayout(sort=tuple(sort or ()), bloom=tuple(bloom or ()))
         policy = MergePolicy(target_bytes=target_bytes)
-        with closing(txlog.open(store, storage_options=pairs("--storage-option", storage_option))) as opened:
-            opened.runtime.require_store()
-            partitions = _partitions(opened, topic or ())
-            failed: tuple[TxlogError, ...] = ()
-            if dry_run:
-                _check_topics(opened.runtime, partitions, layout)
-                session = read_session(opened.runtime)
-                documents = [
-                    planned_document(each) for tp in partitions for each in plan_partition(session, tp, policy)
-                ]
-            else:
-                spark = job_session("txlog-merge", pairs("--conf", conf))
-                with recorded(opened.runtime, "merge") as history:
-                    made, failed = merge_partitions(spark, opened, partitions, policy, layout)
-                    for each in made:
-                        history.add_merged(each)
-                documents = [merge_document(each) for each in made]
+        opened = job.open(store, storage_option)
+        partitions = choose_partitions(opened, topic or ())
+        failed: tuple[TxlogError, ...] = ()
+        if dry_run:
+            _check_topics(opened.runtime, partitions, layout)
+            session = read_session(opened.runtime)
+            documents = [planned_document(each) for tp in partitions for each in plan_partition(session, tp, policy)]
+        else:
+            spark = job.session(conf)
+            with recorded(opened.runtime, "merge") as history:
+                made, failed = merge_partitions(spark, opened, partitions, policy, layout)
+                for each in made:
+                    history.add_merged(each)
+            documents = [merge_document(each) for each in made]
         out.show(documents, lambda out: show_merges(out, documents, dry_run=dry_run, failed=len(failed)))
-        if failed:
-            for other in failed[1:]:
-                typer.echo(f"merge: {other}", err=True)
-            raise failed[0]
-    except TxlogError as error:
-        typer.echo(f"merge: {error}", err=True)
-        sys.exit(exit_status(error))
-    finally:
-        if spark is not None:
-            spark.stop()
+        job.raise_first(failed)
 
 
 def _copied(
@@ -177,11 +157,6 @@ def _planned(session: Session, tp: TopicPartition, policy: MergePolicy, failed: 
     except TxlogError as error:
         failed.append(error)
         return ()
-
-
-def _partitions(store: Store, topics: Sequence[str]) -> list[TopicPartition]:
-    found = [store.topic(name) for name in topics] if topics else store.topics()
-    return [TopicPartition(each.name, number) for each in found for number in range(each.partitions)]
 
 
 def _say_done(merged: Merged, number: int, of: int) -> None:

@@ -7,20 +7,17 @@ or the file itself under spark-submit. As `txlog retention`, and with its result
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import txlog
-from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.command_line import ConfOption, OutputOption, StorageOption, StoreOption, Topics, running
 from pyspark_txlog.jobs.partition_jobs import run_tasks
 from pyspark_txlog.messages import say
-from txlog.cli.errors import exit_status
 from txlog.cli.output import Output, OutputFormat
+from txlog.cli.partitions import choose_partitions
 from txlog.cli.retention import retention_document, show_retention
 from txlog.client.reading import read_session
 from txlog.client.runtime import Runtime
@@ -78,39 +75,22 @@ def retain_partitions(
 
 
 def main(
-    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
-    topic: Annotated[list[str] | None, typer.Argument(help="Topics; all if none is named.")] = None,
+    store: StoreOption = None,
+    topic: Topics = None,
     delete: Annotated[bool, typer.Option(help="Do it; else only say what would be removed.")] = False,
-    output: Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")] = OutputFormat.TEXT,
-    storage_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
-    ] = None,
+    output: OutputOption = OutputFormat.TEXT,
+    storage_option: StorageOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Remove rows that are older, or more, than their topics keep. A dry run, unless --delete is given."""
-    spark: SparkSession | None = None
     out = Output(output)
-    try:
-        with closing(txlog.open(store, storage_options=pairs("--storage-option", storage_option))) as opened:
-            opened.runtime.require_store()
-            topics = [opened.topic(name) for name in topic] if topic else opened.topics()
-            partitions = [TopicPartition(each.name, n) for each in topics for n in range(each.partitions)]
-            spark = job_session("txlog-retention", pairs("--conf", conf))
-            found, failed = retain_partitions(spark, opened, partitions, delete=delete)
+    with running("retention") as job:
+        opened = job.open(store, storage_option)
+        partitions = choose_partitions(opened, topic or ())
+        found, failed = retain_partitions(job.session(conf), opened, partitions, delete=delete)
         documents = [retention_document(each, executed=delete) for each in found]
         out.show(documents, lambda out: show_retention(out, documents, len(partitions), executed=delete))
-        if failed:
-            for other in failed[1:]:
-                typer.echo(f"retention: {other}", err=True)
-            raise failed[0]
-    except TxlogError as error:
-        typer.echo(f"retention: {error}", err=True)
-        sys.exit(exit_status(error))
-    finally:
-        if spark is not None:
-            spark.stop()
+        job.raise_first(failed)
 
 
 def _retain(runtime: Runtime, task: _Task) -> Retained | None:

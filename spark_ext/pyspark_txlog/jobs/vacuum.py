@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import txlog
-from pyspark_txlog.jobs.command_line import job_session, pairs
+from pyspark_txlog.jobs.command_line import ConfOption, OutputOption, StorageOption, StoreOption, running
 from pyspark_txlog.jobs.partition_jobs import run_tasks
 from pyspark_txlog.messages import say
-from txlog.cli.errors import LOOK, exit_status
+from txlog.cli.errors import LOOK
 from txlog.cli.output import Output, OutputFormat
 from txlog.cli.vacuum import show_vacuum, vacuum_document
 from txlog.client.reading import read_session
@@ -66,42 +64,29 @@ def vacuum_store(spark: SparkSession, store: Store, topics: Sequence[str] | None
 
 
 def main(
-    store: Annotated[str, typer.Option(help="Folder or URL of the txlog store.", envvar="TXLOG_STORE")],
+    store: StoreOption = None,
     topic: Annotated[
         list[str] | None, typer.Argument(help="Topics; all, txlog's own included, if none is named.")
     ] = None,
     delete: Annotated[bool, typer.Option(help="Do it; else only say what would be deleted.")] = False,
     objects: Annotated[bool, typer.Option(help="Name every object, and why.")] = False,
-    output: Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")] = OutputFormat.TEXT,
-    storage_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
-    ] = None,
+    output: OutputOption = OutputFormat.TEXT,
+    storage_option: StorageOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Delete objects that nothing can need any more, a partition a task. A dry run, unless --delete is given."""
-    spark: SparkSession | None = None
     out = Output(output)
-    try:
-        with closing(txlog.open(store, storage_options=pairs("--storage-option", storage_option))) as opened:
-            runtime = opened.runtime
-            runtime.require_store()
-            if delete:
-                spark = job_session("txlog-vacuum", pairs("--conf", conf))
-                report = vacuum_store(spark, opened, topic or None)
-            else:
-                report = vacuum(runtime, read_session(runtime), topic or None)
-            document = vacuum_document(runtime.where, report)
+    with running("vacuum") as job:
+        opened = job.open(store, storage_option)
+        runtime = opened.runtime
+        if delete:
+            report = vacuum_store(job.session(conf), opened, topic or None)
+        else:
+            report = vacuum(runtime, read_session(runtime), topic or None)
+        document = vacuum_document(runtime.where, report)
         out.show(document, lambda out: show_vacuum(out, document, objects=objects))
         if report.failed:
             sys.exit(LOOK)
-    except TxlogError as error:
-        typer.echo(f"vacuum: {error}", err=True)
-        sys.exit(exit_status(error))
-    finally:
-        if spark is not None:
-            spark.stop()
 
 
 def _sweep(runtime: Runtime, plan: PartitionPlan) -> tuple[Deleted, ...]:
