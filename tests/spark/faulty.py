@@ -1,7 +1,7 @@
 """A txlog data source whose store fails at chosen points, in the very process in which Spark runs that step.
 
 `format("txlog-faulty")` with options `fault.begin`, `fault.write`, `fault.commit`, `fault.abort`: each a fault in the words
-of `txlog.testing.failing_store.Fault.parse`. Shipped code knows nothing of it.
+of `txlog.testing.failing_store.Fault.parse`. Shipped code knows nothing of it. `failing_driver` does the same to a job.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+import txlog
 from pyspark_txlog import TxlogDataSource
 from pyspark_txlog.writer import TaskFiles, TxlogWriter
 from txlog.client.runtime import Runtime
+from txlog.client.store import Store
 from txlog.storage.open import open_object_store
 from txlog.testing.failing_store import FailingStore, Fault
 
@@ -66,3 +68,19 @@ def failing(fault: str | None) -> Iterator[None]:
 
     with mock.patch.object(Runtime, "open", open_failing):
         yield
+
+
+@contextmanager
+def failing_driver(url: str, match: str, number: int = 1) -> Iterator[Store]:
+    """The store at `url`, for a job whose driver fails at the `number`-th request that matches, and at all later ones.
+
+    Executors open their own, which does not fail.
+    """
+    options = {"fsync": False}
+    store = FailingStore(
+        open_object_store(url, options), Fault(action="fail", match=match, number=number, times=1_000_000)
+    )
+    config = {"default.api.timeout.ms": 1_000}
+    with txlog.open(url, storage_options=options, config=config, object_store=store) as opened:
+        yield opened
+        assert store.struck

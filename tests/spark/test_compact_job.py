@@ -11,10 +11,16 @@ from pyspark_txlog.jobs import command_line
 from pyspark_txlog.jobs import compact as job
 from pyspark_txlog.jobs.compact import compact_partitions
 from tests.spark.conftest import Log
+from tests.spark.faulty import failing_driver
+from tests.spark.test_merge_job import told
 from tests.spark.test_spark_ui import jobs
 from txlog.cli.compact import compaction_policies
+from txlog.client.session import Session
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TopicPartition
+from txlog.errors import MissingObjectError, TxlogTimeoutError
+from txlog.maintenance.compact import Compacted, Copied, publish_compaction
+from txlog.protocol.compact import CompactionPlan
 
 pytestmark = pytest.mark.spark
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
@@ -81,6 +87,47 @@ def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log
     query = streamed.writeStream.format("memory").queryName("compacted").trigger(availableNow=True).start()
     query.awaitTermination()
     assert ordered(spark.table("compacted")) == later
+
+
+@pytest.mark.parametrize("request_", ["list orders/0/", r"put_if_absent orders/0/\S+\.clean"])
+def test_a_partition_that_cannot_be_planned_or_published_spoils_no_other(
+    keyed: Log, spark: SparkSession, request_: str
+) -> None:
+    before = newest(rows(keyed))
+    with failing_driver(keyed.url, request_) as store:
+        made, (error,) = compact_partitions(spark, store, policies(keyed))
+    assert isinstance(error, TxlogTimeoutError)
+    assert [each.topic_partition.partition for each in made] == [1]
+    assert told(keyed, "compact") == [(0, "failed"), (1, "published")]
+    assert newest(rows(keyed)) == before
+
+
+def test_a_store_that_fails_again_and_again_ends_the_job(keyed: Log, spark: SparkSession) -> None:
+    with failing_driver(keyed.url, "list orders/") as store:
+        made, failed = compact_partitions(
+            spark, store, dict.fromkeys([*PARTITIONS, TopicPartition("orders", 2)], policies(keyed)[PARTITIONS[0]])
+        )
+    assert not made
+    assert [type(error) for error in failed] == [TxlogTimeoutError] * 2
+    assert told(keyed, "compact") == [(0, "failed"), (1, "failed")]
+
+
+def test_what_vacuum_took_from_a_publication_is_planned_anew(
+    keyed: Log, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = [TopicPartition("orders", 0)]
+
+    def publish(session: Session, plan: CompactionPlan, copied: Copied) -> Compacted:
+        if plan.topic_partition in gone:
+            gone.remove(plan.topic_partition)
+            raise MissingObjectError("orders/0/0.clean is gone")
+        return publish_compaction(session, plan, copied)
+
+    monkeypatch.setattr(job, "publish_compaction", publish)
+    made, failed = compact_partitions(spark, keyed.store, policies(keyed))
+    assert not failed
+    assert [each.topic_partition for each in made] == PARTITIONS
+    assert not gone
 
 
 def test_the_command_line(

@@ -10,11 +10,23 @@ from pyspark_txlog.jobs import command_line
 from pyspark_txlog.jobs import merge as job
 from pyspark_txlog.jobs.merge import merge_partitions
 from tests.spark.conftest import Log
+from tests.spark.faulty import failing_driver
 from tests.spark.test_spark_ui import jobs
+from txlog.client.session import Session
 from txlog.core.cleaning import FileLayout, MergePolicy
 from txlog.core.names import TopicPartition
-from txlog.errors import CorruptRecordError, InvalidTopicError, SchemaMismatchError
+from txlog.core.records import IndexedFile
+from txlog.errors import (
+    CorruptRecordError,
+    InvalidTopicError,
+    MissingObjectError,
+    SchemaMismatchError,
+    TxlogTimeoutError,
+)
 from txlog.maintenance.fsck import check_store
+from txlog.maintenance.history import read_history
+from txlog.maintenance.merge import Merged, publish_merge
+from txlog.protocol.clean import Merge
 
 pytestmark = pytest.mark.spark
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
@@ -40,6 +52,11 @@ def small_files(log: Log) -> Log:
 
 def rows(log: Log) -> list[tuple[object, ...]]:
     return sorted(tuple(row) for row in log.read("orders").collect())
+
+
+def told(log: Log, *jobs: str) -> list[tuple[int, str]]:
+    """(partition, outcome) of every step that the history has of `jobs`."""
+    return sorted((row.step.partition, row.step.outcome) for row in read_history(log.store.runtime, jobs=jobs))
 
 
 def test_runs_are_copied_by_executors_and_have_names(small_files: Log, spark: SparkSession) -> None:
@@ -73,6 +90,52 @@ def test_a_damaged_input_spoils_its_run_alone(small_files: Log, spark: SparkSess
     assert path in str(error)
     assert {each.topic_partition.partition for each in made} == {1}
     assert not [name for name in store.list("orders/0/") if name.endswith(".clean")]
+    assert told(small_files, "merge") == [(0, "failed"), (1, "published")]
+
+
+@pytest.mark.parametrize("request_", ["list orders/0/", r"put_if_absent orders/0/\S+\.clean"])
+def test_a_partition_that_cannot_be_planned_or_published_spoils_no_other(
+    small_files: Log, spark: SparkSession, request_: str
+) -> None:
+    before = rows(small_files)
+    with failing_driver(small_files.url, request_) as store:
+        made, (error,) = merge_partitions(spark, store, PARTITIONS)
+    assert isinstance(error, TxlogTimeoutError)
+    assert [each.topic_partition.partition for each in made] == [1]
+    assert told(small_files, "merge") == [(0, "failed"), (1, "published")]
+    assert rows(small_files) == before
+
+
+def test_a_store_that_fails_again_and_again_ends_the_job(small_files: Log, spark: SparkSession) -> None:
+    policy = MergePolicy(target_bytes=2**30, max_inputs=3)
+    with failing_driver(small_files.url, r"put_if_absent orders/\S+\.clean", number=2) as store:
+        made, failed = merge_partitions(spark, store, PARTITIONS, policy)
+        tried = {line for line in store.runtime.store.operations if line.startswith("put") and line.endswith(".index")}
+    assert len(made) == 1
+    assert len(tried) == 3
+    assert [type(error) for error in failed] == [TxlogTimeoutError] * 2
+    assert sorted(outcome for _, outcome in told(small_files, "merge")) == ["failed", "failed", "published"]
+    rest, failed = merge_partitions(spark, small_files.store, PARTITIONS, policy)
+    assert not failed
+    assert len(rest) > 2
+
+
+def test_what_vacuum_took_from_a_publication_is_planned_anew(
+    small_files: Log, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = [TopicPartition("orders", 0)]
+
+    def publish(session: Session, merge: Merge, file: IndexedFile | None) -> Merged:
+        if merge.topic_partition in gone:
+            gone.remove(merge.topic_partition)
+            raise MissingObjectError("orders/0/0.clean is gone")
+        return publish_merge(session, merge, file)
+
+    monkeypatch.setattr(job, "publish_merge", publish)
+    made, failed = merge_partitions(spark, small_files.store, PARTITIONS)
+    assert not failed
+    assert [each.topic_partition for each in made] == PARTITIONS
+    assert not gone
 
 
 def test_the_command_line(

@@ -146,9 +146,9 @@ class Maintainer:
         self.should_stop = should_stop
         """Asked between two steps, and between two partitions of one."""
         self.merger = merger
-        """Merges partitions elsewhere, as a Spark job does; None: here, one after the other."""
+        """Merges partitions elsewhere, as a Spark job does, and tells the history itself; None: here, one after the other."""
         self.compactor = compactor
-        """Likewise for compactions; it tells the history itself."""
+        """Likewise for compactions."""
         self.session = reading.read_session(runtime)
         self.first_error: TxlogError | None = None
         """Of the last round: what a program may end with."""
@@ -506,20 +506,21 @@ def _merge(a_round: _Round, step: _Step) -> None:
     # What others merged meanwhile, only a LIST shows: their work would be done again, and discarded.
     a_round.session.forget(due)
     if maintainer.merger is not None and due:
-        with a_round.history.running("merge"):
-            made, failed = maintainer.merger(due, policy)
-            for merged in made:
-                _tell_merged(a_round, step, merged)
-            for error in failed:
-                step.fail(error)
-            for tp in set(due) - {merged.topic_partition for merged in made}:
-                _remember(a_round, step, tp)
+        made, failed = maintainer.merger(due, policy)
+        for merged in made:
+            _tell_merged(step, merged)
+        for error in failed:
+            step.fail(error)
+        # Whichever partition failed has something left, and a store that failed is not asked once more for each.
+        for tp in () if failed else set(due) - {merged.topic_partition for merged in made}:
+            _remember(a_round, step, tp)
         return
     for tp in due:
         with step.attempt(tp), a_round.history.over(tp, "merge"):
             made = merge_partition(a_round.runtime, a_round.session, tp, policy)
             for merged in made:
-                _tell_merged(a_round, step, merged)
+                a_round.history.add_merged(merged)
+                _tell_merged(step, merged)
             if made:
                 a_round.session.forget([tp])
             else:
@@ -553,7 +554,8 @@ def _compact(a_round: _Round, step: _Step) -> None:
             _tell_compacted(step, done)
         for error in failed:
             step.fail(error)
-        for tp in due:
+        # As with merges.
+        for tp in () if failed else due:
             with step.attempt(tp):
                 a_round.looked("compact", tp)
         return
@@ -665,8 +667,7 @@ def _candidates(view: PartitionView) -> tuple[SegmentName, ...]:
     )
 
 
-def _tell_merged(a_round: _Round, step: _Step, merged: Merged) -> None:
-    a_round.history.add_merged(merged)
+def _tell_merged(step: _Step, merged: Merged) -> None:
     before = f"{count_text(merged.segments_before, 'segment')}, {count_text(merged.files_before, 'file')}, {bytes_text(merged.bytes_before)}"
     if not merged.took_effect:
         step.leave(f"merging {before}: another was faster", merged.topic_partition)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pyspark_txlog.jobs.command_line import ConfOption, OutputOption, StorageOption, StoreOption, running
-from pyspark_txlog.jobs.partition_jobs import run_tasks
+from pyspark_txlog.jobs.partition_jobs import Failures, run_tasks
 from pyspark_txlog.messages import say
 from txlog.cli.compact import (
     compact_document,
@@ -55,30 +56,32 @@ def compact_partitions(
 ) -> tuple[tuple[Compacted, ...], tuple[TxlogError, ...]]:
     """Compacts each partition by its policy, in as many passes as are due: the passes made, and why others were not.
 
-    What fails in one partition spoils no other. Says on the driver's console what is done, and in the store's history.
+    What fails in one partition spoils no other; if the store itself fails, the rest is left. Says on the driver's console
+    what is done, and in the store's history.
     """
     runtime = store.runtime
     session = read_session(runtime)
     made: list[Compacted] = []
-    failed: list[TxlogError] = []
     left = dict.fromkeys(policies, 0)
     """Partitions that may have more to do, and how often in a row an object of theirs was gone."""
-    with recorded(runtime, "compact") as history:
+    with recorded(runtime, "compact") as history, Failures(history) as failed:
         while left:
             plans = [plan for tp in left if (plan := _planned(session, tp, policies[tp], failed)) is not None]
             # The largest first: a pass that begins last and is large would be waited for alone.
             plans.sort(key=lambda plan: plan.cleanable.clean_bytes + plan.cleanable.dirty_bytes, reverse=True)
             again: dict[TopicPartition, int] = {}
-            for plan, outcome in run_tasks(spark, runtime, plans, _copy, title=_title):
+            for plan, copied in run_tasks(spark, runtime, plans, _copy, title=_title):
                 tp = plan.topic_partition
-                if isinstance(outcome, MissingObjectError) and left[tp] < MAX_RELISTS:
+                if isinstance(copied, TxlogError):
+                    done: Compacted | TxlogError = copied
+                else:
+                    done = failed.attempt(tp, partial(publish_compaction, session, plan, copied))
+                if isinstance(done, MissingObjectError) and left[tp] < MAX_RELISTS:
                     # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
                     again[tp] = left[tp] + 1
-                elif isinstance(outcome, TxlogError):
-                    failed.append(outcome)
-                    history.add(tp, "failed", message=str(outcome))
+                elif isinstance(done, TxlogError):
+                    failed.add(tp, done)
                 else:
-                    done = publish_compaction(session, plan, outcome)
                     made.append(done)
                     history.add_compacted(done)
                     _say_done(done)
@@ -87,7 +90,7 @@ def compact_partitions(
             session.forget(list(left))
             left = again
     made.sort(key=lambda each: (each.topic_partition, each.generation))
-    return tuple(made), tuple(failed)
+    return tuple(made), tuple(failed.errors)
 
 
 def main(
@@ -140,14 +143,12 @@ def _title(plan: CompactionPlan) -> str:
     return f"txlog compact: {plan.topic_partition}, offsets {names[0].base_offset} to {names[-1].end_offset - 1}"
 
 
-def _planned(
-    session: Session, tp: TopicPartition, policy: CompactionPolicy, failed: list[TxlogError]
-) -> CompactionPlan | None:
-    try:
-        return plan_partition(session, tp, policy)
-    except TxlogError as error:
-        failed.append(error)
+def _planned(session: Session, tp: TopicPartition, policy: CompactionPolicy, failed: Failures) -> CompactionPlan | None:
+    found = failed.attempt(tp, partial(plan_partition, session, tp, policy))
+    if isinstance(found, TxlogError):
+        failed.add(tp, found)
         return None
+    return found
 
 
 def _say_done(done: Compacted) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pyspark_txlog.jobs.command_line import ConfOption, OutputOption, StorageOption, StoreOption, Topics, running
-from pyspark_txlog.jobs.partition_jobs import run_tasks
+from pyspark_txlog.jobs.partition_jobs import Failures, run_tasks
 from pyspark_txlog.messages import say
 from txlog.cli.merge import merge_document, planned_document, show_merges
 from txlog.cli.output import Output, OutputFormat
@@ -54,33 +55,40 @@ def merge_partitions(
 ) -> tuple[tuple[Merged, ...], tuple[TxlogError, ...]]:
     """Merges what is worth it in `partitions`: the runs that were made, and why others were not.
 
-    An input that is damaged spoils its run and no other. Says on the driver's console what is done.
+    What fails in one run, as an input that is damaged, spoils no other; if the store itself fails, the rest is left. Says on
+    the driver's console what is done, and in the store's history.
     """
     runtime = store.runtime
     session = read_session(runtime)
     left = list(partitions)
     _check_topics(runtime, left, layout)
     made: list[Merged] = []
-    failed: list[TxlogError] = []
-    for attempt in range(MAX_RELISTS + 1):
-        merges = [merge for tp in left for merge in _planned(session, tp, policy or MergePolicy(), failed)]
-        again: set[TopicPartition] = set()
-        for merge, outcome in _copied(spark, runtime, merges, layout):
-            if isinstance(outcome, MissingObjectError) and attempt < MAX_RELISTS:
-                # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
-                again.add(merge.topic_partition)
-            elif isinstance(outcome, TxlogError):
-                failed.append(outcome)
-            else:
-                unique, file = outcome
-                made.append(publish_merge(session, merge.written_as(unique), file))
-                _say_done(made[-1], len(made), len(merges))
-        session.forget(left)
-        left = sorted(again)
-        if not left:
-            break
+    with recorded(runtime, "merge") as history, Failures(history) as failed:
+        for attempt in range(MAX_RELISTS + 1):
+            merges = [merge for tp in left for merge in _planned(session, tp, policy or MergePolicy(), failed)]
+            again: set[TopicPartition] = set()
+            for merge, copied in _copied(spark, runtime, merges, layout):
+                tp = merge.topic_partition
+                if isinstance(copied, TxlogError):
+                    done: Merged | TxlogError = copied
+                else:
+                    unique, file = copied
+                    done = failed.attempt(tp, partial(publish_merge, session, merge.written_as(unique), file))
+                if isinstance(done, MissingObjectError) and attempt < MAX_RELISTS:
+                    # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
+                    again.add(tp)
+                elif isinstance(done, TxlogError):
+                    failed.add(tp, done)
+                else:
+                    made.append(done)
+                    history.add_merged(done)
+                    _say_done(done, len(made), len(merges))
+            session.forget(left)
+            left = sorted(again)
+            if not left:
+                break
     made.sort(key=lambda each: (each.topic_partition, each.base_offset))
-    return tuple(made), tuple(failed)
+    return tuple(made), tuple(failed.errors)
 
 
 def main(
@@ -113,11 +121,7 @@ def main(
             session = read_session(opened.runtime)
             documents = [planned_document(each) for tp in partitions for each in plan_partition(session, tp, policy)]
         else:
-            spark = job.session(conf)
-            with recorded(opened.runtime, "merge") as history:
-                made, failed = merge_partitions(spark, opened, partitions, policy, layout)
-                for each in made:
-                    history.add_merged(each)
+            made, failed = merge_partitions(job.session(conf), opened, partitions, policy, layout)
             documents = [merge_document(each) for each in made]
         out.show(documents, lambda out: show_merges(out, documents, dry_run=dry_run, failed=len(failed)))
         job.raise_first(failed)
@@ -151,12 +155,12 @@ def _check_topics(runtime: Runtime, partitions: Iterable[TopicPartition], layout
         check_layout(runtime, runtime.topic(topic), layout)
 
 
-def _planned(session: Session, tp: TopicPartition, policy: MergePolicy, failed: list[TxlogError]) -> tuple[Merge, ...]:
-    try:
-        return plan_partition(session, tp, policy)
-    except TxlogError as error:
-        failed.append(error)
+def _planned(session: Session, tp: TopicPartition, policy: MergePolicy, failed: Failures) -> tuple[Merge, ...]:
+    found = failed.attempt(tp, partial(plan_partition, session, tp, policy))
+    if isinstance(found, TxlogError):
+        failed.add(tp, found)
         return ()
+    return found
 
 
 def _say_done(merged: Merged, number: int, of: int) -> None:

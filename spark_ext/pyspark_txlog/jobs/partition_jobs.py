@@ -4,6 +4,8 @@ The driver plans, an executor does the work of one task, and the driver makes us
 is decided in one place. A task is a Spark job of one task, so that it has a name of its own in Spark's UI, and what is done
 is used at once, not when the last one is; as many run at a time as there are cores. Spark repeats a task whose executor
 died, and may run one twice: what it writes must have a name that no other attempt uses.
+
+What fails in one partition spoils no other: `Failures` counts it, and ends a job whose store does not serve the driver.
 """
 
 from __future__ import annotations
@@ -12,20 +14,43 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import partial
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
+from pyspark_txlog.messages import say
 from pyspark_txlog.spark_ui import described
 from txlog.client.runtime import Runtime
-from txlog.errors import InvalidRequestError, TxlogError
+from txlog.core.names import TopicPartition
+from txlog.errors import (
+    ClockSkewError,
+    InvalidRequestError,
+    NotAStoreError,
+    StorageError,
+    StoreAccessError,
+    TxlogError,
+    TxlogTimeoutError,
+    UnsupportedStoreError,
+)
+from txlog.maintenance.history import Recorder
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 Work = Callable[[Runtime, T], R]
 """What an executor does with a task: a function of a module that is installed there."""
+
+_OF_THE_STORE = (
+    StorageError,
+    TxlogTimeoutError,
+    StoreAccessError,
+    NotAStoreError,
+    UnsupportedStoreError,
+    ClockSkewError,
+)
+"""Errors that the next call is likely to meet as well, whatever partition it is about."""
 
 
 def run_tasks(
@@ -72,6 +97,58 @@ def run_tasks(
         finally:
             if running:
                 context.cancelJobGroup(group)
+
+
+class Failures:
+    """What could not be done to partitions, and why: told to the history, too.
+
+        with recorded(runtime, "merge") as history, Failures(history) as failed:
+            plan = failed.attempt(tp, lambda: plan_partition(session, tp, policy))
+            if isinstance(plan, TxlogError):
+                failed.add(tp, plan)
+
+    The block ends early, without an error, if the store fails again and again.
+    """
+
+    def __init__(self, history: Recorder) -> None:
+        self.errors: list[TxlogError] = []
+        self._history = history
+        self._is_suspect = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        return kind is _StoreFailedError
+
+    def add(self, tp: TopicPartition, error: TxlogError) -> None:
+        """Something was not done to a partition."""
+        self.errors.append(error)
+        self._history.add(tp, "failed", message=str(error))
+
+    def attempt(self, tp: TopicPartition, work: Callable[[], R]) -> R | TxlogError:
+        """What `work` returns here, in the driver, or the TxlogError that it raised, which the caller may add.
+
+        One that is the store's may still be about this partition alone, as a time-out; the second in a row is added here, and
+        ends the `with` block. Else hundreds of calls would wait for a store that does not answer.
+        """
+        try:
+            result = work()
+        except TxlogError as error:
+            was_suspect, self._is_suspect = self._is_suspect, isinstance(error, _OF_THE_STORE)
+            if not (was_suspect and self._is_suspect):
+                return error
+            self.add(tp, error)
+            say(f"{self._history.job}: the store failed twice in a row; what is left is left to the next run")
+            raise _StoreFailedError from error
+        self._is_suspect = False
+        return result
+
+
+class _StoreFailedError(Exception):
+    """The rest of a job would fail, too."""
 
 
 def _on_executor(url: str, storage_options: Mapping[str, object], work: Work[T, R], task: T) -> Any:
