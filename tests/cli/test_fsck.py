@@ -143,3 +143,4 @@ def test_what_cannot_be_made_again_is_said(hurt: Cli) -> None:
     lines = hurt("fsck", "--repair", status=4).lines
     assert "Cannot be made again" in lines
     assert any("what lies behind offset 0 cannot be made again" in line for line in lines)
+    assert any(line.startswith("--repair changed nothing") for line in lines)

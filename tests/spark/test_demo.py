@@ -393,7 +393,7 @@ def test_the_store_may_be_named_before_and_after_the_command(steps: SimpleNamesp
         env: dict[str, str | None] = {} if "--store" in words else {"TXLOG_STORE": url}
         done = run(*(url if word == "{}" else word for word in words), env=env)
         assert "Everything holds" in done.out
-        assert f"txlog topics list --store {url}\n" in done.out
+        assert f"txlog topics describe --size --store {url}\n" in done.out
         assert "rm -r" not in done.out
         assert steps.where == Path(url)
         assert (steps.where / "txlog.json").exists()
@@ -424,8 +424,8 @@ def test_the_commands_at_the_end_work_as_they_are(
     monkeypatch.setenv("COLUMNS", "40")
     done = run("demo", "--store", str(tmp_path / "a store & more"))
     lines = [line.strip() for line in done.out.splitlines() if " --store " in line]
-    assert [line.startswith("txlog ") for line in lines] == [where == "on PATH"] * 3
-    for line in lines[:2]:
+    assert [line.startswith("txlog ") for line in lines] == [where == "on PATH"] * 4
+    for line in lines[:3]:
         shown = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
         assert (shown.returncode, shown.stderr) == (0, "")
 

@@ -203,7 +203,9 @@ def show_compactions(out: Output, documents: Sequence[CompactDocument], *, dry_r
         )  # fmt: skip
         out.line()
     elif not failed:
-        out.line("Nothing to compact: no partition has min.cleanable.dirty.ratio of rows that were not compacted yet.")
+        out.line(
+            "Nothing to compact: nowhere is the part that was not compacted yet as large as min.cleanable.dirty.ratio asks."
+        )
         return
     made = [each for each in documents if each.outcome == "compacted"]
     if made:

@@ -73,7 +73,7 @@ def fsck(
             report = msgspec.structs.replace(check(), repaired=found)
         else:
             report = msgspec.structs.replace(report, repairable=found)
-    session.out.show(report, lambda out: show_report(out, report))
+    session.out.show(report, lambda out: show_report(out, report, repair=repair))
     if not report.is_clean:
         raise typer.Exit(LOOK)
 
@@ -89,8 +89,8 @@ def _repair(session: Session, report: FsckReport, *, dry_run: bool) -> tuple[Rep
     return repair(runtime, report.findings, dry_run=dry_run)
 
 
-def show_report(out: Output, report: FsckReport) -> None:
-    """What a check found, for people."""
+def show_report(out: Output, report: FsckReport, *, repair: bool = False) -> None:
+    """What a check found, for people; `repair`: it was asked to mend it."""
     looked = f"{count_text(report.objects, 'object')}, {bytes_text(report.bytes)}"
     if not report.rows_checked:
         looked += ", without files of rows"
@@ -111,6 +111,9 @@ def show_report(out: Output, report: FsckReport) -> None:
     if any(each.kind != "note" and each.path not in mended for each in report.findings):
         out.line()
         out.line(_STOP)
+    if repair and not report.is_clean and not report.repaired:
+        out.line()
+        out.line("--repair changed nothing: only snapshots and indexes can be made again, of records that are whole.")
     if report.repaired:
         out.heading("Made again")
         out.table(("object", "because"), _repairs(report.repaired, True), empty="")

@@ -449,7 +449,9 @@ def place(show: Show, session: Session, keep: bool) -> Iterator[Place]:
         yield Place(url=url, storage_options=options)
         if keep:
             show.paragraph("The store stays; look at it:")
-            show_commands(show, url, temporary, "topics list", "transactions list", "dump-log weather/1")
+            show_commands(
+                show, url, temporary, "topics describe --size", "transactions list", "history", "dump-log weather/1"
+            )
     except Exception:
         # What was expected did not happen: the store, if there is one by now, is what there is to look at.
         if keep := not _is_empty(url, options):
