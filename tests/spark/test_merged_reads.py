@@ -120,6 +120,37 @@ def test_all_roads(log: Log) -> None:
     assert before["all"] == before["native"] == before["few tasks"] == before["stream"] == rows
 
 
+def test_spark_skips_row_groups_by_their_bloom_filters(log: Log) -> None:
+    """Of a column whose bounds tell nothing, with more distinct values than a dictionary holds; in a topic without floats."""
+    log.create("codes", pa.schema([pa.field("code", pa.string())]), segment_batches="1")
+    numbers = list(range(0, 300_000, 2))
+    random.Random(1).shuffle(numbers)
+    plain, filtered = (TopicPartition("codes", number) for number in range(2))
+    with log.store.producer(linger_ms=0) as producer:
+        for first in range(0, len(numbers), 30_000):
+            codes = pa.table({"code": [f"{each:020}" for each in numbers[first : first + 30_000]]})
+            for tp in (plain, filtered):
+                producer.send("codes", codes, partition=tp.partition).result()
+    session = read_session(log.store.runtime)
+    for tp, layout in ((plain, FileLayout()), (filtered, FileLayout(bloom=("code",)))):
+        assert merge_partition(log.store.runtime, session, tp, MergePolicy(), layout=layout)
+    with TxLog(log.spark, log.url, {"fsync": False}) as native:
+
+        def scanned(tp: TopicPartition, number: int) -> tuple[int, int]:
+            """How many rows Spark's scans of one partition let through, and how many were found."""
+            starts = {str(each.partition): 0 if each == tp else len(numbers) for each in (plain, filtered)}
+            frame = native.table("codes").to_df(starting_offsets={"codes": starts}).where(f"code = '{number:020}'")
+            found = len(frame.collect())
+            leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
+            scans = [leaves.apply(at).metrics() for at in range(leaves.size())]
+            return sum(each.apply("numOutputRows").value() for each in scans), found
+
+        # The last batch is not sealed yet, and its file is small enough for a dictionary.
+        assert scanned(plain, 70_001) == (120_000, 0)
+        assert scanned(filtered, 70_001) == (0, 0)
+        assert scanned(filtered, numbers[0]) == (120_000, 1)
+
+
 def _json(offsets: dict[str, int]) -> str:
     return str({"orders": offsets}).replace("'", '"')
 

@@ -53,7 +53,7 @@ def merge(
         typer.Option(
             "--bloom",
             metavar="COLUMN",
-            help="Write Bloom filters of this column, by which Spark skips row groups; may be repeated.",
+            help="Write Bloom filters of this column, by which Spark skips row groups unless the topic has floats; may be repeated.",
             show_default=False,
         ),
     ] = None,
