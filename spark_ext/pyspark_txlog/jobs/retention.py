@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pyspark_txlog.jobs.command_line import ConfOption, OutputOption, StorageOption, StoreOption, Topics, running
-from pyspark_txlog.jobs.partition_jobs import run_tasks
+from pyspark_txlog.jobs.partition_jobs import Failures, run_tasks
 from pyspark_txlog.messages import say
 from txlog.cli.output import Output, OutputFormat
 from txlog.cli.partitions import choose_partitions
@@ -58,20 +58,18 @@ def retain_partitions(
         if (policy := policies[tp.topic]) is not None
     ]
     found: list[Retained] = []
-    failed: list[TxlogError] = []
-    with recorded(runtime, "retention") as history:
+    with recorded(runtime, "retention") as history, Failures(history) as failed:
         for task, outcome in run_tasks(spark, runtime, tasks, _retain, title=_title):
             tp = task.topic_partition
             if isinstance(outcome, TxlogError):
-                failed.append(outcome)
-                history.add(tp, "failed", message=str(outcome))
+                failed.add(tp, outcome)
             elif outcome is not None:
                 found.append(outcome)
                 if delete and outcome.moves:
                     history.add_retained(outcome)
                     say(f"retention: {tp}: {count_text(outcome.rows, 'row')} removed, {outcome.setting}")
     found.sort(key=lambda each: each.topic_partition)
-    return tuple(found), tuple(failed)
+    return tuple(found), tuple(failed.errors)
 
 
 def main(
