@@ -157,7 +157,8 @@ def check_scope(current: TransactionMetadata, query_id: str | None) -> None:
         f"transactional.id {name!r} holds {theirs}, and this is {this}, which counts its micro-batches from 0 again: a checkpoint that was lost or "
         f"made anew, or two queries with one id. Another query needs another 'transactional.id'. If the checkpoint was lost: stop the old query, forget the id "
         f"(`txlog transactions expire --transactional-id {name} --force`), and start with startingOffsets=committed and group.id={name} (or the group.id that "
-        f"the source had), which goes on behind the last committed micro-batch"
+        f"the source had), which goes on behind the last committed micro-batch; a source that is not txlog's must begin where "
+        f"pyspark_txlog.committed_source_offsets(...) says"
     )
 
 

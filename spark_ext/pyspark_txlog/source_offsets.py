@@ -206,8 +206,8 @@ def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional
         f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins source {source} at {begins or 'a place that the source has not noted'}, and "
         f"transactional.id {transactional_id!r} has committed it up to {known.json} (micro-batch {known.batch_id} of query {known.query_id}): what lies "
         f"between would be there twice, or never. Start with a new checkpoint at what was committed, as pyspark_txlog.committed_source_offsets(...) gives "
-        f"it (Kafka's source takes it as startingOffsets). To begin elsewhere on purpose, or with a source that cannot begin there: `txlog consumer-groups "
-        f"delete --group {transactional_id}` forgets it"
+        f"it (Kafka's source takes it as startingOffsets). To begin elsewhere on purpose, or with a source that cannot begin there (one of files must leave "
+        f"out the files that are in the log): `txlog consumer-groups delete --group {transactional_id}` forgets it"
     )
 
 

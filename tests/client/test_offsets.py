@@ -155,7 +155,9 @@ def test_times(world, session):
 def test_committed(world, session, store):
     spec = OffsetSpec(kind="committed", option="startingOffsets")
     store.consumer(group_id="g").commit({A: 3})
-    with pytest.raises(NoOffsetForPartitionError, match="orders-1: startingOffsets: there is no committed offset"):
+    with pytest.raises(
+        NoOffsetForPartitionError, match="orders-1: startingOffsets: there is no committed offset of group 'g'"
+    ):
         resolved(session, spec, group="g")
     assert resolved(session, spec, group="g", missing="earliest") == {A: 3, B: 0}
     store.consumer(group_id="g").commit({A: 1})

@@ -131,7 +131,7 @@ def test_save_modes(orders: Log, mode: str, message: str) -> None:
         ),
         (
             {"subscribe": "orders", "startingOffsets": "committed", "group_id": "nobody"},
-            "there is no committed offset.*the option 'auto.offset.reset' does",
+            "there is no committed offset of group 'nobody'.*the option 'auto.offset.reset' does",
         ),
     ],
 )

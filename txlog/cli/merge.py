@@ -155,7 +155,10 @@ def show_merges(out: Output, documents: Sequence[MergeDocument], *, dry_run: boo
         )
         out.line()
     elif not failed:
-        out.line("Nothing to merge: what is sealed lies in files of the target size, or alone.")
+        out.line(
+            "Nothing to merge: what is sealed lies in files of the target size, or alone. The newest rows are sealed when segment.batches, "
+            "segment.bytes or segment.ms are reached."
+        )
         return
     made = [each for each in documents if each.outcome != "lost"]
     before = f"{count_text(sum(each.files_before for each in made), 'file')}, {bytes_text(sum(each.bytes_before for each in made))}"

@@ -332,7 +332,10 @@ def _describe_sizes(out: Output, sizes: Sequence[PartitionSize]) -> None:
     )
     files, runs = sum(each.merge_files for each in sizes), sum(each.merge_runs for each in sizes)
     if not runs:
-        out.line("A merge would gain nothing: what is sealed lies in files of its size, or alone.")
+        out.line(
+            "A merge would gain nothing: what is sealed lies in files of its size, or alone. The newest rows are sealed when segment.batches, "
+            "segment.bytes or segment.ms are reached."
+        )
         return
     moved = bytes_text(sum(each.merge_bytes for each in sizes))
     out.line(

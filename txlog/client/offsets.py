@@ -153,14 +153,14 @@ def resolve(
     if spec.kind in ("timestamp", "timestamps"):
         times = {tp: spec.timestamps.get(tp, spec.timestamp) for tp in wanted}
         found = offsets_for_times(session, times, level)
-        return {tp: hit[0] if (hit := found[tp]) else _missing(views[tp], level, spec, missing) for tp in wanted}
+        return {tp: hit[0] if (hit := found[tp]) else _missing(views[tp], level, spec, missing, group) for tp in wanted}
     if spec.kind == "committed":
         committed = committed_offsets(session, check_group(group), wanted)
         given = {tp: value.offset for tp, value in committed.items() if value is not None}
         return {
             tp: check_range(views[tp], given[tp], spec.option, clamp=clamp)
             if tp in given
-            else _missing(views[tp], level, spec, missing)
+            else _missing(views[tp], level, spec, missing, group)
             for tp in wanted
         }
     words = {"earliest": EARLIEST, "latest": LATEST}
@@ -291,8 +291,9 @@ def check_cover(spec: OffsetSpec, partitions: Sequence[TopicPartition]) -> None:
     lacking, foreign = sorted(set(partitions) - named), sorted(named - set(partitions))
     hint = "; -2 is earliest, -1 is latest" if spec.kind == "offsets" else ""
     if lacking:
+        also = f", but names {', '.join(map(str, foreign[:5]))}, which is not read" if foreign else ""
         raise InvalidConfigurationError(
-            f"{spec.option} must name every partition that is read, and lacks {', '.join(map(str, lacking[:5]))}{hint}"
+            f"{spec.option} must name every partition that is read, and lacks {', '.join(map(str, lacking[:5]))}{also}{hint}"
         )
     if foreign:
         raise InvalidConfigurationError(
@@ -347,12 +348,14 @@ def _resolve_one(view: PartitionView, asked: int, level: IsolationLevel, spec: O
     return check_range(view, asked, spec.option, clamp=clamp)
 
 
-def _missing(view: PartitionView, level: IsolationLevel, spec: OffsetSpec, missing: Missing) -> int:
+def _missing(view: PartitionView, level: IsolationLevel, spec: OffsetSpec, missing: Missing, group: str | None) -> int:
     if missing == "earliest":
         return view.state.log_start_offset
     if missing == "latest":
         return end_offset(view, level)
-    what = "there is no committed offset" if spec.kind == "committed" else "no row is as new as that"
+    what = (
+        f"there is no committed offset of group {group!r}" if spec.kind == "committed" else "no row is as new as that"
+    )
     raise NoOffsetForPartitionError(
         f"{view.topic_partition}: {spec.option}: {what}, and nothing says where to begin then"
     )
