@@ -13,7 +13,7 @@ from pyspark_txlog.jobs.compact import compact_partitions
 from tests.spark.conftest import Log
 from tests.spark.faulty import failing_driver
 from tests.spark.test_merge_job import told
-from tests.spark.test_spark_ui import jobs
+from tests.spark.test_spark_ui import jobs, last_job
 from txlog.cli.compact import compaction_policies
 from txlog.client.session import Session
 from txlog.core.compaction import CompactionPolicy
@@ -64,7 +64,7 @@ def ordered(frame: DataFrame) -> list[tuple[object, ...]]:
 
 
 def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log, spark: SparkSession) -> None:
-    before, seen = rows(keyed), len(jobs(spark))
+    before, seen = rows(keyed), last_job(spark)
     made, failed = compact_partitions(spark, keyed.store, policies(keyed))
     assert not failed
     assert [(each.topic_partition, each.took_effect, each.rows) for each in made] == [
@@ -73,7 +73,7 @@ def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log
     after = rows(keyed)
     assert newest(after) == newest(before)
     assert set(after) < set(before)
-    named = {said for said, _ in jobs(spark)[seen:]}
+    named = {said for said, _ in jobs(spark, seen)}
     assert {f"txlog compact: {m.topic_partition}, offsets 0 to {m.end_offset - 1}" for m in made} <= named
     assert compact_partitions(spark, keyed.store, policies(keyed)) == ((), ())
     # Spark's own Parquet reader, whole and from the midst of a hole.

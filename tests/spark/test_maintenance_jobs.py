@@ -13,7 +13,7 @@ from pyspark_txlog.jobs import maintain as maintain_job
 from tests.spark.conftest import Log
 from tests.spark.faulty import failing_driver
 from tests.spark.test_merge_job import told
-from tests.spark.test_spark_ui import jobs
+from tests.spark.test_spark_ui import jobs, last_job
 from txlog.errors import TxlogTimeoutError
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.maintain import MaintainPolicy
@@ -42,14 +42,14 @@ def rows(log: Log) -> list[tuple[object, ...]]:
 
 
 def test_a_round_merges_on_executors(used: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    before, seen = rows(used), len(jobs(spark))
+    before, seen = rows(used), last_job(spark)
     arguments = {"store": used.url, "storage_option": ["fsync=false"], "output": maintain_job.OutputFormat.JSON}
     maintain_job.main(**arguments, merge_min_segments=3)
     report = msgspec.json.decode(capsys.readouterr().out)
     counts = {step["step"]: step["counts"] for step in report["steps"]}
     assert counts["merge"]["merged_segments"] == 8
     assert counts["compact"]["superseded_rows"] == 3
-    said = [words for words, _ in jobs(spark)[seen:]]
+    said = [words for words, _ in jobs(spark, seen)]
     assert any(words.startswith("txlog merge: orders-1, offsets 0 to") for words in said)
     assert any(words.startswith("txlog compact: latest-0, offsets 0 to") for words in said)
     assert rows(used) == before
@@ -78,7 +78,7 @@ def test_a_round_tells_of_what_it_could_not_publish(used: Log, spark: SparkSessi
 def test_a_check_is_a_frame_and_executors_take_part(
     used: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen = len(jobs(spark))
+    seen = last_job(spark)
     store = used.store.runtime.store
     path = next(f"orders/1/{name}" for name in store.list("orders/1/") if name.endswith(".parquet"))
     data = bytearray(store.get(path) or b"")
@@ -88,7 +88,7 @@ def test_a_check_is_a_frame_and_executors_take_part(
     with TxLog(spark, used.url) as log:
         (row,) = log.fsck().where("kind <> 'note'").collect()
     assert (row.kind, row.path, row["count"]) == ("damaged", path, 1)
-    assert {f"txlog fsck: orders-{number}" for number in range(2)} <= {said for said, _ in jobs(spark)[seen:]}
+    assert {f"txlog fsck: orders-{number}" for number in range(2)} <= {said for said, _ in jobs(spark, seen)}
     arguments = {"store": used.url, "storage_option": ["fsync=false"], "output": fsck_job.OutputFormat.JSON}
     with pytest.raises(SystemExit) as ended:
         fsck_job.main(**arguments)

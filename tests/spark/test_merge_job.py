@@ -11,7 +11,7 @@ from pyspark_txlog.jobs import merge as job
 from pyspark_txlog.jobs.merge import merge_partitions
 from tests.spark.conftest import Log
 from tests.spark.faulty import failing_driver
-from tests.spark.test_spark_ui import jobs
+from tests.spark.test_spark_ui import jobs, last_job
 from txlog.client.session import Session
 from txlog.core.cleaning import FileLayout, MergePolicy
 from txlog.core.names import TopicPartition
@@ -60,7 +60,7 @@ def told(log: Log, *jobs: str) -> list[tuple[int, str]]:
 
 
 def test_runs_are_copied_by_executors_and_have_names(small_files: Log, spark: SparkSession) -> None:
-    before, seen = rows(small_files), len(jobs(spark))
+    before, seen = rows(small_files), last_job(spark)
     # Two runs a partition: ranges of a partition are tasks of their own.
     made, failed = merge_partitions(spark, small_files.store, PARTITIONS, MergePolicy(target_bytes=2**30, max_inputs=4))
     assert not failed
@@ -68,7 +68,7 @@ def test_runs_are_copied_by_executors_and_have_names(small_files: Log, spark: Sp
     assert sorted({each.topic_partition for each in made}) == PARTITIONS
     assert len(made) > len(PARTITIONS)
     assert rows(small_files) == before
-    named = {said for said, _ in jobs(spark)[seen:]}
+    named = {said for said, _ in jobs(spark, seen)}
     assert {f"txlog merge: {m.topic_partition}, offsets {m.base_offset} to {m.end_offset - 1}" for m in made} <= named
     report = check_store(small_files.store.runtime.store)
     assert not [found for found in report.findings if found.kind != "note"]

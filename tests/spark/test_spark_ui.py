@@ -22,8 +22,11 @@ def native(spark: SparkSession, log: Log) -> Iterator[TxLog]:
         yield opened
 
 
-def jobs(spark: SparkSession) -> list[tuple[str, set[str]]]:
-    """What Spark's own store of the UI has of each job, oldest first: its description and the names of its stages."""
+def jobs(spark: SparkSession, after: int) -> list[tuple[str, set[str]]]:
+    """What Spark's own store of the UI has of each job after that one, oldest first: its description and the names of its stages.
+
+    Of older ones Spark forgets the stages.
+    """
     java = spark._jvm.java  # type: ignore[union-attr]
     context = spark._jsc.sc()  # type: ignore[union-attr]
     context.listenerBus().waitUntilEmpty()
@@ -32,11 +35,22 @@ def jobs(spark: SparkSession) -> list[tuple[str, set[str]]]:
     listed = []
     for at in range(found.size()):
         job = found.apply(at)
+        if job.jobId() <= after:
+            continue
         stages = job.stageIds()
         names = {str(store.lastStageAttempt(stages.apply(number)).name()) for number in range(stages.size())}
         said = job.description()
         listed.append((int(job.jobId()), str(said.get()) if said.isDefined() else "", names))
     return [(said, names) for _, said, names in sorted(listed)]
+
+
+def last_job(spark: SparkSession) -> int:
+    """The number of the newest job; -1 if there was none."""
+    java = spark._jvm.java  # type: ignore[union-attr]
+    context = spark._jsc.sc()  # type: ignore[union-attr]
+    context.listenerBus().waitUntilEmpty()
+    found = context.statusStore().jobsList(java.util.ArrayList())
+    return max((found.apply(at).jobId() for at in range(found.size())), default=-1)
 
 
 def properties(spark: SparkSession) -> list[str | None]:
@@ -45,10 +59,10 @@ def properties(spark: SparkSession) -> list[str | None]:
 
 def test_native_writes_are_named(spark: SparkSession, log: Log, native: TxLog) -> None:
     before = properties(spark)
-    seen = len(jobs(spark))
+    seen = last_job(spark)
     native.table("orders").append(log.frame(0, 10), transactional_id="nightly")
     native.table("orders").append(log.frame(10, 90), transactional_id="nightly", small_rows=20)
-    made = jobs(spark)[seen:]
+    made = jobs(spark, seen)
     what = "txlog: rows of 'orders' for transactional.id 'nightly'"
     assert {said for said, _ in made} == {
         f"{what}, if they are at most 10,000",
@@ -65,13 +79,13 @@ def test_a_name_of_the_users_stays_and_is_put_back(spark: SparkSession, log: Log
     spark.sparkContext.setJobDescription("the nightly job")
     try:
         before = properties(spark)
-        seen = len(jobs(spark))
+        seen = last_job(spark)
         native.table("orders").append(log.frame(0, 10), road="executors")
         bad = log.frame(0, 10).selectExpr("order_id", "raise_error('the job dies') AS carrier")
         with pytest.raises(Exception, match="the job dies"):
             native.table("orders").append(bad, road="executors")
         assert properties(spark) == before
-        made = jobs(spark)[seen:]
+        made = jobs(spark, seen)
     finally:
         spark.sparkContext.setLocalProperty(DESCRIPTION, None)  # type: ignore[arg-type]
     assert {said for said, _ in made} == {"the nightly job"}
