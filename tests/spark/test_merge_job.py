@@ -106,6 +106,20 @@ def test_a_partition_that_cannot_be_planned_or_published_spoils_no_other(
     assert rows(small_files) == before
 
 
+def test_two_sick_neighbours_spoil_no_other_either(small_files: Log, spark: SparkSession) -> None:
+    """The store itself answers; else they would end every job before the others have their turn."""
+    small_files.create("more", partitions=1, segment_batches="2")
+    with small_files.store.producer(linger_ms=0) as producer:
+        for number in range(8):
+            producer.send("more", [{"order_id": number, "amount": 0.5, "carrier": "c"}]).result()
+    healthy = TopicPartition("more", 0)
+    with failing_driver(small_files.url, r"list orders/\d") as store:
+        made, failed = merge_partitions(spark, store, [*PARTITIONS, healthy])
+    assert [each.topic_partition for each in made] == [healthy]
+    assert [type(error) for error in failed] == [TxlogTimeoutError] * 2
+    assert told(small_files, "merge") == [(0, "failed"), (0, "published"), (1, "failed")]
+
+
 def test_a_store_that_fails_again_and_again_ends_the_job(small_files: Log, spark: SparkSession) -> None:
     policy = MergePolicy(target_bytes=2**30, max_inputs=3)
     with failing_driver(small_files.url, r"put_if_absent orders/\S+\.clean", number=2) as store:

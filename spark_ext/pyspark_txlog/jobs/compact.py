@@ -64,7 +64,7 @@ def compact_partitions(
     made: list[Compacted] = []
     left = dict.fromkeys(policies, 0)
     """Partitions that may have more to do, and how often in a row an object of theirs was gone."""
-    with recorded(runtime, "compact") as history, Failures(history) as failed:
+    with recorded(runtime, "compact") as history, Failures(runtime, history) as failed:
         while left:
             plans = [plan for tp in left if (plan := _planned(session, tp, policies[tp], failed)) is not None]
             # The largest first: a pass that begins last and is large would be waited for alone.
@@ -144,7 +144,7 @@ def _title(plan: CompactionPlan) -> str:
 
 
 def _planned(session: Session, tp: TopicPartition, policy: CompactionPolicy, failed: Failures) -> CompactionPlan | None:
-    found = failed.attempt(tp, partial(plan_partition, session, tp, policy))
+    found = failed.attempt(tp, partial(plan_partition, session, tp, policy), only_reads=True)
     if isinstance(found, TxlogError):
         failed.add(tp, found)
         return None

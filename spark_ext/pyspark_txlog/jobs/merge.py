@@ -63,7 +63,7 @@ def merge_partitions(
     left = list(partitions)
     _check_topics(runtime, left, layout)
     made: list[Merged] = []
-    with recorded(runtime, "merge") as history, Failures(history) as failed:
+    with recorded(runtime, "merge") as history, Failures(runtime, history) as failed:
         for attempt in range(MAX_RELISTS + 1):
             merges = [merge for tp in left for merge in _planned(session, tp, policy or MergePolicy(), failed)]
             again: set[TopicPartition] = set()
@@ -156,7 +156,7 @@ def _check_topics(runtime: Runtime, partitions: Iterable[TopicPartition], layout
 
 
 def _planned(session: Session, tp: TopicPartition, policy: MergePolicy, failed: Failures) -> tuple[Merge, ...]:
-    found = failed.attempt(tp, partial(plan_partition, session, tp, policy))
+    found = failed.attempt(tp, partial(plan_partition, session, tp, policy), only_reads=True)
     if isinstance(found, TxlogError):
         failed.add(tp, found)
         return ()

@@ -35,6 +35,7 @@ from txlog.errors import (
     UnsupportedStoreError,
 )
 from txlog.maintenance.history import Recorder
+from txlog.protocol.topics import read_store
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -102,16 +103,17 @@ def run_tasks(
 class Failures:
     """What could not be done to partitions, and why: told to the history, too.
 
-        with recorded(runtime, "merge") as history, Failures(history) as failed:
-            plan = failed.attempt(tp, lambda: plan_partition(session, tp, policy))
+        with recorded(runtime, "merge") as history, Failures(runtime, history) as failed:
+            plan = failed.attempt(tp, lambda: plan_partition(session, tp, policy), only_reads=True)
             if isinstance(plan, TxlogError):
                 failed.add(tp, plan)
 
     The block ends early, without an error, if the store fails again and again.
     """
 
-    def __init__(self, history: Recorder) -> None:
+    def __init__(self, runtime: Runtime, history: Recorder) -> None:
         self.errors: list[TxlogError] = []
+        self._runtime = runtime
         self._history = history
         self._is_suspect = False
 
@@ -128,23 +130,30 @@ class Failures:
         self.errors.append(error)
         self._history.add(tp, "failed", message=str(error))
 
-    def attempt(self, tp: TopicPartition, work: Callable[[], R]) -> R | TxlogError:
+    def attempt(self, tp: TopicPartition, work: Callable[[], R], *, only_reads: bool = False) -> R | TxlogError:
         """What `work` returns here, in the driver, or the TxlogError that it raised, which the caller may add.
 
         One that is the store's may still be about this partition alone, as a time-out; the second in a row is added here, and
-        ends the `with` block. Else hundreds of calls would wait for a store that does not answer.
+        ends the `with` block. Else hundreds of calls would wait for a store that does not answer. If `work` `only_reads`, the
+        store is asked first whether it answers: then two neighbours are sick, and others need not be.
         """
         try:
             result = work()
         except TxlogError as error:
             was_suspect, self._is_suspect = self._is_suspect, isinstance(error, _OF_THE_STORE)
-            if not (was_suspect and self._is_suspect):
+            if not (was_suspect and self._is_suspect) or (only_reads and self._answers()):
                 return error
             self.add(tp, error)
             say(f"{self._history.job}: the store failed twice in a row; what is left is left to the next run")
             raise _StoreFailedError from error
         self._is_suspect = False
         return result
+
+    def _answers(self) -> bool:
+        try:
+            return self._runtime.run(read_store(self._runtime.where)) is not None
+        except TxlogError:
+            return False
 
 
 class _StoreFailedError(Exception):

@@ -58,7 +58,7 @@ def retain_partitions(
         if (policy := policies[tp.topic]) is not None
     ]
     found: list[Retained] = []
-    with recorded(runtime, "retention") as history, Failures(history) as failed:
+    with recorded(runtime, "retention") as history, Failures(runtime, history) as failed:
         for task, outcome in run_tasks(spark, runtime, tasks, _retain, title=_title):
             tp = task.topic_partition
             if isinstance(outcome, TxlogError):
