@@ -1,6 +1,6 @@
 """The same deaths over an object store: SIGKILL at every write of each operation, and storms, on S3's protocol.
 
-`make test` has the main operation of Spark, `make test-storm` the rest and the storm.
+Run by `make test-storm`; `make test` kills at every write on the local store.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from txlog.testing.chaos.settings import Settings
 from txlog.testing.chaos.show import Show
 from txlog.testing.chaos.supervisor import chaos
 
-pytestmark = pytest.mark.slow
-MAIN = ("staged transaction",)
+pytestmark = [pytest.mark.slow, pytest.mark.storm]
 SECONDS = 120
 
 
@@ -30,9 +29,7 @@ def server() -> Iterator[Server]:
         yield started
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in MAIN else pytest.mark.storm) for name in OPERATIONS]
-)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_a_kill_at_every_write(server: Server, name: str, tmp_path: Path) -> None:
     folder = re.sub(r"\W+", "-", name)
 
@@ -45,7 +42,6 @@ def test_a_kill_at_every_write(server: Server, name: str, tmp_path: Path) -> Non
     assert done.kills > 0
 
 
-@pytest.mark.storm
 @pytest.mark.timeout(600)
 def test_a_storm(server: Server, tmp_path: Path) -> None:
     printed = tmp_path / "printed"

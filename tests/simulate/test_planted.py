@@ -25,7 +25,8 @@ def first_bad(name: str) -> Result | None:
         "sequences are not checked",
         "an unknown write is taken for a failed one",
         "the LSO passes an open transaction",
-        "conditions look at committed offsets alone",
+        # Many worlds pass before one shows it.
+        pytest.param("conditions look at committed offsets alone", marks=pytest.mark.storm),
     ],
 )
 def test_a_world_shows_it(name):
