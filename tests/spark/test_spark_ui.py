@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -27,14 +28,9 @@ def jobs(spark: SparkSession, after: int) -> list[tuple[str, set[str]]]:
 
     Of older ones Spark forgets the stages.
     """
-    java = spark._jvm.java  # type: ignore[union-attr]
-    context = spark._jsc.sc()  # type: ignore[union-attr]
-    context.listenerBus().waitUntilEmpty()
-    store = context.statusStore()
-    found = store.jobsList(java.util.ArrayList())
+    store = spark._jsc.sc().statusStore()  # type: ignore[union-attr]
     listed = []
-    for at in range(found.size()):
-        job = found.apply(at)
+    for job in all_jobs(spark):
         if job.jobId() <= after:
             continue
         stages = job.stageIds()
@@ -46,11 +42,15 @@ def jobs(spark: SparkSession, after: int) -> list[tuple[str, set[str]]]:
 
 def last_job(spark: SparkSession) -> int:
     """The number of the newest job; -1 if there was none."""
-    java = spark._jvm.java  # type: ignore[union-attr]
+    return max((job.jobId() for job in all_jobs(spark)), default=-1)
+
+
+def all_jobs(spark: SparkSession) -> list[Any]:
+    """Java's objects, once what happened until now has reached Spark's store."""
     context = spark._jsc.sc()  # type: ignore[union-attr]
     context.listenerBus().waitUntilEmpty()
-    found = context.statusStore().jobsList(java.util.ArrayList())
-    return max((found.apply(at).jobId() for at in range(found.size())), default=-1)
+    found = context.statusStore().jobsList(spark._jvm.java.util.ArrayList())  # type: ignore[union-attr]
+    return [found.apply(at) for at in range(found.size())]
 
 
 def properties(spark: SparkSession) -> list[str | None]:

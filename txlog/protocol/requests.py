@@ -10,6 +10,7 @@ from txlog.core.effects import Delete, Gather, Get, List, Modified, Program, Siz
 T = TypeVar("T")
 
 AT_ONCE = 64
+"""Requests of one round, and what they bring that is in memory at the same time."""
 
 
 def many(programs: Sequence[Program[T]]) -> Program[list[T]]:
