@@ -20,10 +20,11 @@ from txlog.testing.chaos.plan import AUDIT, JOBS, ORDERS, Assignment, Place
 from txlog.testing.chaos.proof import Proof, prove, recover
 from txlog.testing.chaos.settings import Settings, parse_options
 from txlog.testing.chaos.show import Show
-from txlog.testing.chaos.storm import Storm
+from txlog.testing.chaos.storm import LEAST_COMMITS, Slot, Storm
 from txlog.testing.chaos.supervisor import LAST_INSTANCE, chaos, make_place
 from txlog.testing.chaos.workers import Worker
 from txlog.testing.histories.events import Begin, End, Send
+from txlog.testing.histories.recorder import read_history
 
 STORM_S = 15
 
@@ -189,6 +190,17 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 30) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+@pytest.mark.slow
+def test_a_storm_goes_on_until_every_role_got_somewhere(place: Place) -> None:
+    """However slow the machine is: here it is given no time at all."""
+    with Storm(place, 1, [Slot("eager", "eager-a"), Slot("reader", "reader")]) as storm:
+        storm.run(0, lambda: None)
+        storm.calm_down(lambda: None)
+    events = read_history(place.histories)
+    committed = [each for each in events if isinstance(each.what, End) and each.what.outcome == "committed"]
+    assert len(committed) >= LEAST_COMMITS
 
 
 @pytest.mark.slow

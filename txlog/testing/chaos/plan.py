@@ -88,6 +88,8 @@ MAINTAIN_OPTIONS = (
 )  # fmt: skip
 HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "job", "pipeline", "reader"})
 """Of whom two instances fight: over a transactional.id or a group."""
+COMMITS: frozenset[Role] = frozenset({"eager", "staged", "job", "pipeline"})
+"""Who ends transactions. Spark's job does, too, but only its start may take a short storm's whole time."""
 
 
 def job_content(name: str, version: int) -> str:

@@ -21,6 +21,7 @@ class Settings:
     storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     histories: str
     seconds: float
+    """At least; see `Storm.run`."""
     seed: int = 1
     spark: bool = True
     maintain: bool = False

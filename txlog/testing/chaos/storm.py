@@ -30,6 +30,11 @@ FINISH_MS = 60_000
 """How long a process may take to finish what it is at."""
 OVERDUE_MS = 13_000
 """A stop beyond a transaction's time-out and the interval in which writers look for dead ones."""
+LEAST_COMMITS = 3
+"""Of every role that commits, before a storm is over: on a slow machine, where a process dies before it has done anything, a
+short one would prove nothing."""
+LONGEST_MS = 120_000
+"""How much longer a storm may get for that."""
 
 Starter = Callable[[Assignment], Process]
 
@@ -91,13 +96,14 @@ class Storm:
             process.end()
 
     def run(self, duration_ms: int, progress: Callable[[], None]) -> None:
-        """Storms for that long."""
+        """Storms for that long, and on until every role that commits has done so LEAST_COMMITS times, LONGEST_MS at most."""
         begin_ms = self._clock.monotonic_ms()
+        end_ms = begin_ms + duration_ms
         self._start(self._witness)
         for slot in self.slots:
             self._start(slot)
         self._next_fault_ms = begin_ms + CALM_MS
-        while (now_ms := self._clock.monotonic_ms()) < begin_ms + duration_ms:
+        while (now_ms := self._clock.monotonic_ms()) < end_ms or (now_ms < end_ms + LONGEST_MS and self._is_early()):
             while self._due and self._due[0][0] <= now_ms:
                 heapq.heappop(self._due)[2]()
             self._reap()
@@ -138,6 +144,14 @@ class Storm:
         """Whether one that takes long to start has tried to commit something: else it would be killed before, always."""
         history = Path(self.place.histories) / f"{process.assignment.source}.jsonl"
         return history.exists() and b'"op":"end"' in history.read_bytes() and self._random.random() < 0.3
+
+    def _is_early(self) -> bool:
+        """Whether a role that commits has hardly done so."""
+        return any(self._commits(slot.name) < LEAST_COMMITS for slot in self.slots if slot.role in plan.COMMITS)
+
+    def _commits(self, name: str) -> int:
+        histories = Path(self.place.histories).glob(f"{name}-*.jsonl")
+        return sum(each.read_bytes().count(b'"outcome":"committed"') for each in histories)
 
     def _kill(self, slot: Slot, process: Process) -> None:
         self.tally.kills += 1
