@@ -12,6 +12,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Made by scripts/setup.sh at its end; made again when the dependencies change.
 STAMP := $(VENV)/.stamp
+# Spark's classes, parsed and verified once: what starts Java dozens of times takes three fifths of its CPU with it.
+CLASSES := $(VENV)/spark-classes.jsa
 # The same with the oldest Spark that is supported.
 OLDEST := .venv-spark-4.2
 OLDEST_STAMP := $(OLDEST)/.stamp
@@ -31,6 +33,9 @@ $(STAMP): pyproject.toml scripts/setup.sh
 $(OLDEST_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
 	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-4.2.txt scripts/setup.sh $(OLDEST)
 
+$(CLASSES): $(STAMP)
+	@$(BIN)/python -m tests.jvm || { echo 'Java cannot share its classes here; the tests take longer.'; touch $@; }
+
 check: $(STAMP) ## Lint, formatting, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,16 +46,16 @@ format: $(STAMP) ## Mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: $(STAMP) ## Run all tests, in three processes
+test: $(CLASSES) ## Run all tests, in three processes
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-test-storm: $(STAMP) ## Run the tests that take many minutes: SIGKILL at every write over S3's protocol, longer storms
+test-storm: $(CLASSES) ## Run the tests that take many minutes: SIGKILL before every write, and over S3's protocol, longer storms
 	$(BIN)/python -m pytest -m storm -s $(ARGS)
 
-test-kafka: $(STAMP) ## Ingest from a real Kafka, its broker and Spark's connector fetched from Maven, and kill the job in the middle
+test-kafka: $(CLASSES) ## Ingest from a real Kafka, its broker and Spark's connector fetched from Maven, and kill the job in the middle
 	$(BIN)/python -m pytest -m kafka $(ARGS)
 
-test-cluster: $(STAMP) ## Run the tests on a standalone cluster, over Spark Connect and in Declarative Pipelines
+test-cluster: $(CLASSES) ## Run the tests on a standalone cluster, over Spark Connect and in Declarative Pipelines
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
 smoke-spark-4.2: $(OLDEST_STAMP) ## Run each road once with the oldest Spark that is supported, as CI does
@@ -64,7 +69,7 @@ test-rivals: $(OLDEST_STAMP) ## Kill Delta's sink and Spark's file sink as make 
 	@for sink in txlog delta parquet; do $(OLDEST)/bin/python -m tests.kill.lost_checkpoint $$sink || exit 1; done
 	$(OLDEST)/bin/python -m tests.kill --sink delta --sink parquet $(ARGS)
 
-test-kill: $(STAMP) ## Kill streaming queries at every point of a micro-batch, the sink's three times, append_stream's once; a table of what was lost
+test-kill: $(CLASSES) ## Kill streaming queries at every point of a micro-batch, the sink's three times, append_stream's once; a table of what was lost
 	$(BIN)/python -m tests.kill --sink txlog $(ARGS)
 	$(BIN)/python -m tests.kill --sink txlog-append --rounds 1 $(ARGS)
 

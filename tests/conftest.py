@@ -42,16 +42,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
-    # Three processes share the tests (`make test`): one has Spark, of which a process has one session, one has the tests that start
-    # drivers of their own, the last takes the rest file by file, and so do the others when they are done. The longest go first.
+    # Three processes share the tests (`make test`): two have Spark, of which a process has one session, one has the tests that start
+    # drivers of their own, and all take the rest file by file when they are done. The longest go first.
     needs_spark = {item.path for item in items if item.get_closest_marker("spark")}
     has_session = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
 
     def group(item: pytest.Item) -> str:
-        return item.path.name if item.path not in needs_spark else "spark" if item.path in has_session else "drivers"
+        if item.path not in needs_spark:
+            return item.path.name
+        if item.path not in has_session:
+            return "drivers"
+        return "streams" if "stream" in item.path.name else "spark"
 
-    first = {"spark": 0, "drivers": 1}
-    items.sort(key=lambda item: first.get(group(item), 2))
+    first = ("spark", "streams", "drivers")
+    items.sort(key=lambda item: first.index(group(item)) if group(item) in first else len(first))
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group(item)))
 

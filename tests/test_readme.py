@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -45,28 +46,52 @@ PROGRAMS = programs()
 COMMANDS = next(at for at, program in enumerate(PROGRAMS) if program.language == "sh")
 
 
+NEXT = "-- the next program --"
+KERNEL = f"""
+import json, sys
+for code in json.loads(sys.argv[1]):
+    exec(compile(code, "README.md", "exec"), {{"__name__": "__main__"}})
+    print("{NEXT}", flush=True)
+"""
+"""Runs Python's programs as the cells of a notebook are run, in one process."""
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """A folder to run README's programs in, one after the other."""
 
     folder: Path
-    done: dict[int, subprocess.CompletedProcess[str]]
+    printed: dict[int, str]
 
     def run(self, number: int) -> str:
         """What the program prints; those before it have been run first, Spark's only for Spark's."""
         for at in range(number + 1):
-            if at not in self.done and (PROGRAMS[number].needs_spark or not PROGRAMS[at].needs_spark):
-                self.done[at] = self.start(PROGRAMS[at])
-        done = self.done[number]
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+            if at not in self.printed and not PROGRAMS[at].needs_spark:
+                done = self.start(PROGRAMS[at])
+                assert done.returncode == 0, done.stdout + done.stderr
+                self.printed[at] = done.stdout
+        if number not in self.printed:
+            self.printed.update(self.run_spark())
+        return self.printed[number]
 
-    def start(self, program: Program) -> subprocess.CompletedProcess[str]:
+    def run_spark(self) -> dict[int, str]:
+        """All programs for Spark share one session, as `session()` says they would."""
+        numbers = [at for at, program in enumerate(PROGRAMS) if program.needs_spark]
+        codes = json.dumps([PROGRAMS[at].code for at in numbers])
+        done = self.start(Program("python", KERNEL, ""), codes)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return dict(zip(numbers, done.stdout.split(NEXT), strict=False))
+
+    def start(self, program: Program, *arguments: str) -> subprocess.CompletedProcess[str]:
         # Programs of a virtual environment are found as its user's shell finds them.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         command = [sys.executable, "-c"] if program.language == "python" else ["bash", "-euc"]
         return subprocess.run(
-            [*command, program.code], cwd=self.folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
+            [*command, program.code, *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash import operations
-from tests.crash.operations import OPERATIONS
+from tests.crash.operations import OPERATIONS, Restart
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
@@ -23,6 +23,8 @@ ENDLESS = 500
 WRITES = "^(put|write_file|delete)(?!.*__probe/)"
 SEGMENT_BATCHES = {"sealing": 2, "tail": 100}
 TAIL = ("append", "eager transaction", "staged transaction", "Spark commit")
+RESTARTS = (0, pytest.param(1, marks=pytest.mark.storm))
+"""Which of the two begins; with both, in `make test-storm` and here, each state is restarted each way."""
 CASES = [(name, "sealing") for name in OPERATIONS] + [(name, "tail") for name in TAIL]
 
 
@@ -63,8 +65,10 @@ class World:
         return len(self.left) > before
 
 
+@pytest.mark.parametrize("first", RESTARTS)
 @pytest.mark.parametrize(("name", "segments"), CASES)
-def test_a_crash_at_every_request(name: str, segments: str) -> None:
+def test_a_crash_at_every_request(name: str, segments: str, first: int) -> None:
+    """After each state that a crash can leave: a restart, by init and by maintenance in turns."""
     world = World(name, segments)
     moments: tuple[Moment, ...] = ("before", "after")
     for moment in moments:
@@ -76,15 +80,15 @@ def test_a_crash_at_every_request(name: str, segments: str) -> None:
             if not world.is_new(store, notes):
                 continue
             left = dict(operations.objects_of(store))
-            for how in ("init", "maintenance"):
-                later = ManualClock(world.clock().now_ms() + 1_000_000)
-                again = MemoryObjectStore(clock=later)
-                operations.fill(again, left)
-                try:
-                    operations.restart(name, again, notes, how, later, SeededIds(3))
-                except BaseException as error:
-                    error.add_note(f"{name}, crash {moment} request {number}, restart by {how}, noted {notes}")
-                    raise
+            how: Restart = "init" if (len(world.left) + first) % 2 else "maintenance"
+            later = ManualClock(world.clock().now_ms() + 1_000_000)
+            again = MemoryObjectStore(clock=later)
+            operations.fill(again, left)
+            try:
+                operations.restart(name, again, notes, how, later, SeededIds(3))
+            except BaseException as error:
+                error.add_note(f"{name}, crash {moment} request {number}, restart by {how}, noted {notes}")
+                raise
         else:
             pytest.fail("the operation never came to its end")
     assert world.crashes
