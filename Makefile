@@ -18,6 +18,9 @@ CLASSES := $(VENV)/spark-classes.jsa
 OLDEST := .venv-spark-4.2
 OLDEST_STAMP := $(OLDEST)/.stamp
 
+# Containers like to set it; here hundreds of processes would compile all that they import, for seconds each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance bench-long-run conf wheel clean distclean
 

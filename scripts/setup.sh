@@ -51,6 +51,8 @@ printf 'setup: %s with %s and Java %s; the first time this downloads Spark, a fe
 if ! is_recent_python "$venv/bin/python"; then
     "$python" -m venv --clear "$venv"
 fi
-# What is never imported, most of what is installed, need not be compiled.
+# What is never imported, most of what is installed, need not be compiled. What every process imports is, even if the shell asks
+# Python to write no bytecode: each of hundreds would compile it anew, for seconds.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --editable ".[$extras]"
+env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c 'import pandas, pyspark_txlog.datasource, txlog.cli.main'
 touch "$venv/.stamp"
