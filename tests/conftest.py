@@ -32,6 +32,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 APART = ("storm", "kafka", "cluster")
 """Markers of tests that only run where `-m` names them: each set has a make target of its own."""
+FIRST = (
+    "spark", "streams", "drivers",
+    "test_explore_protocol.py", "test_faults.py", "test_object_stores.py", "test_crash.py", "test_kill.py", "test_machine.py",
+)  # fmt: skip
+"""Groups of tests that take a minute and more: begun last, one of them would be all that runs at the end."""
 
 
 # First: xdist reads the groups in the same hook.
@@ -43,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
     # Three processes share the tests (`make test`): two have Spark, of which a process has one session, one has the tests that start
-    # drivers of their own, and all take the rest file by file when they are done. The longest go first.
+    # drivers of their own, and all take the rest file by file when they are done.
     needs_spark = {item.path for item in items if item.get_closest_marker("spark")}
     has_session = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
 
@@ -54,8 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             return "drivers"
         return "streams" if "stream" in item.path.name else "spark"
 
-    first = ("spark", "streams", "drivers")
-    items.sort(key=lambda item: first.index(group(item)) if group(item) in first else len(first))
+    items.sort(key=lambda item: FIRST.index(group(item)) if group(item) in FIRST else len(FIRST))
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group(item)))
 
