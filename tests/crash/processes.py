@@ -1,14 +1,12 @@
 """An operation in a process that really dies, and the restart in another one.
 
-Processes come from multiprocessing's fork server: it has imported everything once and runs no threads, so each costs
-milliseconds and none inherits anything of another's.
+Processes come from the fork server, so each costs milliseconds and none inherits anything of another's.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import json
-import multiprocessing
 import os
 import signal
 import traceback
@@ -21,14 +19,11 @@ from tests.crash import operations
 from tests.crash.operations import Restart
 from txlog.storage.open import open_object_store
 from txlog.testing.failing_store import FailingStore, Fault, Moment
+from txlog.testing.fork_server import fork_server
 
 WRITES = r"^(put|write_file|delete)(?!\S* __probe/)"
 ENDLESS = 500
 LIMIT_S = 120
-
-_CONTEXT = multiprocessing.get_context("forkserver")
-# pandas, if it is there: pyarrow imports it with the first rows that it converts, which takes longer than all the rest.
-_CONTEXT.set_forkserver_preload(["tests.crash.operations", "txlog.storage.segment_file", "pandas", "s3fs"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +118,7 @@ class _Restarted:
 
 
 def _start(target: Callable[..., None], *arguments: object) -> BaseProcess:
-    process = _CONTEXT.Process(target=target, args=arguments)
+    process = fork_server().Process(target=target, args=arguments)
     process.start()
     return process
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import multiprocessing
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,7 +24,7 @@ from txlog.storage import fsspec_store
 from txlog.storage import open as opening
 from txlog.storage.object_store import PutOutcome
 from txlog.storage.open import open_object_store, probe
-from txlog.testing.process_contract import PRELOAD
+from txlog.testing.fork_server import fork_server
 
 SCHEMA = pa.schema([("id", pa.int64())])
 KINDS = ("s3", "gcs", "azure")
@@ -147,9 +145,7 @@ def test_writers_of_many_processes_in_bad_weather(server, url):
     """One request of twenty goes wrong, for each of the writers: nothing is lost, nothing is doubled."""
     with txlog.open(url, storage_options=server.storage_options) as store:
         store.create_topic("t", SCHEMA, partitions=3, config={"segment.batches": 8})
-    context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOAD])
-    with FaultProxy(server.url) as proxy, ProcessPoolExecutor(WRITERS, context) as pool:
+    with FaultProxy(server.url) as proxy, ProcessPoolExecutor(WRITERS, fork_server()) as pool:
         proxy.bad_weather(11, SHARE, weather_of(server.kind))
         options = server.at(proxy.url).storage_options
         committed = list(pool.map(functools.partial(write, url, options), range(WRITERS)))

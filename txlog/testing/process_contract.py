@@ -3,24 +3,21 @@
     class TestMyStore(StoreContract, ProcessContract):
         def make_store(self, tmp_path): return MyStore(…)
 
-For stores that can be pickled: what processes share is the place, not the object. The processes come from a fork server that
-has imported the drivers once and opened nothing.
+For stores that can be pickled: what processes share is the place, not the object. The fork server that the processes come from
+has imported the drivers and opened nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from txlog.storage.object_store import ObjectStore, PutOutcome
-
-PRELOAD = ("txlog.storage.fsspec_store", "s3fs", "gcsfs", "adlfs")
-"""Modules that every process would import; those that are not installed are passed over."""
+from txlog.testing.fork_server import fork_server
 
 
 class ProcessContract:
@@ -35,7 +32,7 @@ class ProcessContract:
 
     def test_one_of_many_processes_wins(self, tmp_path: Path) -> None:
         """All race for the same names, in the same order; the losers find the winner's object, whole."""
-        store, context = self.make_store(tmp_path), _context()
+        store, context = self.make_store(tmp_path), fork_server()
         start = context.Barrier(self.processes)
         # The barrier also keeps a worker from taking a second task before each has taken one.
         with ProcessPoolExecutor(self.processes, context, initializer=_wait_at, initargs=(start,)) as pool:
@@ -53,7 +50,7 @@ class ProcessContract:
     def test_it_can_be_sent_to_another_process(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path)
         store.put_if_absent("t/here", b"1")
-        with ProcessPoolExecutor(1, _context()) as pool:
+        with ProcessPoolExecutor(1, fork_server()) as pool:
             assert pool.submit(_answer, store).result() == b"1"
         assert store.get("t/there") == b"2"
 
@@ -102,12 +99,6 @@ def _answer(store: ObjectStore) -> bytes | None:
 
 def _path(name: int) -> str:
     return f"race/{name:05d}"
-
-
-def _context() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOAD])
-    return context
 
 
 def _wait_at(start: Any) -> None:

@@ -1,13 +1,11 @@
 """How are processes started, killed, stopped and resumed, so that none is ever left behind?
 
-They come from multiprocessing's fork server, which has imported everything and runs no threads: a restart costs
-milliseconds. On Linux each dies with its parent (`workers.die_with_parent`), the fork server with the supervisor; signals go
+They come from the fork server: a restart costs milliseconds. On Linux each dies with its parent (`workers.die_with_parent`), the fork server with the supervisor; signals go
 through a pidfd, which cannot mean another process that was given the number.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,10 +17,7 @@ from typing import Protocol
 
 from txlog.testing.chaos import workers
 from txlog.testing.chaos.plan import Assignment
-
-PRELOADED = ["txlog.testing.chaos.workers", "txlog.storage.segment_file", "pandas"]
-"""pyarrow imports pandas, if it is there, with the first rows that it converts: longer than all the rest."""
-_CONTEXT = multiprocessing.get_context("forkserver")
+from txlog.testing.fork_server import fork_server
 
 
 class Process(Protocol):
@@ -55,7 +50,9 @@ class Worker:
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self.stopped = False
-        self._process: BaseProcess = _CONTEXT.Process(target=workers.run, args=(assignment,), name=assignment.source)
+        self._process: BaseProcess = fork_server().Process(
+            target=workers.run, args=(assignment,), name=assignment.source
+        )
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -137,12 +134,6 @@ class Program:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-
-
-def prepare(url: str) -> None:
-    """Says what the fork server imports before the first process is started, for a store at `url`."""
-    drivers = {"s3": ["s3fs"], "gs": ["gcsfs"], "abfs": ["adlfs"], "abfss": ["adlfs"]}
-    _CONTEXT.set_forkserver_preload([*PRELOADED, *drivers.get(url.partition("://")[0], ())])
 
 
 def _open_pidfd(pid: int) -> int | None:

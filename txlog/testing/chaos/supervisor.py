@@ -12,7 +12,7 @@ from txlog.errors import InvalidRequestError
 from txlog.storage.open import open_object_store
 from txlog.testing.chaos import plan
 from txlog.testing.chaos.plan import MAINTAINED_CONFIG, MAINTAINERS, PARTITIONS, SLOTS, Assignment, Place
-from txlog.testing.chaos.processes import Program, prepare
+from txlog.testing.chaos.processes import Program
 from txlog.testing.chaos.proof import Proof, prove, recover
 from txlog.testing.chaos.settings import SPARK_WORKER, Settings, has_spark
 from txlog.testing.chaos.show import Show
@@ -36,7 +36,6 @@ def chaos(settings: Settings, show: Show) -> Proof:
     if settings.spark and has_spark():
         slots.append(Slot("spark", "spark", start=spark_starter()))
         jobs = (*jobs, "spark")
-    prepare(place.url)
     clock = SystemClock()
     begin_ms = clock.monotonic_ms()
     with orderly_end(), Storm(place, settings.seed, slots) as storm, show.live(storm, place, settings):
