@@ -1,7 +1,7 @@
 """How are processes started, killed, stopped and resumed, so that none is ever left behind?
 
-They come from the fork server: a restart costs milliseconds. On Linux each dies with its parent (`workers.die_with_parent`), the fork server with the supervisor; signals go
-through a pidfd, which cannot mean another process that was given the number.
+They come from the fork server: a restart costs milliseconds. On Linux each dies with its parent (`workers.die_with_parent`),
+the fork server with the supervisor; signals go through a pidfd, which cannot mean another process that was given the number.
 """
 
 from __future__ import annotations
