@@ -13,7 +13,6 @@ PRELOADED = (
     "txlog.testing.chaos.workers",
     "txlog.testing.invariants",
     "txlog.client.staged_files",
-    "txlog.storage.segment_file",
     "txlog.storage.fsspec_store",
     "s3fs",
     "gcsfs",
