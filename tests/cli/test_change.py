@@ -165,7 +165,7 @@ def test_expire_one_id(cli: Cli, store: Store) -> None:
     store.admin().fence("plain")
     said = {
         "busy": "'busy' is kept: its transaction is ONGOING; end it first (txlog transactions abort busy).\n",
-        "plain": "'plain' is kept: it is not idle for long enough (transactional.id.expiration.ms); --force forgets it all the same.\n",
+        "plain": "'plain' is kept: it is not idle for long enough (transactional.id.expiration.ms, and at least delete.grace.ms); --force forgets it all the same.\n",
         "versioned": "'versioned' is kept: it holds txn.version 7, without which a late replay of an older transaction would be "
         "let in; --force forgets it all the same.\n",
     }

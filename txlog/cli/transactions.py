@@ -252,7 +252,7 @@ def _why_kept(found: TransactionDescription, force: bool) -> str:
             f"it holds txn.version {found.txn_version}, without which a late replay of an older transaction would be let in; "
             "--force forgets it all the same"
         )
-    return "it is not idle for long enough (transactional.id.expiration.ms); --force forgets it all the same"
+    return "it is not idle for long enough (transactional.id.expiration.ms, and at least delete.grace.ms); --force forgets it all the same"
 
 
 def _describe(out: Output, found: TransactionDescription) -> None:

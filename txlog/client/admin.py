@@ -244,8 +244,8 @@ class Admin:
         return self._session.call("expiring transactions", protocol.expire)
 
     def expire_id(self, transactional_id: str, *, force: bool = False) -> bool:
-        """Forgets an id that is idle for `transactional.id.expiration.ms`; with `force` any that has no open transaction,
-        its `txn.version` included. Whether it did. Raises TransactionalIdNotFoundError."""
+        """Forgets an id that is idle for `transactional.id.expiration.ms` and `delete.grace.ms`; with `force` any that has no open
+        transaction, its `txn.version` included. Whether it did. Raises TransactionalIdNotFoundError."""
         self.describe_transaction(transactional_id)
         self._runtime.ensure_writable()
 
@@ -489,12 +489,12 @@ class Admin:
 
     def _expirable(self) -> ExpireResult:
         now_ms = self._runtime.clock.now_ms()
-        expiration_ms = self._runtime.constants.transactional_id_expiration_ms
+        constants = self._runtime.constants
         rows = [row.value for row in self._transactions()]
         return ExpireResult(
             aborted=tuple(txn.transactional_id for txn in rows if is_timed_out(txn, now_ms)),
             rolled_forward=tuple(txn.transactional_id for txn in rows if txn.state in PREPARED),
-            removed=tuple(txn.transactional_id for txn in rows if may_expire(txn, now_ms, expiration_ms)),
+            removed=tuple(txn.transactional_id for txn in rows if may_expire(txn, now_ms, constants)),
         )
 
     def _view(self, topic: str, partition: int) -> PartitionView:

@@ -20,6 +20,7 @@ from txlog.core.records import (
     Outcome,
     StagedObject,
     StagedPart,
+    StoreConstants,
     TransactionMetadata,
     TransactionState,
 )
@@ -279,14 +280,22 @@ def is_timed_out(txn: TransactionMetadata, now_ms: int) -> bool:
     return txn.state == "ONGOING" and txn.started_at + txn.timeout_ms < now_ms
 
 
-def may_expire(txn: TransactionMetadata, now_ms: int, expiration_ms: int) -> bool:
-    """Whether an idle id may get a tombstone: never one that holds a `txn.version` (DESIGN 4.1)."""
-    return txn.state in IDLE and txn.txn_version < 0 and txn.updated_at <= now_ms - expiration_ms
+def may_expire(txn: TransactionMetadata, now_ms: int, constants: StoreConstants) -> bool:
+    """Whether a sweep may remove an idle id: never one that holds a `txn.version`, nor one that changed within the grace (W32).
+
+    The record does not say whether a transaction before its last one had hung: init may have finished it a moment ago.
+    """
+    least_ms = max(constants.transactional_id_expiration_ms, constants.delete_grace_ms)
+    return (
+        may_be_forgotten(txn, now_ms, constants.delete_grace_ms)
+        and txn.txn_version < 0
+        and now_ms - txn.updated_at >= least_ms
+    )
 
 
 def may_be_forgotten(txn: TransactionMetadata, now_ms: int, grace_ms: int) -> bool:
-    """Whether an operator, or the producer of a drawn id, may remove an id: not while its transaction is open, and not in the
-    grace after one that had hung for so long.
+    """Whether an id may be removed at all: not while its transaction is open, and not in the grace after one that had hung
+    for so long (W32).
 
     A clean-up tells the rows of an id that is gone by their age alone, and a snapshot that began before the end of such a
     transaction must not see them (C3).

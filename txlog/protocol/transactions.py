@@ -338,7 +338,7 @@ def expire(
                 views, what = yield from _finish(ctx, views, transactional_id, only_if_timed_out=True)
                 if what is not None:  # None: somebody else has finished it meanwhile
                     (aborted if what == "aborted" else rolled).append(transactional_id)
-            elif may_expire(row.value, now_ms, ctx.constants.transactional_id_expiration_ms):
+            elif may_expire(row.value, now_ms, ctx.constants):
                 views, gone = yield from remove(ctx, views, transactional_id)
                 if gone:
                     removed.append(transactional_id)
@@ -357,7 +357,7 @@ def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = F
     def may(txn: TransactionMetadata, now_ms: int) -> bool:
         if force:
             return may_be_forgotten(txn, now_ms, ctx.constants.delete_grace_ms)
-        return may_expire(txn, now_ms, ctx.constants.transactional_id_expiration_ms)
+        return may_expire(txn, now_ms, ctx.constants)
 
     return (yield from put_tombstone(ctx, views, transactional_id, may))
 

@@ -479,8 +479,12 @@ def _closed_by_retention(self: Any, stored: Any) -> None:
             self.producers[pid] = msgspec.structs.replace(entry, txn_first_offset=-1)
 
 
-def _may_expire_with_versions(txn: Any, now_ms: int, expiration_ms: int) -> bool:
-    return txn.state in transactions.IDLE and txn.updated_at <= now_ms - expiration_ms
+def _may_expire_with_versions(txn: Any, now_ms: int, constants: Any) -> bool:
+    return txn.state in transactions.IDLE and txn.updated_at <= now_ms - constants.transactional_id_expiration_ms
+
+
+def _may_expire_after_hanging(txn: Any, now_ms: int, constants: Any) -> bool:
+    return txn.txn_version < 0 and _may_expire_with_versions(txn, now_ms, constants)
 
 
 def _index_without_aborts(tp: Any, run: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -819,6 +823,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a run tells no transaction apart", "merge looks", "6", {HERE + "clean.Merge.is_told": lambda *_: False}),
         ("a run tells a transaction apart until it is complete", "merge looks", "6", {HERE + "clean.Merge.is_told": _told_by_the_table_alone, CORE + "cleaning.settled_epochs": _settled_by_now}),
         ("an old batch need not be told apart, however lately its transaction was complete", "merge looks late", "6", {CORE + "cleaning.settled_epochs": _settled_by_now}),
+        ("an id expires as soon as its hung commit is finished", "merge looks, forgotten", "6", {HERE + "transactions.may_expire": _may_expire_after_hanging}),
         ("a run tells a transaction apart for the grace", "merge looks late", "6", {HERE + "clean.Merge.is_told": _told_by_age_alone}),
         # Compacted
         ("an aborted row supersedes a committed one", "compaction", "6", {HERE + "compact.CompactionPlan.dirty_pieces": property(_dirt_with_aborted_rows)}),

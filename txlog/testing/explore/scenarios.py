@@ -483,6 +483,24 @@ def _merge_looks_late(size: Size) -> Scene:
     return _merge_looks(size, past_ms=GRACE_MS + 1)
 
 
+def _merge_looks_forgotten(size: Size) -> Scene:
+    """... for longer than twice the grace, and ids expire after an hour: the id goes, and then A is merged."""
+    scene = Scene(
+        ctx=context(batches=1, constants=FORGETFUL),
+        transactional_ids=("x",),
+        partitions=(A, B),
+        past_ms=2 * GRACE_MS + HOUR_MS,
+        budget=Budget(ticks=(HOUR_MS,)),
+        recovers=size == "full",
+    )
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "xa"), calls.send(B, "xb"))
+    scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
+    scene.dies("x!", owner, calls.commit(), B.folder)
+    scene.cleaner("maintenance", calls.sweep(), calls.sweep(), merge(A))
+    scene.actor("looks", scene.client(), calls.look(A, B))
+    return scene
+
+
 def _compaction(size: Size) -> Scene:
     """Rows of a key are followed by aborted ones, by ones of an open transaction, and by one beyond it."""
     full = size == "full"
@@ -785,7 +803,11 @@ def _generations(size: Size) -> Scene:
 
 def _expiry(size: Size) -> Scene:
     full = size == "full"
-    scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(HOUR_MS, HOUR_MS)))
+    scene = Scene(
+        ctx=context(constants=FORGETFUL),
+        transactional_ids=("x",),
+        budget=Budget(ticks=(HOUR_MS, GRACE_MS if full else HOUR_MS)),
+    )
     owner = scene.before("x", scene.client("x"), calls.init(), calls.register(A), calls.opened(A))
     scene.actor("sleeper", owner, calls.send(A, "a"), *([calls.commit()] if full else []))
     forget = [calls.sweep(), calls.expire_producers(A), *([calls.sweep()] if full else [])]
@@ -919,6 +941,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="late merge", what="a merger sleeps over two merges of another, and its number is free again", rules=(6, 13), build=_late_merge),
         Scenario(name="merge looks", what="somebody looks at two partitions while one of them is merged", rules=(13, 17), build=_merge_looks),
         Scenario(name="merge looks late", what="... after a commit that nobody finished for longer than the grace", rules=(13, 17), build=_merge_looks_late),
+        Scenario(name="merge looks, forgotten", what="... for twice the grace, and its id expires after an hour", rules=(13, 17), build=_merge_looks_forgotten),
         Scenario(name="compaction", what="rows of a key are followed by aborted ones, open ones and ones beyond", rules=(5, 6, 7, 13), build=_compaction),
         Scenario(name="compaction merge", what="the same segments are compacted and merged, and read", rules=(6, 13), build=_compaction_merge),
         Scenario(name="two compactions", what="two compact the same log while a writer seals another segment", rules=(6, 13, 15), build=_two_compactions),
