@@ -76,6 +76,33 @@ def test_staged_rows_have_no_offset_before_the_commit_and_hold_nobody_back(world
     assert world.ends() == (0, 1, 1)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_made_anew_does_not_wait_for_a_transaction_of_the_deleted_one(world, store, again):
+    old = store.producer("old", transaction_timeout_ms=900_000)
+    old.init_transactions()
+    old.begin_transaction()
+    old.send("orders", orders(1), partition=0).result()
+    admin = world.open()
+    admin.delete_topic("orders")
+    admin.create_topic("orders", ORDERS, 4)
+    with world.open().producer("new") as new, new.transaction():
+        new.send("orders", orders(2), partition=0)
+    assert world.read() == [2]
+    _, stable, end = world.ends()
+    assert stable == end
+    if again:
+        # ... until it writes to the new one: there it is open like any other
+        store.runtime.forget_topic("orders")
+        old.send("orders", orders(3), partition=0).result()
+        assert world.read() == [2]
+        assert world.ends()[1:] == (end, end + 1)
+        old.commit_transaction()
+        assert world.read() == [2, 3]
+    else:
+        old.abort_transaction()
+        assert world.read() == [2]
+
+
 def test_staged_sends_of_a_partition_are_few_files_and_one_batch(world, store):
     with (
         store.producer("loader", staged=True) as producer,

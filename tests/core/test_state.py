@@ -144,17 +144,47 @@ def test_103_empty_transactions_complete_nothing() -> None:
     assert (log.lso, log.leo) == (30, 32)
 
 
-@pytest.mark.parametrize(("log_start", "lso"), [(0, 0), (5, 5), (8, 8), (13, 13)])
+@pytest.mark.parametrize(("log_start", "lso"), [(0, 0), (5, 5), (8, 8), (12, 12), (13, 14)])
 def test_104_the_log_start_moves_into_an_open_transaction(log_start: int, lso: int) -> None:
     log = Log()
     log.data(1, 0, 0, 5, txn=True)
     log.plain(3)
     log.data(1, 0, 5, 5, txn=True)
     log.log_start(log_start)
+    # where nothing of it is left, Kafka's LSO stays at the log start all the same
     assert (log.state.log_start_offset, log.lso) == (log_start, lso)
     # its first offset stays as it was: the aborted range covers all of it (DESIGN 4.4)
     log.abort(1, 1)
     assert (log.last().first_offset, log.last().last_stable_offset, log.lso) == (0, 15, 15)
+
+
+def test_a_transaction_of_a_deleted_topic_holds_nobody_back_in_the_one_made_anew() -> None:
+    log = Log(roll=RollPolicy(batches=2))
+    log.data(1, 0, 0, 2, txn=True)
+    log.data(2, 0, 0, 1, txn=True)
+    log.log_start(4, deleted_version=1)
+    assert log.lso == log.leo == 4
+    log.data(3, 0, 0, 2, txn=True, schema_id=2)
+    assert (log.lso, log.leo) == (4, 6)
+    log.commit(3, 1)
+    assert log.lso == log.leo == 7
+    # ... until it writes there too: it opens anew, and the LSO never goes back
+    assert log.data(1, 0, 2, 3, txn=True, schema_id=2) == 7
+    assert (log.lso, log.leo) == (7, 10)
+    log.plain()
+    assert log.lso == 7
+    log.abort(2, 1)
+    assert (log.last().first_offset, log.last().last_stable_offset) == (2, 7)
+    log.abort(1, 1)
+    assert (log.last().first_offset, log.last().last_stable_offset) == (7, 13)
+    assert log.lso == log.leo == 13
+    # the same from any snapshot on, also from one that was made before the deletion
+    state = log.start
+    for number, stored in enumerate(log.records):
+        if stored.record.segment_base == stored.record.base_offset:
+            loaded = from_snapshot(to_snapshot(state), TP)
+            assert replay(loaded, log.records[number:]).last_stable_offset == log.lso
+        state = replay(state, [stored])
 
 
 def test_a_log_start_never_moves_back_nor_past_the_end() -> None:
@@ -464,8 +494,13 @@ def test_lso_never_decreases_nor_passes_an_open_transaction(script: list[tuple[A
         state = log.state
         assert last <= log.lso <= log.leo
         assert log.lso >= state.log_start_offset
-        first = [max(entry.txn_first_offset, state.log_start_offset) for entry in state.open_transactions]
-        assert log.lso == min(first, default=log.leo)
+        rows = {
+            stored.record.producer_id
+            for stored in log.records
+            if stored.record.kind == "data" and stored.record.last_offset >= state.log_start_offset
+        }
+        held = [entry.txn_first_offset for entry in state.open_transactions if entry.producer_id in rows]
+        assert log.lso == max(min(held, default=log.leo), state.log_start_offset)
         last = log.lso
 
 

@@ -54,6 +54,10 @@ class ToyPartition:
     def stable(self, opened: Iterable[int]) -> int:
         return max(min(opened, default=self.log_end), self.log_start)
 
+    def holds(self, txn: ToyTransaction) -> bool:
+        """Whether a row of `txn` is left."""
+        return any(slot.txn is txn for slot in self.slots[self.log_start :])
+
 
 @dataclass(eq=False)
 class ToyTopic:
@@ -115,13 +119,14 @@ class Toy:
         """-> the first offset."""
         partition = self.at(tp)
         base = partition.log_end
-        partition.slots += [Slot(value, txn) for value in values]
-        if txn is not None and txn.registered.get(tp, -1) < 0:
+        if txn is not None and not partition.holds(txn):
             txn.registered[tp] = base
+        partition.slots += [Slot(value, txn) for value in values]
         return base
 
     def stable(self, tp: TopicPartition) -> int:
-        return self.at(tp).stable(first for txn in self.open if (first := txn.registered.get(tp, -1)) >= 0)
+        partition = self.at(tp)
+        return partition.stable(txn.registered[tp] for txn in self.open if partition.holds(txn))
 
     def rows(self, tp: TopicPartition, isolation: str, start: int = 0) -> list[tuple[int, int]]:
         """(offset, value) of what a reader sees from `start` on."""

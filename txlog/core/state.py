@@ -92,7 +92,7 @@ class PartitionState:
 
     @property
     def last_stable_offset(self) -> int:
-        """First offset of the earliest open transaction, else the log end; never below the log start."""
+        """First offset of the earliest open transaction with rows at or above the log start, else the log end."""
         return lso_of(self.producers, self.next_offset, self.log_start_offset)
 
     @property
@@ -107,10 +107,16 @@ def lso_of(
 ) -> int:
     """The last stable offset, leaving the transaction of producer `but` out (kafka-semantics 4.1)."""
     first = min(
-        (e.txn_first_offset for pid, e in producers.items() if e.txn_first_offset >= 0 and pid != but),
+        (e.txn_first_offset for pid, e in producers.items() if pid != but and _holds_back(e, log_start_offset)),
         default=next_offset,
     )
     return max(first, log_start_offset)
+
+
+def _holds_back(entry: ProducerStateEntry, log_start_offset: int) -> bool:
+    """Whether a producer has an open transaction with rows that are left. A deletion of the topic leaves none of it, so what
+    is written after the deletion need not wait for its end."""
+    return entry.txn_first_offset >= 0 and entry.last_offset >= log_start_offset
 
 
 def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRecord:
@@ -266,8 +272,10 @@ class _Fold:
                 )
                 batches = (*batches, batch)[-BATCHES_TO_RETAIN:]
                 last_sequence = record.last_sequence
-            first = old.txn_first_offset if old else NO_OFFSET
-            if record.transactional and first < 0:
+            was_open = old is not None and old.txn_first_offset >= 0
+            first = old.txn_first_offset if old and _holds_back(old, self.log_start_offset) else NO_OFFSET
+            if first < 0 and (record.transactional or was_open):
+                # A transaction of which no row is left opens anew with its next rows: the LSO must not fall to the old ones.
                 first = record.base_offset
             self.producers[pid] = ProducerStateEntry(
                 producer_id=pid,

@@ -29,7 +29,9 @@ class Truth:
     last_stable_offset: int = 0
     log_end_offset: int = 0
     open: dict[int, int] = field(default_factory=dict)
-    """Producer id -> first offset of its open transaction."""
+    """Producer id -> first offset of its open transaction; rows that a deletion left nothing of do not count."""
+    newest: dict[int, int] = field(default_factory=dict)
+    """Producer id -> offset of the last row that it sent."""
     markers: list[CommitRecord] = field(default_factory=list)
     offsets: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
     """Committed offsets of groups."""
@@ -64,7 +66,9 @@ def read_chain(files: Mapping[str, bytes], tp: TopicPartition) -> Truth:
         at = stored[-1].record.end_offset
     truth = Truth(stored=tuple(stored), log_end_offset=at)
     _follow(truth, files, tp)
-    truth.last_stable_offset = max(min(truth.open.values(), default=at), truth.log_start_offset)
+    # A transaction of which nothing is left in the log holds nobody back.
+    held = [first for pid, first in truth.open.items() if truth.newest[pid] >= truth.log_start_offset]
+    truth.last_stable_offset = max(min(held, default=at), truth.log_start_offset)
     return truth
 
 
@@ -122,7 +126,10 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
                 truth.wrong = f"3 once: {tp}: producer {pid}, epoch {key[1]}, sequence {key[2]} is there twice"
             seen.add(key)
             if record.transactional:
+                if truth.newest.get(pid, -1) < truth.log_start_offset:
+                    truth.open.pop(pid, None)
                 truth.open.setdefault(pid, record.base_offset)
+                truth.newest[pid] = record.last_offset
                 waiting.setdefault(pid, {}).update(words)
                 pending.setdefault(pid, []).extend(rows)
                 if epochs.setdefault(pid, record.producer_epoch) != record.producer_epoch:
