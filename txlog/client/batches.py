@@ -129,6 +129,8 @@ class Batch:
         """Whether an attempt may have written it."""
         self.created = False
         """Whether the attempt at work has sent a record that was not refused."""
+        self.error: BaseException | None = None
+        """Why it was given up, for flushes that wait for it."""
         self.retry_at_ms = 0
         self.draft: BatchDraft | None = None
         self.placed_at_ms = 0
@@ -165,6 +167,12 @@ class Batch:
         """The batch is not in, or nobody knows."""
         for share in self._shares:
             share.send.failed(error)
+
+
+def fail_all(batches: Iterable[Batch], error: BaseException) -> None:
+    """None of `batches` is in. Call it without a lock: callbacks of futures run here."""
+    for batch in batches:
+        batch.failed(error)
 
 
 @dataclass(frozen=True, slots=True)

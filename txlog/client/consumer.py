@@ -26,6 +26,7 @@ from txlog.client.groups import (
 )
 from txlog.client.reading import check_isolation, consumer_session
 from txlog.client.runtime import Runtime
+from txlog.client.turns import Turns, in_turn
 from txlog.config import Layer
 from txlog.core.effects import Program
 from txlog.core.groups import OffsetsCondition
@@ -48,7 +49,12 @@ MAX_RESETS = 3
 
 
 class Consumer:
-    """Reads rows. For one thread; close it, or use it as a context manager."""
+    """Reads rows. Close it, or use it as a context manager.
+
+    A consumer is for one thread at a time: a call while another thread is in one raises IllegalStateError at once, as Kafka's
+    ConcurrentModificationException does; `close` too. In a forked child every call raises it, except `close` and the end of a
+    `with` block: they do nothing there, so that the parent goes on as the member of its group.
+    """
 
     def __init__(self, runtime: Runtime, call: Layer) -> None:
         self._config = config = runtime.settings.consumer_config(call)
@@ -66,6 +72,7 @@ class Consumer:
         """What this consumer knows to be committed; a commit of the same again is spared."""
         self._handed: dict[TopicPartition, int] = {}
         """Positions before the last poll: everything below was handed out earlier, and is done with."""
+        self._turns = Turns(self._who, "consumer", nested=True)
         self._last_commit_ms = runtime.clock.monotonic_ms()
         self._last_topics_ms = self._last_commit_ms
         self._closed = False
@@ -74,6 +81,7 @@ class Consumer:
         return f"<{self._who} of {self._runtime.where}, {count_text(len(self._fetcher.assigned), 'partition')}>"
 
     def __enter__(self) -> Self:
+        self._turns.check()
         return self
 
     def __exit__(
@@ -90,6 +98,7 @@ class Consumer:
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
+    @in_turn
     def subscribe(self, topics: str | Iterable[str]) -> None:
         """Reads all partitions of `topics` as the member of its group; an older member's commits fail from now on.
 
@@ -110,6 +119,7 @@ class Consumer:
         self._topics = names
         self._assign(partitions)
 
+    @in_turn
     def assign(self, partitions: Iterable[TopicPartition] | Iterable[tuple[str, int]]) -> None:
         """Reads exactly these partitions, as nobody's member. Raises UnknownTopicOrPartitionError."""
         self._check_open()
@@ -119,6 +129,7 @@ class Consumer:
         self._topics = ()
         self._assign(wanted)
 
+    @in_turn
     def assign_topics(self, topics: str | Iterable[str]) -> None:
         """Reads all partitions of `topics`, those added later too, as nobody's member."""
         self._check_open()
@@ -128,6 +139,7 @@ class Consumer:
         self._topics = names
         self._assign(partitions)
 
+    @in_turn
     def unsubscribe(self) -> None:
         """Reads nothing any more, and leaves the group."""
         self._check_open()
@@ -135,30 +147,36 @@ class Consumer:
         self._topics = ()
         self._assign([])
 
+    @in_turn
     def assignment(self) -> tuple[TopicPartition, ...]:
         """The partitions that are read."""
         return self._fetcher.assigned
 
+    @in_turn
     def subscription(self) -> tuple[str, ...]:
         """The topics of which all partitions are read."""
         return self._topics
 
+    @in_turn
     def pause(self, *partitions: TopicPartition) -> None:
         """Leaves partitions alone until `resume`."""
         for tp in self._assigned(partitions):
             self._fetcher.pause(tp, True)
 
+    @in_turn
     def resume(self, *partitions: TopicPartition) -> None:
         """Reads paused partitions again."""
         for tp in self._assigned(partitions):
             self._fetcher.pause(tp, False)
 
+    @in_turn
     def paused(self) -> tuple[TopicPartition, ...]:
         """The partitions that are left alone."""
         return self._fetcher.paused
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
+    @in_turn
     def poll(self, timeout_ms: int = 500) -> pa.RecordBatch | None:
         """The next rows of one partition, at most `max.poll.records`; None if there are none within `timeout_ms`.
 
@@ -213,42 +231,50 @@ class Consumer:
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
+    @in_turn
     def position(self, partition: TopicPartition) -> int:
         """The offset of the next row that a poll may return. Raises IllegalStateError if it is not assigned."""
         (tp,) = self._assigned([partition])
         self._find_positions()
         return self._fetcher.positions[tp]
 
+    @in_turn
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Goes on at `offset`; whether the log has it shows in the next poll."""
         (tp,) = self._assigned([partition])
         at = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
         self._fetcher.seek(tp, check_offset(tp, at))
 
+    @in_turn
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Goes on at the log start; all assigned partitions if none is named."""
         for tp, offset in self.beginning_offsets(self._assigned(partitions)).items():
             self._fetcher.seek(tp, offset)
 
+    @in_turn
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Goes on at the end, as the isolation level sees it; all assigned partitions if none is named."""
         for tp, offset in self.end_offsets(self._assigned(partitions)).items():
             self._fetcher.seek(tp, offset)
 
+    @in_turn
     def seek_to_committed(self, *partitions: TopicPartition) -> None:
         """Goes on at the group's committed offsets, as after an aborted transaction that carried newer ones."""
         self._require_group("seek_to_committed")
         for tp in self._assigned(partitions):
             self._fetcher.seek(tp, None)
 
+    @in_turn
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The log starts."""
         return {tp: view.state.log_start_offset for tp, view in self._look(partitions).items()}
 
+    @in_turn
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The ends, as the isolation level sees them: the last stable offsets, or the log ends."""
         return {tp: end_offset(view, self.isolation_level) for tp, view in self._look(partitions).items()}
 
+    @in_turn
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """For each partition the first offset appended at or after a time (ms); None if there is none (case 126)."""
         for tp, time in times.items():
@@ -261,6 +287,7 @@ class Consumer:
             for tp, hit in found.items()
         }
 
+    @in_turn
     def lag(self, partition: TopicPartition) -> int:
         """How many offsets lie between the position and the end, markers and aborted rows included (case 125)."""
         (tp,) = self._assigned([partition])
@@ -268,6 +295,7 @@ class Consumer:
 
     # -- the group ----------------------------------------------------------------------------------------------------
 
+    @in_turn
     def commit(self, offsets: Offsets | None = None) -> None:
         """Commits offsets (the next to read): those given, or the positions of all assigned partitions.
 
@@ -281,6 +309,7 @@ class Consumer:
             offsets = self._fetcher.positions
         self._commit(offset_values(offsets))
 
+    @in_turn
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets; all assigned partitions if none is named.
 
@@ -295,6 +324,7 @@ class Consumer:
             for tp, value in found.items()
         }
 
+    @in_turn
     def group_metadata(self) -> ConsumerGroupMetadata:
         """The membership, for `Producer.send_offsets_to_transaction`."""
         group = self._require_group("group_metadata")
@@ -306,21 +336,27 @@ class Consumer:
         )
 
     def close(self) -> None:
-        """Commits what was handed out, with `enable.auto.commit`, and leaves the group; idempotent."""
+        """Commits what was handed out, with `enable.auto.commit`, and leaves the group; idempotent.
+
+        In a forked child it does nothing.
+        """
         self._close(self._fetcher.positions)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _close(self, positions: Mapping[TopicPartition, int]) -> None:
-        if self._closed:
+        if self._turns.is_elsewhere or self._closed:
             return
-        self._closed = True
-        try:
-            if self._commits_itself:
-                self._commit_positions(positions)
-        finally:
-            self._leave()
-            self._session.forget(list(self._session.views))
+        with self._turns.take("close"):
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                if self._commits_itself:
+                    self._commit_positions(positions)
+            finally:
+                self._leave()
+                self._session.forget(list(self._session.views))
 
     def _leave(self) -> None:
         member, group = self._member, self.group_id

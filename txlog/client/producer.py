@@ -8,8 +8,7 @@ commit). See PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transact
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import NoReturn, Self
 import pyarrow as pa
 
 from txlog.client import unclosed
-from txlog.client.batches import NO_OFFSET, NO_PARTITION, RecordMetadata, Send
+from txlog.client.batches import NO_OFFSET, NO_PARTITION, Batch, RecordMetadata, Send, fail_all
 from txlog.client.coordinator import Coordinator, check_transactional_id, txn_version
 from txlog.client.groups import (
     ConsumerGroupMetadata,
@@ -32,6 +31,7 @@ from txlog.client.producer_state import Call, ProducerState, again
 from txlog.client.runtime import Runtime
 from txlog.client.sender import MAX_BUFFER_BYTES, Sender
 from txlog.client.staged import producer_session
+from txlog.client.turns import Turns
 from txlog.config import Layer
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart, TopicMetadata
@@ -58,6 +58,9 @@ from txlog.storage.arrow_schema import conform
 _LOG = logging.getLogger(__name__)
 SETTLE_MS = 5000
 """How long `close` tries to end a transaction of which nobody knows whether its commit was decided."""
+_SEND_BESIDE = ("send_offsets_to_transaction",)
+_FLUSH_BESIDE = ("send_offsets_to_transaction", "commit_transaction")
+"""Calls of another thread that do not keep rows or a flush out."""
 _COMMIT_AGAIN = (
     "The call to repeat is producer.commit_transaction(): also where `with producer.transaction()` made it, and before this "
     "producer is closed"
@@ -73,7 +76,12 @@ class TransactionScope:
 
 
 class Producer:
-    """Writes rows. Thread-safe but for the transaction calls, which belong to one thread; not usable after a fork.
+    """Writes rows. Safe for several threads, as Kafka's producer is; not usable in a forked child.
+
+    `init_transactions`, `begin_transaction`, `send_offsets_to_transaction`, `commit_transaction` and `abort_transaction`
+    exclude each other: while one runs, another thread's call raises IllegalStateError at once. So does a `send` while a
+    transaction is initialised, begun, committed or aborted. `close` waits for such a call to end. In a future's callback only
+    `send` and properties may be used: what waits for the producer's own thread raises IllegalStateError there.
 
     `close` it, or use it as a context manager: entering initialises transactions, leaving aborts what is open. If a
     program ends without, rows that wait outside of a transaction still go out, for at most 5 seconds; an open
@@ -83,7 +91,6 @@ class Producer:
     def __init__(self, runtime: Runtime, call: Layer) -> None:
         self._config = config = runtime.settings.producer_config(call)
         self._runtime = runtime
-        self._process = os.getpid()
         self.transactional_id = config.transactional_id
         if config.staged and config.transactional_id is None:
             raise InvalidConfigurationError(
@@ -98,6 +105,8 @@ class Producer:
         placer = Placer(runtime, call)
         self._sender = Sender(self._session, config, placer, on_error=self._failed)
         self._lock = self._sender.lock
+        self._turns = Turns(self._who, "producer", lock=self._lock)
+        """Of the calls that exclude each other."""
         self._partitioner = Partitioner(runtime, placer, config.batch_size)
         self._first_error: BaseException | None = None
         """Without transactions: the first failed send since the last flush, which must not go unseen."""
@@ -112,7 +121,7 @@ class Producer:
         return f"<{self._who} of {self._runtime.where}, {self._state.state}>"
 
     def __enter__(self) -> Self:
-        self._check_process()
+        self._turns.check()
         if self.transactional_id is not None and self._state.state == "UNINITIALIZED":
             self.init_transactions()
         return self
@@ -143,7 +152,7 @@ class Producer:
 
     def partitions_for(self, topic: str) -> tuple[TopicPartition, ...]:
         """The topic's partitions. Raises UnknownTopicOrPartitionError."""
-        self._check_process()
+        self._turns.check()
         return self._runtime.partitions(topic, self._config.metadata_max_age_ms)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
@@ -164,7 +173,8 @@ class Producer:
         Rows linger for others (`linger.ms`) until somebody waits for their future, flushes or commits. In a transaction
         whose version was committed before they are checked and dropped: the future tells of no record. Raises, with
         nothing sent: SchemaMismatchError (which column, expected, found), UnknownTopicOrPartitionError,
-        IllegalStateError, TxlogTimeoutError (too much waits already); in a transaction that failed, its error again.
+        IllegalStateError (also while another thread ends the transaction), TxlogTimeoutError (too much waits already); in a
+        transaction that failed, its error again.
         """
         self._check_send()
         metadata = self._runtime.topic(topic, self._config.metadata_max_age_ms)
@@ -177,8 +187,6 @@ class Producer:
                 raise
             metadata = newest
             parts = self._split(metadata, data, key, partition)
-        if self._repeats:
-            parts = []
         self._runtime.ensure_writable()
         deadline_ms = self._deadline_ms()
         with self._lock:
@@ -192,7 +200,10 @@ class Producer:
                     f"{self._config.max_block_ms}; nothing of this send was taken"
                 )
             self._check_send()
-            send = Send(topic, len(parts), self._sender.hurry)
+            # Only here is it sure to which transaction the rows belong: another thread may have ended one and begun the next.
+            if self._repeats:
+                parts = []
+            send = Send(topic, len(parts), self._hurry)
             now_ms = self._runtime.clock.monotonic_ms()
             for tp, rows in parts:
                 waiting.add(tp, metadata, rows, send, now_ms)
@@ -208,20 +219,24 @@ class Producer:
         return send.future
 
     def flush(self) -> None:
-        """Sends what waits and returns when all of it is in, and full segments are sealed.
+        """Sends what waits now and returns when all of it is in, and full segments are sealed.
 
-        Raises the first error since the last flush, if any, once: rows that failed are not sent again by another flush
-        (without transactions; each send's future tells of its own rows).
+        It does not wait for rows that other threads send meanwhile. Raises what rows that it waited for failed with
+        (TransactionAbortedError if another thread aborts). Without transactions it also raises the first error since the
+        last flush, once: rows that failed are not sent again by another flush. Each send's future tells of its own rows.
         """
-        self._check_process()
-        if self.transactional_id is not None:
-            with self._lock:
-                self._state.check("flush")
-        elif self._closed:
-            self._refuse_closed("flush")
+        self._turns.check()
+        self._refuse_in_callback("flush")
         with self._lock:
-            self._flush(None)
-            self._raise_first_error("flush")
+            self._turns.check_free("flush", beside=_FLUSH_BESIDE)
+            if self.transactional_id is not None:
+                self._state.check("flush")
+            elif self._closed:
+                self._refuse_closed("flush")
+            self._sender.hurry()
+            batches = self._sender.unfinished
+            self._sender.wait(lambda: batches.isdisjoint(self._sender.unfinished), None)
+            self._raise_first_error("flush", batches)
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
@@ -231,19 +246,19 @@ class Producer:
         Raises IllegalStateError (no transactional.id, or a second time), NotAStoreError (an empty location),
         UnsupportedStoreError and ClockSkewError from the probe, TxlogTimeoutError (call it again).
         """
-        self._check_transactional("init_transactions")
-        assert self.transactional_id is not None
-        self._runtime.require_store()
-        self._runtime.ensure_writable()
-        coordinator = Coordinator.init(
-            self._session,
-            self.transactional_id,
-            timeout_ms=self._config.transaction_timeout_ms,
-            max_timeout_ms=self._config.transaction_max_timeout_ms,
-        )
-        with self._lock:
-            self._sender.coordinator = coordinator
-            self._state.move("READY")
+        with self._turn("init_transactions"):
+            assert self.transactional_id is not None
+            self._runtime.require_store()
+            self._runtime.ensure_writable()
+            coordinator = Coordinator.init(
+                self._session,
+                self.transactional_id,
+                timeout_ms=self._config.transaction_timeout_ms,
+                max_timeout_ms=self._config.transaction_max_timeout_ms,
+            )
+            with self._lock:
+                self._sender.coordinator = coordinator
+                self._state.move("READY")
 
     def begin_transaction(self, version: int | TxnVersion | None = None) -> None:
         """Opens a transaction; nothing is written before its first rows. `version` as in `commit_transaction`; given
@@ -251,14 +266,14 @@ class Producer:
 
         Raises IllegalStateError; after a fatal error that error again.
         """
-        self._check_transactional("begin_transaction")
-        self._version = wanted = txn_version(version)
-        coordinator = self._sender.coordinator
-        self._repeats = wanted is not None and coordinator is not None and is_repeated(coordinator.txn, wanted)
-        self._offsets = []
-        with self._lock:
-            self._sender.new_transaction()
-            self._state.move("IN_TRANSACTION")
+        with self._turn("begin_transaction"):
+            self._version = wanted = txn_version(version)
+            coordinator = self._sender.coordinator
+            self._repeats = wanted is not None and coordinator is not None and is_repeated(coordinator.txn, wanted)
+            self._offsets = []
+            with self._lock:
+                self._sender.new_transaction()
+                self._state.move("IN_TRANSACTION")
 
     def send_offsets_to_transaction(
         self,
@@ -277,21 +292,21 @@ class Producer:
         offsets stay undecided: call again or abort), ProducerFencedError, OffsetMetadataTooLargeError, IllegalStateError
         (also for a consumer that commits by itself).
         """
-        self._check_transactional("send_offsets_to_transaction")
-        sent = group_offsets(offsets, group, expected, who=self._who)
-        if not sent.offsets or self._repeats:
-            return
-        if self._config.staged:
-            self._offsets.append(sent)
-            return
-        coordinator = self._coordinator()
-        with self._lock:
-            self._sender.attempted = True
-        try:
-            # Skipped: this version was committed before; the commit will find that out and say so.
-            coordinator.send_offsets(sent, self._version)
-        except (FencedError, AbortableError) as error:
-            self._fail(error)
+        with self._turn("send_offsets_to_transaction"):
+            sent = group_offsets(offsets, group, expected, who=self._who)
+            if not sent.offsets or self._repeats:
+                return
+            if self._config.staged:
+                self._offsets.append(sent)
+                return
+            coordinator = self._coordinator()
+            with self._lock:
+                self._sender.attempted = True
+            try:
+                # Skipped: this version was committed before; the commit will find that out and say so.
+                coordinator.send_offsets(sent, self._version)
+            except (FencedError, AbortableError) as error:
+                self._fail(error)
 
     def commit_transaction(self, version: int | TxnVersion | None = None) -> EndResult:
         """Commits; returns when every row and offset is visible to read_committed.
@@ -304,7 +319,10 @@ class Producer:
         (timed out), TxnVersionScopeError; TxlogTimeoutError if rows still wait (call it again, or abort);
         OutcomeUnknownError if the decision was attempted: call this again, and nothing else.
         """
-        self._check_transactional("commit_transaction")
+        with self._turn("commit_transaction"):
+            return self._commit(version)
+
+    def _commit(self, version: int | TxnVersion | None) -> EndResult:
         if version is not None and self._state.state == "IN_TRANSACTION":
             self._set_version(txn_version(version))
         coordinator, wanted = self._coordinator(), self._version
@@ -356,23 +374,26 @@ class Producer:
         Raises ProducerFencedError, IllegalStateError (also once the outcome of a commit is unknown), TxlogTimeoutError
         and OutcomeUnknownError (call it again).
         """
-        self._check_transactional("abort_transaction")
+        with self._turn("abort_transaction"):
+            self._abort()
+
+    def _abort(self) -> None:
         deadline_ms = self._deadline_ms()
         with self._lock:
             reason = self._state.error or TransactionAbortedError(
                 f"{self._who}: the rows were not written, because their transaction was aborted first"
             )
-            dropped = self._sender.drop_waiting()
-        for batch in dropped:
-            batch.failed(reason)
+            dropped = self._sender.drop_waiting(reason)
+        fail_all(dropped, reason)
         with self._lock:
             if not self._sender.wait(lambda: not self._sender.in_flight, deadline_ms):
                 raise TxlogTimeoutError(
                     f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}; call abort_transaction() again"
                 )
             self._check_fatal()
-            for batch in self._sender.drop_waiting():  # one that was to be tried again
-                batch.failed(reason)
+            dropped = self._sender.drop_waiting(reason)  # one that was to be tried again
+        fail_all(dropped, reason)
+        with self._lock:
             attempted = self._sender.attempted
             self._state.move("ABORTING")
         if attempted:
@@ -417,36 +438,49 @@ class Producer:
         If the outcome of a commit is unknown, it tries for at most 5 seconds to end that transaction: a commit that won
         stands, one that never reached the store is aborted. Else OutcomeUnknownError says that it is still open.
         Without transactions it raises the first error since the last flush. In a forked child it does nothing.
+
+        It waits for a transaction call or `close` of another thread, for at most max.block.ms: then TxlogTimeoutError, and the
+        producer is still open.
         """
-        if os.getpid() != self._process or self._closed:
+        if self._turns.is_elsewhere:
             return
-        self._closed = True
-        try:
-            if self.transactional_id is None:
+        self._refuse_in_callback("close")
+        with self._turns.take("close", nested=True, wait=self._await_turn):
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                if self.transactional_id is None:
+                    with self._lock:
+                        self._flush(None)
+                else:
+                    self._end_open()
+            finally:
                 with self._lock:
-                    self._flush(None)
-            else:
-                self._end_open()
-        finally:
+                    error = self._state.error or IllegalStateError(
+                        f"{self._who} was closed before the rows were written"
+                    )
+                    self._state.state = "CLOSED"
+                    self._sender.stop()
+                self._sender.join()
+                with self._lock:
+                    dropped = self._sender.drop_waiting(error)
+                fail_all(dropped, error)
+                unclosed.unwatch(self)
             with self._lock:
-                self._state.state = "CLOSED"
-                self._sender.stop()
-            self._sender.join()
-            unclosed.unwatch(self)
-        with self._lock:
-            self._raise_first_error("close")
+                self._raise_first_error("close")
 
     # -- the end of a program that does not close it (txlog.client.unclosed) ------------------------------------------
 
     def _hurry_out(self) -> bool:
-        if self._closed or self.transactional_id is not None or os.getpid() != self._process:
+        if self._closed or self.transactional_id is not None or self._turns.is_elsewhere:
             return True
         with self._lock:
             self._sender.hurry()
             return not self._sender.waiting
 
     def _left_behind(self) -> str | None:
-        if self._closed or os.getpid() != self._process:
+        if self._closed or self._turns.is_elsewhere:
             return None
         with self._lock:
             state, error = self._state.state, self._state.error or self._first_error
@@ -486,7 +520,7 @@ class Producer:
     def _end_open(self) -> None:
         state = self._state.state
         if state in ("IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING"):
-            self.abort_transaction()
+            self._abort()
         elif state == "COMMITTING":
             # Whatever won stands; a commit that never reached the store is aborted, so that nobody waits for it.
             try:
@@ -508,7 +542,7 @@ class Producer:
             error.add_note(f"aborting the transaction failed too: {type(failure).__name__}: {failure}")
 
     def _flush(self, deadline_ms: int | None) -> bool:
-        """With the lock held: waits until all that was sent so far is in or failed."""
+        """With the lock held, and no send possible: waits until all that was sent is in or failed."""
         self._sender.hurry()
         return self._sender.wait(lambda: self._sender.idle, deadline_ms)
 
@@ -537,24 +571,43 @@ class Producer:
     def _deadline_ms(self) -> int:
         return self._runtime.clock.monotonic_ms() + self._config.max_block_ms
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise IllegalStateError(
-                f"{self._who} was made in process {self._process}, and this is process {os.getpid()}, forked from it: two processes must "
-                "not write as one producer. Make a new producer here"
-            )
-
-    def _check_transactional(self, call: Call) -> None:
-        self._check_process()
+    @contextmanager
+    def _turn(self, call: Call) -> Iterator[None]:
+        """Around a transaction call: no other one runs, and the state allows it."""
+        self._turns.check()
         if self.transactional_id is None:
             raise IllegalStateError(f"{self._who}: {call}() needs a transactional.id, and this producer has none")
-        with self._lock:
-            self._state.check(call)
+        self._refuse_in_callback(call)
+        with self._turns.take(call):
+            with self._lock:
+                self._state.check(call)
+            yield
+
+    def _await_turn(self) -> None:
+        """With the lock held: waits until no call of another thread has the turn."""
+        if not self._sender.wait(lambda: self._turns.is_free(nested=True), self._deadline_ms()):
+            raise TxlogTimeoutError(
+                f"{self._who}: a call of another thread still runs after max.block.ms = {self._config.max_block_ms}; call close() again"
+            )
+
+    def _refuse_in_callback(self, call: str) -> None:
+        if self._sender.is_this_thread:
+            raise IllegalStateError(
+                f"{self._who}: {call}() was called in the callback of a future: it would wait for the thread that runs the callback. "
+                "hint: call it in another thread"
+            )
+
+    def _hurry(self) -> None:
+        """Called by the future of a send that somebody waits for."""
+        self._turns.check()
+        self._refuse_in_callback("result")
+        self._sender.hurry()
 
     def _check_send(self) -> None:
-        self._check_process()
+        self._turns.check()
         if self.transactional_id is not None:
             with self._lock:
+                self._turns.check_free("send", beside=_SEND_BESIDE)
                 self._state.check("send")
                 self._check_fatal()
             return
@@ -586,11 +639,11 @@ class Producer:
             self._state.fail(error)
         raise error
 
-    def _raise_first_error(self, call: Call | str) -> None:
-        if self.transactional_id is not None:
-            if call == "flush":
-                self._state.check("flush")
-            return
+    def _raise_first_error(self, call: Call | str, batches: Iterable[Batch] = ()) -> None:
+        if self.transactional_id is not None and call == "flush":
+            self._state.check("flush")
         error, self._first_error = self._first_error, None
+        # Another thread's flush may have raised the first error already.
+        error = error or next((batch.error for batch in batches if batch.error is not None), None)
         if error is not None:
             raise again(error)

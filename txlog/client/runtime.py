@@ -7,7 +7,6 @@ no views of partitions: each client has its own (`txlog.client.session`).
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +22,7 @@ from txlog.errors import NotAStoreError, SchemaMismatchError, TxlogError, Unknow
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import Context
 from txlog.storage.driver import Driver
+from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import clock_offset_ms, clock_was_set, open_object_store, probe, spell_url
 
@@ -59,7 +59,7 @@ class Runtime:
         self.clock: Clock = clock or SystemClock()
         self.ids: IdGenerator = ids or SystemIds()
         self.driver = Driver(store, self.clock, self.ids)
-        self._lock = threading.Lock()
+        self._lock = lock_for_forks()
         self._descriptor: StoreDescriptor | None = None
         self._topics: dict[str, tuple[TopicMetadata, int]] = {}
         self._rolls: dict[str, RollPolicy] = {}

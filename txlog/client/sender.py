@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile
+from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile, fail_all
 from txlog.client.coordinator import Coordinator
 from txlog.client.patience import Limit, limited
 from txlog.client.placing import Placer
@@ -136,6 +136,16 @@ class Sender:
         return sum(batch.rows for batch in self._waiting)
 
     @property
+    def is_this_thread(self) -> bool:
+        """Whether the caller runs in this thread, as callbacks of futures do."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def unfinished(self) -> set[Batch]:
+        """Batches that are waiting or in flight."""
+        return {*self._waiting, *self._in_flight}
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is waiting or in flight."""
         return not self._waiting and not self._in_flight
@@ -151,9 +161,14 @@ class Sender:
             self._waiting.flush()
             self.condition.notify_all()
 
-    def drop_waiting(self) -> list[Batch]:
-        """Forgets the batches that are not in flight, and returns them."""
-        return self._waiting.remove_all(keep=self._in_flight)
+    def drop_waiting(self, error: BaseException) -> list[Batch]:
+        """Gives up the batches that are not in flight, because of `error`, and returns them."""
+        return self._given_up(self._waiting.remove_all(keep=self._in_flight), error)
+
+    def _given_up(self, batches: list[Batch], error: BaseException) -> list[Batch]:
+        for batch in batches:
+            batch.error = error
+        return batches
 
     def new_transaction(self) -> None:
         """Forgets what belonged to the transaction before; its sequences ended with its epoch."""
@@ -363,16 +378,16 @@ class Sender:
             self._session.runtime.forget_topic(batch.tp.topic)
         with self.lock:
             self._waiting.remove(batch)
+            batch.error = final
             dropped: list[Batch] = []
             if self.coordinator is not None:
                 # Its transaction cannot commit any more, so nothing that waits needs to be sent (case 74).
-                dropped = self.drop_waiting()
+                dropped = self.drop_waiting(final)
                 self._doomed = True
             elif batch.doubtful:
                 self._new_identity()
             self._on_error(final)
-        for each in (batch, *dropped):
-            each.failed(final)
+        fail_all((batch, *dropped), final)
 
     def _try_again(self, batch: Batch, error: Exception) -> bool:
         """Whether the batch is to be sent once more; schedules it."""
@@ -445,12 +460,11 @@ class Sender:
         """The thread ends; whoever waits learns why."""
         with self.lock:
             self.dead = error
-            dropped = self._waiting.remove_all()
+            dropped = self._given_up(self._waiting.remove_all(), error)
             self._in_flight = []
             self._on_error(error)
             self.condition.notify_all()
-        for batch in dropped:
-            batch.failed(error)
+        fail_all(dropped, error)
 
 
 def _watched(program: Program[T], batch: Batch) -> Program[T]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
@@ -24,6 +23,7 @@ from txlog.errors import TxlogError
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import MAX_SLOTS_BY_NAME, load, refresh
 from txlog.protocol.transactions import EndResult, resolve
+from txlog.storage.forks import lock_for_forks
 
 __all__ = ["Call", "EndResult", "Session", "TopicPartition"]
 
@@ -55,7 +55,7 @@ class Session:
         self.metadata_max_age_ms = config.metadata_max_age_ms
         self._retry_backoff_ms = config.retry_backoff_ms
         self._retry_backoff_max_ms = config.retry_backoff_max_ms
-        self._lock = threading.Lock()
+        self._lock = lock_for_forks()
         self._views: Views = {}
         self._looked_at_ms: dict[int, int] = {}
 

@@ -16,6 +16,7 @@ from txlog.client.patience import Patience
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
+from txlog.client.turns import Turns, in_turn
 from txlog.config import Layer, ProducerConfig
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion
@@ -32,7 +33,8 @@ class StagedTransaction:
     """One instance of a transactional.id that commits staged parts.
 
     Files must be named by `producer_id` and `producer_epoch` (names.rows_file_path, names.staged_folder). After an end
-    the same object stands for the id's next transaction, with the next epoch.
+    the same object stands for the id's next transaction, with the next epoch. `commit`, `abort` and `forget` are for one thread
+    of one process at a time: a call beside another one raises IllegalStateError.
     """
 
     def __init__(self, coordinator: Coordinator, *, drawn: bool) -> None:
@@ -40,6 +42,7 @@ class StagedTransaction:
         self.drawn = drawn
         """Whether the id was drawn for this job alone."""
         self._attempted = False
+        self._turns = Turns(f"transactional.id {coordinator.transactional_id!r}", "transaction")
 
     @classmethod
     def begin(
@@ -121,6 +124,7 @@ class StagedTransaction:
     def producer_epoch(self) -> int:
         return self.txn.producer_epoch
 
+    @in_turn
     def commit(
         self,
         parts: Sequence[StagedPart] = (),
@@ -158,6 +162,7 @@ class StagedTransaction:
         self._attempted = False
         return result
 
+    @in_turn
     def abort(self) -> EndResult:
         """Gives the transaction up. `already_committed` in the result says that an earlier `commit` had won.
 
@@ -180,6 +185,7 @@ class StagedTransaction:
         runtime = self._coordinator.session.runtime
         return settle_inline(runtime, self.txn, parts, max_bytes=MAX_INLINE_BYTES, compression=compression)
 
+    @in_turn
     def forget(self) -> bool:
         """Removes a drawn id, once its transaction has ended; whether it did. An id of the user's stays."""
         return self.drawn and self._coordinator.remove()

@@ -14,9 +14,11 @@ from txlog.client.producer import Producer
 from txlog.client.runtime import Runtime
 from txlog.client.settings import call_layer
 from txlog.client.topics import TopicDescription, Topics
+from txlog.client.turns import Maker
 from txlog.clock import Clock, IdGenerator
 from txlog.config import Layer
 from txlog.errors import IllegalStateError
+from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
 
 
@@ -54,9 +56,14 @@ def open(  # noqa: A001  users write txlog.open
 
 
 class Store:
-    """One opened store. Thread-safe; what it made is closed with it."""
+    """One opened store. Safe for several threads; what it made is closed with it.
+
+    A forked child may go on using it, but not the producers and consumers that its parent made: `close` leaves them alone there.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
+        self._maker = Maker(f"store {runtime.where}", "store")
+        self._lock = lock_for_forks()
         self.runtime = runtime
         self._topics = Topics(runtime)
         self._clients: weakref.WeakSet[_Closable] = weakref.WeakSet()
@@ -137,7 +144,7 @@ class Store:
         if transactional_id is not None:
             settings = {**settings, "transactional_id": transactional_id}
         producer = Producer(self.runtime, call_layer(config, settings))
-        self._clients.add(producer)
+        self._keep(producer)
         return producer
 
     def consumer(
@@ -151,7 +158,7 @@ class Store:
         if group_id is not None:
             settings = {**settings, "group_id": group_id}
         consumer = Consumer(self.runtime, call_layer(config, settings))
-        self._clients.add(consumer)
+        self._keep(consumer)
         if topics and consumer.group_id is not None:
             consumer.subscribe(topics)
         elif topics:
@@ -164,12 +171,20 @@ class Store:
         return Admin(self.runtime, call_layer(config, settings))
 
     def close(self) -> None:
-        """Closes what was made from this store, open transactions aborted; idempotent."""
-        if self._closed:
+        """Closes what was made from this store, open transactions aborted; idempotent. In a forked child it does nothing.
+
+        It closes all that it can, and then raises the first error that it met: IllegalStateError for a consumer that another
+        thread is using, for example.
+        """
+        if self._maker.is_elsewhere:
             return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            clients = list(self._clients)
         first: Exception | None = None
-        for client in list(self._clients):
+        for client in clients:
             try:
                 client.close()
             except Exception as error:
@@ -177,6 +192,12 @@ class Store:
         self.runtime.close()
         if first is not None:
             raise first
+
+    def _keep(self, client: _Closable) -> None:
+        """Closes it with this store. Another thread may have closed the store meanwhile."""
+        with self._lock:
+            self._check_open()
+            self._clients.add(client)
 
     def _check_open(self) -> None:
         if self._closed:

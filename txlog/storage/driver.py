@@ -33,6 +33,7 @@ from txlog.core.effects import (
 )
 from txlog.core.records import DataFile
 from txlog.errors import MissingObjectError, OutcomeUnknownError
+from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ class Driver:
         self.ids = ids
         self._compression = compression
         self._threads = threads
-        self._lock = threading.Lock()
+        self._lock = lock_for_forks()
         self._pool: ThreadPoolExecutor | None = None
         self._pool_owner = 0
         self._closed = False

@@ -17,12 +17,12 @@ import contextlib
 import errno
 import os
 import stat
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from txlog.clock import IdGenerator, SystemIds
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, UnsupportedStoreError
+from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
 
 TEMPORARY_PREFIX = ".#"
@@ -407,7 +407,7 @@ class _State:
 
     def __init__(self) -> None:
         self.nameless: bool | None = None
-        self._lock = threading.Lock()
+        self._lock = lock_for_forks()
         self._durable: set[str] = set()
         self._swept: set[str] = set()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from txlog.clock import Clock, SystemClock
 from txlog.errors import MissingObjectError, StorageError, UnsupportedStoreError
+from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
 
 
@@ -121,5 +122,5 @@ def shared_memory_store(name: str) -> MemoryObjectStore:
         return store
 
 
-_LOCK = threading.Lock()
+_LOCK = lock_for_forks()
 _STORES: dict[str, MemoryObjectStore] = {}

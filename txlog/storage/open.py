@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Mapping
 
 from txlog.clock import Clock, IdGenerator
@@ -22,6 +21,7 @@ from txlog.errors import (
     UnknownOptionError,
     UnsupportedStoreError,
 )
+from txlog.storage.forks import lock_for_forks
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import shared_memory_store
 from txlog.storage.object_store import ObjectStore, PutOutcome
@@ -184,7 +184,7 @@ def _boolean(value: object, name: str) -> bool:
     return text in _TRUE
 
 
-_PROBED_LOCK = threading.Lock()
+_PROBED_LOCK = lock_for_forks()
 _PROBED: set[str] = set()
 _PROVEN_OFFSETS: dict[str, int] = {}
 """Place -> `clock_offset_ms` when the clock was compared with the store's."""

@@ -1,0 +1,178 @@
+"""A client and the other threads and processes: a forked child leaves its parent's clients alone, callbacks cannot wait for themselves."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.client.world import ORDERS, World, orders, tp
+from tests.storage.processes import in_fork
+from txlog.client.consumer import Consumer
+from txlog.client.producer import Producer
+from txlog.client.staged import StagedTransaction
+from txlog.client.store import Store
+from txlog.errors import IllegalStateError
+
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "subscribe": ("orders",),
+    "assign": ([tp("orders", 0)],),
+    "assign_topics": ("orders",),
+    "position": (tp("orders", 0),),
+    "seek": (tp("orders", 0), 0),
+    "beginning_offsets": ([tp("orders", 0)],),
+    "end_offsets": ([tp("orders", 0)],),
+    "offsets_for_times": ({tp("orders", 0): 0},),
+    "lag": (tp("orders", 0),),
+    "send": ("orders", orders(9)),
+    "partitions_for": ("orders",),
+    "send_offsets_to_transaction": ({tp("orders", 0): 1}, "g"),
+}
+
+
+def refuses_all(client: Consumer | Producer | StagedTransaction, *, but: tuple[str, ...]) -> bool:
+    """Whether every public method says that the client is another process's."""
+    for name, _method in inspect.getmembers(type(client), inspect.isfunction):
+        if name.startswith("_") or name in but:
+            continue
+        try:
+            called = getattr(client, name)(*ARGUMENTS.get(name, ()))
+            if name == "iterate":
+                next(called)
+            if name == "transaction":
+                called.__enter__()
+        except IllegalStateError as error:
+            if "forked from it" in str(error):
+                continue
+        return False
+    return True
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Store:
+    with txlog.open(tmp_path, config={"linger.ms": 0}) as store:
+        store.create_topic("orders", ORDERS)
+        with store.producer() as producer:
+            producer.send("orders", orders(*range(10)))
+    return txlog.open(tmp_path, config={"linger.ms": 0})
+
+
+def test_a_forked_child_leaves_the_parents_membership_alone(folder: Store) -> None:
+    consumer = folder.consumer(
+        "orders", group_id="g", auto_offset_reset="earliest", max_poll_records=5, enable_auto_commit=True
+    )
+    assert consumer.poll(0) is not None  # these rows are not worked through yet
+
+    def child() -> bool:
+        refused = refuses_all(consumer, but=("close",))
+        consumer.close()
+        with pytest.raises(IllegalStateError, match="forked from it"), consumer:
+            raise AssertionError("unreachable")
+        consumer.__exit__(None, None, None)
+        consumer.__exit__(ValueError, ValueError("the child's"), None)
+        folder.close()
+        return refused
+
+    assert in_fork(child)
+    group = folder.admin().describe_group("g")
+    assert (group.state, group.offsets) == ("STABLE", ())
+    consumer.commit({tp("orders", 0): 5})
+    folder.close()
+    committed = txlog.open(folder.url).admin().describe_group("g").offsets
+    assert [offset.committed for offset in committed] == [5]
+
+
+def test_a_forked_child_refuses_transactions_and_futures_of_its_parent(folder: Store) -> None:
+    producer = folder.producer("loader", linger_ms=60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    waiting = producer.send("orders", orders(10))
+    staged = StagedTransaction.begin(folder.runtime, "job")
+
+    def child() -> bool:
+        with pytest.raises(IllegalStateError, match="forked from it"):
+            waiting.result()
+        producer.close()
+        return refuses_all(producer, but=("close",)) and refuses_all(staged, but=("begin", "resume"))
+
+    assert in_fork(child)
+    producer.commit_transaction()
+    assert waiting.result().base_offset == 10
+    folder.close()
+
+
+def test_a_forked_child_uses_the_store_although_the_parent_held_its_locks(folder: Store) -> None:
+    admin = folder.admin()
+    locks = [folder._lock, folder.runtime._lock, folder.runtime.driver._lock, admin._session._lock]
+
+    def child() -> bool:
+        with folder.producer() as producer:
+            producer.send("orders", orders(10)).result()
+        return admin.list_offsets("orders")[tp("orders", 0)].log_end_offset == 11
+
+    for lock in locks:
+        lock.acquire()  # a thread of the parent may hold it at the fork
+    assert in_fork(child)
+    for lock in locks:
+        lock.release()
+    folder.close()
+
+
+@pytest.mark.parametrize("transactional_id", [None, "loader"])
+def test_a_callback_that_would_wait_for_itself_is_refused(store: Store, transactional_id: str | None) -> None:
+    with store.producer(transactional_id, linger_ms=0) as producer:
+        if transactional_id is not None:
+            producer.begin_transaction()
+        answers: dict[str, str] = {}
+        called = threading.Event()
+
+        def ask(name: str, call: Callable[[], object]) -> None:
+            try:
+                call()
+            except IllegalStateError as error:
+                answers[name] = str(error)
+            else:
+                answers[name] = "worked"
+
+        def callback(_: Future[Any]) -> None:
+            ask("flush", producer.flush)
+            ask("close", producer.close)
+            again: list[Future[Any]] = []
+            ask("send", lambda: again.append(producer.send("orders", orders(2), partition=0)))
+            ask("result", again[0].result)
+            if transactional_id is not None:
+                ask("commit_transaction", producer.commit_transaction)
+                ask("abort_transaction", producer.abort_transaction)
+            called.set()
+
+        with producer._lock:  # the callback is there before the rows are in
+            producer.send("orders", orders(1), partition=0).add_done_callback(callback)
+        assert called.wait(60)
+        if transactional_id is not None:
+            producer.commit_transaction()
+    assert answers.pop("send") == "worked"
+    assert len(answers) == (5 if transactional_id else 3)
+    for name, answer in answers.items():
+        assert f"{name}() was called in the callback of a future" in answer
+    assert store.consumer("orders", auto_offset_reset="earliest").end_offsets([tp("orders", 0)]) == {
+        tp("orders", 0): 3 if transactional_id else 2
+    }
+
+
+def test_close_of_a_fenced_producer_leaves_no_future_open(world: World, store: Store) -> None:
+    """Offsets were refused while rows lingered: close() ends the thread that would have told their future."""
+    producer = store.producer("loader", linger_ms=60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    future = producer.send("orders", orders(1), partition=0)
+    world.open().producer("loader").init_transactions()
+    with pytest.raises(txlog.errors.ProducerFencedError):
+        producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
+    producer.close()
+    assert isinstance(future.exception(0), txlog.errors.ProducerFencedError)

@@ -1,0 +1,118 @@
+"""Which process and which thread may call a client now?
+
+A client belongs to the process that made it. A forked child has copies of its parent's clients. Two processes must not act
+as one producer or as one member of a group, so a copy refuses every call, and closing it does nothing.
+
+Some calls exclude each other: the transaction calls of a producer, all calls of a consumer. While one of them runs, another
+thread gets an IllegalStateError at once (Kafka's consumer: ConcurrentModificationException). No call waits for its turn, except
+a producer's `close`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from txlog.errors import IllegalStateError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Maker:
+    """The process that made a client."""
+
+    def __init__(self, who: str, kind: str) -> None:
+        self._who = who
+        self._kind = kind
+        self._process = os.getpid()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether this process is a forked child of the one that made the client."""
+        return os.getpid() != self._process
+
+    def check(self) -> None:
+        """Raises IllegalStateError in a forked child."""
+        if self.is_elsewhere:
+            raise IllegalStateError(
+                f"{self._who} was made in process {self._process}, and this is process {os.getpid()}, forked from it: two processes must "
+                f"not act as one {self._kind}. Make a new {self._kind} here"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turn:
+    call: str
+    thread: threading.Thread
+
+
+class Turns(Maker):
+    """Calls of one client that exclude each other.
+
+    `lock` guards who has the turn, and is held for moments only. With `nested` a thread may make another call inside its own.
+    """
+
+    def __init__(self, who: str, kind: str, *, lock: threading.RLock | None = None, nested: bool = False) -> None:
+        super().__init__(who, kind)
+        self._lock = threading.RLock() if lock is None else lock
+        self._nested = nested
+        self._turn: _Turn | None = None
+
+    def is_free(self, *, nested: bool = False) -> bool:
+        """Whether no call runs; with `nested`, no call of another thread."""
+        turn = self._turn
+        return turn is None or (nested and turn.thread is threading.current_thread())
+
+    def check_free(self, call: str, *, nested: bool = False, beside: Collection[str] = ()) -> None:
+        """Raises IllegalStateError unless `call` may be made now, beside the calls of `beside` if need be."""
+        turn = self._turn
+        if turn is not None and turn.call not in beside and not self.is_free(nested=nested):
+            raise IllegalStateError(
+                f"{self._who}: {call}() was called while {turn.call}() runs in thread {turn.thread.name!r}. "
+                f"hint: call it after {turn.call}() has returned, or use one {self._kind} for each thread"
+            )
+
+    @contextmanager
+    def take(self, call: str, *, nested: bool = False, wait: Callable[[], None] | None = None) -> Iterator[None]:
+        """Has the turn for `call` as long as the block runs. `wait` is called first, with the lock held.
+
+        Raises IllegalStateError in a forked child, or if another call has the turn.
+        """
+        self.check()
+        mine, before = _Turn(call, threading.current_thread()), None
+        try:
+            with self._lock:
+                if wait is not None:
+                    wait()
+                self.check_free(call, nested=nested or self._nested)
+                before, self._turn = self._turn, mine
+            yield
+        finally:
+            # No lock here: a Ctrl-C that falls while this thread waits for a lock would keep the turn for ever.
+            if self._turn is mine:
+                self._turn = before
+
+
+class _Takes(Protocol):
+    @property
+    def _turns(self) -> Turns: ...
+
+
+C = TypeVar("C", bound=_Takes)
+
+
+def in_turn(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
+    """A method that runs only if no other method of its kind runs in another thread: it raises IllegalStateError then."""
+
+    @functools.wraps(method)
+    def called(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._turns.take(method.__name__):
+            return method(self, *args, **kwargs)
+
+    return called
