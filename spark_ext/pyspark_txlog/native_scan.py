@@ -37,7 +37,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from pyspark_txlog import schemas
 from pyspark_txlog.arrow import spark_batches
 from pyspark_txlog.locations import escape_glob, spark_folder
-from pyspark_txlog.options import READ_OPTIONS, ReadOptions, parse_read_options
+from pyspark_txlog.options import READ_OPTIONS, SettledOptions, parse_read_options, settled
 from pyspark_txlog.predicate import Predicate, quoted
 from pyspark_txlog.reader import plan_topics, read_tasks
 from pyspark_txlog.subscription import subscribed_topics
@@ -92,7 +92,7 @@ _KEY_PARTS = 3
 _LOCK = threading.Lock()
 
 
-def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, object]) -> ReadOptions:
+def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, object]) -> SettledOptions:
     """The options of `spark.read.format("txlog")` as keyword arguments: `starting_offsets` or `startingOffsets`,
     `isolation_level`; None is as good as left out. Offsets may be a mapping (of TopicPartition, or of topic to partition to
     offset), times a `datetime` with a time zone, columns a list.
@@ -117,10 +117,10 @@ def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, ob
             options[option] = _text(option, value)
     if topics:
         options["subscribe"] = ",".join(topics)
-    return parse_read_options(options)
+    return settled(parse_read_options(options), runtime.settings)
 
 
-def scan(spark: SparkSession, runtime: Runtime, options: ReadOptions) -> dict[str, DataFrame]:
+def scan(spark: SparkSession, runtime: Runtime, options: SettledOptions) -> dict[str, DataFrame]:
     """A frame for each topic that the options name, by topic, planned together.
 
     Raises what planning raises: OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError.

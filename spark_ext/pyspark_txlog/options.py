@@ -20,15 +20,18 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.option_table import kafka_option, names_of
 from txlog.client.offsets import Missing, OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
-from txlog.config import ConsumerConfig, ProducerConfig, nearest
+from txlog.client.reading import check_isolation
+from txlog.client.settings import Settings
+from txlog.config import KEYS, Layer, nearest
 from txlog.core import names
 from txlog.errors import InvalidRequestError, TxlogError, UnknownOptionError, UnsupportedStoreError
+from txlog.protocol.read import IsolationLevel
 
 T = TypeVar("T")
 
@@ -48,6 +51,10 @@ CATALOG_HINT = (
     "A table made by CREATE TABLE ... USING txlog has no options any more: Spark keeps those of a table from a Python data source. Use "
     "CREATE TEMPORARY VIEW name USING txlog OPTIONS (path '...', subscribe '...'), or TxLog.create_views()"
 )
+_CONSUMER_SETTINGS = ("isolation.level", "group.id", "auto.offset.reset")
+_SPARK_DEFAULTS: Layer = {"auto.offset.reset": "none"}
+"""As in Spark's Kafka source, a query is not moved to another offset unless somebody asked for it."""
+_RESETS: Mapping[str, Missing] = {"earliest": "earliest", "latest": "latest", "none": "none"}
 _MAX_INT64 = 2**63 - 1
 _MAX_TRIGGER_DELAY_MS = 15 * 60_000
 """As Spark's Kafka source has it."""
@@ -75,15 +82,25 @@ class ReadOptions:
     """Of `assign`."""
     start: OffsetSpec
     end: OffsetSpec
-    missing_start: Missing = "none"
-    """Where a read begins in a partition that has no row as new, or no committed offset."""
-    group_id: str | None = None
-    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    missing_time: Missing = "none"
+    """Where a read by time begins in a partition that has no row as new."""
+    consumer: Mapping[str, str] = field(default_factory=dict)
+    """The consumer's settings that were given; others are left to the layers below (`settled`)."""
     columns: tuple[str, ...] | None = None
     where: str | None = None
     """A condition; see the module `where`."""
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledOptions(ReadOptions):
+    """The options of a read, with the consumer's settings that hold for it."""
+
+    isolation_level: IsolationLevel
+    group_id: str | None
+    missing_start: Missing
+    """Where a read begins in a partition that has no row as new, or no committed offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +138,8 @@ class WriteOptions:
     """Columns whose hash chooses the partition; None: the topic's `key.columns`."""
     transactional_id: str | None
     txn_version: int | None
-    transaction_timeout_ms: int
+    transaction_timeout_ms: int | None
+    """None, here and below: what the producer's settings say."""
     compression_type: str | None
 
 
@@ -218,29 +236,49 @@ def parse_write_options(
     }
     given = _Given(options, known, {whose: theirs for whose, theirs in others.items() if whose != call}, call)
     store = given.store("save")
-    transactional_id = given.text("transactional.id")
-    producer = ProducerConfig.parse(
-        {
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": given.text("transaction.timeout.ms"),
-            "compression.type": given.text("compression.type"),
-        }
-    )
-    txn_version = given.parsed("txn.version", _version, None)
-    if txn_version is not None and transactional_id is None:
-        raise InvalidRequestError(
-            "txn.version numbers the transactions of one transactional.id: set that option too, or a repeated write cannot be recognised"
-        )
     topic = given.text("topic")
     return WriteOptions(
         store=store,
         topic=None if topic is None else names.check_topic_name(topic),
         key=given.parsed("key", parse_columns, None),
-        transactional_id=transactional_id,
-        txn_version=txn_version,
-        transaction_timeout_ms=producer.transaction_timeout_ms,
-        compression_type=given.text("compression.type"),
+        transactional_id=given.setting("transactional.id"),
+        txn_version=given.parsed("txn.version", _version, None),
+        transaction_timeout_ms=None if (text := given.setting("transaction.timeout.ms")) is None else int(text),
+        compression_type=given.setting("compression.type"),
     )
+
+
+def settled(options: ReadOptions, settings: Settings) -> SettledOptions:
+    """The options with what the store's settings say where the call says nothing.
+
+    Raises InvalidRequestError if the read begins at committed offsets and nothing names the group.
+    """
+    # An option that nobody gave must not reach the layers as a value: it would go before the configuration file.
+    config = settings.consumer_config(options.consumer, _SPARK_DEFAULTS)
+    if options.start.kind == "committed" and not config.group_id:
+        raise InvalidRequestError(
+            "startingOffsets=committed reads on where a consumer group stands; name it in 'group.id'"
+        )
+    by_time = options.start.kind in ("timestamp", "timestamps")
+    return SettledOptions(
+        **{each.name: getattr(options, each.name) for each in fields(ReadOptions)},
+        isolation_level=check_isolation(config.isolation_level),
+        group_id=config.group_id,
+        missing_start=options.missing_time if by_time else _RESETS[config.auto_offset_reset],
+    )
+
+
+def settled_write(options: WriteOptions, settings: Settings) -> WriteOptions:
+    """The options of a batch write, with the transactional.id of the store's settings if the call names none.
+
+    Raises InvalidRequestError for a version without an id.
+    """
+    name = options.transactional_id or settings.producer_config({}).transactional_id
+    if options.txn_version is not None and name is None:
+        raise InvalidRequestError(
+            "txn.version numbers the transactions of one transactional.id: set that option too, or a repeated write cannot be recognised"
+        )
+    return replace(options, transactional_id=name)
 
 
 def _read_options(given: _Given, call: str, *, starts: Sequence[str], ends: OffsetSpec) -> ReadOptions:
@@ -259,25 +297,18 @@ def _read_options(given: _Given, call: str, *, starts: Sequence[str], ends: Offs
         partitions = given.parsed(mode, _assignment)
         topics = tuple(partitions)
     pattern = given.parsed("subscribePattern", _pattern) if mode == "subscribePattern" else ""
-    start = given.offsets("starting", starts[0], starts)
-    group_id = given.text("group.id")
-    if start.kind == "committed" and not group_id:
-        raise InvalidRequestError(
-            "startingOffsets=committed reads on where a consumer group stands; name it in 'group.id'"
-        )
-    missing = _missing_start(given, start)
-    consumer = ConsumerConfig.parse({"isolation.level": given.text("isolation.level")})
+    consumer = {name: given.setting(name) for name in _CONSUMER_SETTINGS}
+    strategy = given.parsed("startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error")
     return ReadOptions(
         store=store,
         mode=mode,
         topics=topics,
         pattern=pattern,
         partitions=partitions,
-        start=start,
+        start=given.offsets("starting", starts[0], starts),
         end=ends,
-        missing_start=missing,
-        group_id=group_id,
-        isolation_level="read_committed" if consumer.isolation_level == "read_committed" else "read_uncommitted",
+        missing_time="latest" if strategy == "latest" else "none",
+        consumer={name: value for name, value in consumer.items() if value is not None},
         columns=given.parsed("columns", parse_columns, None),
         where=given.parsed("where", _condition, None),
         fail_on_data_loss=given.parsed("failOnDataLoss", _boolean, True),
@@ -323,6 +354,11 @@ class _Given:
         if not value.strip():
             raise InvalidRequestError(f"option {name!r} is empty; leave it out, or give it a value")
         return value.strip()
+
+    def setting(self, name: str) -> str | None:
+        """The text of a setting of `txlog.config`, checked; None if it was not given, so that other layers decide."""
+        text = self.text(name)
+        return None if text is None else KEYS[name].text(KEYS[name].parse(text))
 
     def parsed(self, name: str, parse: Callable[[str, str], T], *default: T) -> T:
         """`parse(name, text)`, or the default where the option was not given."""
@@ -419,15 +455,6 @@ def _condition(name: str, text: str) -> str:
 
     where.check(text)
     return text
-
-
-def _missing_start(given: _Given, start: OffsetSpec) -> Missing:
-    """What `startingOffsetsByTimestampStrategy` and `auto.offset.reset` say, each where it can apply."""
-    strategy = given.parsed("startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error")
-    reset = given.parsed("auto.offset.reset", _one_of("earliest", "latest", "none"), "none")
-    if start.kind in ("timestamp", "timestamps"):
-        return "latest" if strategy == "latest" else "none"
-    return "earliest" if reset == "earliest" else "latest" if reset == "latest" else "none"
 
 
 def _one_of(*choices: str) -> Callable[[str, str], str]:

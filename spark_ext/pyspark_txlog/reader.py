@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog import packing, schemas, where
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.options import ReadOptions, parse_read_options
+from pyspark_txlog.options import ReadOptions, SettledOptions, parse_read_options, settled
 from pyspark_txlog.subscription import resolve_starts, subscribed_partitions, subscribed_topics, within_the_log
 from txlog.client import reading
 from txlog.client.offsets import resolve
@@ -60,7 +60,8 @@ class TxlogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The read as runs of pieces; raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError."""
         with closing(self._open()) as runtime:
-            return [InputPartition(tasks) for tasks in plan_input(runtime, self._options, self._schema)]
+            options = settled(self._options, runtime.settings)
+            return [InputPartition(tasks) for tasks in plan_input(runtime, options, self._schema)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one input partition, in the order of offsets within each topic partition."""
@@ -94,6 +95,8 @@ def read_input(partition: InputPartition, schema: StructType, *, fail_on_data_lo
 def schema_of(options: ReadOptions) -> StructType:
     """The columns of a read for which the user gave no schema."""
     with closing(open_runtime(options)) as runtime:
+        # What is wrong with the options shows at load(), not at the first use of the frame.
+        settled(options, runtime.settings)
         topics = subscribed_topics(runtime, options)
     if options.where is not None:
         for name, topic in topics.items():
@@ -101,14 +104,14 @@ def schema_of(options: ReadOptions) -> StructType:
     return schemas.select({name: topic.schema for name, topic in topics.items()}, options.columns)
 
 
-def plan_input(runtime: Runtime, options: ReadOptions, schema: StructType) -> list[tuple[reading.ReadTask, ...]]:
+def plan_input(runtime: Runtime, options: SettledOptions, schema: StructType) -> list[tuple[reading.ReadTask, ...]]:
     """What each input partition reads; none of them is empty."""
     topics = subscribed_topics(runtime, options)
     check_schema(schema, topics, options)
     return pack_plans(runtime, plan_topics(runtime, options, topics), schema, options)
 
 
-def plan_topics(runtime: Runtime, options: ReadOptions, topics: Mapping[str, TopicMetadata]) -> list[ReadPlan]:
+def plan_topics(runtime: Runtime, options: SettledOptions, topics: Mapping[str, TopicMetadata]) -> list[ReadPlan]:
     """The plan of each partition of `topics` that is read, on its fresh tail.
 
     Raises OffsetOutOfRangeError, NoOffsetForPartitionError, UnknownTopicOrPartitionError.
@@ -119,7 +122,7 @@ def plan_topics(runtime: Runtime, options: ReadOptions, topics: Mapping[str, Top
 
 
 def pack_plans(
-    runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: ReadOptions
+    runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: SettledOptions
 ) -> list[tuple[reading.ReadTask, ...]]:
     """What each input partition reads of `plans`; none of them is empty."""
     tasks = read_tasks(runtime, plans, schema.names, options)
@@ -129,7 +132,7 @@ def pack_plans(
 
 
 def read_tasks(
-    runtime: Runtime, plans: Iterable[ReadPlan], names: Sequence[str], options: ReadOptions
+    runtime: Runtime, plans: Iterable[ReadPlan], names: Sequence[str], options: SettledOptions
 ) -> list[reading.ReadTask]:
     """A task for each plan: the columns `names` and those that `where` looks at, the pieces that it may keep rows of."""
     made = []
@@ -165,14 +168,14 @@ def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], option
 
 
 def _ranges(
-    session: Session, partitions: list[TopicPartition], options: ReadOptions
+    session: Session, partitions: list[TopicPartition], options: SettledOptions
 ) -> dict[TopicPartition, tuple[int, int | None]]:
     """Where to begin and to end in each partition; None is the end that the isolation level gives."""
     return within_the_log(options, lambda clamp: _strict_ranges(session, partitions, options, clamp=clamp))
 
 
 def _strict_ranges(
-    session: Session, partitions: list[TopicPartition], options: ReadOptions, *, clamp: bool
+    session: Session, partitions: list[TopicPartition], options: SettledOptions, *, clamp: bool
 ) -> dict[TopicPartition, tuple[int, int | None]]:
     start = resolve_starts(session, partitions, options, clamp=clamp)
     if options.end.kind == "latest":

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog import stream_limits
 from pyspark_txlog.messages import say
-from pyspark_txlog.options import StreamOptions
+from pyspark_txlog.options import StreamOptions, settled
 from pyspark_txlog.reader import check_schema, pack_plans
 from pyspark_txlog.stream_offsets import SOURCE_KEY, StreamOffset
 from pyspark_txlog.subscription import starting_offsets, subscribed_partitions, subscribed_topics
@@ -62,7 +62,7 @@ class StreamSource:
         config = None if max_age_ms is None else {"metadata.max.age.ms": max_age_ms}
         self._runtime = runtime
         self._options = options
-        self._read = options.read
+        self._read = settled(options.read, runtime.settings)
         self._schema = schema
         self._store_id = runtime.require_store().store_id
         self._session = reading.read_session(runtime, config)

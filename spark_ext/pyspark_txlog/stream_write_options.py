@@ -8,7 +8,7 @@ Those of a batch write (`options`), but for `txn.version`, which is the micro-ba
 
 `transactional.id` defaults to `spark-stream:` and the checkpoint's location: `spark-stream:/data/checkpoints/orders`,
 `spark-stream:s3://bucket/checkpoints/orders`. It must stay the same as long as the query lives: name it where the checkpoint
-may move. A checkpoint in an object store of the same kind as the log's is read with the log's `storage.` options, any other
+may move. A configuration file's `transactional.id` does not count here: one id would fence all queries but one. A checkpoint in an object store of the same kind as the log's is read with the log's `storage.` options, any other
 with what the environment gives.
 """
 

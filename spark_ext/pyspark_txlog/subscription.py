@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from pyspark_txlog.messages import say
-from pyspark_txlog.options import ReadOptions
+from pyspark_txlog.options import ReadOptions, SettledOptions
 from txlog.client.offsets import check_exist, resolve
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
@@ -54,7 +54,7 @@ def subscribed_partitions(
 
 
 def starting_offsets(
-    session: Session, partitions: Iterable[TopicPartition], options: ReadOptions
+    session: Session, partitions: Iterable[TopicPartition], options: SettledOptions
 ) -> dict[TopicPartition, int]:
     """Where the read begins in each partition, on fresh tails; with `failOnDataLoss=false` clamped to the log, and said.
 
@@ -79,7 +79,7 @@ def within_the_log(options: ReadOptions, resolve_offsets: Callable[[bool], T]) -
 
 
 def resolve_starts(
-    session: Session, partitions: list[TopicPartition], options: ReadOptions, *, clamp: bool
+    session: Session, partitions: list[TopicPartition], options: SettledOptions, *, clamp: bool
 ) -> dict[TopicPartition, int]:
     """Where the read begins in each partition, on fresh tails; `clamp` moves it into the log.
 

@@ -318,7 +318,7 @@ def _route(
         key=(key,) if isinstance(key, str) else None if key is None else tuple(key),
         transactional_id=None,
         txn_version=None,
-        transaction_timeout_ms=0,
+        transaction_timeout_ms=None,
         compression_type=None,
     )
     return TopicRoute(runtime, options, frame.schema, runtime.topic(topic, max_age_ms))

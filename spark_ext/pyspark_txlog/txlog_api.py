@@ -100,7 +100,8 @@ class TxLog:
         `version` numbers the id's transactions: one that is not above the last committed is recognised at the start
         (`txn.repeated`), and its writes compute nothing. In `foreachBatch` the batch's number is the version; its scope is
         then the query's id, so that a query which lost its checkpoint is refused instead of skipped (over Spark Connect, and
-        in threads of your own, which do not know the query, give the `scope` yourself). Without a transactional.id one is drawn, and nothing is recognised or fenced.
+        in threads of your own, which do not know the query, give the `scope` yourself). Without a transactional.id, here or in the
+        producer's settings, one is drawn, and nothing is recognised or fenced.
 
         This TxLog stays the one instance of the id: a second program with the same id fences it. `config` and keywords
         are a producer's settings (`transaction_timeout_ms`, `max_block_ms`).
@@ -111,7 +112,9 @@ class TxLog:
         again with the same version.
         """
         wanted = version_of(self.spark, version, scope)
-        return self._transactions.begin(transactional_id, wanted, call_layer(config, settings))
+        given = call_layer(config, settings)
+        name = transactional_id or self.runtime.settings.producer_config(given).transactional_id
+        return self._transactions.begin(name, wanted, given)
 
     @plain_errors
     def snapshot(self, *topics: str) -> Snapshot:

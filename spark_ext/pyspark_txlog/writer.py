@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.options import WriteOptions, parse_write_options
+from pyspark_txlog.options import WriteOptions, parse_write_options, settled_write
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.core.records import StagedPart, TransactionMetadata
@@ -71,6 +71,7 @@ class TxlogWriter(DataSourceArrowWriter):
         check_routing(parsed, schema)
         version = None if parsed.txn_version is None else TxnVersion(version=parsed.txn_version)
         with closing(open_store(parsed)) as runtime:
+            parsed = settled_write(parsed, runtime.settings)
             if parsed.topic is not None:
                 TopicRoute(runtime, parsed, schema, runtime.topic(parsed.topic, 0))
             transaction = StagedTransaction.begin(
@@ -159,8 +160,9 @@ def open_store(options: WriteOptions) -> Runtime:
 
 
 def producer_config(options: WriteOptions) -> dict[str, object]:
-    """What the options say of the transaction's producer."""
-    return {"transaction.timeout.ms": options.transaction_timeout_ms}
+    """What the options say of the transaction's producer; what they leave out, the store's settings say."""
+    timeout_ms = options.transaction_timeout_ms
+    return {} if timeout_ms is None else {"transaction.timeout.ms": timeout_ms}
 
 
 def write_parts(

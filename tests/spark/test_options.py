@@ -6,14 +6,20 @@ from typing import Any
 
 import pytest
 
-from pyspark_txlog.options import parse_read_options, parse_stream_options, parse_write_options
+from pyspark_txlog.options import (
+    parse_read_options,
+    parse_stream_options,
+    parse_write_options,
+    settled,
+    settled_write,
+)
 from txlog.client.offsets import OffsetSpec
+from txlog.client.settings import Settings
 from txlog.core.names import TopicPartition
 from txlog.errors import (
     InvalidConfigurationError,
     InvalidRequestError,
     InvalidTopicError,
-    InvalidTxnTimeoutError,
     UnknownOptionError,
     UnsupportedStoreError,
 )
@@ -28,9 +34,9 @@ def test_defaults_are_those_of_the_kafka_source() -> None:
     assert options.start == OffsetSpec(kind="earliest", option="startingOffsets")
     assert options.end == OffsetSpec(kind="latest", option="endingOffsets")
     assert options.fail_on_data_loss
-    assert options.isolation_level == "read_committed"
-    assert (options.columns, options.min_partitions, options.group_id) == (None, None, None)
-    assert options.missing_start == "none"
+    assert (options.columns, options.min_partitions) == (None, None)
+    holds = settled(options, Settings())
+    assert (holds.isolation_level, holds.group_id, holds.missing_start) == ("read_committed", None, "none")
 
 
 def test_names_do_not_mind_case() -> None:
@@ -49,7 +55,7 @@ def test_names_do_not_mind_case() -> None:
     assert options.start == OffsetSpec(kind="offsets", option="startingOffsets", offsets={TopicPartition("a", 0): -2})
     assert not options.fail_on_data_loss
     assert options.min_partitions == 4
-    assert options.isolation_level == "read_uncommitted"
+    assert settled(options, Settings()).isolation_level == "read_uncommitted"
     assert options.columns == ("a,b", "c")
 
 
@@ -106,7 +112,7 @@ def test_credentials_are_not_shown() -> None:
 def test_write_options() -> None:
     options = parse_write_options(WRITE)
     assert (options.topic, options.key, options.transactional_id, options.txn_version) == ("orders", None, None, None)
-    assert options.transaction_timeout_ms == 60_000
+    assert (options.transaction_timeout_ms, options.compression_type) == (None, None)
     options = parse_write_options(
         {
             "path": "/log",
@@ -145,7 +151,6 @@ def test_write_options() -> None:
         ({"minPartitions": "9" * 30}, InvalidRequestError, "'minPartitions': expected an integer"),
         ({"columns": "[1]"}, InvalidRequestError, "'columns': expected column names"),
         ({"columns": "a,,b"}, InvalidRequestError, "'columns': expected column names"),
-        ({"startingOffsets": "committed"}, InvalidRequestError, "name it in 'group.id'"),
         ({"startingOffsetsByTimestampStrategy": "x"}, InvalidRequestError, "expected one of error, latest"),
         ({"auto.offset.reset": "x"}, InvalidRequestError, "expected one of earliest, latest, none"),
         (
@@ -193,9 +198,7 @@ def test_bad_reads(options: dict[str, Any], message: str) -> None:
             UnknownOptionError,
             "'subscribe' is unknown: a write has .* It is an option of a read",
         ),
-        ({"txn.version": "3"}, InvalidRequestError, "numbers the transactions of one transactional.id"),
         ({"txn.version": "-3", "transactional.id": "x"}, InvalidRequestError, "an integer of at least 0, found '-3'"),
-        ({"transaction.timeout.ms": "900001"}, InvalidTxnTimeoutError, "transaction.max.timeout.ms"),
         ({"compression.type": "rar"}, InvalidConfigurationError, "compression.type"),
         ({"topic": "a b"}, InvalidTopicError, "not valid"),
         ({"path": "memory://log"}, UnsupportedStoreError, "from many"),
@@ -204,6 +207,13 @@ def test_bad_reads(options: dict[str, Any], message: str) -> None:
 def test_bad_write_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         parse_write_options({**WRITE, **options})
+
+
+def test_what_only_all_layers_together_can_miss() -> None:
+    with pytest.raises(InvalidRequestError, match=r"name it in 'group\.id'"):
+        settled(parse_read_options({**READ, "startingOffsets": "committed"}), Settings())
+    with pytest.raises(InvalidRequestError, match="numbers the transactions of one"):
+        settled_write(parse_write_options({**WRITE, "txn.version": "3"}), Settings())
 
 
 def test_a_write_needs_a_place() -> None:

@@ -12,7 +12,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import txlog
 from pyspark_txlog.arrow import MAX_ROWS, spark_batches
-from pyspark_txlog.options import ReadOptions, parse_read_options
+from pyspark_txlog.options import SettledOptions, parse_read_options, settled
 from pyspark_txlog.reader import TxlogReader, plan_input, schema_of
 from txlog.client.reading import ReadTask
 from txlog.client.runtime import Runtime
@@ -41,8 +41,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield made
 
 
-def options(store: Store, **others: str) -> ReadOptions:
-    return parse_read_options({"path": store.runtime.url, "subscribe": "orders", **others})
+def options(store: Store, **others: str) -> SettledOptions:
+    given = {"path": store.runtime.url, "subscribe": "orders", **others}
+    return settled(parse_read_options(given), store.runtime.settings)
 
 
 def plan(store: Store, schema: StructType | None = None, **others: str) -> list[tuple[ReadTask, ...]]:

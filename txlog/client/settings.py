@@ -69,9 +69,9 @@ class Settings:
         """Settings of a producer, and of Spark's writes."""
         return ProducerConfig.parse(call, *self._below("producer"))
 
-    def consumer_config(self, call: Layer) -> ConsumerConfig:
-        """Settings of a consumer."""
-        return ConsumerConfig.parse(call, *self._below("consumer"))
+    def consumer_config(self, call: Layer, defaults: Layer | None = None) -> ConsumerConfig:
+        """Settings of a consumer; `defaults` go before Kafka's, and after everything else."""
+        return ConsumerConfig.parse(call, *self._below("consumer"), defaults or {})
 
     def topic_config(self, topic: TopicMetadata) -> TopicConfig:
         """Settings of a topic as this client sees them."""
