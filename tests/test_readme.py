@@ -144,6 +144,9 @@ def test_a_program_may_be_run_again(tmp_path: Path) -> None:
             with store.consumer(topic, auto_offset_reset="earliest") as consumer:
                 found = [row["order_id"] for batch in consumer.iterate() for row in batch.to_pylist()]
             assert found == expected
+        # What the later program for Spark SQL prints of it.
+        described = store.admin().describe_transaction("loader")
+        assert (described.txn_version, described.last_outcome) == (1, "commit")
 
 
 def test_the_commands_show_what_the_programs_wrote(desk: Desk) -> None:

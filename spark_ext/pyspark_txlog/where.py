@@ -38,6 +38,7 @@ from pyspark_txlog.predicate import (
 from txlog.config import nearest
 from txlog.core.records import SchemaField
 from txlog.core.schema import describe, parse_decimal
+from txlog.core.words import install_text
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _parse(text: str) -> exp.Expr:
         from sqlglot.errors import SqlglotError
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
-            "the option 'where' needs sqlglot: pip install 'pyspark-txlog[spark]', or filter the DataFrame instead"
+            f"the option 'where' needs sqlglot: {install_text('spark')}, or filter the DataFrame instead"
         ) from error
 
     if len(text) > MAX_LENGTH:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.support import Cli
 from txlog.client import Store, TopicPartition
-from txlog.errors import CommitFailedError
+from txlog.errors import CommitFailedError, InvalidPartitionsError
 
 ORDERS_0 = TopicPartition("orders", 0)
 
@@ -86,6 +86,26 @@ def test_alter(cli: Cli, store: Store) -> None:
     )
     assert cli("topics", "alter", "orders", "--unset", "segment.batches", "-o", "json").json["config"] == {}
     assert store.topic("orders").partitions == 4
+
+
+def test_more_partitions_move_keys(cli: Cli, store: Store) -> None:
+    """W39: new rows of a key would lie in another partition than its older ones, so it is said, and asked for."""
+    cli("topics", "alter", "orders", "--set", "key.columns=id")
+    more = ("topics", "alter", "orders", "--partitions", 3)
+    said = cli.fails(*more)
+    assert said.startswith("topic 'orders': 3 partitions instead of 2 would move keys (id) to other partitions")
+    assert "--allow-key-movement" in said
+    with pytest.raises(InvalidPartitionsError, match="allow_key_movement=True"):
+        store.alter_topic("orders", partitions=3)
+    cli("topics", "alter", "orders", "--set", "cleanup.policy=compact")
+    for command in (more, (*more, "--allow-key-movement")):
+        assert "compaction (cleanup.policy) would keep rows of a key in both" in cli.fails(*command)
+    assert store.topic("orders").partitions == 2
+    cli("topics", "alter", "orders", "--unset", "cleanup.policy")
+    assert cli(*more, "--allow-key-movement", "-o", "json").json["partitions"] == 3
+    assert store.alter_topic("orders", partitions=4, allow_key_movement=True).partitions == 4
+    # As many as there are moves nothing.
+    assert store.alter_topic("orders", partitions=4).partitions == 4
 
 
 def test_alter_with_a_schema_file_adds_what_is_new(cli: Cli, store: Store, tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.cli.support import Cli, run
 from txlog import errors
-from txlog.cli.errors import exit_status, report
+from txlog.cli.errors import BROKEN_PIPE, exit_status, report
 from txlog.cli.output import OutputFormat
 from txlog.client import Store, TopicPartition
 from txlog.core import envelope
@@ -79,7 +83,7 @@ ROW = '{"id": 1, "item": "x"}\n'
         (("topics", "create", "a", "--set", "retention.ms"), "--set takes KEY=VALUE, found 'retention.ms' without ="),
         (
             ("topics", "create", "a", "--config", "retention.ms=1"),
-            "--config names a file, and 'retention.ms=1' is none",
+            "--config 'retention.ms=1': this file does not exist; settings are given as --set KEY=VALUE (topics)",
         ),
         (("topics", "create", "a", "--column", "x:in32"), "type 'in32' is not supported"),
         (
@@ -251,7 +255,7 @@ def test_credentials_never_appear(store: str) -> None:
 def test_a_configuration_file(cli: Cli, tmp_path: Path) -> None:
     cli("topics", "create", "orders")
     missing = tmp_path / "none.toml"
-    assert "none.toml' , which cannot be read".replace(" ,", ",") in cli.fails(
+    assert f"--config '{missing}': this file does not exist; give the path of a TOML file" in cli.fails(
         "topics", "list", "--config", str(missing)
     )
     wrong = tmp_path / "wrong.toml"
@@ -270,16 +274,100 @@ def test_a_configuration_file(cli: Cli, tmp_path: Path) -> None:
 
 def test_damage_in_the_log_names_the_object(cli: Cli, store: Store) -> None:
     cli("produce", "orders", "--partition", 0, stdin=ROW)
+    store.admin().reset_offsets("audit", {("orders", 0): 0, ("orders", 1): 0})
     path = cli.root / "orders/0/00000000000000000000.batch"
     data = bytearray(path.read_bytes())
     data[40] ^= 1
     path.write_bytes(data)
     for command in [
         ("consume", "orders", "--from-beginning", "--timeout-ms", 0),
-        ("get-offsets",),
         ("dump-log", "orders/0"),
     ]:
         assert cli.fails(*command, status=4).startswith("orders/0/00000000000000000000.batch: checksum ")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("topics", "list", "-o", "yaml"), "Invalid value for '--output' / '-o': 'yaml' is not one of 'text', 'json'."),
+        (("consume", "t", "--max-messages", "abc"), "Invalid value for '--max-messages': expected an integer"),
+        (("topics", "create", "t", "--partitions", "1.5"), "Invalid value for '--partitions': expected an integer"),
+        (
+            ("compact", "--min-cleanable-dirty-ratio", "abc"),
+            "Invalid value for '--min-cleanable-dirty-ratio': expected a number",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_read(cli: Cli, command: tuple[str, ...], said: str) -> None:
+    assert cli.fails(*command).splitlines()[0] == said
+
+
+def test_a_partition_that_the_topic_does_not_have_is_refused_without_rows_too(cli: Cli, store: Store) -> None:
+    assert cli.fails("produce", "orders", "--partition", 77) == (
+        "topic 'orders' has no partition 77: it has 2, numbered 0 to 1"
+    )
+
+
+def test_an_empty_store_option_is_not_the_environments_store(cli: Cli, store: Store) -> None:
+    done = run("topics", "list", "--store", "", env={"TXLOG_STORE": str(cli.root)}, status=2)
+    assert "--store is empty; name the store's URL, or leave --store out to use TXLOG_STORE" in done.err
+
+
+def test_help_for_a_reader_that_leaves(tmp_path: Path) -> None:
+    """`txlog --help | head`: as for any output, the status that a shell gives to a broken pipe."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "txlog.cli.main", "--help"], stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (BROKEN_PIPE, "")
+
+
+def test_rows_that_wait_behind_an_open_transaction_are_told(cli: Cli, store: Store) -> None:
+    producer = store.producer("loader", linger_ms=0)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", [{"id": 1}], partition=0).result()
+    cli("produce", "orders", "--partition", 0, stdin=ROW * 3)
+    cli("produce", "orders", "--partition", 1, stdin=ROW)
+    look = ("consume", "orders", "--from-beginning", "--timeout-ms", 0)
+    done = cli(*look)
+    assert len(done.rows) == 1
+    (told,) = [line for line in done.err.splitlines() if "wait" in line]
+    assert told.startswith("orders-0: 4 offsets from 0 on wait behind an open transaction of 'loader', quiet for ")
+    assert "`txlog transactions abort loader` ends it" in told
+    assert "wait" not in cli(*look, "--isolation-level", "read_uncommitted").err
+    assert "wait" not in cli(*look, "--partition", 1).err
+    producer.commit_transaction()
+    assert (len(cli(*look).rows), cli(*look).err) == (5, "")
+
+
+@pytest.mark.parametrize("harm", ["damaged", "lost"])
+def test_what_is_not_damaged_is_shown_all_the_same(cli: Cli, store: Store, harm: str) -> None:
+    for number in (0, 1):
+        cli("produce", "orders", "--partition", number, stdin=ROW * 2)
+        cli("produce", "orders", "--partition", number, stdin=ROW)
+    store.admin().reset_offsets("audit", {("orders", 0): 0, ("orders", 1): 0})
+    path = cli.root / "orders/0/00000000000000000000.batch"
+    path.unlink() if harm == "lost" else path.write_bytes(b"{}")
+
+    def shown(*command: str) -> Any:
+        done = cli(*command, "-o", "json", status=4)
+        error = msgspec.json.decode(done.err)
+        assert error["status"] == 4
+        assert "orders/0/00000000000000000000.batch" in error["message"]
+        if harm == "lost":
+            assert "check the store with `txlog fsck`" in error["message"]
+        return done.json
+
+    assert [(each["partition"], each["log_end_offset"]) for each in shown("get-offsets", "orders")] == [(1, 3)]
+    (described,) = shown("topics", "describe", "orders")
+    assert [each["partition"] for each in described["ends"]] == [1]
+    group = shown("consumer-groups", "describe", "audit")
+    assert [(each["partition"], each["lag"]) for each in group["offsets"]] == [(0, None), (1, 3)]
+    (listed,) = shown("consumer-groups", "list")
+    assert listed["group"] == "audit"
 
 
 def test_undecided_offsets_are_worth_another_try(cli: Cli, store: Store) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -45,7 +45,14 @@ from txlog.core.records import (
     TransactionMetadata,
 )
 from txlog.core.state import PartitionState
-from txlog.core.transactions import Judgement, TxnVersion, judge_end
+from txlog.core.transactions import (
+    Judgement,
+    Transit,
+    TxnVersion,
+    judge_add_partitions,
+    judge_end,
+    judge_init,
+)
 from txlog.protocol import append, groups, load, read, seal, table, topics, transactions
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.storage.arrow_schema import conform, encode_ipc, to_arrow
@@ -91,14 +98,18 @@ def main() -> None:
 def make(folder: Path) -> None:
     """Writes the golden store into `folder`."""
     story = Story(folder)
-    story.create()
-    story.clerk_and_loader()
-    story.schema_grows()
-    story.nightly()
-    story.a_day_later()
-    story.clean_up()
-    story.deleted_topic()
-    story.left_unfinished()
+    with (
+        mock.patch.object(transactions, "judge_init", _as_v1(judge_init)),
+        mock.patch.object(transactions, "judge_add_partitions", _as_v1(judge_add_partitions)),
+    ):
+        story.create()
+        story.clerk_and_loader()
+        story.schema_grows()
+        story.nightly()
+        story.a_day_later()
+        story.clean_up()
+        story.deleted_topic()
+        story.left_unfinished()
     story.driver.close()
 
 
@@ -440,6 +451,18 @@ def next_control_of_v1(state: PartitionState, *, now_ms: int, roll: RollPolicy, 
     """A control record whose kind has no say in where segments begin."""
     made = next_control(state, now_ms=now_ms, roll=roll, **what)
     return msgspec.structs.replace(made, segment_base=next_segment_base(state, roll, now_ms))
+
+
+def _as_v1(judge: Callable[..., Judgement]) -> Callable[..., Judgement]:
+    """`judge`, as in the program that wrote v1: EMPTY and ONGOING records did not keep the last outcome."""
+
+    def judged(*args: Any, **kwargs: Any) -> Judgement:
+        verdict = judge(*args, **kwargs)
+        if isinstance(verdict, Transit) and verdict.to.state in ("EMPTY", "ONGOING"):
+            return Transit(msgspec.structs.replace(verdict.to, last_outcome=None))
+        return verdict
+
+    return judged
 
 
 def _delete(path: str) -> Program[None]:

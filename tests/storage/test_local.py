@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.processes import start
-from txlog.errors import CorruptLogError, MissingObjectError, StorageError, UnsupportedStoreError
+from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage.local import TEMPORARY_PREFIX, LocalObjectStore
 from txlog.storage.object_store import PutOutcome, make_durable
 from txlog.testing.store_contract import StoreContract
@@ -383,8 +383,16 @@ def test_no_permission(tmp_path, monkeypatch):
         lambda: store.delete("t/a"),
         lambda: store.size("t/a"),
     ):
-        with pytest.raises(StorageError, match="Permission denied"):
+        # Refused for good, as by HTTP 403: a caller that tries again is refused again.
+        with pytest.raises(StoreAccessError, match="Permission denied"):
             call()
+
+
+def test_a_location_that_cannot_be_made(tmp_path, monkeypatch):
+    store = LocalObjectStore(str(tmp_path / "root"))
+    failing(monkeypatch, "mkdir", errno.ENOENT)  # as /proc answers
+    with pytest.raises(StoreAccessError, match="cannot be made"):
+        store.put_if_absent("a", b"1")
 
 
 # -- links and other things in the folder -----------------------------------------------------------------------------

@@ -101,7 +101,10 @@ def compact(
                 # The others can be compacted; this one has to be looked at.
                 failed.append(error)
             reads.forget([tp])
-    session.out.show(documents, lambda out: show_compactions(out, documents, dry_run=dry_run, failed=len(failed)))
+    session.out.show(
+        documents,
+        lambda out: show_compactions(out, documents, partitions=len(policies), dry_run=dry_run, failed=len(failed)),
+    )
     raise_first(failed)
 
 
@@ -176,8 +179,16 @@ def compact_document(done: Compacted) -> CompactDocument:
     )
 
 
-def show_compactions(out: Output, documents: Sequence[CompactDocument], *, dry_run: bool, failed: int) -> None:
-    """A table of passes, and a sentence; `failed` partitions could not be compacted."""
+def show_compactions(
+    out: Output, documents: Sequence[CompactDocument], *, partitions: int, dry_run: bool, failed: int
+) -> None:
+    """Shows a table of passes over so many `partitions` and a sentence; `failed` of them could not be compacted."""
+    if not partitions:
+        out.line(
+            "Nothing to compact: no topic has cleanup.policy=compact. `txlog topics alter TOPIC --set cleanup.policy=compact "
+            "--set key.columns=COLUMN` sets it."
+        )
+        return
     if dry_run:
         _show_plan(out, documents)
         return
@@ -235,9 +246,8 @@ def _show_plan(out: Output, documents: Sequence[CompactDocument]) -> None:
             )
             for each in documents
         ],
-        empty="No topic has cleanup.policy=compact.",
+        empty="",
     )
-    if documents:
-        due = sum(each.outcome == "planned" for each in documents)
-        out.line()
-        out.line(f"Would compact {count_text(due, 'partition')}.")
+    due = sum(each.outcome == "planned" for each in documents)
+    out.line()
+    out.line(f"Would compact {count_text(due, 'partition')}.")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txlog.cli.documents import GroupDeletionDocument, ResetDocument, ResetOffset
+from txlog.cli.errors import raise_first
 from txlog.cli.offsets import parse_partitions, parse_spec
 from txlog.cli.options import Session, command, group, one_of
 from txlog.cli.output import Output, Row
 from txlog.core.names import TopicPartition, is_reserved
 from txlog.core.words import count_text, time_text
-from txlog.errors import InvalidRequestError
+from txlog.errors import CorruptLogError, InvalidRequestError
 
 if TYPE_CHECKING:
     from txlog.client.admin import Admin, GroupInfo, OffsetReset
@@ -31,7 +32,8 @@ _Force = Annotated[
 @command(app, "list")
 def list_groups(session: Session) -> None:
     """List all consumer groups."""
-    found = session.admin.list_groups()
+    damaged: list[CorruptLogError] = []
+    found = session.admin.list_groups(damaged=damaged)
 
     def text(out: Output) -> None:
         out.table(
@@ -44,6 +46,7 @@ def list_groups(session: Session) -> None:
         )
 
     session.out.show(found, text)
+    raise_first(damaged)
 
 
 @command(app, "describe")
@@ -53,8 +56,10 @@ def describe(session: Session, group_id: _Group = None, group_option: _GroupOpti
     Lag counts offsets up to the last stable one, markers and aborted rows included.
     """
     name = one_of(group_id, group_option, "group")
-    found = session.admin.describe_group(name)
+    damaged: list[CorruptLogError] = []
+    found = session.admin.describe_group(name, damaged=damaged)
     session.out.show(found, lambda out: _describe(out, found))
+    raise_first(damaged)
 
 
 @command(app, "reset-offsets")

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from txlog.cli.errors import raise_first
 from txlog.cli.options import Partitions, Session, Topics, TopicsOption, command
 from txlog.cli.output import Output, Row
 from txlog.core.words import parse_time, time_text
-from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
+from txlog.errors import CorruptLogError, InvalidRequestError
 
 _KAFKAS = {"-2": "earliest", "-1": "latest", "earliest": "earliest", "latest": "latest"}
 
@@ -48,14 +49,11 @@ def get_offsets(
     spec = parse_spec(time, "--time") if time is not None else "latest"
     store = session.store
     names = [*(topic or ()), *(topic_option or ())] or [each.name for each in store.topics()]
-    found = session.admin.list_offsets(names, spec, isolation_level)
-    for name in names if wanted is not None else ():
-        have = {tp.partition for tp in found if tp.topic == name}
-        missing = sorted(set(wanted or ()) - have)
-        if missing:
-            raise UnknownTopicOrPartitionError(
-                f"topic {name!r} has no partition {missing[0]}: it has {len(have)}, numbered 0 to {len(have) - 1}"
-            )
+    for name in names:
+        for number in wanted or ():
+            store.runtime.partition(name, number)
+    damaged: list[CorruptLogError] = []
+    found = session.admin.list_offsets(names, spec, isolation_level, damaged=damaged)
     infos = [info for tp, info in sorted(found.items()) if wanted is None or tp.partition in wanted]
 
     def text(out: Output) -> None:
@@ -69,9 +67,10 @@ def get_offsets(
                 (*row, info.offset, None if info.timestamp is None else time_text(info.timestamp))
                 for row, info in zip(rows, infos, strict=True)
             ]
-        out.table(columns, rows, empty="There are no topics.")
+        out.table(columns, rows, empty="No partition can be shown." if damaged else "There are no topics.")
 
     session.out.show(infos, text)
+    raise_first(damaged)
 
 
 def parse_spec(text: str, option: str) -> str | int:

@@ -107,14 +107,17 @@ class Settings:
         self, store: str | None, config: str | None, storage_option: list[str] | None, output: OutputFormat | None
     ) -> Settings:
         """These settings with those options on top. Raises InvalidRequestError for a malformed one."""
-        if config and "=" in config and not Path(config).exists():
-            raise InvalidRequestError(
-                f"--config names a file, and {config!r} is none; settings are given as --set KEY=VALUE (topics) or --property "
-                "KEY=VALUE (produce, consume)"
+        if config is not None and not Path(config).is_file():
+            hint = (
+                "; settings are given as --set KEY=VALUE (topics) or --property KEY=VALUE (produce, consume)"
+                if "=" in config
+                else f"; give the path of a TOML file, or leave --config out to use {CONFIG_ENV}"
             )
+            raise InvalidRequestError(f"--config {config!r}: this file does not exist{hint}")
         return Settings(
-            store=store or self.store,
-            config=config or self.config,
+            # An empty name is a variable that a script did not set: the environment's store must not stand in for it.
+            store=self.store if store is None else store,
+            config=self.config if config is None else config,
             storage_options={**self.storage_options, **parse_pairs(storage_option, "--storage-option")},
             output=output or self.output,
         )
@@ -146,7 +149,11 @@ class Session:
     @property
     def url(self) -> str:
         """Where the store is. Raises InvalidRequestError without `--store`."""
-        if not self.settings.store:
+        if self.settings.store == "":
+            raise InvalidRequestError(
+                "--store is empty; name the store's URL, or leave --store out to use " + STORE_ENV
+            )
+        if self.settings.store is None:
             raise InvalidRequestError(f"which store? Name it with --store URL, or in the environment as {STORE_ENV}")
         return self.settings.store
 

@@ -6,6 +6,7 @@ a command). They are loaded when called, so a missing or broken one harms nobody
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -32,6 +33,7 @@ from txlog.cli import (
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
 from txlog.cli.options import Command, Group, root
 from txlog.cli.output import OutputFormat
+from txlog.core.words import install_text
 from txlog.errors import TxlogError
 
 ENTRY_POINTS = "txlog.commands"
@@ -181,6 +183,11 @@ def _status(run: Callable[[], Any]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return reader_is_gone()
+    except SystemExit as error:
+        # rich, which prints the help, ends the program by itself where its reader is gone.
+        if isinstance(error.__context__, BrokenPipeError):
+            return reader_is_gone()
+        raise
     return result if isinstance(result, int) else 0
 
 
@@ -192,7 +199,7 @@ def _missing_extra(point: EntryPoint, error: Exception) -> str:
     """Commands of our own distribution fail to load where an extra was left out."""
     if _package(point) != "pyspark-txlog" or not isinstance(error, ModuleNotFoundError):
         return ""
-    return f". An extra is not installed: pip install 'pyspark-txlog[spark,{point.name}]'"
+    return f". An extra is not installed: {install_text(f'spark,{point.name}')}"
 
 
 def _package(point: EntryPoint) -> str:
@@ -201,10 +208,17 @@ def _package(point: EntryPoint) -> str:
 
 def _report_usage(error: Any) -> int:
     context = getattr(error, "ctx", None)
-    message = error.format_message()
+    message = _in_plain_words(error.format_message())
     if type(error).__name__ == "NoArgsIsHelpError":
         # Help was asked for by saying nothing; typer has printed it already, unless rich is off.
         typer.echo(message, err=True, nl=bool(message))
     else:
         complain(message, *([f"Try '{context.command_path} --help'."] if context is not None else []))
     return int(error.exit_code)
+
+
+def _in_plain_words(message: str) -> str:
+    """The message of a parser, without the words of the library below typer."""
+    message = message.replace("Value error, ", "")
+    message = re.sub(r"Input should be a valid integer\b.*", "expected an integer", message)
+    return re.sub(r"Input should be a valid number\b.*", "expected a number", message)

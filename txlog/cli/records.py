@@ -106,6 +106,8 @@ def produce(
     config = parse_pairs(properties, "--property")
     columns = None if key is None else [column.strip() for column in key.split(",")]
     described = session.store.topic(name)
+    if partition is not None:
+        session.store.runtime.partition(name, partition)
     at_terminal = sys.stdin.isatty()
     if at_terminal:
         typer.echo("One JSON object a line; Ctrl-D ends the input.", err=True)
@@ -389,9 +391,36 @@ def consume(
             consumer.seek(tp, offset or 0)
         printer = _Printer(consumer, interrupts, metadata=metadata)
         printed = printer.run(store.runtime.clock, max_messages, timeout_ms)
+    if (timeout_ms is not None and (max_messages is None or printed < max_messages)) and (
+        isolation_level != "read_uncommitted"
+    ):
+        _say_what_waits(session, names, chosen)
     if not printed and timeout_ms is not None and sys.stderr.isatty():
         where = "" if from_beginning or offset is not None else "; --from-beginning shows what is there already"
         typer.echo(f"No rows within {duration_text(timeout_ms)}{where}.", err=True)
+
+
+def _say_what_waits(session: Session, names: list[str], chosen: list[TopicPartition]) -> None:
+    """Says which open transactions hold committed rows back: nothing printed does not mean that nothing is there."""
+    admin = session.admin
+    for name in names:
+        ends = admin.list_offsets(name)
+        held = {tp: info for tp, info in ends.items() if info.last_stable_offset < info.log_end_offset}
+        for tp in sorted(set(held) & set(chosen or held)):
+            info = held[tp]
+            first = min(
+                (each for each in admin.find_hanging(-1, name) if each.partition == tp.partition),
+                key=lambda each: each.first_offset,
+                default=None,
+            )
+            if first is None:
+                continue  # it ended meanwhile
+            whose = f"of {first.transactional_id!r}" if first.transactional_id else f"of producer {first.producer_id}"
+            typer.echo(
+                f"{tp}: {count_text(info.log_end_offset - info.last_stable_offset, 'offset')} from {info.last_stable_offset} on wait "
+                f"behind an open transaction {whose}, quiet for {duration_text(first.open_ms)}; {first.advice}.",
+                err=True,
+            )
 
 
 def _chosen_partitions(

@@ -10,6 +10,7 @@ import typer
 
 from txlog.cli.columns import parse_columns, to_schema
 from txlog.cli.documents import DeletionDocument, PartitionEnds, TopicDocument, TopicSummary
+from txlog.cli.errors import raise_first
 from txlog.cli.options import Session, command, group, one_of, parse_pairs
 from txlog.cli.output import Output
 from txlog.config import keys_of
@@ -17,7 +18,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.schema import describe as describe_type
 from txlog.core.schema import evolve
 from txlog.core.words import bytes_text, count_text, time_text
-from txlog.errors import InvalidRequestError, TopicExistsError
+from txlog.errors import CorruptLogError, InvalidRequestError, TopicExistsError
 
 if TYPE_CHECKING:
     from txlog.client.topics import TopicDescription
@@ -152,7 +153,8 @@ def describe(
         found = list(store.topics())
     else:
         found = [store.topic(one_of(topic, topic_option, "topic"))]
-    documents = [_document(session, each) for each in found]
+    damaged: list[CorruptLogError] = []
+    documents = [_document(session, each, damaged) for each in found]
     if size:
         sizes = {each.topic: _sizes(session, each) for each in documents}
         documents = [msgspec.structs.replace(each, sizes=sizes[each.topic]) for each in documents]
@@ -168,6 +170,7 @@ def describe(
                 _describe_sizes(out, sizes[document.topic])
 
     session.out.show(documents, text)
+    raise_first(damaged)
 
 
 @command(app, "alter")
@@ -188,6 +191,14 @@ def alter(
         list[str] | None,
         typer.Option("--unset", metavar="KEY", help="A setting to forget; may be repeated.", show_default=False),
     ] = None,
+    allow_key_movement: Annotated[
+        bool,
+        typer.Option(
+            "--allow-key-movement",
+            metavar="",
+            help="Add partitions to a topic with key.columns: new rows of a key go to another partition than its older ones.",
+        ),
+    ] = False,
 ) -> None:
     """Change a topic: its settings, more partitions, further nullable columns.
 
@@ -208,6 +219,7 @@ def alter(
         remove_config=unset or (),
         partitions=partitions,
         add_columns=to_schema(fields) if fields else None,
+        allow_key_movement=allow_key_movement,
     )
     done = (
         f"Topic {name!r} is as asked for already; nothing was changed."
@@ -240,8 +252,9 @@ def delete(
     )
 
 
-def _document(session: Session, topic: TopicDescription) -> TopicDocument:
-    ends = session.admin.list_offsets(topic.name)
+def _document(session: Session, topic: TopicDescription, damaged: list[CorruptLogError] | None = None) -> TopicDocument:
+    """A topic with the ends of its partitions; with a list `damaged`, without those that are, and why is appended to it."""
+    ends = session.admin.list_offsets(topic.name, damaged=damaged)
     return TopicDocument(
         topic=topic.name,
         topic_id=topic.topic_id,
@@ -303,7 +316,7 @@ def _sizes(session: Session, document: TopicDocument) -> tuple[PartitionSize, ..
 
     reads = read_session(session.store.runtime)
     sizes = []
-    for number in range(document.partitions):
+    for number in (each.partition for each in document.ends):
         tp = TopicPartition(document.topic, number)
         sizes.append(measure_partition(reads, tp))
         reads.forget([tp])

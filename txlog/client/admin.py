@@ -24,7 +24,7 @@ from txlog.core.effects import Program
 from txlog.core.names import TopicPartition, is_reserved
 from txlog.core.records import GroupValue, OffsetValue, TransactionMetadata, TransactionRow
 from txlog.core.transactions import PREPARED, is_timed_out, may_expire
-from txlog.errors import GroupIdNotFoundError, InvalidRequestError, TransactionalIdNotFoundError
+from txlog.errors import CorruptLogError, GroupIdNotFoundError, InvalidRequestError, TransactionalIdNotFoundError
 from txlog.protocol import groups as group_protocol
 from txlog.protocol import transactions as protocol
 from txlog.protocol.append import append_log_start
@@ -164,7 +164,10 @@ class Admin:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def list_transactions(self, states: Iterable[str] | None = None) -> tuple[TransactionDescription, ...]:
-        """Every transactional.id, by name; only those in one of `states`, if given (InvalidRequestError if unknown)."""
+        """Every transactional.id, by name; only those in one of `states`, if given (InvalidRequestError if unknown).
+
+        Raises NotAStoreError as long as the location is empty.
+        """
         wanted = None if states is None else _check_states(states)
         return tuple(self._describe(row) for row in self._transactions() if wanted is None or row.value.state in wanted)
 
@@ -179,7 +182,8 @@ class Admin:
         return self._describe(self._session.call("describing a transaction", program))
 
     def find_hanging(self, max_ms: int = HANGING_AFTER_MS, topic: str | None = None) -> tuple[HangingTransaction, ...]:
-        """Transactions open in a partition for longer than `max_ms` since their last row there, and what ends each."""
+        """Transactions open in a partition for longer than `max_ms` since their last row there, or beyond their own
+        time-out, and what ends each. A negative `max_ms`: all that are open."""
         by_producer = {row.value.producer_id: row.value for row in self._transactions()}
         names = [found.name for found in Topics(self._runtime).names()] if topic is None else [topic]
         tps = [tp for name in names for tp in self._runtime.partitions(name, 0)]
@@ -187,9 +191,10 @@ class Admin:
         found = []
         for tp, view in self._session.fresh_views(tps, "looking for open transactions").items():
             for entry in view.state.open_transactions:
-                if now_ms - entry.timestamp <= max_ms:
-                    continue
                 txn = by_producer.get(entry.producer_id)
+                is_overdue = txn is not None and is_timed_out(txn, now_ms)
+                if now_ms - entry.timestamp <= max_ms and not is_overdue:
+                    continue
                 found.append(
                     HangingTransaction(
                         topic=tp.topic,
@@ -266,10 +271,13 @@ class Admin:
         topics: str | Sequence[str],
         spec: str | int | OffsetSpec = "latest",
         isolation: str = "read_committed",
+        *,
+        damaged: list[CorruptLogError] | None = None,
     ) -> dict[TopicPartition, OffsetInfo]:
         """The ends of every partition, and the offset that `spec` means: "earliest", "latest" or a time (ms).
 
-        Raises UnknownTopicOrPartitionError, InvalidConfigurationError.
+        With a list `damaged`, partitions that are damaged are left out, and why is appended to it. Raises
+        UnknownTopicOrPartitionError, InvalidConfigurationError.
         """
         level = check_isolation(isolation)
         named = [topics] if isinstance(topics, str) else list(topics)
@@ -277,7 +285,8 @@ class Admin:
         if wanted.kind not in ("earliest", "latest", "timestamp"):
             raise InvalidRequestError(f"{wanted.option}: offsets are listed for 'earliest', 'latest' or a time")
         tps = [tp for name in named for tp in self._runtime.partitions(name, self._session.metadata_max_age_ms)]
-        views = self._session.fresh_views(tps, "looking up offsets")
+        views = self._session.readable_views(tps, "looking up offsets", damaged)
+        tps = [tp for tp in tps if tp in views]
         hits: Mapping[TopicPartition, tuple[int, int] | None] = {}
         answers: dict[TopicPartition, int | None]
         if wanted.kind == "timestamp":
@@ -334,15 +343,18 @@ class Admin:
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
-    def list_groups(self) -> tuple[GroupInfo, ...]:
-        """Every group with a member or an offset, by name, with its lag."""
-        if self._runtime.descriptor is None:
-            return ()
-        return self._group_infos(self._session.call("listing groups", group_protocol.list_groups))
+    def list_groups(self, *, damaged: list[CorruptLogError] | None = None) -> tuple[GroupInfo, ...]:
+        """Every group with a member or an offset, by name, with its lag.
 
-    def describe_group(self, group: str) -> GroupInfo:
-        """One group, with its lag. Raises GroupIdNotFoundError."""
-        return self._group_infos((self._group(group),))[0]
+        With a list `damaged`, the lag in partitions that are damaged is not known, and why is appended to it. Raises
+        NotAStoreError as long as the location is empty.
+        """
+        self._runtime.require_store()
+        return self._group_infos(self._session.call("listing groups", group_protocol.list_groups), damaged)
+
+    def describe_group(self, group: str, *, damaged: list[CorruptLogError] | None = None) -> GroupInfo:
+        """One group, with its lag; `damaged` as in `list_groups`. Raises GroupIdNotFoundError."""
+        return self._group_infos((self._group(group),), damaged)[0]
 
     def plan_reset(
         self,
@@ -455,8 +467,7 @@ class Admin:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _transactions(self) -> tuple[TransactionRow, ...]:
-        if self._runtime.descriptor is None:
-            return ()
+        self._runtime.require_store()
         return self._session.call("listing transactions", protocol.list_transactions)
 
     def _require_ids(self, transactional_id: str) -> None:
@@ -535,11 +546,13 @@ class Admin:
 
         return _ids(self._session.call(f"{what} of group {group!r}", program, settles=True))
 
-    def _group_infos(self, described: Sequence[GroupDescription]) -> tuple[GroupInfo, ...]:
+    def _group_infos(
+        self, described: Sequence[GroupDescription], damaged: list[CorruptLogError] | None
+    ) -> tuple[GroupInfo, ...]:
         existing = {found.name: found.partitions for found in Topics(self._runtime).names()}
         tps = {tp for group in described for tp in (*group.offsets, *group.pending)}
         known = sorted(tp for tp in tps if tp.partition < existing.get(tp.topic, 0))
-        views = self._session.fresh_views(known, "looking up the lag of groups")
+        views = self._session.readable_views(known, "looking up the lag of groups", damaged)
         return tuple(_group_info(group, views) for group in described)
 
 

@@ -19,7 +19,7 @@ from txlog.clock import Clock
 from txlog.config import ClientConfig, ConsumerConfig, ProducerConfig
 from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
-from txlog.errors import TxlogError
+from txlog.errors import CorruptLogError, TxlogError
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import MAX_SLOTS_BY_NAME, load, refresh
 from txlog.protocol.transactions import EndResult, resolve
@@ -170,6 +170,23 @@ class Session:
         self.call(what, program)
         views = self._views
         return {tp: views[tp] for tp in partitions}
+
+    def readable_views(
+        self, partitions: list[TopicPartition], what: str, damaged: list[CorruptLogError] | None
+    ) -> dict[TopicPartition, PartitionView]:
+        """As `fresh_views`; with a list `damaged`, partitions that are damaged are left out, and why is appended to it."""
+        try:
+            return self.fresh_views(partitions, what)
+        except CorruptLogError:
+            if damaged is None:
+                raise
+        found: dict[TopicPartition, PartitionView] = {}
+        for tp in partitions:
+            try:
+                found |= self.fresh_views([tp], what)
+            except CorruptLogError as error:
+                damaged.append(error)
+        return found
 
 
 def _is_older(view: PartitionView, held: PartitionView | None) -> bool:

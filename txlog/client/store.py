@@ -110,8 +110,10 @@ class Store:
         return self._open_topics().describe(name)
 
     def topics(self) -> tuple[TopicDescription, ...]:
-        """All topics, by name."""
-        return self._open_topics().names()
+        """All topics, by name. Raises NotAStoreError as long as the location is empty: only a topic makes a store."""
+        topics = self._open_topics()
+        self.runtime.require_store()
+        return topics.names()
 
     def alter_topic(
         self,
@@ -121,12 +123,16 @@ class Store:
         remove_config: Sequence[str] = (),
         partitions: int | None = None,
         add_columns: object = None,
+        allow_key_movement: bool = False,
     ) -> TopicDescription:
         """Changes settings, adds partitions (never fewer), appends nullable columns (a pyarrow.Schema of them).
 
+        More partitions of a topic with `key.columns` move keys: new rows of a key go to another partition than its older
+        ones. That is refused unless `allow_key_movement`, and always for a topic with cleanup.policy=compact.
+
         Raises UnknownTopicOrPartitionError, InvalidConfigurationError, InvalidPartitionsError, SchemaMismatchError.
         """
-        return self._open_topics().alter(name, config, remove_config, partitions, add_columns)
+        return self._open_topics().alter(name, config, remove_config, partitions, add_columns, allow_key_movement)
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic. Its offsets are not given again should the name be made anew (PROTOCOL.md, "Topics")."""

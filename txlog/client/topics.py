@@ -108,6 +108,7 @@ class Topics:
         remove_config: Sequence[str],
         partitions: int | None,
         add_columns: object,
+        allow_key_movement: bool,
     ) -> TopicDescription:
         added: tuple[SchemaField, ...] = ()
         if add_columns is not None:
@@ -118,7 +119,14 @@ class Topics:
         changes: dict[str, object | None] = {**(config or {}), **dict.fromkeys(remove_config)}
         return self._remember(
             runtime.run(
-                protocol.alter_topic(runtime.context(), name, config=changes, partitions=partitions, add_columns=added)
+                protocol.alter_topic(
+                    runtime.context(),
+                    name,
+                    config=changes,
+                    partitions=partitions,
+                    add_columns=added,
+                    allow_key_movement=allow_key_movement,
+                )
             )
         )
 

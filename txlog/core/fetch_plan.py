@@ -109,7 +109,7 @@ def plan_fetch(
         at = record.end_offset
     if at < end:
         raise CorruptLogError(
-            f"{tp}: a read of offsets {start} to {end} finds nothing at offset {at}; look at it with `txlog dump-log`"
+            f"{tp}: a read of offsets {start} to {end} finds nothing at offset {at}; check the store with `txlog fsck`"
         )
     return tuple(pieces)
 
@@ -254,7 +254,7 @@ def _adjacent(old: RowRange, new: RowRange) -> bool:
 def _check_covered(tp: TopicPartition, at: int, end: int, found: int) -> None:
     if found > at:
         raise CorruptLogError(
-            f"{tp}: a read up to offset {end} finds nothing at offset {at}; the next batch begins at {found}; look at it with `txlog dump-log`"
+            f"{tp}: a read up to offset {end} finds nothing at offset {at}; the next batch begins at {found}; check the store with `txlog fsck`"
         )
 
 

@@ -146,6 +146,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     last_epoch: Int64 = NO_PRODUCER_EPOCH
     """Epoch of the transaction that this PREPARE_*/COMPLETE_* ends; -1 after an init."""
     last_outcome: Outcome | None = None
+    """How the last transaction of the id ended, or ends; None: none ever did."""
     state: TransactionState
     timeout_ms: Int64
     partitions: tuple[TopicPartition, ...] = ()

@@ -140,7 +140,6 @@ def judge_init(
             current,
             producer_epoch=current.producer_epoch + 1,
             last_epoch=NO_PRODUCER_EPOCH,  # what makes the old instance's retry fail (case 6)
-            last_outcome=None,
             state="EMPTY",
             timeout_ms=timeout_ms,
             partitions=(),
@@ -186,7 +185,6 @@ def judge_add_partitions(
         msgspec.structs.replace(
             current,
             last_epoch=NO_PRODUCER_EPOCH,
-            last_outcome=None,
             state="ONGOING",
             partitions=tuple(sorted(wanted)),
             started_at=now_ms,

@@ -72,3 +72,13 @@ def count_text(number: int, noun: str) -> str:
 def range_text(first: int, last: int) -> str:
     """A closed range of offsets: `offset 7`, `offsets 7 to 12`."""
     return f"offset {first}" if first == last else f"offsets {first} to {last}"
+
+
+def install_text(extra: str) -> str:
+    """How to install an extra: from a package index, and from a clone, which no index knows."""
+    return f"pip install 'pyspark-txlog[{extra}]' (in a clone: pip install '.[{extra}]')"
+
+
+def digest_text(digest: str) -> str:
+    """The first 12 of a digest's 64 digits: enough to tell two apart."""
+    return f"{digest[:12]}…"

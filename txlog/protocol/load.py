@@ -121,7 +121,7 @@ def read_slot(tp: TopicPartition, base_offset: int) -> Program[StoredRecord | No
 def present(data: bytes | None, path: str) -> bytes:
     """`data`, which the log says must lie at `path`; raises MissingObjectError if it does not."""
     if data is None:
-        raise MissingObjectError(f"{path}: the log names it, and it is gone; look at it with `txlog dump-log`")
+        raise MissingObjectError(f"{path}: the log names it, and it is gone; check the store with `txlog fsck`")
     return data
 
 
@@ -177,15 +177,15 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
     for slot in tail_names:
         if slot not in led_to:
             raise CorruptRecordError(
-                f"{tp.folder}{names.batch_name(slot)}: it lies inside the batch before it; one of the two was replaced, look at "
-                "them with `txlog dump-log`"
+                f"{tp.folder}{names.batch_name(slot)}: it lies inside the batch before it, so one of the two was replaced; check the "
+                "store with `txlog fsck`"
             )
     sealed = [stored for stored in records if stored.record.base_offset < sealed_end]
     tail = tuple(stored for stored in records if stored.record.base_offset >= sealed_end)
     base = replay(state, sealed)
     if base.next_offset != sealed_end:
         raise CorruptLogError(
-            f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}; look at it with `txlog dump-log`"
+            f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}; check the store with `txlog fsck`"
         )
     state = replay(base, tail)
     # An internal partition's chain begins at the boundary: what is below was folded into its snapshot (DESIGN 2.1).

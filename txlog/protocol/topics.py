@@ -147,7 +147,7 @@ def find_topic(topic: str) -> Program[TopicMetadata | None]:
     data = yield Get(path)
     if data is None:
         raise MissingObjectError(
-            f"{path}: was listed and is gone, but versions of topics are never removed; look at it with `txlog dump-log`"
+            f"{path}: was listed and is gone, but versions of topics are never removed; check the store with `txlog fsck`"
         )
     return _decode(data, topic, number)
 
@@ -258,13 +258,15 @@ def alter_topic(
     config: Mapping[str, object | None] | None = None,
     partitions: int | None = None,
     add_columns: Sequence[SchemaField] = (),
+    allow_key_movement: bool = False,
 ) -> Program[TopicMetadata]:
     """Changes a topic: settings (None removes one), more partitions, further nullable columns at the end.
 
     -> the metadata that holds the changes; without a new version if they hold already, so a call may be repeated.
 
     Raises UnknownTopicOrPartitionError (also if the topic is deleted meanwhile), InvalidTopicError,
-    InvalidPartitionsError (fewer), InvalidConfigurationError, SchemaMismatchError.
+    InvalidPartitionsError (fewer; or more of a topic with `key.columns`, whose keys would move, unless
+    `allow_key_movement`; never of a compacted one: W39), InvalidConfigurationError, SchemaMismatchError.
     """
     names.check_topic_name(topic)
     topic_id: str | None = None
@@ -273,7 +275,7 @@ def alter_topic(
         if topic_id is not None and current.topic_id != topic_id:
             raise (yield from _unknown_topic(topic, current))
         topic_id = current.topic_id
-        changed = _altered(current, config or {}, partitions, add_columns)
+        changed = _altered(current, config or {}, partitions, add_columns, allow_key_movement)
         if changed == current:
             return current
         created_at = yield Now()
@@ -384,7 +386,11 @@ def _put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
 
 
 def _altered(
-    current: TopicMetadata, config: Mapping[str, object | None], partitions: int | None, added: Sequence[SchemaField]
+    current: TopicMetadata,
+    config: Mapping[str, object | None],
+    partitions: int | None,
+    added: Sequence[SchemaField],
+    allow_key_movement: bool,
 ) -> TopicMetadata:
     """The version after `current`, or `current` itself if nothing changes."""
     where = f"topic {current.topic!r}"
@@ -394,6 +400,8 @@ def _altered(
         raise InvalidPartitionsError(
             f"{where} has {count_text(current.partitions, 'partition')}; {count} would be fewer, and offsets are never given up"
         )
+    if count > current.partitions:
+        _check_key_movement(current, count, allow_key_movement)
     new_names = {field.name for field in added}
     schema = evolve(
         current.schema, [*(field for field in current.schema if field.name not in new_names), *added], where
@@ -416,6 +424,25 @@ def _check_partitions(topic: str, partitions: int) -> None:
     if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidPartitionsError(
             f"topic {topic!r}: {partitions!r} is no number of partitions; ask for 1 to {MAX_PARTITIONS}"
+        )
+
+
+def _check_key_movement(current: TopicMetadata, count: int, allowed: bool) -> None:
+    """W39: with another number of partitions a key hashes to another one, and its older rows stay where they are."""
+    parsed = TopicConfig.parse(current.config)
+    if not parsed.key_columns:
+        return
+    moves = (
+        f"topic {current.topic!r}: {count} partitions instead of {current.partitions} would move keys ({', '.join(parsed.key_columns)}) "
+        "to other partitions than their older rows"
+    )
+    if "compact" in parsed.cleanup_policy:
+        raise InvalidPartitionsError(
+            f"{moves}, and compaction (cleanup.policy) would keep rows of a key in both; create a new topic and copy the rows"
+        )
+    if not allowed:
+        raise InvalidPartitionsError(
+            f"{moves}; if readers do not need the order of a key, say --allow-key-movement (Python: allow_key_movement=True)"
         )
 
 

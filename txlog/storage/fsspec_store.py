@@ -37,6 +37,7 @@ from fsspec.asyn import sync
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
 from txlog.config import nearest
 from txlog.core.envelope import MAX_OBJECT_BYTES
+from txlog.core.words import install_text
 from txlog.errors import (
     InvalidRequestError,
     MissingObjectError,
@@ -143,7 +144,7 @@ def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> F
         filesystem_class = fsspec.get_filesystem_class(backend.protocol)
     except (ImportError, ValueError) as error:
         raise UnsupportedStoreError(
-            f"{scheme}: the driver {backend.package} is not installed; pip install 'pyspark-txlog[{backend.extra}]'"
+            f"{scheme}: the driver {backend.package} is not installed; {install_text(backend.extra)}"
         ) from error
     filesystem_class = _plain(filesystem_class)
     check_class(filesystem_class)
@@ -164,7 +165,7 @@ def check_class(filesystem_class: type) -> None:
         )
     if backend.mode_is_named and "mode" not in inspect.signature(_pipe_file_of(filesystem_class)).parameters:
         raise UnsupportedStoreError(
-            f"{name}: this version of {backend.package} overwrites in create mode; pip install -U 'pyspark-txlog[{backend.extra}]'"
+            f"{name}: this version of {backend.package} overwrites in create mode; pip install -U {backend.package}"
         )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from txlog.clock import IdGenerator, SystemIds
-from txlog.errors import CorruptLogError, MissingObjectError, StorageError, UnsupportedStoreError
+from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
 
@@ -38,6 +38,8 @@ _O_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _O_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NOT_APPLIED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
 """Of a link: refused before anything was done, unless the name is there all the same."""
+_REFUSED = frozenset({errno.EACCES, errno.EPERM})
+"""The same request will be refused again: the local counterpart of HTTP 403."""
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -397,6 +399,10 @@ class LocalObjectStore:
         try:
             yield
         except OSError as error:
+            if error.errno in _REFUSED:
+                raise StoreAccessError(
+                    f"{self.url}: {verb} {path!r} is refused: {error.strerror} (errno {error.errno}); check the path and who may write there"
+                ) from error
             raise StorageError(
                 f"{self.url}: {verb} {path!r} failed: {error.strerror or error} (errno {error.errno})"
             ) from error
@@ -474,8 +480,15 @@ def _make_root(root: str, fsync: bool) -> None:
         missing.append(root)
         root = os.path.dirname(root)
     for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):
+        try:
             os.mkdir(folder)
+        except FileExistsError:
+            pass
+        except FileNotFoundError as error:
+            # Its parent is there, so this file system (/proc, for one) lets nobody make a folder here.
+            raise StoreAccessError(
+                f"{folder}: this folder cannot be made ({error.strerror}); check the path"
+            ) from error
         if fsync:
             parent = os.open(os.path.dirname(folder), _O_FOLDER)
             try:

@@ -30,6 +30,7 @@ from txlog.core.effects import WriteRows
 from txlog.core.fetch_plan import BY_COLUMN, RowRange
 from txlog.core.names import MAX_OFFSET
 from txlog.core.records import DataFile, IndexedFile, SchemaField
+from txlog.core.words import digest_text
 from txlog.errors import CorruptRecordError, SchemaMismatchError, TxlogError, UnsupportedStoreError
 from txlog.storage.arrow_schema import (
     OFFSET_COLUMN,
@@ -254,7 +255,9 @@ def verify_file(store: ObjectStore, topic: str, file: DataFile) -> str:
     path = f"{topic}/{file.path}"
     found = _digest_of(store, path, file.bytes)
     if file.digest is not None and found != file.digest:
-        raise CorruptRecordError(f"{path}: its digest is {found}, and the log says {file.digest}")
+        raise CorruptRecordError(
+            f"{path}: its digest is {digest_text(found)}, and the log says {digest_text(file.digest)}"
+        )
     opened = _Opened(store, path, file.bytes, file)
     for group in range(len(file.row_groups)):
         opened.fetch(group, None)
@@ -539,7 +542,7 @@ class _Opened:
         self.digest = hashlib.sha256(footer).hexdigest()
         if expected is not None and self.digest != expected.footer_digest:
             raise CorruptRecordError(
-                f"{path}: the digest of its footer is {self.digest}, and the log says {expected.footer_digest}; the file is "
+                f"{path}: the digest of its footer is {digest_text(self.digest)}, and the log says {digest_text(expected.footer_digest)}; the file is "
                 f"damaged or was replaced"
             )
         try:
@@ -583,12 +586,12 @@ class _Opened:
 
     def check_digest(self) -> None:
         """After `hash_on_the_way`: reads what is left of the file, and raises CorruptRecordError if its digest is another."""
-        if self._hash is None:
+        if self._hash is None or self._expected_digest is None:
             return
         self._hash_up_to(self._reader.length)
         if self._hash.hexdigest() != self._expected_digest:
             raise CorruptRecordError(
-                f"{self.path}: its digest is {self._hash.hexdigest()}, and the log says {self._expected_digest}"
+                f"{self.path}: its digest is {digest_text(self._hash.hexdigest())}, and the log says {digest_text(self._expected_digest)}"
             )
 
     def _hash_up_to(self, end: int) -> None:
@@ -648,7 +651,9 @@ class _Opened:
         if not first and expected is not None and expected.digest is not None:
             found = hashlib.sha256(tail).hexdigest()
             if found != expected.digest:
-                raise CorruptRecordError(f"{self.path}: its digest is {found}, and the log says {expected.digest}")
+                raise CorruptRecordError(
+                    f"{self.path}: its digest is {digest_text(found)}, and the log says {digest_text(expected.digest)}"
+                )
         self._reader.keep(first, tail)
         return tail
 

