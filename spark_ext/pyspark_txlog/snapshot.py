@@ -41,6 +41,8 @@ class Snapshot:
         self._session = reading.read_session(runtime)
         self._topics = tuple(dict.fromkeys(topics))
         self.cut = reading.take_cut(self._session, self._topics)
+        # What these name stays for the grace, whatever a compaction or retention does meanwhile (C10).
+        self._views = {tp: self._session.views[tp] for tp in self.cut.ends}
 
     def __repr__(self) -> str:
         return f"Snapshot({', '.join(self._topics)}: {self.offsets})"
@@ -86,10 +88,9 @@ class Snapshot:
 
     def _tasks(self, topic: TopicMetadata, schema: StructType) -> Sequence[reading.ReadTask]:
         partitions = [tp for tp in self.cut.ends if tp.topic == topic.topic]
-        views = self._session.fresh_views(partitions, "planning a snapshot")
-        ranges = {tp: (views[tp].state.log_start_offset, self.cut.ends[tp]) for tp in partitions}
+        ranges = {tp: (self._views[tp].state.log_start_offset, self.cut.ends[tp]) for tp in partitions}
         wanted = {tp: each for tp, each in ranges.items() if each[0] < each[1]}
-        plans = reading.plan_reads(self._session, wanted, cut=self.cut)
+        plans = reading.plan_reads(self._session, wanted, cut=self.cut, views=self._views)
         return reading.tasks(
             self._runtime,
             list(plans.values()),

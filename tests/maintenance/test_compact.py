@@ -18,10 +18,11 @@ from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexEntry
-from txlog.errors import InvalidConfigurationError, InvalidRequestError, MissingObjectError
+from txlog.errors import InvalidConfigurationError, InvalidRequestError, MissingObjectError, OutcomeUnknownError
 from txlog.maintenance.compact import Compacted, cleanable_part, compact_partition, compaction_policy
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import merge_partition
+from txlog.protocol.context import Views
 from txlog.protocol.read import read_indexes
 from txlog.testing.failing_store import Fault, Moment, SimulatedCrash
 
@@ -413,7 +414,9 @@ def test_retention_takes_batches_of_a_compacted_run_and_the_next_compaction_thei
     check(store)
 
 
-def test_a_snapshot_that_began_before_shows_no_part_of_a_later_transaction(world: World, store: Store) -> None:
+def test_a_snapshot_that_began_before_shows_what_it_showed_or_says_that_it_is_too_old(
+    world: World, store: Store
+) -> None:
     with store.producer(transactional_id="late") as late, store.producer() as plain:
         for number in range(4):
             plain.send("orders", rows_of([(number, "old")]), partition=0).result()
@@ -422,22 +425,68 @@ def test_a_snapshot_that_began_before_shows_no_part_of_a_later_transaction(world
         plain.send("orders", rows_of([(5, "old")]), partition=0).result()
         session = reading.read_session(store.runtime)
         cut = reading.take_cut(session, ["orders"])
+        held = dict(session.views)
         late.send("orders", rows_of([(9, "late")]), partition=0).result()
         late.commit_transaction()
         for number in range(8):
             plain.send("orders", rows_of([(number, "new")]), partition=0).result()
-    (done,) = compact(store)
-    assert done.compacted_to > cut.ends[TP]
 
-    def snapshot() -> set[Row]:
+    def snapshot(views: Views | None = None) -> list[Row]:
         fresh = reading.read_session(world.open().runtime)
-        (plan,) = reading.plan_reads(fresh, {TP: (0, None)}, cut=cut).values()
+        (plan,) = reading.plan_reads(fresh, {TP: (0, None)}, cut=cut, views=views).values()
         (task,) = reading.tasks(store.runtime, [plan], cut=cut)
         batches = reading.read_task(task, store.runtime.store)
-        return {row[:2] for batch in batches for row in zip(*batch.to_pydict().values(), strict=True)}
+        return [row[:2] for batch in batches for row in zip(*batch.to_pydict().values(), strict=True)]
 
-    # What newer rows superseded is gone, as a read up to an offset has it; of the transaction there is nothing.
-    assert snapshot() == {(5, "old")}
+    before = snapshot()
+    assert before == [(0, "old"), (1, "old"), (2, "old"), (3, "old"), (5, "old")]
+    (done,) = compact(store)
+    assert done.compacted_to > cut.ends[TP]
+    # What newer rows superseded is gone from the run, and stays for the grace where the snapshot found it.
+    assert snapshot(held) == before
+    with pytest.raises(
+        InvalidRequestError, match=f"older than a compaction by key of offsets below {done.compacted_to}"
+    ):
+        snapshot()
     assert {(7, "new"), (8, "late"), (9, "late"), (0, "new")} <= {row[:2] for row in read(store)}
     merge(store)
-    assert snapshot() == {(5, "old")}
+    assert snapshot(held) == before
+    with pytest.raises(InvalidRequestError, match="take another one"):
+        snapshot()
+
+
+def test_a_commit_that_hangs_ends_what_is_compacted(world: World, store: Store) -> None:
+    """Its marker is in one partition only: its rows are below the last stable offset, and no snapshot shows them."""
+    store.create_topic("pairs", SCHEMA)
+    send(store, (1, "old"), (2, "old"), (1, "older"), (1, "newest"))
+    outage, slow = world.outage(delivery_timeout_ms=1000, max_block_ms=1000)
+    hung = slow.producer(transactional_id="hung")
+    hung.init_transactions()
+    hung.begin_transaction()
+    for topic in ("orders", "pairs"):
+        hung.send(topic, rows_of([(1, "hung")]), partition=0).result()
+    outage.pattern = r"put_if_absent pairs/0/.*batch"
+    with pytest.raises(OutcomeUnknownError):
+        hung.commit_transaction()
+    send(store, *((number, "new") for number in range(3, 12)))
+
+    def snapshot() -> list[Row]:
+        session = reading.read_session(world.open().runtime)
+        cut = reading.take_cut(session, ["orders"])
+        (plan,) = reading.plan_reads(session, {TP: (0, None)}, cut=cut).values()
+        (task,) = reading.tasks(store.runtime, [plan], cut=cut)
+        batches = reading.read_task(task, store.runtime.store)
+        return [row[:2] for batch in batches for row in zip(*batch.to_pydict().values(), strict=True)]
+
+    hung_row = next(row for row in read(store) if row[1] == "hung")
+    assert (1, "newest") in snapshot()
+    (done,) = compact(store)
+    assert done.compacted_to == 4 <= hung_row[-2]
+    assert snapshot()[:2] == [(2, "old"), (1, "newest")]
+    assert compact(store) == ()
+    outage.pattern = None
+    store.admin().expire()
+    (done,) = compact(store)
+    assert done.compacted_to == sealed_end(store)
+    assert snapshot()[:2] == [(2, "old"), (1, "hung")]
+    check(store)

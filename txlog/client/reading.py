@@ -117,13 +117,15 @@ def plan_reads(
     isolation: str = "read_committed",
     indexes: Mapping[TopicPartition, ReadIndexes] | None = None,
     cut: SnapshotCut | None = None,
+    views: Views | None = None,
 ) -> dict[TopicPartition, ReadPlan]:
-    """Plans `[start, end)` of each partition, in parallel, on the views that the session has; loads those it lacks.
+    """Plans `[start, end)` of each partition, in parallel, on `views`, else on those that the session has; loads those it lacks.
 
     An end of None, or beyond it, is the end of the isolation level, or of the `cut`, a snapshot that has all of these
-    partitions. `indexes` are those of earlier plans, which need not
-    be read again. Raises OffsetOutOfRangeError with the valid range.
+    partitions. `indexes` are those of earlier plans, which need not be read again. Raises OffsetOutOfRangeError with the valid
+    range, InvalidRequestError for a cut that is too old to be planned on what is in the store now.
     """
+    held = views or {}
     level = check_isolation(isolation)
     if not ranges:
         return {}
@@ -131,7 +133,7 @@ def plan_reads(
     def program(ctx: Context, views: Views) -> Program[tuple[Views, list[ReadPlan]]]:
         def one(tp: TopicPartition) -> Program[tuple[PartitionView, ReadPlan]]:
             start, end = ranges[tp]
-            _, view = yield from get_view(ctx, views, tp)
+            _, view = yield from get_view(ctx, {**views, **held}, tp)
             if cut is not None and view.state.next_offset < cut.ends[tp]:
                 view = yield from refresh(ctx, view, max_slots=MAX_SLOTS_BY_NAME)
             return (yield from plan_read(ctx, view, start, end, level, (indexes or {}).get(tp), cut))

@@ -22,6 +22,7 @@ from txlog.core.names import SegmentName
 from txlog.core.partitioning import Bytes, Offsets
 from txlog.core.records import Compaction, SchemaField, SegmentIndex, Tombstones
 from txlog.core.schema import KAFKA_FIELDS
+from txlog.core.snapshots import SnapshotCut
 
 UNKNOWN = -1
 """The newest offset of a key that a map does not know."""
@@ -84,11 +85,13 @@ def find_cleanable(
     last_stable_offset: int,
     now_ms: int,
     policy: CompactionPolicy,
+    complete: SnapshotCut | None = None,
 ) -> Cleanable:
     """What of a partition may be compacted, and whether it is worth it.
 
     Whole segments below the LSO, and below the first that has not been compacted and holds a batch younger than
-    `min.compaction.lag.ms` (case 146); the active segment is none of the walk's. A tombstone whose time has come counts as
+    `min.compaction.lag.ms` (case 146), or one of a transaction that is not `complete` (C2c; None: not known yet, all of them
+    are taken for complete). The active segment is not in the walk. A tombstone whose time has come counts as
     dirt, an average row of its run: else a log that nobody writes to any more would keep it for ever. So does what the log start
     has cut off.
     """
@@ -102,8 +105,11 @@ def find_cleanable(
         if name.end_offset <= log_start_offset:
             continue
         index = indexes[name]
-        if name.end_offset > last_stable_offset or (
-            name.end_offset > first_dirty and _is_young(index, now_ms, policy.min_compaction_lag_ms)
+        if name.end_offset > last_stable_offset:
+            break
+        if name.end_offset > first_dirty and (
+            _is_young(index, now_ms, policy.min_compaction_lag_ms)
+            or (complete is not None and any(map(complete.hides, index.entries)))
         ):
             break
         names.append(name)

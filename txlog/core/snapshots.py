@@ -8,11 +8,13 @@ were aborted the logs say themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from txlog.core.names import TopicPartition
-from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, IndexEntry
+from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, IndexEntry, SegmentIndex, TransactionMetadata
 from txlog.errors import InvalidRequestError
 
 
@@ -50,9 +52,36 @@ class SnapshotCut:
         # A transaction of epoch e ends by a marker of epoch e + 1.
         return batch.transactional and not self.shows(batch.producer_id, batch.producer_epoch + 1)
 
+    def check_compacted(self, tp: TopicPartition, index: SegmentIndex) -> None:
+        """Raises InvalidRequestError if a compaction may have taken a row of this cut for one that is not in it (R19).
+
+        A run says up to where it was compacted, and keeps whose every batch was, also of those it emptied (C2b, C3). A
+        compaction that ended before the cut was taken went by transactions that the cut shows (C2c).
+        """
+        compacted = index.compacted
+        if compacted is msgspec.UNSET:
+            return
+        if compacted.end_offset > self.ends[tp] or any(
+            self.hides(entry) for entry in index.entries if entry.base_offset < compacted.end_offset
+        ):
+            raise InvalidRequestError(
+                f"{tp}: this snapshot is older than a compaction by key of offsets below {compacted.end_offset}, which may have "
+                "removed rows that it shows; take another one"
+            )
+
     def check_age(self, now_ms: int, grace_ms: int) -> None:
         """Raises InvalidRequestError beyond the grace: a merge need not keep what older cuts are told by (C3)."""
         if now_ms - self.taken_at_ms >= grace_ms:
             raise InvalidRequestError(
                 f"this snapshot is {(now_ms - self.taken_at_ms) // 1000} s old, and one holds for delete.grace.ms = {grace_ms} ms; take another one"
             )
+
+
+def complete_at(table: Iterable[TransactionMetadata], table_ends: tuple[int, ...], taken_at_ms: int) -> SnapshotCut:
+    """What every snapshot shows that begins after this fold of the table: a cut without ends.
+
+    A transaction that is prepared to commit may still be in some partitions only. One that is prepared to abort has rows
+    that no snapshot shows, whatever the cut says of it.
+    """
+    settled = {txn.producer_id: txn.producer_epoch - (txn.state == "PREPARE_COMMIT") for txn in table}
+    return SnapshotCut(ends={}, settled=settled, table_ends=table_ends, taken_at_ms=taken_at_ms)

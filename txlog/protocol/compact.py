@@ -16,6 +16,7 @@ from txlog.core.effects import NewId, Now, Program
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn
+from txlog.core.snapshots import SnapshotCut, complete_at
 from txlog.protocol.clean import Merge
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load
@@ -78,8 +79,9 @@ class CompactionPlan:
 def look_at_dirt(
     ctx: Context, views: Views, tp: TopicPartition, policy: CompactionPolicy
 ) -> Program[tuple[Views, Cleanable]]:
-    """What of a partition may be compacted now. Costs a LIST, and one GET a sealed segment."""
-    view, cleanable, _ = yield from _look(ctx, tp, policy, {})
+    """What of a partition may be compacted now, if all its transactions are complete: the table of transactions, which a pass
+    reads, may show that some are not. Costs a LIST, and one GET a sealed segment."""
+    view, cleanable, _ = yield from _look(ctx, tp, policy, {}, None)
     return with_view(views, view), cleanable
 
 
@@ -90,12 +92,14 @@ def plan_compaction(
 
     Costs `look_at_dirt`; if one is, the table's GETs and another LIST.
     """
-    _, cleanable, indexes = yield from _look(ctx, tp, policy, {})
+    _, cleanable, indexes = yield from _look(ctx, tp, policy, {}, None)
     if not cleanable.is_due:
         return views, None
     now_ms = yield Now()
-    views, rows, _ = yield from fold_table(ctx, views)
-    view, cleanable, indexes = yield from _look(ctx, tp, policy, indexes)
+    views, rows, table_ends = yield from fold_table(ctx, views)
+    # In this order (C2c): a snapshot that begins later shows every row that supersedes one.
+    complete = complete_at(rows, table_ends, now_ms)
+    view, cleanable, indexes = yield from _look(ctx, tp, policy, indexes, complete)
     views = with_view(views, view)
     if not cleanable.is_due:
         return views, None
@@ -119,7 +123,11 @@ def plan_compaction(
 
 
 def _look(
-    ctx: Context, tp: TopicPartition, policy: CompactionPolicy, known: dict[SegmentName, ReadIndex]
+    ctx: Context,
+    tp: TopicPartition,
+    policy: CompactionPolicy,
+    known: dict[SegmentName, ReadIndex],
+    complete: SnapshotCut | None,
 ) -> Program[tuple[PartitionView, Cleanable, dict[SegmentName, ReadIndex]]]:
     now_ms = yield Now()
     # A view that followed the tail by name does not know which runs are current.
@@ -132,5 +140,6 @@ def _look(
         last_stable_offset=view.state.last_stable_offset,
         now_ms=now_ms,
         policy=policy,
+        complete=complete,
     )
     return view, cleanable, known

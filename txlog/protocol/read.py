@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from txlog.core import envelope
-from txlog.core.effects import Gather, Get, Program
+from txlog.core.effects import Gather, Get, Now, Program
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, SegmentIndex, TxnIndex
@@ -77,7 +77,8 @@ def plan_read(
     """Plans `[start, end)`; `end` None, or beyond it, means the isolation level's end of the log.
 
     With a `cut` that has this partition it is the cut's end, whatever the LSO, and transactions that are not in the cut
-    are left out; `isolation` is then read_committed. The view must reach as far.
+    are left out; `isolation` is then read_committed. The view must reach as far. Raises InvalidRequestError for a cut that
+    is too old: by the grace, or because of a compaction since.
     A start between that end and the log end gives an empty plan (case 127). Raises OffsetOutOfRangeError below the log
     start or beyond the log end. One GET a segment in range, and one a `.txnindex` that an index announces.
     """
@@ -101,6 +102,11 @@ def plan_read(
             view = yield from load(ctx, view.topic_partition)
             known = {}
             continue
+        if cut is not None:
+            # After the indexes were read: a snapshot that became too old meanwhile may not be told by them any more.
+            cut.check_age((yield Now()), ctx.constants.delete_grace_ms)
+            for name in chosen:
+                cut.check_compacted(view.topic_partition, known[name].index)
         pieces = plan_fetch(
             tp=view.topic_partition,
             indexes=[known[name].index for name in chosen],

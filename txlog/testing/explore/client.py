@@ -51,7 +51,7 @@ class Note:
 
     kind: str
     """appended, refused, committed, aborted, failed, skipped, unknown, ready (init returned), read, looked
-    (at a snapshot), merged (a run took effect; `text` is its index), fetched, broken, done."""
+    (at a snapshot), too old (a snapshot that cannot be read any more), merged (a run took effect; `text` is its index), fetched, broken, done."""
     words: tuple[Word, ...] = ()
     tp: TopicPartition | None = None
     offset: int = -1
@@ -62,6 +62,8 @@ class Note:
     end: int = -1
     offsets: tuple[tuple[int, int | None], ...] = ()
     """(partition of `orders`, offset committed for group g)."""
+    ends: tuple[tuple[TopicPartition, int], ...] = ()
+    """Of a snapshot."""
     text: str = ""
 
 
@@ -486,22 +488,24 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
     return call
 
 
-def look(*tps: TopicPartition) -> Call:
-    """A snapshot of these partitions, and the rows that it shows."""
+def look(*tps: TopicPartition, anew: bool = False) -> Call:
+    """A snapshot of these partitions, and the rows that it shows. With `anew` it is read on views that are loaded later, as by
+    a process that was given the cut."""
 
     def call(client: Client) -> Program[Client]:
         views, cut = yield from take_snapshot(client.ctx, client.views, tps)
         words: list[Word] = []
-        for tp in tps:
-            view, plan = yield from plan_read(client.ctx, views[tp], 0, None, "read_committed", cut=cut)
-            views = {**views, tp: view}
-            words += [(tp, word) for _, word in (yield from rows_of(plan))]
-        now_ms = yield Now()
         try:
+            for tp in tps:
+                view = (yield from load(client.ctx, tp)) if anew else views[tp]
+                view, plan = yield from plan_read(client.ctx, view, 0, None, "read_committed", cut=cut)
+                views = {**views, tp: view}
+                words += [(tp, word) for _, word in (yield from rows_of(plan))]
+            now_ms = yield Now()
             cut.check_age(now_ms, client.ctx.constants.delete_grace_ms)
         except InvalidRequestError:
-            return replace(client, views=views).noted("refused")
-        return replace(client, views=views).noted("looked", words=tuple(words))
+            return replace(client, views=views).noted("too old")
+        return replace(client, views=views).noted("looked", words=tuple(words), ends=tuple(cut.ends.items()))
 
     return call
 

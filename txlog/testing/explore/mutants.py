@@ -587,7 +587,12 @@ _ORIGINAL_DIRT: Any = compact.CompactionPlan.dirty_pieces.fget  # type: ignore[a
 
 
 def _cleanable_beyond_the_lso(walk: Any, indexes: Any, **kwargs: Any) -> Any:
-    return _ORIGINAL_CLEANABLE(walk, indexes, **{**kwargs, "last_stable_offset": 2**62})
+    return _ORIGINAL_CLEANABLE(walk, indexes, **{**kwargs, "last_stable_offset": 2**62, "complete": None})
+
+
+def _cleanable_below_the_lso(walk: Any, indexes: Any, **kwargs: Any) -> Any:
+    """Whatever the table of transactions shows."""
+    return _ORIGINAL_CLEANABLE(walk, indexes, **{**kwargs, "complete": None})
 
 
 def _cleanable_from_the_first_dirt(walk: Any, indexes: Any, **kwargs: Any) -> Any:
@@ -828,6 +833,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         # Compacted
         ("an aborted row supersedes a committed one", "compaction", "6", {HERE + "compact.CompactionPlan.dirty_pieces": property(_dirt_with_aborted_rows)}),
         ("a compaction passes an open transaction", "compaction", "6", {HERE + "compact.find_cleanable": _cleanable_beyond_the_lso}),
+        ("a compaction goes by the last stable offset alone", "compaction hides", "6", {HERE + "compact.find_cleanable": _cleanable_below_the_lso}),
+        ("a snapshot is read on runs that were compacted since", "compaction hides", "6", {CORE + "snapshots.SnapshotCut.check_compacted": lambda *_: None}),
         ("a tombstone goes with what it supersedes", "compaction merge", "6", {COPY + "Selection": _HastySelection}),
         ("a tombstone goes from a run that does not start at the log start", "tombstone", "6", {HERE + "compact.find_cleanable": _cleanable_from_the_first_dirt}),
         ("a merge says that all of it was compacted", "tombstone", "6", {CORE + "cleaning._compacted": _all_was_compacted}),

@@ -32,7 +32,7 @@ from txlog.protocol.load import load
 from txlog.protocol.read import plan_read
 from txlog.testing.explore.alone import run_alone
 from txlog.testing.explore.client import Client, Note, Word, rows_of
-from txlog.testing.explore.keys import Compacted, superseded, wrong_rows, wrong_runs
+from txlog.testing.explore.keys import Compacted, is_tombstone, superseded, wrong_rows, wrong_runs
 from txlog.testing.explore.oracle import Truth, read_chain
 from txlog.testing.explore.world import GHOST, START_MS, WRITTEN_AGAIN, WRITTEN_AT, World
 
@@ -100,7 +100,7 @@ class Rules:
                 if note.kind == "committed":
                     returned |= set(note.words)
                 missing = returned - set(note.words) if note.kind == "looked" else set()
-                if any(not self._is_superseded(store, tp, word) for tp, word in missing):
+                if any(not self._is_superseded(store, note, tp, word) for tp, word in missing):
                     return f"17 snapshots: {note.words} are shown, and {sorted(returned)} had been committed before by the same client"
                 if note.kind == "ready":
                     epoch = (note.producer_id, note.producer_epoch)
@@ -327,17 +327,40 @@ class Rules:
             there = {
                 (tp, word) for tp, truth in truths.items() for word in truth.committed.values() if word[0] == letter
             }
-            missing = {each for each in there - shown if not self._is_superseded(store, *each)}
+            missing = {each for each in there - shown if not self._is_superseded(store, note, *each)}
             if missing or not shown <= there:
                 return f"17 snapshots: a transaction is shown as {sorted(shown)}, and it is {sorted(there)}"
+        for tp, end in note.ends:
+            plain = {
+                each.record.base_offset
+                for each in truths[tp].stored
+                if not each.record.transactional and each.record.kind == "data"
+            }
+            for at, word in truths[tp].kept(truths[tp].committed).items():
+                if (
+                    at < end
+                    and at in plain
+                    and (tp, word) not in note.words
+                    and not self._is_superseded(store, note, tp, word)
+                ):
+                    return f"17 snapshots: {tp}: {word!r} at offset {at} is not shown, and nothing that is shown has its key"
         return None
 
-    def _is_superseded(self, store: int, tp: TopicPartition, word: str) -> bool:
-        """Whether a compaction may have taken a committed row away."""
+    def _is_superseded(self, store: int, note: Note, tp: TopicPartition, word: str) -> bool:
+        """Whether a compaction may have taken a committed row out of a snapshot: for a later one that it shows."""
         if tp not in self.compacted:
             return False
-        stable = self._truth(store, tp).stable
-        return any(superseded(word, at, stable) for at, other in stable.items() if other == word)
+        committed = self._truth(store, tp).committed
+        shown = {at: other for at, other in committed.items() if (tp, other) in note.words}
+        # A tombstone that is gone had been shown, and an older row of its key is not shown either.
+        gone = {
+            at: other
+            for at, other in committed.items()
+            if is_tombstone(other) and not self.compacted[tp].tombstones_stay
+        }
+        return any(
+            superseded(word, at, {**shown, **gone}) or at in gone for at, other in committed.items() if other == word
+        )
 
     def _merged(self, store: int, note: Note) -> str | None:
         """What took effect is current, or listed as superseded until vacuum has been there."""

@@ -587,6 +587,25 @@ def _compaction_looks(size: Size) -> Scene:
     return scene
 
 
+def _compaction_hides(size: Size) -> Scene:
+    """A commit that hangs has a newer row of a key in the log that is compacted; snapshots show the older one."""
+    full = size == "full"
+    scene = Scene(
+        ctx=context(batches=1), transactional_ids=("x",), partitions=(A, B), compacted={A: Compacted()}, recovers=False
+    )
+    scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p@k"))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "x@k"), calls.send(B, "xb"))
+    scene.dies("x!", owner, calls.commit(), B.folder)
+    scene.before("r", scene.client(), calls.idempotent(), calls.send(A, "r"))
+    slow = replace(scene.client(), views=owner.views, prepare=scene.prepared())
+    scene.actor("slow", slow, calls.roll_forward())
+    scene.cleaner("compactor", compact(A, KEYED), *[compact(A, KEYED)] * full, calls.look(A, B, anew=True))
+    scene.actor("looks", scene.client(), calls.look(A, B, anew=True))
+    # A snapshot that begins after the compaction is never too old for it.
+    scene.expects = {"compactor": {"looked"}}
+    return scene
+
+
 def _compaction_vacuum(size: Size) -> Scene:
     """A reader sleeps while all that it planned to read is compacted, and goes a grace later."""
     scene = Scene(
@@ -947,6 +966,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="two compactions", what="two compact the same log while a writer seals another segment", rules=(6, 13, 15), build=_two_compactions),
         Scenario(name="tombstone", what="a tombstone waits for its time, and goes with what is older", rules=(6, 13), build=_tombstone),
         Scenario(name="compaction looks", what="somebody looks at two partitions while one of them is compacted", rules=(13, 17), build=_compaction_looks),
+        Scenario(name="compaction hides", what="a commit hangs over a log that is compacted, and somebody looks, before and after", rules=(13, 17), build=_compaction_hides),
         Scenario(name="compaction vacuum", what="a reader sleeps while all that it planned to read is compacted and deleted", rules=(6, 13, 15), build=_compaction_vacuum),
         Scenario(name="vacuum reader", what="a reader sleeps while all that it planned to read is merged and deleted", rules=(6, 13, 15), build=_vacuum_reader),
         Scenario(name="merge vacuum", what="vacuum meets a run that is about to be published", rules=(6, 13), build=_merge_vacuum),
