@@ -50,7 +50,8 @@ def test_staged_transaction(world, store, partitions):
                     producer.send("orders", orders(partition), partition=partition)
             assert (cost.put_if_absent, cost.write_file) == (partitions + 2, partitions)
             if warm:
-                assert cost.total == 2 * partitions + 2
+                # ... and a look whether the topic still lives
+                assert (cost.get, cost.total) == (1, 2 * partitions + 3)
 
 
 def test_unconditional_offsets_count_as_one_partition_of_a_staged_transaction(world, store):
@@ -59,7 +60,7 @@ def test_unconditional_offsets_count_as_one_partition_of_a_staged_transaction(wo
             with world.counting.counting() as cost, producer.transaction():
                 producer.send("orders", orders(1), partition=0)
                 producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
-    assert (cost.put_if_absent, cost.write_file, cost.total) == (2 + 2, 1, 5)
+    assert (cost.put_if_absent, cost.write_file, cost.get, cost.total) == (2 + 2, 1, 1, 6)
 
 
 def test_conditional_offsets_of_a_staged_transaction(world, store):

@@ -22,6 +22,7 @@ from txlog.errors import (
     ProducerFencedError,
     TransactionalIdNotFoundError,
     TxlogTimeoutError,
+    UnknownTopicOrPartitionError,
 )
 from txlog.protocol.context import PartitionView
 from txlog.protocol.transactions import resolve
@@ -169,32 +170,101 @@ def test_whoever_rolls_a_commit_forward_rolls_its_segments_as_the_topic_says(wor
     assert world.read() == list(range(4))
 
 
-def test_a_topic_is_looked_up_once_however_many_partitions_and_transactions(world, store):
+def test_a_topic_is_looked_up_once_a_commit_however_many_partitions(world, store):
+    """Its settings with it, once: later commits only look for a newer version."""
     txn = StagedTransaction.begin(store.runtime, "nightly")
     cold = StagedTransaction.resume(world.open().runtime, txn.txn, drawn=False, attempted=False)
-    for expected in (["list", "get"], []):
+    for expected in (["list", "get"], ["get"]):
         parts = [part for number in range(4) for part in staged(store, cold, number, partition=number)]
         with world.counting.counting() as cost:
             cold.commit(parts)
         assert [verb for verb, path in cost.calls() if re.search(r"^orders/(topic|$)", path)] == expected
 
 
-def test_commit_into_a_deleted_topic_needs_no_settings(world, store):
+@pytest.mark.parametrize("settings", [True, False])
+def test_a_decided_commit_goes_on_in_a_topic_that_was_deleted_or_whose_settings_cannot_be_read(world, store, settings):
+    store.create_topic("other", ORDERS)
+    dying, other = world.outage(max_block_ms=300)
+    txn = StagedTransaction.begin(other.runtime, "nightly")
+    parts = [*staged(store, txn, 1), *staged(store, txn, 2, topic="other")]
+    dying.pattern = "put_if_absent orders/"
+    with pytest.raises(OutcomeUnknownError):
+        txn.commit(parts)
+    store.delete_topic("other")
+    outage, finisher = world.outage()
+    outage.pattern = None if settings else r"list orders/$"
+    StagedTransaction.begin(finisher.runtime, "nightly")
+    assert world.read() == [1]
+
+
+# -- topics that are deleted ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_rows_of_a_deleted_topic_refuse_the_whole_commit(world, store, anew):
+    """Before its decision, whoever commits: nothing of it is visible, and the next transaction goes on."""
     store.create_topic("other", ORDERS)
     txn = StagedTransaction.begin(store.runtime, "nightly")
     parts = [*staged(store, txn, 1), *staged(store, txn, 2, topic="other")]
     store.delete_topic("other")
+    if anew:
+        store.create_topic("other", ORDERS)
     cold = StagedTransaction.resume(world.open().runtime, txn.txn, drawn=False, attempted=False)
-    assert cold.commit(parts).txn.state == "COMPLETE_COMMIT"
-    assert world.read() == [1]
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'nightly'.*'other' was deleted.*abort the transaction"):
+        cold.commit(parts, version=1)
+    assert not cold.abort().already_committed
+    assert world.read() == []
+    if anew:
+        cold.commit([*staged(store, cold, 3), *staged(store, cold, 4, topic="other")], version=1)
+        assert (world.read(), world.read("other")) == ([3], [4])
 
 
-def test_commit_goes_on_where_the_settings_cannot_be_read(world, store):
+def test_a_commit_that_is_decided_or_skipped_does_not_ask_for_its_topics(world, store):
+    lost = Fault(action="lose_reply", moment="after", match=r"put_if_absent .*PREPARE_COMMIT")
+    outage, other = world.outage(lost, max_block_ms=300)
+    txn = StagedTransaction.begin(other.runtime, "nightly")
+    parts = staged(store, txn, 1)
+    outage.pattern = "get __transaction_state"
+    with pytest.raises(OutcomeUnknownError):
+        txn.commit(parts, version=7)
+    knows = world.open()
+    knows.runtime.topic("orders")
+    store.delete_topic("orders")
+    store.create_topic("orders", ORDERS, 4)
+    outage.pattern = None
+    # The call that is repeated joins the first one, whatever became of its topic.
+    assert txn.commit(parts, version=7).txn.txn_version == 7
+    # A version that is there is skipped. The process that wrote these rows knows the deleted topic.
+    old = staged(knows, txn, 2)
+    assert txn.commit(old, version=7).skipped
+    with pytest.raises(UnknownTopicOrPartitionError):
+        txn.commit(old, version=8)
+    assert world.read() == []
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_refusal_never_contradicts_an_earlier_try(world, store, landed):
+    """The first call may have been decided, for all the client knows: the repetition decides, and never says 'failed'."""
+    fault = Fault(action="lose_reply", moment="after", match=r"put_if_absent .*PREPARE_COMMIT")
+    outage, other = world.outage(*([fault] if landed else []), max_block_ms=300)
+    txn = StagedTransaction.begin(other.runtime, "nightly")
+    parts = staged(other, txn, 1)
+    outage.pattern = "get __transaction_state" if landed else "__transaction_state"
+    with pytest.raises(OutcomeUnknownError):
+        txn.commit(parts)
+    outage.pattern = None
+    store.delete_topic("orders")
+    assert txn.commit(parts).txn.state == "COMPLETE_COMMIT"
+
+
+def test_columns_that_were_added_meanwhile_do_no_harm(world, store):
     txn = StagedTransaction.begin(store.runtime, "nightly")
     parts = staged(store, txn, 1)
-    outage, other = world.outage()
-    outage.pattern = r"list orders/$"
-    StagedTransaction.resume(other.runtime, txn.txn, drawn=False, attempted=False).commit(parts)
+    world.open().alter_topic("orders", add_columns=pa.schema([pa.field("extra", pa.string())]))
+    with world.counting.counting() as cost:
+        txn.commit(parts)
+    # The new version, that there is none above it, and the one that the rows were made for.
+    assert [int(path[13:-5]) for verb, path in cost.calls() if path.startswith("orders/topic.")] == [1, 2, 0]
     assert world.read() == [1]
 
 

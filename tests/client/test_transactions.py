@@ -21,6 +21,7 @@ from txlog.errors import (
     TransactionAbortedError,
     TxlogTimeoutError,
     TxnVersionScopeError,
+    UnknownTopicOrPartitionError,
 )
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
@@ -101,6 +102,53 @@ def test_a_topic_made_anew_does_not_wait_for_a_transaction_of_the_deleted_one(wo
     else:
         old.abort_transaction()
         assert world.read() == [2]
+
+
+@both_kinds
+@pytest.mark.parametrize("when", ["before", "between"])
+@pytest.mark.parametrize("anew", [False, True])
+def test_rows_for_a_topic_that_was_deleted_fail_the_transaction(world, store, staged, when, anew):
+    """Deleted after this producer looked it up, before the transaction or between its rows and its commit."""
+    store.create_topic("other", ORDERS)
+    admin = world.open()
+    with store.producer("loader", staged=staged) as producer:
+        with producer.transaction():
+            producer.send("orders", orders(1), partition=0)
+            producer.send("other", orders(2))
+        producer.begin_transaction()
+        if when == "between":
+            producer.send("other", orders(3))
+            producer.flush()
+        admin.delete_topic("other")
+        if anew:
+            admin.create_topic("other", ORDERS)
+        producer.send("orders", orders(4), partition=0)
+        if when == "before":
+            producer.send("other", orders(5))
+        if when == "between" and not staged:
+            # As in Kafka: it was in the log, and the deletion has removed it.
+            producer.commit_transaction()
+            assert world.read() == [1, 4]
+            return
+        with pytest.raises(UnknownTopicOrPartitionError, match="'other' was deleted"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        assert world.read() == [1]
+        if anew:
+            with producer.transaction():
+                producer.send("orders", orders(6), partition=0)
+                producer.send("other", orders(7))
+            assert (world.read(), world.read("other")) == ([1, 6], [7])
+
+
+def test_a_skipped_transaction_does_not_ask_for_its_topics(world, store):
+    with store.producer("loader", staged=True) as producer:
+        with producer.transaction(version=3):
+            producer.send("orders", orders(1), partition=0)
+        producer.begin_transaction()
+        producer.send("orders", orders(2), partition=0)
+        store.delete_topic("orders")
+        assert producer.commit_transaction(version=3).skipped
 
 
 def test_staged_sends_of_a_partition_are_few_files_and_one_batch(world, store):

@@ -279,12 +279,15 @@ class Machine(RuleBasedStateMachine):
         )
         instance.mortal.lose_reply = lost
         if instance.staged:
-            if stale:
-                return  # its rows are dropped at the commit, see `delete_topic_under_staged_rows`
-            told = instance.producer.send(tp.topic, table, partition=tp.partition).result()
+            try:
+                told = instance.producer.send(tp.topic, table, partition=tp.partition).result()
+            except UnknownTopicOrPartitionError:
+                assert stale
+                instance.metadata_of.pop(tp.topic)
+                return
             assert told.base_offset == -1
             txn.staged.setdefault(tp, []).extend(values)
-            txn.staged_life[tp] = self.toy.topics[tp.topic].life
+            txn.staged_life.setdefault(tp, instance.metadata_of[tp.topic])
             return
         if instance.fenced or txn.timed_out or stale:
             with pytest.raises((FencedError, AbortableError, UnknownTopicOrPartitionError)):
@@ -340,6 +343,12 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(InvalidTxnStateError):
                 instance.producer.commit_transaction(version)
             self.drop(instance)
+        elif self.is_too_late(txn) and not self.is_repeated(instance, version):
+            with pytest.raises(UnknownTopicOrPartitionError):
+                instance.producer.commit_transaction(version)
+            for tp in txn.staged_life:
+                instance.metadata_of.pop(tp.topic, None)
+            self.give_up(instance)
         else:
             result = instance.producer.commit_transaction(version)
             last = self.toy.versions.get(instance.transactional_id, -1)
@@ -348,6 +357,13 @@ class Machine(RuleBasedStateMachine):
                 self.toy.versions[instance.transactional_id] = version
             self.toy.end(txn, commit=not result.skipped)
             instance.txn = None
+
+    def is_too_late(self, txn: ToyTransaction) -> bool:
+        """Whether a topic that it has staged rows for was deleted since."""
+        return any(life != self.toy.topics[tp.topic].life for tp, life in txn.staged_life.items())
+
+    def is_repeated(self, instance: Instance, version: int | None) -> bool:
+        return version is not None and version <= self.toy.versions.get(instance.transactional_id, -1)
 
     def give_up(self, instance: Instance) -> None:
         """Aborts; a fenced instance whose transaction the coordinator knows cannot even do that."""
@@ -390,7 +406,7 @@ class Machine(RuleBasedStateMachine):
         txn = instance.txn
         if instance.fenced or txn is None or not txn.rows or txn.timed_out:
             return
-        if any(life != self.toy.topics[tp.topic].life for tp, life in txn.staged_life.items()):
+        if self.is_too_late(txn):
             return
         if any(self.toy.topics[tp.topic].deleted for tp in txn.registered) or not self.shows(txn):
             return

@@ -17,11 +17,12 @@ from tests.protocol.harness import (
     rolling,
 )
 from txlog.core import envelope, names
+from txlog.core.effects import Gather
 from txlog.core.groups import OffsetsCondition, offsets_partition
 from txlog.core.names import TopicPartition
-from txlog.core.records import Clean
+from txlog.core.records import Clean, SchemaField
 from txlog.core.transactions import TxnVersion
-from txlog.protocol import groups, transactions
+from txlog.protocol import groups, topics, transactions
 from txlog.protocol.load import gather_fresh_views, load, refresh
 from txlog.protocol.read import offset_for_timestamp, plan_read
 from txlog.protocol.seal import seal
@@ -118,6 +119,29 @@ def test_staged_transaction(partitions: int) -> None:
     for tp in topic(partitions):
         process.stage(tp, "s")
     assert cost(cluster, process.commit()) == Cost(puts=partitions + 2, rounds=3, put_rounds=3)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_look_before_a_staged_commit_is_one_get_a_topic(count: int) -> None:
+    cluster = Cluster()
+    names_of = [f"t{number}" for number in range(count)]
+    made = [cluster.run(topics.create_topic(context(), name, append_log_start=_no_log_start)) for name in names_of]
+
+    def looks(known: bool) -> Any:
+        return (
+            yield Gather(tuple(topics.refresh_topic_of_rows(each.topic, 0, each if known else None) for each in made))
+        )
+
+    assert measure(cluster, looks(True)) == (tuple(made), Cost(gets=count, rounds=1))
+    assert measure(cluster, looks(False)) == (tuple(made), Cost(gets=count, lists=count, rounds=2))
+    wider = cluster.run(topics.alter_topic(context(), "t0", add_columns=[SchemaField(id=0, name="x", type="int64")]))
+    # the new version, none above it, and the one of the rows
+    look = topics.refresh_topic_of_rows("t0", 0, made[0])
+    assert measure(cluster, look) == (wider, Cost(gets=3, rounds=3))
+
+
+def _no_log_start(tp: TopicPartition, version: int) -> Any:
+    raise AssertionError(f"{tp} is not deleted (version {version})")
 
 
 @PARTITIONS

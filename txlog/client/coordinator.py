@@ -7,30 +7,42 @@ thread. Which of them may be called when is the producer's to know (`txlog.clien
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from txlog.client.groups import GroupOffsets, check_text
 from txlog.client.session import Session
-from txlog.core.effects import Program
+from txlog.core.effects import Gather, Program
 from txlog.core.groups import offsets_partition
 from txlog.core.names import TopicPartition
-from txlog.core.records import StagedPart, TransactionMetadata
+from txlog.core.records import StagedPart, TopicMetadata, TransactionMetadata
 from txlog.core.transactions import Skipped, TxnVersion
-from txlog.errors import InvalidRequestError, OutcomeUnknownError, TxlogTimeoutError
+from txlog.errors import (
+    InvalidRequestError,
+    OutcomeUnknownError,
+    TxlogError,
+    TxlogTimeoutError,
+    UnknownTopicOrPartitionError,
+)
+from txlog.protocol import topics
 from txlog.protocol import transactions as protocol
 from txlog.protocol.context import Context, Views
 from txlog.protocol.groups import send_offsets, staged_offsets
 from txlog.protocol.transactions import EndResult
 
+_Found: TypeAlias = tuple[TopicMetadata | UnknownTopicOrPartitionError, ...]
+
 
 class Coordinator:
     """One instance of a transactional.id, from its init on."""
 
-    def __init__(self, session: Session, txn: TransactionMetadata) -> None:
+    def __init__(self, session: Session, txn: TransactionMetadata, *, in_doubt: bool = False) -> None:
+        """`in_doubt`: whether a commit of this epoch may have been decided, by another process."""
         self.session = session
         self.txn = txn
         """The id's record; its producer_epoch is the one that this instance writes with."""
         self._lock = threading.Lock()
+        self._in_doubt = in_doubt
 
     @classmethod
     def init(cls, session: Session, transactional_id: str, *, timeout_ms: int, max_timeout_ms: int) -> Coordinator:
@@ -90,17 +102,49 @@ class Coordinator:
             part for sent in offsets for part in staged_offsets(sent.group, sent.offsets, runtime.constants, now_ms)
         )
 
+    def find_deleted(self, schema_ids: Mapping[str, int]) -> UnknownTopicOrPartitionError | None:
+        """Why rows of these schemas, by topic, may not be committed: a topic was deleted since they were made (W46).
+
+        None if all topics live, or if an earlier commit may have been decided, which a second look must not contradict. What it
+        returns is for `end`. Raises TxlogTimeoutError, StoreAccessError; nothing is decided then.
+        """
+        if not schema_ids or self._in_doubt:
+            return None
+        runtime = self.session.runtime
+
+        def program(_: Context, views: Views) -> Program[tuple[Views, _Found]]:
+            known = {topic: runtime.known_topic(topic) for topic in schema_ids}
+            looks = [topics.refresh_topic_of_rows(topic, number, known[topic]) for topic, number in schema_ids.items()]
+            return views, (yield Gather(tuple(looks)))
+
+        refusal = None
+        found = self.session.call(f"looking up {', '.join(sorted(schema_ids))}", program)
+        for topic, newest in zip(schema_ids, found, strict=True):
+            if isinstance(newest, UnknownTopicOrPartitionError):
+                runtime.forget_topic(topic)
+                refusal = refusal or newest
+            else:
+                runtime.remember_topic(newest)
+        if refusal is None:
+            return None
+        return UnknownTopicOrPartitionError(
+            f"{self.session.who}: {refusal}. Rows are staged for it, so nothing is committed: abort the transaction, and begin a new one"
+        )
+
     def end(
         self,
         commit: bool,
         staged: Sequence[StagedPart] = (),
         version: TxnVersion | None = None,
         *,
+        refusal: UnknownTopicOrPartitionError | None = None,
         limit_ms: int | None = None,
     ) -> EndResult:
         """EndTxn; a repeated call joins what the first one decided. This instance goes on with the next epoch.
 
-        Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidTxnStateError (timed out before the commit),
+        `refusal` is what `find_deleted` says of the topics of `staged`, asked after their last row was made.
+
+        Raises `refusal`, ProducerFencedError, InvalidProducerIdMappingError, InvalidTxnStateError (timed out before the commit),
         TxnVersionScopeError; OutcomeUnknownError from a commit, TxlogTimeoutError or OutcomeUnknownError from an abort
         (repeat the very same call).
         """
@@ -108,8 +152,10 @@ class Coordinator:
         written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, EndResult]]:
-            return protocol.end_transaction(ctx, views, self.txn, commit, parts, version)
+            return protocol.end_transaction(ctx, views, self.txn, commit, parts, version, refusal)
 
+        in_doubt = self._in_doubt
+        self._in_doubt = in_doubt or commit
         try:
             # An abort that was refused has no rows to be wrong about; a commit may have won at its first try.
             result = self.session.call(
@@ -120,7 +166,12 @@ class Coordinator:
                 raise
             # Not "retry": a caller that believed that nothing was decided could delete what it staged.
             raise OutcomeUnknownError(str(error)) from error
-        self.txn = result.txn
+        except OutcomeUnknownError:
+            raise
+        except TxlogError:
+            self._in_doubt = in_doubt
+            raise
+        self.txn, self._in_doubt = result.txn, False
         self.session.end_overdue(written, self.txn.producer_id)
         return result
 

@@ -316,8 +316,8 @@ class Producer:
         version writes nothing.
 
         Raises what a send failed with (then only `abort_transaction` helps), ProducerFencedError, InvalidTxnStateError
-        (timed out), TxnVersionScopeError; TxlogTimeoutError if rows still wait (call it again, or abort);
-        OutcomeUnknownError if the decision was attempted: call this again, and nothing else.
+        (timed out), TxnVersionScopeError; UnknownTopicOrPartitionError (a topic that rows are staged for was deleted: abort);
+        TxlogTimeoutError if rows still wait (call it again, or abort); OutcomeUnknownError if the decision was attempted: call this again, and nothing else.
         """
         with self._turn("commit_transaction"):
             return self._commit(version)
@@ -326,6 +326,10 @@ class Producer:
         if version is not None and self._state.state == "IN_TRANSACTION":
             self._set_version(txn_version(version))
         coordinator, wanted = self._coordinator(), self._version
+        with self._lock:
+            self._sender.hurry()
+            looked_at = self._sender.staged_schemas
+        refusal = coordinator.find_deleted(looked_at)  # while the sender writes the files
         if self._state.state == "IN_TRANSACTION":
             with self._lock:
                 if not self._flush(self._deadline_ms()):
@@ -338,12 +342,15 @@ class Producer:
             self._send_conditional(coordinator, wanted)
         staged = self._staged(coordinator)
         with self._lock:
+            late = {topic: number for topic, number in self._sender.staged_schemas.items() if topic not in looked_at}
+        refusal = refusal or coordinator.find_deleted(late)
+        with self._lock:
             if not staged and not self._sender.attempted and wanted is None:
                 self._state.move("READY")
                 return EndResult(txn=coordinator.txn)
             self._state.move("COMMITTING")
         try:
-            result = coordinator.end(True, staged, wanted)
+            result = coordinator.end(True, staged, wanted, refusal=refusal)
         except (FencedError, AbortableError, InvalidRequestError) as error:
             self._fail(error)
         except OutcomeUnknownError as error:

@@ -176,6 +176,12 @@ class Runtime:
         self.remember_topic(metadata, now_ms)
         return metadata
 
+    def known_topic(self, name: str) -> TopicMetadata | None:
+        """The topic's metadata as this process saw it last, however long ago; None if it never did."""
+        with self._lock:
+            known = self._topics.get(name)
+        return None if known is None else known[0]
+
     def remember_topic(self, metadata: TopicMetadata, fetched_at_ms: int | None = None) -> None:
         """Takes over metadata that was read or written just now."""
         at_ms = self.clock.monotonic_ms() if fetched_at_ms is None else fetched_at_ms

@@ -155,6 +155,14 @@ class Sender:
         """Whether a round is at work, the sealing after it included."""
         return bool(self._in_flight)
 
+    @property
+    def staged_schemas(self) -> dict[str, int]:
+        """Topic -> oldest schema_id of the rows that the open transaction has staged, or is to stage."""
+        found = [(part.topic, part.schema_id) for part in self.staged_parts]
+        if self._config.staged:
+            found += [(batch.tp.topic, batch.topic.schema_id) for batch in self.unfinished]
+        return dict(sorted(found, reverse=True))
+
     def hurry(self) -> None:
         """No rows wait for more rows: somebody waits for them."""
         with self.lock:

@@ -98,7 +98,7 @@ class StagedTransaction:
         """
         parsed = runtime.settings.producer_config(call_layer(config, settings))
         session = session or producer_session(runtime, parsed, f"transactional.id {txn.transactional_id!r}")
-        resumed = cls(Coordinator(session, txn), drawn=drawn)
+        resumed = cls(Coordinator(session, txn, in_doubt=attempted), drawn=drawn)
         resumed._attempted = attempted
         return resumed
 
@@ -141,7 +141,8 @@ class StagedTransaction:
         `skipped` in the result says that `version` was not above the last committed one, and nothing was published.
         Without parts, offsets and version there is nothing to decide and nothing is written.
 
-        Raises CommitFailedError or ConcurrentTransactionsError (a condition: abort), ProducerFencedError,
+        Raises UnknownTopicOrPartitionError (a topic of `parts` was deleted since they were made: abort), CommitFailedError or
+        ConcurrentTransactionsError (a condition: abort), ProducerFencedError,
         InvalidTxnStateError, TxnVersionScopeError; OutcomeUnknownError: only `commit` with the same arguments, or
         `abort`, which tells what won; delete nothing before.
         """
@@ -152,13 +153,16 @@ class StagedTransaction:
             )
         unconditional = [sent for sent in offsets if sent.condition is None and sent.offsets]
         conditional = [sent for sent in offsets if sent.condition is not None and sent.offsets]
+        # The oldest schema of each topic stands last.
+        schemas = dict(sorted(((part.topic, part.schema_id) for part in parts if not part.entries), reverse=True))
+        refusal = self._coordinator.find_deleted(schemas)
         staged = (*self._settled(parts, compression), *self._coordinator.staged_offsets(unconditional))
         if not staged and not conditional and wanted is None:
             return EndResult(txn=self.txn)
         self._attempted = True
         if not self._coordinator.send_conditional(conditional, wanted):
             staged = ()
-        result = self._coordinator.end(True, staged, wanted)
+        result = self._coordinator.end(True, staged, wanted, refusal=refusal)
         self._attempted = False
         return result
 

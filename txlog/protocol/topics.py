@@ -158,16 +158,41 @@ def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:
     Raises UnknownTopicOrPartitionError if the topic was deleted since, also if its name was made anew: rows, schema and
     offsets of that other topic are none of this one's.
     """
-    newest = metadata
-    while True:
-        path = names.topic_metadata_path(metadata.topic, newest.number + 1)
-        data = yield Get(path)
-        if data is None:
-            break
-        newest = _decode(data, metadata.topic, newest.number + 1)
+    newest = yield from _newest_version(metadata)
     if newest.deleted or newest.topic_id != metadata.topic_id:
         raise (yield from _unknown_topic(metadata.topic, newest))
     return newest
+
+
+def refresh_topic_of_rows(
+    topic: str, schema_id: int, known: TopicMetadata | None
+) -> Program[TopicMetadata | UnknownTopicOrPartitionError]:
+    """The newest version of the topic that rows of `schema_id` were made for, or why they may not be committed: it was deleted
+    since, whether or not its name was made anew (PROTOCOL.md, W46).
+
+    `known` is any version of the name, from which newer ones are found by name: one GET if there is none. Without it, one LIST
+    and one GET. One GET more if the columns have changed since the rows were made.
+    """
+    newest = (yield from find_topic(topic)) if known is None else (yield from _newest_version(known))
+    if newest is None or newest.deleted:
+        return (yield from _unknown_topic(topic, newest))
+    if newest.schema_id != schema_id:
+        first = yield from _version(topic, schema_id)
+        if first is None or first.topic_id != newest.topic_id:
+            return (yield from _unknown_topic(topic, newest))
+    return newest
+
+
+def _newest_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
+    newest = metadata
+    while (later := (yield from _version(metadata.topic, newest.number + 1))) is not None:
+        newest = later
+    return newest
+
+
+def _version(topic: str, number: int) -> Program[TopicMetadata | None]:
+    data = yield Get(names.topic_metadata_path(topic, number))
+    return None if data is None else _decode(data, topic, number)
 
 
 def is_made_anew(metadata: TopicMetadata) -> Program[bool]:

@@ -37,6 +37,7 @@ from txlog.core.transactions import (
     Refused,
     RollForward,
     Skipped,
+    Transit,
     TxnVersion,
     is_timed_out,
     judge_abort_by_others,
@@ -183,10 +184,13 @@ def end_transaction(
     commit: bool,
     staged: tuple[StagedPart, ...] = (),
     version: TxnVersion | None = None,
+    refusal: TxlogError | None = None,
 ) -> Program[tuple[Views, EndResult]]:
     """EndTxn: PREPARE_* (the decision), a marker in every partition in parallel, COMPLETE_*.
 
     `staged` parts become visible with the commit and only then; their files carry this PID and `txn`'s current epoch.
+    `refusal` is raised instead of deciding to commit: a topic that rows are staged for was deleted (`topics.refresh_topic_of_rows`,
+    W46). A commit that is decided already, or skipped, does not ask for it.
     A repeated call joins what the first one decided. Raises ProducerFencedError, InvalidProducerIdMappingError,
     InvalidTxnStateError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat the
     call; delete nothing). InvalidRequestError or RecordTooLargeError, before anything is decided, for staged parts that
@@ -197,7 +201,7 @@ def end_transaction(
     decided = False
 
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
-        return judge_end(
+        judgement = judge_end(
             current,
             txn,
             outcome,
@@ -207,6 +211,7 @@ def end_transaction(
             staged_object=staged_object,
             version=version,
         )
+        return Refused(refusal) if commit and refusal is not None and isinstance(judgement, Transit) else judgement
 
     try:
         while True:

@@ -17,7 +17,15 @@ from txlog.core.effects import Get, InlineRows, Monotonic, NewId, NewProducerId,
 from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
-from txlog.core.records import NO_SEQUENCE, DataFile, OffsetValue, StagedPart, TransactionMetadata, TransactionRow
+from txlog.core.records import (
+    NO_SEQUENCE,
+    DataFile,
+    OffsetValue,
+    StagedPart,
+    TopicMetadata,
+    TransactionMetadata,
+    TransactionRow,
+)
 from txlog.core.transactions import Skipped, TxnVersion
 from txlog.errors import (
     AbortableError,
@@ -33,6 +41,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol import groups, transactions
+from txlog.protocol import topics as topic_programs
 from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, Views
 from txlog.protocol.load import get_fresh_view, load, refresh
@@ -79,6 +88,8 @@ class Client:
     epoch: int = -1
     sequences: tuple[tuple[TopicPartition, int], ...] = ()
     staged: tuple[StagedPart, ...] = ()
+    topics: tuple[TopicMetadata, ...] = ()
+    """That it has opened. Scenarios without topics have partitions alone."""
     words: tuple[Word, ...] = ()
     """Of the open transaction."""
     sent: tuple[tuple[int, int | None], ...] = ()
@@ -111,6 +122,10 @@ class Client:
             sequences=() if fresh else self.sequences,
             staged=() if fresh else self.staged,
         )
+
+    def schema_of(self, topic: str) -> int:
+        """With which schema it writes there."""
+        return next((each.schema_id for each in self.topics if each.topic == topic), 0)
 
     def after_end(self, txn: TransactionMetadata) -> Client:
         return replace(self.taking(txn), words=(), sent=())
@@ -205,6 +220,7 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
             producer_epoch=client.epoch,
             base_sequence=sequence if client.pid >= 0 else NO_SEQUENCE,
             transactional=client.txn is not None,
+            schema_id=client.schema_of(tp.topic),
             payload=b"" if in_file else json.dumps(words).encode(),
             roll=client.ctx.roll_of(tp),
         )
@@ -247,7 +263,7 @@ def stage(tp: TopicPartition, *words: str) -> Call:
 
     def call(client: Client) -> Program[Client]:
         file = yield from patiently(client, lambda: _write_file(client, tp, words))
-        part = StagedPart(topic=tp.topic, partition=tp.partition, files=(file,))
+        part = StagedPart(topic=tp.topic, partition=tp.partition, schema_id=client.schema_of(tp.topic), files=(file,))
         said = tuple((tp, word) for word in words)
         return replace(client, staged=(*client.staged, part), words=(*client.words, *said))
 
@@ -262,18 +278,25 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
         txn = client.txn
         said: dict[str, Any] = {"words": client.words, "offsets": client.sent, "producer_id": client.pid}
         unsure = False
+        refusal = (yield from _find_deleted(client)) if commit else None
         try:
             for attempt in range(client.tries):
                 try:
                     views, ended = yield from transactions.end_transaction(
-                        client.ctx, client.views, txn, commit and not (then_abort and attempt), client.staged, version
+                        client.ctx,
+                        client.views,
+                        txn,
+                        commit and not (then_abort and attempt),
+                        client.staged,
+                        version,
+                        refusal,
                     )
                     break
                 except (RetriableError, OutcomeUnknownError) as error:
                     unsure = unsure or isinstance(error, OutcomeUnknownError)
                     if attempt == client.tries - 1:
                         return client.noted("unknown", text=str(error), stop=True, **said)
-        except (AbortableError, FencedError) as error:
+        except (AbortableError, FencedError, UnknownTopicOrPartitionError) as error:
             # What a repetition is told speaks of the repetition only.
             kind = "unknown" if unsure else "failed"
             return client.noted(kind, text=type(error).__name__, stop=True, **said)
@@ -372,6 +395,63 @@ def fetch_offsets(group: str = "g") -> Call:
         return replace(client, views=views, started=started).noted("fetched", offsets=((0, started),))
 
     return call
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def make_topic(topic: str) -> Call:
+    """Creates a topic of one partition, also of a name that was deleted."""
+
+    def call(client: Client) -> Program[Client]:
+        made = yield from topic_programs.create_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
+        return replace(client, topics=_with_topic(client, made)).noted("done")
+
+    return call
+
+
+def delete_topic(topic: str) -> Call:
+    """Deletes a topic."""
+
+    def call(client: Client) -> Program[Client]:
+        yield from topic_programs.delete_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
+        return client.noted("done")
+
+    return call
+
+
+def open_topic(*topics: str) -> Call:
+    """Looks topics up, so that what is written from here on is for those of now."""
+
+    def call(client: Client) -> Program[Client]:
+        for topic in topics:
+            try:
+                found = yield from topic_programs.describe_topic(topic)
+            except UnknownTopicOrPartitionError:
+                return client.noted("done", stop=True)
+            client = replace(client, topics=_with_topic(client, found))
+        return client
+
+    return call
+
+
+def _with_topic(client: Client, topic: TopicMetadata) -> tuple[TopicMetadata, ...]:
+    return (*(each for each in client.topics if each.topic != topic.topic), topic)
+
+
+def _log_start_of(ctx: Context) -> topic_programs.AppendLogStart:
+    return lambda tp, version: append_log_start(ctx, {}, tp, None, version)
+
+
+def _find_deleted(client: Client) -> Program[TxlogError | None]:
+    """As `txlog.client.coordinator` does it, before the decision."""
+    staged = {part.topic: part.schema_id for part in client.staged}
+    for topic in client.topics:
+        if topic.topic in staged:
+            newest = yield from topic_programs.refresh_topic_of_rows(topic.topic, staged[topic.topic], topic)
+            if isinstance(newest, TxlogError):
+                return newest
+    return None
 
 
 # -- maintenance and readers ------------------------------------------------------------------------------------------

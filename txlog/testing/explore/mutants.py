@@ -25,7 +25,7 @@ from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judg
 from txlog.core.txn_index import collect_aborted_txns
 from txlog.core.vacuum import Kind, Why, judge_producer, superseded_parts
 from txlog.errors import CommitFailedError, MissingObjectError, StorageError
-from txlog.protocol import clean, compact, groups, load, put, seal, slot, table, vacuum
+from txlog.protocol import clean, compact, groups, load, put, seal, slot, table, topics, vacuum
 from txlog.protocol import transactions as coordinator
 from txlog.protocol.context import with_view
 from txlog.testing.explore import client as calls
@@ -479,6 +479,32 @@ def _closed_by_retention(self: Any, stored: Any) -> None:
             self.producers[pid] = msgspec.structs.replace(entry, txn_first_offset=-1)
 
 
+def _never_opened_anew(self: Any, stored: Any) -> None:
+    """Its first offset stays where it was, below the log start."""
+    before = self.producers.get(stored.record.producer_id)
+    _ORIGINAL_APPLY(self, stored)
+    if stored.record.kind == "data" and before is not None and before.txn_first_offset >= 0:
+        after = self.producers[before.producer_id]
+        self.producers[before.producer_id] = msgspec.structs.replace(after, txn_first_offset=before.txn_first_offset)
+
+
+def _end_without_refusal(
+    ctx: Any, views: Any, txn: Any, commit: Any, staged: Any = (), version: Any = None, refusal: Any = None
+) -> Any:
+    return _ORIGINAL_END(ctx, views, txn, commit, staged, version)
+
+
+_ORIGINAL_END = coordinator.end_transaction
+
+
+def _newest_of_the_name(topic: str, schema_id: int, known: Any) -> Any:
+    newest: Any = yield from _ORIGINAL_FIND(topic)
+    return newest if not newest.deleted else (yield from _ORIGINAL_REFRESH(topic, schema_id, known))
+
+
+_ORIGINAL_FIND, _ORIGINAL_REFRESH = topics.find_topic, topics.refresh_topic_of_rows
+
+
 def _may_expire_with_versions(txn: Any, now_ms: int, constants: Any) -> bool:
     return txn.state in transactions.IDLE and txn.updated_at <= now_ms - constants.transactional_id_expiration_ms
 
@@ -810,6 +836,10 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("the LSO lies below the log start", "retention", "4.4", {CORE + "state.lso_of": _lso_below_the_start}),
         ("retention closes a transaction", "retention", "4.4", {CORE + "state._Fold.apply": _closed_by_retention}),
         ("rows of a deleted topic are committed", "deletion", "2.6", {HERE + "transactions.next_marker": _rows_for_the_dead}),
+        ("a staged commit decides whatever became of its topics", "made anew", "2.6", {HERE + "transactions.end_transaction": _end_without_refusal}),
+        ("a topic that was made anew is taken for the old one", "made anew", "2.6", {HERE + "topics.refresh_topic_of_rows": _newest_of_the_name}),
+        ("a transaction of a deleted topic holds the LSO", "open over", "4.4", {CORE + "state._holds_back": lambda entry, _: entry.txn_first_offset >= 0}),
+        ("a transaction goes on in a topic made anew as if it had never ended", "open over", "4.4", {CORE + "state._Fold.apply": _never_opened_anew}),
         ("a deleted topic still takes batches", "deletion", "2.6", {HERE + "append.check_batch": _check_of_the_living}),
         # Snapshots
         ("a snapshot shows all that is prepared", "snapshot", "4.4", {HERE + "snapshot.marker_is_there": lambda *_: True}),

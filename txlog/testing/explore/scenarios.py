@@ -43,6 +43,7 @@ Size: TypeAlias = Literal["quick", "full"]
 
 A = TopicPartition("orders", 0)
 B = TopicPartition("orders", 1)
+C = TopicPartition("audit", 0)
 TABLE = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
 CONSTANTS = StoreConstants(transaction_state_partitions=1, consumer_offsets_partitions=1)
 GRACE_MS = CONSTANTS.delete_grace_ms
@@ -809,6 +810,50 @@ def _deletion(size: Size) -> Scene:
     return scene
 
 
+def _made_anew(size: Size) -> Scene:
+    """A staged transaction is begun, written and committed by somebody who knows one of its topics from before it was deleted."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), partitions=(C,), budget=Budget(lost=2 if full else 1))
+    scene.before("t", scene.client(), calls.make_topic(A.topic), calls.make_topic(C.topic))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.open_topic(A.topic, C.topic), calls.stage(C, "xc"))
+    if full:
+        owner = scene.before("x1", owner, calls.stage(A, "xa"))
+    scene.before("d", scene.client(), calls.delete_topic(A.topic), *([calls.make_topic(A.topic)] if full else []))
+    scene.actor("owner", owner, *([] if full else [calls.stage(A, "xa")]), calls.commit())
+    if full:
+        new = scene.before("y", scene.client(), calls.idempotent(), calls.open_topic(A.topic))
+        scene.actor("new", new, calls.send(A, "y"))
+    else:
+        scene.actor("topics", scene.client(), calls.make_topic(A.topic))
+    scene.expects = {"owner": {"failed"}}
+    return scene
+
+
+def _deleted_under(size: Size) -> Scene:
+    """A topic is deleted and made anew while rows for it are staged and committed."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), partitions=(C,), budget=Budget(lost=1 if full else 0))
+    scene.before("t", scene.client(), calls.make_topic(A.topic), calls.make_topic(C.topic))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.open_topic(A.topic, C.topic))
+    scene.actor("owner", owner, calls.stage(A, "xa"), calls.stage(C, "xc"), calls.commit())
+    scene.actor("topics", scene.client(), calls.delete_topic(A.topic), calls.make_topic(A.topic))
+    return scene
+
+
+def _open_over(size: Size) -> Scene:
+    """A transaction is open in a topic that is deleted and made anew; another one commits there, and it goes on there itself."""
+    full = size == "full"
+    budget = Budget(lost=1 if full else 0)
+    scene = Scene(ctx=context(batches=2), transactional_ids=("x",), partitions=(), budget=budget)
+    scene.before("t", scene.client(), calls.make_topic(A.topic))
+    owner = scene.before("x", scene.client("x"), calls.init(), calls.open_topic(A.topic), calls.send(A, "xa"))
+    scene.actor("owner", owner, calls.open_topic(A.topic), calls.send(A, "xb"), calls.commit())
+    topics = (calls.delete_topic(A.topic), calls.make_topic(A.topic))
+    new = scene.before("y", scene.client(), calls.idempotent())
+    scene.actor("topics", new, *topics, calls.send(A, "y"), *([calls.send(A, "z")] if full else []))
+    return scene
+
+
 def _generations(size: Size) -> Scene:
     """A second consumer joins a group while the first commits its offsets."""
     scene = Scene(budget=Budget(lost=2 if size == "full" else 1))
@@ -981,6 +1026,9 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="snapshot new", what="somebody looks while an id is made and commits for the first time", rules=(17,), build=_snapshot_new),
         Scenario(name="retention", what="the log start moves into an open transaction", rules=(2, 5, 7), build=_retention),
         Scenario(name="deletion", what="a topic is deleted under a staged commit and an append", rules=(2, 5), build=_deletion),
+        Scenario(name="made anew", what="a staged commit has rows for a topic that was deleted since its writer opened it", rules=(2, 5), build=_made_anew),
+        Scenario(name="deleted under", what="a topic is deleted and made anew while rows for it are staged and committed", rules=(2, 4, 5), build=_deleted_under),
+        Scenario(name="open over", what="a topic is deleted and made anew under an open transaction, which goes on in the new one", rules=(5, 6, 7), build=_open_over),
         Scenario(name="expiry", what="an id and its producer state expire while the producer sleeps", rules=(8, 9, 11), build=_expiry),
         Scenario(name="slow marker", what="whoever rolls forward sleeps until the partition forgot the producer", rules=(5, 10), build=_slow_marker),
         Scenario(name="forgotten", what="a drawn producer's batch is sealed, deleted and forgotten before its outcome is known", rules=(3, 14), build=_forgotten),
