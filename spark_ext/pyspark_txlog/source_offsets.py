@@ -6,7 +6,8 @@ batch's rows (PROTOCOL.md, "Consumer offsets"), so that both are there or neithe
     a txlog source of the sink's own store    offsets of its group (`group.id`, else the sink's transactional.id), under the
                                               condition that the group stands where the batch begins
     any other source                          its offset's JSON, as it is, in entries of the sink's transactional.id that
-                                              no consumer reads: topic `__source.<number>`
+                                              no consumer reads: topic `__source.<number>`. Partitions that it names no
+                                              more keep their offsets in topic `__source-not-read.<number>`
 
 The condition is what a lost checkpoint, a second query or a forgotten transactional.id runs into: no range of a topic is
 taken twice, whatever happened to Spark's own notes. Of another source nobody but the id itself can commit; a query that is
@@ -19,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark_txlog.stream_offsets import StreamOffset, is_stream_offset
@@ -36,6 +37,8 @@ from txlog.protocol.groups import MAX_METADATA_LENGTH
 
 SOURCE_TOPIC_PREFIX = "__source."
 """No topic of a user's begins with two underscores."""
+NOT_READ_TOPIC_PREFIX = "__source-not-read."
+"""Where partitions of a source ended that earlier micro-batches read and the last one did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,13 @@ class SourceOffset:
     batch_id: int
     json: str
     """The offset, as the source writes it: Kafka's is what its option `startingOffsets` takes."""
+    not_read: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Where partitions ended, by topic and partition, that earlier micro-batches read and this one does not name."""
+
+    def reached(self) -> dict[tuple[str, str], int] | None:
+        """How far the id has taken each partition, read now or not; None for a source without partitions."""
+        own = _by_partition(self.json)
+        return None if own is None else {**self.not_read, **own}
 
 
 def ranges_of(batch: Batch, *, store_id: str, transactional_id: str) -> tuple[GroupRange, ...]:
@@ -108,25 +118,38 @@ def opaque_offsets(batch: Batch, *, store_id: str) -> dict[TopicPartition, Offse
     """The offsets of all other sources as entries: their JSON in pieces that metadata can hold, numbered as partitions."""
     found: dict[TopicPartition, OffsetValue] = {}
     for source, text in batch.ends.items():
-        if _of_store(text, store_id) is not None:
-            continue
-        topic = f"{SOURCE_TOPIC_PREFIX}{source}"
-        if not is_topic_name(topic):
-            raise InvalidRequestError(
-                f"query {batch.query_id}: {source!r} cannot name a source here; expected letters, digits, '.', '_', '-'"
-            )
-        # An object tells by itself where it ends: pieces that a longer text left behind are never read.
-        whole = json.dumps({"query": batch.query_id, "batch": batch.batch_id, "offset": text}, ensure_ascii=False)
-        for number, start in enumerate(range(0, len(whole), MAX_METADATA_LENGTH)):
-            piece = whole[start : start + MAX_METADATA_LENGTH]
-            found[TopicPartition(topic, number)] = OffsetValue(offset=batch.batch_id + 1, metadata=piece)
+        if _of_store(text, store_id) is None:
+            found |= _entries(SOURCE_TOPIC_PREFIX, source, text, batch)
     return found
 
 
+def not_read_offsets(batch: Batch, source: str, known: SourceOffset | None) -> dict[TopicPartition, OffsetValue]:
+    """Entries for the partitions that `known` or the micro-batch before have read, and this one does not name.
+
+    A run that asks for fewer topics must not forget the others: a later one would read them from their beginning.
+    """
+    ends = _by_partition(batch.ends[source])
+    before = {**((known.reached() if known else None) or {}), **(_by_partition(batch.previous_ends.get(source)) or {})}
+    left = {tp: offset for tp, offset in before.items() if tp not in (ends or before)}
+    if not left:
+        return {}
+    return _entries(NOT_READ_TOPIC_PREFIX, source, json.dumps(by_topic(left)), batch)
+
+
 def read_opaque_offsets(offsets: Mapping[TopicPartition, OffsetValue]) -> dict[str, SourceOffset]:
-    """What `opaque_offsets` wrote, by source; other offsets of the group are passed over. Raises CorruptRecordError."""
+    """What `opaque_offsets` and `not_read_offsets` wrote, by source; other offsets of the group are passed over.
+
+    Raises CorruptRecordError.
+    """
     sources = {tp.topic.removeprefix(SOURCE_TOPIC_PREFIX) for tp in offsets if tp.topic.startswith(SOURCE_TOPIC_PREFIX)}
-    return {source: _read_one(source, offsets) for source in sorted(sources)}
+    found = {}
+    for source in sorted(sources):
+        found[source] = one = _read_one(SOURCE_TOPIC_PREFIX, source, offsets)
+        if TopicPartition(f"{NOT_READ_TOPIC_PREFIX}{source}", 0) in offsets:
+            kept = _by_partition(_read_one(NOT_READ_TOPIC_PREFIX, source, offsets).json) or {}
+            own = _by_partition(one.json) or {}
+            found[source] = replace(one, not_read={tp: offset for tp, offset in kept.items() if tp not in own})
+    return found
 
 
 def group_offsets(
@@ -180,27 +203,38 @@ def offsets_to_send(
         if taken.firsts:
             committed[taken.group] = committed_offsets(session, taken.group, sorted(taken.firsts))
     opaque = opaque_offsets(batch, store_id=store_id)
-    begun = {tp.topic.removeprefix(SOURCE_TOPIC_PREFIX) for tp in opaque}
-    if begun and (is_first_commit or not begun <= set(batch.previous_ends)):
+    sources = {tp.topic.removeprefix(SOURCE_TOPIC_PREFIX) for tp in opaque}
+    begun = sources if is_first_commit else sources - set(batch.previous_ends)
+    # A look at what is committed costs requests: only where a source begins, or its partitions are others than before.
+    changed = {source for source in sources - begun if _changes_partitions(batch, source)}
+    if begun or changed:
         known: Mapping[str, SourceOffset] = {}
         with suppress(GroupIdNotFoundError):
             known = committed_opaque(session, transactional_id)
-        for source in sorted(begun if is_first_commit else begun - set(batch.previous_ends)):
+        for source in sorted(begun | changed):
             if source in known:
                 check_start(batch, source, known[source], transactional_id=transactional_id)
+            opaque |= not_read_offsets(batch, source, known.get(source))
     return group_offsets(ranges, opaque, committed, batch=batch, transactional_id=transactional_id)
 
 
 def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional_id: str) -> None:
     """Raises CommitFailedError unless the batch begins the source, none of txlog's own store, where `known` ended.
 
-    Of partitions, Kafka's or another store's, those count that both name: others are new, or no longer read. Where a source
-    begins that notes no start is not known, so a query's first batch over it is refused.
+    Of partitions, Kafka's or another store's, those count that both name: others are new, or no longer read. A partition that
+    returns to a running query is refused, because its source reads it from its beginning. Where a source begins that notes
+    no start is not known, so a query's first batch over it is refused.
     """
     begins = batch.previous_ends.get(source)
     if begins is None:
         begins = _own_start(batch.ends[source]) or batch.noted_start(source)
-    if begins is not None and _goes_on(begins, known.json):
+    elif returned := sorted(known.not_read.keys() & (_by_partition(batch.ends[source]) or {})):
+        topic, number = returned[0]
+        raise CommitFailedError(
+            f"query {batch.query_id}, micro-batch {batch.batch_id}: it reads {topic}-{number} of source {source} again, from its beginning; transactional.id "
+            f"{transactional_id!r} has committed it up to {known.not_read[returned[0]]}. Start with a new checkpoint at committed_source_offsets(...)"
+        )
+    if begins is not None and _goes_on(begins, known):
         return
     raise CommitFailedError(
         f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins source {source} at {begins or 'a place that the source has not noted'}, and "
@@ -249,7 +283,7 @@ def committed_opaque(session: Session, transactional_id: str) -> dict[str, Sourc
     known = [
         TopicPartition(each.topic, each.partition)
         for each in Admin(session.runtime).describe_group(transactional_id).offsets
-        if each.topic.startswith(SOURCE_TOPIC_PREFIX)
+        if each.topic.startswith((SOURCE_TOPIC_PREFIX, NOT_READ_TOPIC_PREFIX))
     ]
     found = committed_offsets(session, transactional_id, known)
     return read_opaque_offsets({tp: value for tp, value in found.items() if value is not None})
@@ -286,15 +320,29 @@ def _of_txlog(text: str) -> StreamOffset | None:
     return StreamOffset.from_json(parsed)
 
 
-def _goes_on(begins: str, committed: str) -> bool:
-    start, end = (_by_partition(text) for text in (begins, committed))
+def _goes_on(begins: str, committed: SourceOffset) -> bool:
+    start, end = _by_partition(begins), committed.reached()
     if start is None or end is None:
-        return same_json(begins, committed)
+        return same_json(begins, committed.json)
     return all(start[tp] == offset for tp, offset in end.items() if tp in start)
 
 
-def _by_partition(text: str) -> dict[tuple[str, str], int] | None:
+def _changes_partitions(batch: Batch, source: str) -> bool:
+    before, ends = _by_partition(batch.previous_ends[source]), _by_partition(batch.ends[source])
+    return before is not None and ends is not None and before.keys() != ends.keys()
+
+
+def by_topic(offsets: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in offsets.items():
+        nested.setdefault(topic, {})[number] = offset
+    return nested
+
+
+def _by_partition(text: str | None) -> dict[tuple[str, str], int] | None:
     """Offsets by topic and partition, of JSON as Kafka's source or txlog's own writes it; None for any other."""
+    if text is None:
+        return None
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -307,8 +355,24 @@ def _by_partition(text: str) -> dict[tuple[str, str], int] | None:
     return found if all(isinstance(offset, int) for offset in found.values()) else None
 
 
-def _read_one(source: str, offsets: Mapping[TopicPartition, OffsetValue]) -> SourceOffset:
-    topic = f"{SOURCE_TOPIC_PREFIX}{source}"
+def _entries(prefix: str, source: str, text: str, batch: Batch) -> dict[TopicPartition, OffsetValue]:
+    topic = f"{prefix}{source}"
+    if not is_topic_name(topic):
+        raise InvalidRequestError(
+            f"query {batch.query_id}: {source!r} cannot name a source here; expected letters, digits, '.', '_', '-'"
+        )
+    # An object tells by itself where it ends: pieces that a longer text left behind are never read.
+    whole = json.dumps({"query": batch.query_id, "batch": batch.batch_id, "offset": text}, ensure_ascii=False)
+    return {
+        TopicPartition(topic, number): OffsetValue(
+            offset=batch.batch_id + 1, metadata=whole[start : start + MAX_METADATA_LENGTH]
+        )
+        for number, start in enumerate(range(0, len(whole), MAX_METADATA_LENGTH))
+    }
+
+
+def _read_one(prefix: str, source: str, offsets: Mapping[TopicPartition, OffsetValue]) -> SourceOffset:
+    topic = f"{prefix}{source}"
     first = offsets.get(TopicPartition(topic, 0))
     whole = ""
     for number in range(len(offsets)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import txlog
 from pyspark_txlog.checkpoint import Checkpoint, default_transactional_id, normal_location, parse_offsets
+from pyspark_txlog.jobs.kafka_resume import KafkaOffsets, Query, committed_batch, complete
 from pyspark_txlog.source_offsets import (
     Batch,
     GroupRange,
     SourceOffset,
     check_start,
     group_offsets,
+    offsets_to_send,
     opaque_offsets,
     ranges_of,
     read_opaque_offsets,
 )
 from pyspark_txlog.stream_offsets import StreamOffset
 from pyspark_txlog.stream_write_options import parse_stream_write_options
+from txlog.client.staged import StagedTransaction
+from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.core.records import OffsetValue
 from txlog.errors import CommitFailedError, CorruptRecordError, InvalidRequestError, UnsupportedStoreError
@@ -228,6 +234,68 @@ def test_a_new_query_goes_on_where_the_id_has_left_the_source(noted: str | None,
         CommitFailedError, match=r"it begins source 0 at .*'sink' has committed it up to .*startingOffsets"
     ):
         check_start(first, "0", known, transactional_id="sink")
+
+
+class Ingest:
+    """An id that commits micro-batches over one Kafka source, on a store of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def commit(self, query: str, number: int, start: KafkaOffsets, end: KafkaOffsets) -> None:
+        """Number 0 is a new query of an id that was forgotten, and its source noted `start`."""
+        made = Batch(
+            query_id=query,
+            batch_id=number,
+            ends={"0": json.dumps(end)},
+            previous_ends={"0": json.dumps(start)} if number else {},
+            noted_start=lambda _: json.dumps(start),
+        )
+        transaction = StagedTransaction.begin(self.store.runtime, "ingest")
+        descriptor = self.store.runtime.require_store()
+        sent = offsets_to_send(
+            transaction.session,
+            made,
+            store_id=descriptor.store_id,
+            transactional_id="ingest",
+            is_first_commit=number == 0,
+        )
+        transaction.commit(offsets=sent)
+
+    def resumes(self, *topics: str) -> KafkaOffsets:
+        found = committed_batch(Query(store=self.store.url, transactional_id="ingest", checkpoint="/lost"))
+        assert found is not None
+        return complete(found.reached, {topic: [0] for topic in topics})
+
+
+@pytest.fixture
+def ingest(tmp_path: Path) -> Iterator[Ingest]:
+    with txlog.open(tmp_path / "log", storage_options={"fsync": False}) as store:
+        store.create_topic("a", None)
+        yield Ingest(store)
+
+
+def test_a_topic_that_is_not_read_for_a_while_keeps_its_offset(ingest: Ingest) -> None:
+    ingest.commit("q1", 0, {"a": {"0": -2}, "b": {"0": -2}}, {"a": {"0": 100}, "b": {"0": 700}})
+    assert ingest.resumes("a") == {"a": {"0": 100}}
+    ingest.commit("q2", 0, {"a": {"0": 100}}, {"a": {"0": 150}})
+    ingest.commit("q2", 1, {"a": {"0": 150}}, {"a": {"0": 160}})
+    assert ingest.resumes("a", "b", "c") == {"a": {"0": 160}, "b": {"0": 700}, "c": {"0": -2}}
+    with pytest.raises(CommitFailedError, match=r"it begins source 0 at .*'ingest' has committed it up to "):
+        ingest.commit("q3", 0, {"a": {"0": 160}, "b": {"0": 0}}, {"a": {"0": 160}, "b": {"0": 9}})
+    ingest.commit("q3", 0, ingest.resumes("a", "b"), {"a": {"0": 160}, "b": {"0": 800}})
+    assert ingest.resumes("a", "b") == {"a": {"0": 160}, "b": {"0": 800}}
+
+
+def test_a_topic_may_not_come_back_to_a_running_query(ingest: Ingest) -> None:
+    """Its source would read it from the beginning: the batch before does not name it."""
+    both, one = {"a": {"0": 100}, "b": {"0": 700}}, {"a": {"0": 150}}
+    ingest.commit("q1", 0, {"a": {"0": -2}, "b": {"0": -2}}, both)
+    ingest.commit("q1", 1, both, one)
+    ingest.commit("q1", 2, one, {**one, "c": {"0": 5}})
+    with pytest.raises(CommitFailedError, match=r"it reads b-0 of source 0 again, .* up to 700"):
+        ingest.commit("q1", 3, one, both)
+    assert ingest.resumes("a", "b", "c") == {"a": {"0": 150}, "b": {"0": 700}, "c": {"0": 5}}
 
 
 def test_topics_of_another_store_tell_themselves_where_they_begin() -> None:

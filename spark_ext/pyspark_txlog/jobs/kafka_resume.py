@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from pyspark_txlog.checkpoint import parse_offsets
 from pyspark_txlog.messages import say
-from pyspark_txlog.source_offsets import committed_source_offsets
+from pyspark_txlog.source_offsets import by_topic, committed_source_offsets
 from txlog.client.store import Store
 from txlog.errors import (
     ConcurrentTransactionsError,
@@ -61,6 +61,14 @@ class PlannedBatch:
     query_id: str
     number: int
     offsets: KafkaOffsets
+    not_read: KafkaOffsets = field(default_factory=dict)
+    """Of a committed one: where topics ended that earlier batches read and this one did not."""
+
+    @property
+    def reached(self) -> KafkaOffsets:
+        """How far each topic has been taken, whether it is still read or not."""
+        topics = (*self.not_read, *self.offsets)
+        return {topic: {**self.not_read.get(topic, {}), **self.offsets.get(topic, {})} for topic in topics}
 
 
 class KafkaCluster:
@@ -166,9 +174,9 @@ def resume(spark: SparkSession, store: Store, query: Query, partitions: Mapping[
     folder.forget_start()
     say(
         f"transactional.id {query.transactional_id!r}: no batch is planned in the checkpoint {query.checkpoint}; going on at the "
-        f"offsets of the last transaction, {json.dumps(committed.offsets)}"
+        f"offsets of the last transaction, {json.dumps(committed.reached)}"
     )
-    return json.dumps(complete(committed.offsets, partitions))
+    return json.dumps(complete(committed.reached, partitions))
 
 
 def check_plan(planned: PlannedBatch, start: KafkaOffsets | None, committed: PlannedBatch, query: Query) -> None:
@@ -188,7 +196,7 @@ def check_plan(planned: PlannedBatch, start: KafkaOffsets | None, committed: Pla
         begins = start or {}
         fits = planned.number == 0 and all(
             begins.get(topic, {}).get(number, offset) == offset
-            for topic, numbers in committed.offsets.items()
+            for topic, numbers in committed.reached.items()
             for number, offset in numbers.items()
         )
         expected = f"a first batch that begins there (the last one committed was {committed.number} of query {committed.query_id})"
@@ -238,7 +246,9 @@ def committed_batch(query: Query) -> PlannedBatch | None:
             f"transactional.id {query.transactional_id!r}: its last transaction holds the offsets of something else than one Kafka source: "
             f"{' and '.join(one.json for one in found.values()):.300}. This job needs an id of its own"
         )
-    return PlannedBatch(query_id=first.query_id, number=first.batch_id, offsets=offsets)
+    return PlannedBatch(
+        query_id=first.query_id, number=first.batch_id, offsets=offsets, not_read=by_topic(first.not_read)
+    )
 
 
 class _CheckpointFolder:
