@@ -120,7 +120,7 @@ class StreamSource:
         if self._target is not None:
             ends = {tp: max(min(end, self._target.get(tp, 0)), starts[tp]) for tp, end in ends.items()}
         chosen = {**begins, **joining, **self._limited(begins, starts, ends, limited=limited, is_first=is_first)}
-        self._progress = self._report(chosen, views)
+        self._progress = self._report(chosen, views, self._about_to_lose(begins, starts, chosen))
         if is_first:
             return self._offset(chosen, begins).to_json()
         return start if chosen == given.ends else self._offset(chosen, None).to_json()
@@ -195,7 +195,11 @@ class StreamSource:
 
     def _topics(self, is_first: bool) -> dict[str, TopicMetadata]:
         if self._read.mode == "subscribePattern" or is_first:
-            return subscribed_topics(self._runtime, self._read, may_be_none=True)
+            listed = subscribed_topics(self._runtime, self._read, may_be_none=True)
+            for topic in listed.values():
+                # A topic of this name may have been made anew: what the runtime knew of the old one would end the query.
+                self._runtime.remember_topic(topic)
+            return listed
         found: dict[str, TopicMetadata] = {}
         for name in self._read.topics:
             try:
@@ -283,7 +287,16 @@ class StreamSource:
         most = self._options.max_offsets_per_trigger
         return stream_limits.at_most(starts, ends, most) if limited and most is not None else ends
 
-    def _report(self, chosen: Offsets, views: Mapping[TopicPartition, PartitionView]) -> dict[str, Any]:
+    def _about_to_lose(self, begins: Offsets, starts: Offsets, chosen: Offsets) -> int:
+        """How many removed offsets the batch up to `chosen` passes over: Spark takes the progress before it has the batch planned."""
+        if self._read.fail_on_data_loss:
+            return 0
+        overtaken = [tp for tp, start in starts.items() if begins[tp] < min(start, chosen[tp])]
+        return sum(min(self._removed(self._session.views[tp], begins[tp]), chosen[tp] - begins[tp]) for tp in overtaken)
+
+    def _report(
+        self, chosen: Offsets, views: Mapping[TopicPartition, PartitionView], about_to_lose: int
+    ) -> dict[str, Any]:
         ends = {tp: max(self._end(view), chosen.get(tp, 0)) for tp, view in views.items()}
         unread = {
             tp: max(chosen[tp], views[tp].state.log_start_offset) for tp in ends if chosen.get(tp, ends[tp]) < ends[tp]
@@ -292,7 +305,7 @@ class StreamSource:
         waited_ms = max((self._runtime.clock.now_ms() - time for time in times.values()), default=0)
         report = self._offset({**chosen, **ends}, None).to_json()
         lag = {"rows": sum(ends[tp] - at for tp, at in unread.items()), "seconds": max(waited_ms, 0) / 1000}
-        report[SOURCE_KEY].update(lag=lag, lost=self._lost)
+        report[SOURCE_KEY].update(lag=lag, lost=self._lost + about_to_lose)
         return report
 
     # -- planning ---------------------------------------------------------------------------------------------------------
