@@ -68,6 +68,8 @@ FLOAT_OPTIONS: Mapping[str, str] = {
     # parquet-mr looks for 0.0 in a row group's dictionary or Bloom filter, and passes over -0.0, which equals it.
     "parquet.filter.dictionary.enabled": "false",
     "parquet.filter.bloom.enabled": "false",
+    # ... and in each row, if spark.sql.parquet.recordLevelFilter.enabled hands the filter to parquet-mr's row reader.
+    "parquet.filter.record-level.enabled": "false",
 }
 """For topics with columns of floats."""
 ODD_FLOAT_OPTIONS: Mapping[str, str] = {
