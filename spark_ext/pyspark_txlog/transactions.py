@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_txlog.committed_topics import check_topics, remember_topics
 from pyspark_txlog.messages import say
 from pyspark_txlog.micro_batch import MicroBatch
 from pyspark_txlog.native_write import SMALL_ROWS, Road, check_connect, check_road, write_frame
@@ -46,6 +47,7 @@ class Transaction:
         self._lock = threading.Lock()
         self._parts: list[StagedPart] = []
         self._offsets: list[GroupOffsets] = []
+        self._topics: set[str] = set()
         self._failed: BaseException | None = None
         self._open = True
         self.version = version
@@ -96,7 +98,8 @@ class Transaction:
         once for the look, as far as `limit(small_rows + 1)` goes, and once for its rows: cache what is dear, or give the
         road. Order: rows of one task and one key stay in order only on the driver's road.
 
-        Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidRequestError, StorageError, and what Spark raises
+        Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidRequestError (also if this process has committed the
+        version for other topics, see `committed_topics`), StorageError, and what Spark raises
         for a job that failed. A write that raised lets the transaction only be aborted, whoever catches it.
         """
         check_road(road, small_rows)
@@ -104,7 +107,9 @@ class Transaction:
         try:
             # Checked also if it is repeated: a program that is wrong is wrong the second time too.
             route = _route(self._runtime, frame, topic, key)
-            if self.repeated:
+            self._topics.add(topic)
+            if self.repeated and self.version is not None:
+                check_topics(self._runtime, self.transactional_id, self.version, {topic})
                 return
             made = write_frame(
                 self._runtime,
@@ -155,7 +160,13 @@ class Transaction:
                 ) from self._failed
             self._open = False
             parts, offsets = tuple(self._parts), tuple(self._offsets)
-        self.result = self._staged.commit(parts, offsets=offsets, version=self.version)
+        result = self._staged.commit(parts, offsets=offsets, version=self.version)
+        if self.version is not None:
+            if result.skipped:
+                check_topics(self._runtime, self.transactional_id, self.version, self._topics)
+            else:
+                remember_topics(self._runtime, self.transactional_id, self.version, self._topics)
+        self.result = result
         return self.result
 
     def _abort(self) -> EndResult:

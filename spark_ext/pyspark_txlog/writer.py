@@ -24,6 +24,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_txlog.committed_topics import check_topics, remember_topics
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.options import WriteOptions, parse_write_options, settled_write
 from txlog.client.runtime import Runtime
@@ -98,18 +99,29 @@ class TxlogWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver side: publishes what the winning attempts wrote, in one decision.
 
-        Raises ProducerFencedError, TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError; Spark calls `abort` then.
+        Raises ProducerFencedError, TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError, InvalidRequestError (this
+        process has committed the version for another topic); Spark calls `abort` then.
         """
         parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
         with closing(open_store(self._options)) as runtime:
             transaction = self._resume(runtime, attempted=False)
             result = transaction.commit(parts, version=self._options.txn_version)
+            self._check_topics(runtime, parts, skipped=result.skipped)
             if result.skipped:
                 say(
                     f"transactional.id {transaction.transactional_id!r}: txn.version {self._options.txn_version} is not above "
                     f"{result.txn.txn_version}, the last one committed: this write was done before, and is skipped"
                 )
             transaction.forget()
+
+    def _check_topics(self, runtime: Runtime, parts: Sequence[StagedPart], *, skipped: bool) -> None:
+        if self._options.txn_version is None:
+            return
+        version = TxnVersion(version=self._options.txn_version)
+        # Without the option each row names its topic, and rows of a skipped write are not looked at.
+        topics = {part.topic for part in parts} if self._options.topic is None else {self._options.topic}
+        note = check_topics if skipped else remember_topics
+        note(runtime, self._txn.transactional_id, version, topics)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver side: gives the transaction up, unless a commit of it has won. Deletes nothing and raises nothing.

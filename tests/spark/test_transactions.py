@@ -123,6 +123,22 @@ def test_a_repeated_version_computes_nothing(log: Log, three: TxLog, console: Co
     assert log.ids() == list(range(7))
 
 
+def test_one_version_is_not_two_appends_to_two_topics(log: Log, three: TxLog) -> None:
+    clean, audit = TOPICS[:2]
+    for _ in range(2):
+        three.table(clean).append(log.frame(0, 5), transactional_id="nightly", version=1)
+    with pytest.raises(InvalidRequestError, match=rf"has committed it for {clean}, so the rows for {audit} would be"):
+        three.table(audit).append(log.frame(0, 5), transactional_id="nightly", version=1)
+    # Another instance of the same process knows it, too.
+    with (
+        TxLog(log.spark, log.url) as other,
+        pytest.raises(InvalidRequestError, match="would be skipped"),
+        other.transaction("nightly", version=1) as txn,
+    ):
+        txn.write(log.frame(0, 5), audit)
+    assert (len(log.ids(clean)), len(log.ids(audit))) == (5, 0)
+
+
 def test_versions_of_another_scope_are_refused_before_anything_runs(log: Log, three: TxLog) -> None:
     write_three(three, log, version=7)
     with pytest.raises(TxnVersionScopeError, match=r"'nightly' holds txn.version 7 of scope ''"):

@@ -106,6 +106,22 @@ def test_several_topics_are_one_transaction(log: Log) -> None:
     assert len(log.ids("eu")) == 25
 
 
+def test_one_version_is_not_two_writes_to_two_topics(log: Log, console: Console) -> None:
+    """Users of Delta's `txnAppId` and `txnVersion` write each topic on its own, with one id and one version."""
+    for topic in ("eu", "us"):
+        log.create(topic)
+    once = {"transactional_id": "nightly", "txn_version": 1}
+    log.write(log.frame(0, 5), "eu", **once)
+    with pytest.raises(
+        Exception, match=r"has committed it for eu, so the rows for us would be skipped. hint: .*TxLog.transaction"
+    ):
+        log.write(log.frame(0, 5), "us", **once)
+    # A repetition of the first write is one.
+    log.write(log.frame(0, 5), "eu", **once)
+    assert (log.ids("eu"), log.ids("us")) == (list(range(5)), [])
+    assert "could not be aborted" not in console.text()
+
+
 def test_a_topic_column_of_the_topics_own_is_data(log: Log) -> None:
     log.create("notes", pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32())]), 2)
     log.write(log.spark.sql("SELECT 'weather' AS topic, 9 AS partition"), "notes")
