@@ -26,11 +26,20 @@ DefaultSource = TxlogDataSource
 _LAZY = {
     "TopicTable": "pyspark_txlog.table",
     "TxLog": "pyspark_txlog.txlog_api",
+    "activate": "pyspark_txlog.spark_session",
     "committed_source_offsets": "pyspark_txlog.source_offsets",
     "session": "pyspark_txlog.spark_session",
 }
 
-__all__ = ["DefaultSource", "TopicTable", "TxLog", "TxlogDataSource", "committed_source_offsets", "session"]
+__all__ = [
+    "DefaultSource",
+    "TopicTable",
+    "TxLog",
+    "TxlogDataSource",
+    "activate",
+    "committed_source_offsets",
+    "session",
+]
 
 
 def __getattr__(name: str) -> Any:

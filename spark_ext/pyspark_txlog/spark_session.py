@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pyspark_txlog.spark_version import check_spark
@@ -51,10 +52,12 @@ def session(
 
     Settings that need a new JVM (memory, `master`) count only for the first session of a process. Without
     `PYSPARK_PYTHON` the workers use this interpreter: Spark would take the first `python3` on PATH. Raises
-    InvalidRequestError if there is no Java, or one older than 17, or a Spark older than 4.2.
+    InvalidRequestError if there is no Java, or one older than 17, or a Spark older than 4.2. The calling thread may use
+    `format("txlog")` then (`activate`).
     """
     check_spark()
-    if SparkSession.getActiveSession() is None:
+    # The session that runs may be another thread's: this one has none of its own yet.
+    if SparkContext._active_spark_context is None:
         check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**DEFAULTS, **{key: _text(value) for key, value in (config or {}).items()}}
@@ -65,7 +68,21 @@ def session(
         builder = SparkSession.builder.appName(app_name).master(master)
         for name, value in settings.items():
             builder = builder.config(name, value)
-        return builder.getOrCreate()
+        made = builder.getOrCreate()
+    activate(made)
+    return made
+
+
+def activate(spark: SparkSession) -> None:
+    """Makes `spark` the session of the calling thread, if that has none: call it in each thread that you start yourself.
+
+    Spark looks for `format("txlog")` of a write in the active session of the thread, and a thread of Python's other than
+    the main one has none: `save` and `start` fail there with DATA_SOURCE_NOT_FOUND. Does nothing over Spark Connect, where
+    the server's threads have a session.
+    """
+    # Spark Connect has no JVM here.
+    if getattr(spark, "_jvm", None) is not None and SparkSession.getActiveSession() is None:
+        spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def check_java() -> int:

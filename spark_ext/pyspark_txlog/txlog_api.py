@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_txlog import native_scan, views
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.snapshot import Snapshot
+from pyspark_txlog.spark_session import activate
 from pyspark_txlog.spark_version import check_spark
 from pyspark_txlog.table import TopicTable
 from pyspark_txlog.transactions import Transaction, Transactions, version_of
@@ -52,6 +53,7 @@ class TxLog:
             raise UnsupportedStoreError(
                 f"{str(root)!r}: a store in memory lives in one process, and Spark reads and writes from many; use a folder or an object store"
             )
+        activate(spark)
         self.spark = spark
         self.runtime = Runtime.open(root, storage_options=storage_options, object_store=object_store)
         self._transactions = Transactions(self.runtime)

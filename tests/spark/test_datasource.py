@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import pyspark_txlog
+from pyspark_txlog import TxLog
 from tests.spark.conftest import ORDERS, Log, rows
 from tests.spark.scalars import SCALARS
 from txlog.storage.arrow_schema import KAFKA_SHAPE
@@ -209,3 +212,68 @@ def test_without_pyspark_the_import_says_which_extra_is_missing() -> None:
     broken = "import sys; sys.modules['pyspark_txlog.datasource'] = None\nimport pyspark_txlog"
     done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True)
     assert "needs PySpark" not in done.stderr
+
+
+# -- threads of the user's own, as a scheduler has them ---------------------------------------------------------------
+
+
+def in_a_thread(work: Callable[[], object]) -> None:
+    """Runs `work` in a new thread, whose JVM thread has no session yet. Raises what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+
+
+def stream(log: Log, tmp_path: Path, name: str) -> Any:
+    source = log.spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", "earliest")
+    made = source.load(log.url).writeStream.format("txlog").option("topic", "copy").option("storage.fsync", "false")
+    return made.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True)
+
+
+def test_every_road_from_a_thread_that_was_activated(log: Log, tmp_path: Path) -> None:
+    log.create(partitions=1)
+    log.create("copy", partitions=1)
+
+    def work() -> None:
+        pyspark_txlog.activate(log.spark)
+        log.write(log.frame(0, 5))
+        assert log.ids() == list(range(5))
+        stream(log, tmp_path, "checkpoint").start(log.url).awaitTermination()
+        assert log.ids("copy") == list(range(5))
+        assert log.read(None, metadata="partitions").count() == 2
+
+    in_a_thread(work)
+
+
+def test_txlogs_own_calls_need_no_activation_in_a_thread(log: Log, tmp_path: Path) -> None:
+    log.create(partitions=1)
+    with TxLog(log.spark, log.url, {"fsync": False}) as opened:
+        orders = opened.table("orders")
+
+        def appended() -> None:
+            orders.append(log.frame(0, 5))
+            assert sorted(row.order_id for row in orders.to_df().collect()) == list(range(5))
+            assert log.ids() == list(range(5))
+
+        in_a_thread(appended)
+
+        def copied() -> None:
+            source = log.spark.readStream.schema("order_id long").json(str(tmp_path / "in"))
+            query = orders.append_stream(
+                source,
+                transactional_id="copy",
+                checkpoint_location=str(tmp_path / "checkpoint"),
+                trigger={"availableNow": True},
+            )
+            query.awaitTermination()
+
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / "one.json").write_text('{"order_id": 5}\n')
+        in_a_thread(copied)
+        assert log.ids() == list(range(6))
+
+        def opened_there() -> None:
+            with TxLog(log.spark, log.url):
+                log.write(log.frame(6, 1))
+
+        in_a_thread(opened_there)
+        assert log.ids() == list(range(7))
