@@ -145,3 +145,50 @@ def test_sends_do_not_look_at_the_topic_again(world, store):
         with world.counting.counting() as cost:
             producer.send("t", orders(99)).result()
     assert [path for verb, path in cost.calls() if verb == "get"] == ["t/topic.00000000000000000001.json"]
+
+
+@pytest.mark.parametrize("segments", [4, 40])
+def test_the_first_rows_cost_one_index_and_one_file_however_long_the_log_is(world, segments):
+    world.open().create_topic("long", ORDERS, config={"segment.batches": 1})
+    with world.open().producer() as producer:
+        for number in range(segments):
+            producer.send("long", orders(number), partition=0).result()
+    # Of these the last is the tail.
+    with world.open().consumer("long", auto_offset_reset="earliest", max_poll_records=1) as consumer:
+        consumer.position(tp("long", 0))
+        with world.counting.counting() as cost:
+            assert [row["id"] for row in consumer.poll(0).to_pylist()] == [0]
+        assert (cost.get, cost.get_range, cost.list) == (1, 1, 0), str(cost.requests())
+        with world.counting.counting() as cost:
+            assert [row["id"] for row in rows_of(consumer)] == list(range(1, segments))
+        # One index and one file each, and the look that found nothing more.
+        assert (cost.get, cost.get_range) == (segments - 2 + 1, segments - 2), str(cost.requests())
+
+
+def test_a_consumer_that_follows_holds_no_index_of_what_it_has_read(world):
+    world.open().create_topic("long", ORDERS, config={"segment.batches": 2})
+    fetched = []
+    with (
+        world.open().producer() as producer,
+        world.open().consumer("long", auto_offset_reset="earliest") as consumer,
+    ):
+        for step in range(12):
+            for number in range(6):
+                producer.send("long", orders(6 * step + number), partition=0).result()
+            world.clock.advance_ms(300_001)
+            fetched += [row["id"] for row in rows_of(consumer)]
+            (fetch,) = consumer._fetcher._partitions.values()
+            assert len(fetch.indexes) <= 1
+    assert fetched == list(range(72))
+
+
+def test_no_more_files_are_opened_than_a_poll_returns_rows_of(world):
+    world.open().create_topic("files", ORDERS, config={"segment.batches": 8, "inline.max.bytes": 0})
+    with world.open().producer() as producer:
+        for number in range(17):
+            producer.send("files", orders(number), partition=0).result()
+    with world.open().consumer("files", auto_offset_reset="earliest", max_poll_records=2) as consumer:
+        consumer.position(tp("files", 0))
+        with world.counting.counting() as cost:
+            assert consumer.poll(0).num_rows == 2
+        assert (cost.get, cost.get_range) == (1, 2), str(cost.requests())

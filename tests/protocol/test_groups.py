@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.protocol.harness import (
@@ -709,3 +710,30 @@ def test_138_copy_loop_with_crashes() -> None:
     assert sorted(cluster.read(A).values(), key=int) == [str(number * 10) for number in range(60)]
     assert cluster.committed() == {0: 60}
     cluster.check()
+
+
+# -- idle groups ------------------------------------------------------------------------------------------------------
+
+
+def test_idle_groups_go_many_in_one_record(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = context(constants=msgspec.structs.replace(CONSTANTS, consumer_offsets_partitions=1))
+    tp = TopicPartition(OFFSETS, 0)
+    process = Process(cluster, ctx=ctx)
+    idle = [f"g{number:02d}" for number in range(20)]
+    for group in idle:
+        process.do(process.commit_offsets({0: 1}, group=group))
+    cluster.run(groups.join_group(ctx, {}, "member", "m", "client", ("orders",)))
+    cluster.pass_ms(1000)
+    process.do(process.commit_offsets({0: 1}, group="late"))
+    before = len(cluster.batches(tp))
+    sweep = Task(cluster, groups.expire_groups(ctx, {}, 1000)).run(until=is_put)
+    # One of them is used again before the record has its slot: it stays, and the others go all the same.
+    process.do(process.commit_offsets({0: 2}, group="g07"))
+    assert sweep.run().result[1] == tuple(group for group in idle if group != "g07")
+    assert len(cluster.batches(tp)) == before + 2
+    left = [each.group for each in cluster.run(groups.list_groups(ctx, {}))[1]]
+    assert left == ["g07", "late", "member"]
+    monkeypatch.setattr(groups, "MAX_REMOVED_ENTRIES", 1)
+    cluster.pass_ms(1000)
+    assert cluster.run(groups.expire_groups(ctx, {}, 1000))[1] == ("g07", "late")
+    assert len(cluster.batches(tp)) == before + 4

@@ -7,6 +7,7 @@ A position is the offset of the next row to hand out. It moves past markers and 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -14,8 +15,12 @@ import pyarrow as pa
 from txlog.client.reading import plan_reads, read_task, tasks
 from txlog.client.session import Session
 from txlog.core.names import TopicPartition
-from txlog.protocol.read import IsolationLevel, ReadIndexes, end_offset
+from txlog.protocol.context import PartitionView
+from txlog.protocol.read import IsolationLevel, ReadIndexes, ReadPlan, end_offset
 from txlog.storage.arrow_schema import OFFSET_COLUMN
+
+MAX_SEGMENTS_AHEAD = 64
+"""One plan reads the indexes of at most so many segments, in parallel: what a consumer holds does not grow with the log."""
 
 COLUMNS = ("_offset", "_timestamp", "_topic", "_partition")
 """What a consumer adds to the topic's columns."""
@@ -92,14 +97,14 @@ class Fetcher:
                 continue
             # Below the log start or beyond the log end a plan is refused; between LSO and log end there is nothing yet.
             if fetch.position < end_offset(view, self._isolation) or fetch.position > view.state.next_offset:
-                ranges[tp] = (fetch.position, None)
+                ranges[tp] = (fetch.position, fetch.end_of_plan(view))
         known = {tp: self._partitions[tp].indexes for tp in ranges}
         plans = plan_reads(self._session, ranges, self._isolation, known)
         made = tasks(self._session.runtime, list(plans.values()), metadata_columns=COLUMNS, isolation=self._isolation)
         for (tp, plan), task in zip(plans.items(), made, strict=True):
             fetch = self._partitions[tp]
             fetch.batches = read_task(task, self._session.runtime.store, max_rows=self._max_rows)
-            fetch.end, fetch.indexes = plan.end, plan.indexes
+            fetch.planned(plan)
         return bool(ranges)
 
     def look(self) -> None:
@@ -122,7 +127,7 @@ class Fetcher:
 class _Fetch:
     """One partition's position and read."""
 
-    __slots__ = ("batches", "end", "indexes", "paused", "position")
+    __slots__ = ("ahead", "batches", "end", "indexes", "paused", "position")
 
     def __init__(self, position: int | None = None, *, paused: bool = False) -> None:
         self.position = position
@@ -131,6 +136,22 @@ class _Fetch:
         self.end = 0
         """Where the read that is under way ends."""
         self.indexes: ReadIndexes = {}
+        """Those that the next plan may need; the ones of what was read are dropped."""
+        self.ahead = 1
+        """How many segments the next plan reads: the first row waits for one index, a long read for few rounds."""
+
+    def end_of_plan(self, view: PartitionView) -> int | None:
+        """Where the next plan ends at the latest: some segments on, or None where the rest is in few of them."""
+        assert self.position is not None
+        first = bisect_right(view.walk, self.position, key=lambda name: name.end_offset)
+        last = first + self.ahead - 1
+        return view.walk[last].end_offset if last < len(view.walk) else None
+
+    def planned(self, plan: ReadPlan) -> None:
+        """Notes what was planned."""
+        self.end = plan.end
+        self.indexes = {name: read for name, read in plan.indexes.items() if name.end_offset > plan.end}
+        self.ahead = min(2 * self.ahead, MAX_SEGMENTS_AHEAD)
 
     def next(self) -> pa.RecordBatch | None:
         """The next rows of the read; None at its end, when the position is beyond what is not handed out."""

@@ -239,7 +239,8 @@ def read_task(
     relists = 0
     while True:
         try:
-            for batch in rows.joined(rows.read_pieces(at, task.pieces, task.fields, task.columns)):
+            read = rows.read_pieces(at, task.pieces, task.fields, task.columns)
+            for batch in rows.joined(read, max_rows or rows.JOINED_ROWS):
                 task = replace(task, start=rows.last_offset(batch) + 1)
                 relists = 0
                 whole = rows.with_metadata(batch, task.topic_partition, schema)

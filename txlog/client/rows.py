@@ -125,10 +125,11 @@ def _offsets(piece: FilePiece) -> str:
     return f"{first.base_offset} to {last.base_offset + last.rows - 1}"
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def joined(batches: Iterable[pa.RecordBatch], enough: int = JOINED_ROWS) -> Iterator[pa.RecordBatch]:
     """The same rows in fewer batches: small neighbours become one, since a batch costs its reader more than its rows do.
 
-    What came before an error is returned before the error is raised.
+    Joining ends at `enough` rows: nothing is read beyond them before they are returned. What came before an error is returned
+    before the error is raised.
     """
     held: list[pa.RecordBatch] = []
     rows = 0
@@ -142,6 +143,9 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             if small:
                 held.append(batch)
                 rows += batch.num_rows
+                if rows >= enough:
+                    yield _join(held)
+                    held, rows = [], 0
             else:
                 yield batch
     except TxlogError:

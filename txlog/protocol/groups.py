@@ -45,6 +45,8 @@ from txlog.protocol.table import registered_guard
 from txlog.protocol.transactions import add_partitions, resolve
 
 MAX_METADATA_LENGTH = 4096
+MAX_REMOVED_ENTRIES = 4000
+"""Entries of one record that removes idle groups: with the longest names it stays below the limit of commit objects."""
 
 
 class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,10 +219,10 @@ def describe_group(ctx: Context, views: Views, group: str) -> Program[tuple[View
     views, view = yield from get_fresh_view(
         ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     )
-    for description in _describe_all(view.state):
-        if description.group == group:
-            return views, description
-    raise _no_such_group(group)
+    description = _describe(view.state, group)
+    if description is None:
+        raise _no_such_group(group)
+    return views, description
 
 
 def reset_offsets(
@@ -296,14 +298,11 @@ def delete_group(
     """
     views, description = yield from describe_group(ctx, views, group)
     member = _held(description.member)
-    entries: tuple[Entry, ...] = (
-        *offset_entries(group, dict.fromkeys(description.offsets)),
-        *((GroupEntry(group=group, value=None),) if description.member is not None else ()),
-    )
+    entries = _tombstones(description)
 
     def check(state: PartitionState) -> TxlogError | None:
         """Asked at the very slot: a member may have joined since the group was described."""
-        now = next((found for found in _describe_all(state) if found.group == group), None)
+        now = _describe(state, group)
         if now is None:
             return _no_such_group(group)
         if now.pending:
@@ -336,26 +335,50 @@ def expire_groups(
     numbers = range(ctx.constants.consumer_offsets_partitions) if partitions is None else sorted(partitions)
     tps = [TopicPartition(CONSUMER_OFFSETS_TOPIC, number) for number in numbers]
     views = yield from gather_fresh_views(ctx, views, tps)
-    now_ms = yield Now()
-    gone = []
-    for found in [each for tp in tps for each in _describe_all(views[tp].state)]:
-        if not _is_idle(found, now_ms, idle_ms):
-            continue
-        entries: tuple[Entry, ...] = (
-            *offset_entries(found.group, dict.fromkeys(found.offsets)),
-            *((GroupEntry(group=found.group, value=None),) if found.member is not None else ()),
-        )
+    gone: list[str] = []
+    for tp in tps:
+        for _ in range(ctx.max_races):
+            now_ms = yield Now()
+            idle = [each for each in _describe_all(views[tp].state) if _is_idle(each, now_ms, idle_ms)]
+            if not idle:
+                break
+            # Many in one record: each record costs a request, and its check looks at every group of the partition.
+            taken, entries = _removed_together(idle)
 
-        def check(state: PartitionState, found: GroupDescription = found) -> TxlogError | None:
-            return None if found in _describe_all(state) else _changed(found.group)
+            def check(state: PartitionState, taken: list[GroupDescription] = taken) -> TxlogError | None:
+                now = {found.group: found for found in _describe_all(state)}
+                changed = next((each for each in taken if now.get(each.group) != each), None)
+                return None if changed is None else _changed(changed.group)
 
-        try:
-            draft = BatchDraft(records=len(entries), entries=entries)
-            views = yield from _append_entries(ctx, views, found.group, draft, check)
-        except ConcurrentTransactionsError:
-            continue
-        gone.append(found.group)
+            try:
+                views = yield from _append_entries(
+                    ctx, views, taken[0].group, BatchDraft(records=len(entries), entries=entries), check
+                )
+            except ConcurrentTransactionsError:
+                # The groups that have changed are not idle any more.
+                views, _ = yield from get_fresh_view(ctx, views, tp)
+                continue
+            gone += [each.group for each in taken]
     return views, tuple(gone)
+
+
+def _removed_together(idle: list[GroupDescription]) -> tuple[list[GroupDescription], tuple[Entry, ...]]:
+    """The first of these groups, and the entries that remove them: as many as one record is to hold, and at least one."""
+    taken: list[GroupDescription] = []
+    entries: list[Entry] = []
+    for found in idle:
+        its = _tombstones(found)
+        if taken and len(entries) + len(its) > MAX_REMOVED_ENTRIES:
+            break
+        taken.append(found)
+        entries += its
+    return taken, tuple(entries)
+
+
+def _tombstones(found: GroupDescription) -> tuple[Entry, ...]:
+    """What removes a group."""
+    member = (GroupEntry(group=found.group, value=None),) if found.member is not None else ()
+    return (*offset_entries(found.group, dict.fromkeys(found.offsets)), *member)
 
 
 def _is_idle(found: GroupDescription, now_ms: int, idle_ms: int) -> bool:
@@ -452,30 +475,28 @@ def _stamped(tp: TopicPartition, value: OffsetValue | None, now_ms: int, conditi
     return msgspec.structs.replace(value, timestamp=now_ms, conditional=conditional)
 
 
-def _describe_all(state: PartitionState) -> list[GroupDescription]:
-    groups = (
-        {key[0] for key in state.committed}
-        | set(state.groups)
-        | {key[0] for rows in state.pending.values() for key in rows}
-    )
-    described = []
-    for group in sorted(groups):
-        row = state.groups.get(group)
-        committed = {
-            TopicPartition(*key[1:]): row.entry.value for key, row in state.committed.items() if key[0] == group
-        }
-        pending = {
-            TopicPartition(*key[1:]): row.entry.value
-            for rows in state.pending.values()
-            for key, row in rows.items()
-            if key[0] == group
-        }
-        described.append(
-            GroupDescription(
-                group=group,
-                member=row.entry.value if row is not None else None,
-                offsets={tp: value for tp, value in sorted(committed.items()) if value is not None},
-                pending={tp: value for tp, value in sorted(pending.items()) if value is not None},
-            )
+def _describe(state: PartitionState, group: str) -> GroupDescription | None:
+    return next((found for found in _describe_all(state, group)), None)
+
+
+def _describe_all(state: PartitionState, only: str | None = None) -> list[GroupDescription]:
+    """Every group of the partition, by name, or that one; in one pass over the state."""
+    committed: dict[str, dict[TopicPartition, OffsetValue]] = {}
+    pending: dict[str, dict[TopicPartition, OffsetValue]] = {}
+    for found, states in ((committed, (state.committed,)), (pending, tuple(state.pending.values()))):
+        for rows in states:
+            for (group, topic, partition), row in rows.items():
+                if only is None or group == only:
+                    its = found.setdefault(group, {})
+                    if row.entry.value is not None:
+                        its[TopicPartition(topic, partition)] = row.entry.value
+    members = {group: row.entry.value for group, row in state.groups.items() if only is None or group == only}
+    return [
+        GroupDescription(
+            group=group,
+            member=members.get(group),
+            offsets=dict(sorted(committed.get(group, {}).items())),
+            pending=dict(sorted(pending.get(group, {}).items())),
         )
-    return described
+        for group in sorted({*committed, *pending, *members})
+    ]
