@@ -7,12 +7,14 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.client.world import ORDERS, World
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.errors import CorruptRecordError, InvalidRequestError, NotAStoreError
+from txlog.maintenance import merge
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.history import read_history
 from txlog.maintenance.maintain import STEPS, Maintainer, MaintainPolicy, MaintainReport
@@ -170,6 +172,63 @@ def test_an_interrupted_deletion_is_finished(world: World, store: Store) -> None
     report = Maintainer(world.open().runtime).run()
     assert done(report, "deletions") == {"ended_logs": 1}
     assert Maintainer(world.open().runtime).run().is_idle
+    assert check_store(world.memory).is_clean
+
+
+def test_markers_in_a_deleted_topic_are_merged_and_no_later_round_fails(world: World, store: Store) -> None:
+    """Transactions that were open at the deletion end later; their markers fill segments of a topic that has no schema any more."""
+    store.create_topic(
+        "gone", ORDERS, config={"segment.batches": 1, "cleanup.policy": "compact,delete", "key.columns": "id"}
+    )
+    producers = [store.producer(f"x{number}") for number in range(4)]
+    for producer in producers:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("gone", [{"id": 1, "name": "x"}]).result()
+    store.delete_topic("gone")
+    for number, producer in enumerate(producers):
+        if number % 2:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    maintainer = Maintainer(world.open().runtime, MaintainPolicy(vacuum_interval_ms=0, merge_min_segments=2))
+    rounds = []
+    for _ in range(6):
+        rounds.append(maintainer.run())
+        world.clock.advance_ms(9 * DAY_MS)
+        assert check_store(world.memory).is_clean
+    assert [report.failures for report in rounds] == [0] * 6
+    assert done(rounds[0], "merge")["merged_segments"] == 3
+    # What is left is the end of a log, and no round tells of it again.
+    assert rounds[-1].is_idle
+    assert not [each for step in rounds[-1].steps for each in step.left]
+    assert len(world.memory.list("gone/0/")) <= 8
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_topic_that_is_deleted_in_a_round_is_left_alone(
+    world: World, store: Store, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    """... or made anew with other columns, which a merge of the old rows must not look for in their files."""
+    send(store, 0, 9)
+    original = merge.copy_rows
+
+    def late(*args: Any) -> Any:
+        monkeypatch.undo()
+        store.delete_topic("orders")
+        if anew:
+            store.create_topic("orders", pa.schema([pa.field("other", pa.string(), nullable=False)]), 2)
+        # As an executor of Spark, which looks the topic up for itself.
+        args[0].forget_topic("orders")
+        return original(*args)
+
+    monkeypatch.setattr(merge, "copy_rows", late)
+    maintainer = Maintainer(world.open().runtime, EAGER)
+    report = maintainer.run()
+    assert not report.failures
+    assert [each.text for step in report.steps if step.step == "merge" for each in step.left if "deleted" in each.text]
+    world.clock.advance_ms(2 * DAY_MS)
+    assert not maintainer.run().failures
     assert check_store(world.memory).is_clean
 
 

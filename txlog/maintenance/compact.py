@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from txlog.client.reading import MAX_RELISTS, piece_rows, topic_of_rows
+from txlog.client.reading import MAX_RELISTS, piece_rows
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.core.cleaning import Kept
@@ -34,6 +34,7 @@ from txlog.core.partitioning import Offsets
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
 from txlog.errors import InvalidConfigurationError, MissingObjectError
+from txlog.maintenance.merge import topic_of_inputs
 from txlog.maintenance.users_topics import refuse_internal
 from txlog.protocol.clean import Merge, publish
 from txlog.protocol.compact import CompactionPlan, look_at_dirt, plan_compaction
@@ -232,8 +233,9 @@ class _Pass:
         self._runtime = runtime
         self._plan = plan
         self._on_progress = on_progress
-        newest = max((file.schema_id for read in plan.indexes for file in read.index.files), default=0)
-        self._topic = topic_of_rows(runtime, plan.topic_partition, newest)
+        newest = max((file.schema_id for read in plan.indexes for file in read.index.files), default=None)
+        tp = plan.topic_partition
+        self._topic = runtime.topic(tp.topic) if newest is None else topic_of_inputs(runtime, tp, newest)
         self._values = value_columns(self._topic.schema, plan.policy.key_columns)
         self._read = 0
         self._to_read = 0

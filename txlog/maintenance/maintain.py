@@ -26,7 +26,14 @@ from txlog.core.effects import List, Program
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
 from txlog.core.words import bytes_text, count_text, duration_text, time_text
-from txlog.errors import CorruptLogError, InvalidRequestError, OutcomeUnknownError, RetriableError, TxlogError
+from txlog.errors import (
+    CorruptLogError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    RetriableError,
+    TxlogError,
+    UnknownTopicOrPartitionError,
+)
 from txlog.maintenance.compact import Compacted, compact_partition, compaction_policy
 from txlog.maintenance.history import Recorder, recorded
 from txlog.maintenance.merge import Merged, merge_partition
@@ -271,6 +278,10 @@ class _Step:
 
     def fail(self, error: TxlogError, tp: TopicPartition | None = None) -> None:
         """Something could not be done. If another was faster, or the store was not to be had, the next round finds it again."""
+        if isinstance(error, UnknownTopicOrPartitionError):
+            # Its topic was deleted in this round: of its rows none is left to be cleaned.
+            self.leave(str(error), tp)
+            return
         self._maintainer.first_error = self._maintainer.first_error or error
         again = " (the next round tries again)" if isinstance(error, (RetriableError, OutcomeUnknownError)) else ""
         self._note("failed", f"{error}{again}", tp)
@@ -491,6 +502,7 @@ def _merge(a_round: _Round, step: _Step) -> None:
     policy = MergePolicy(target_bytes=wanted.merge_target_bytes, max_ratio=wanted.merge_max_ratio)
     maintainer = a_round.maintainer
     due = []
+    gone = {topic.topic for topic in a_round.topics(step) if topic.deleted}
     for tp in a_round.partitions(step, internal=False):
         candidates = _candidates(a_round.view(tp))
         if not candidates or maintainer._merged.get(tp) == candidates:
@@ -498,7 +510,7 @@ def _merge(a_round: _Round, step: _Step) -> None:
         fresh = sum(not name.generation for name in candidates)
         if fresh >= wanted.merge_min_segments:
             due.append(tp)
-        elif fresh:
+        elif fresh and tp.topic not in gone:
             step.leave(
                 f"{count_text(fresh, 'sealed segment')} will be merged with others: from {wanted.merge_min_segments} on (`txlog merge` does it now)",
                 tp,

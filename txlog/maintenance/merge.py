@@ -20,10 +20,16 @@ from txlog.core.features import SORTED_RUNS
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
-from txlog.errors import InvalidRequestError, MissingObjectError, SchemaMismatchError
+from txlog.errors import (
+    InvalidRequestError,
+    MissingObjectError,
+    SchemaMismatchError,
+    UnknownTopicOrPartitionError,
+)
 from txlog.maintenance.users_topics import refuse_internal
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.context import Context, Views
+from txlog.protocol.topics import refresh_topic_of_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,17 +106,19 @@ def copy_rows(
     """Writes the rows of a merge to its run's Parquet; None if no row is left. The digests of all that is read are checked.
 
     In memory are a row group of what is read and one of what is written. Raises CorruptRecordError or MissingObjectError
-    naming an input, SchemaMismatchError for a column of `layout` that the topic lacks; then there is no file.
+    naming an input, SchemaMismatchError for a column of `layout` that the topic lacks, UnknownTopicOrPartitionError if the topic
+    was deleted meanwhile; then there is no file.
     """
     # Here and not at the top: planning goes without pyarrow.
     from txlog.client import rows
     from txlog.storage.segment_file import write_rows_file
 
     tp = merge.topic_partition
-    topic = topic_of_rows(runtime, tp, max((piece.schema_id for piece in merge.pieces), default=0))
-    check_layout(runtime, topic, layout)
     if not merge.pieces:
+        # Markers alone: of a deleted topic nothing else is left, and there is no schema to ask for.
         return None
+    topic = topic_of_inputs(runtime, tp, max(piece.schema_id for piece in merge.pieces))
+    check_layout(runtime, topic, layout)
     expected = piece_rows(merge.pieces)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -134,6 +142,20 @@ def copy_rows(
     )
     by_name = {each.name: each.id for each in topic.schema}
     return indexed_file(file, topic.schema_id, offset_column=True, sorted_by=[by_name[name] for name in layout.sort])
+
+
+def topic_of_inputs(runtime: Runtime, tp: TopicPartition, newest: int) -> TopicMetadata:
+    """The metadata of the topic that the inputs of a run were written for; `newest` is the highest `schema_id` among them.
+
+    Raises UnknownTopicOrPartitionError if it was deleted since, also if its name was made anew: other columns would be read into
+    the run. None of its rows is left to be cleaned.
+    """
+    topic = topic_of_rows(runtime, tp, newest)
+    if newest < topic.schema_id:
+        found = runtime.run(refresh_topic_of_rows(tp.topic, newest, topic))
+        if isinstance(found, UnknownTopicOrPartitionError):
+            raise found
+    return topic
 
 
 def check_layout(runtime: Runtime, topic: TopicMetadata, layout: FileLayout) -> None:
