@@ -221,8 +221,9 @@ class Producer:
     def flush(self) -> None:
         """Sends what waits now and returns when all of it is in, and full segments are sealed.
 
-        It does not wait for rows that other threads send meanwhile. Raises what rows that it waited for failed with
-        (TransactionAbortedError if another thread aborts). Without transactions it also raises the first error since the
+        It does not wait for rows that other threads send meanwhile. Raises what rows that it waited for failed with: an
+        AbortableError (TransactionAbortedError if another thread aborts), ProducerFencedError, UnknownTopicOrPartitionError (the
+        topic was deleted), OutcomeUnknownError. Without transactions it also raises the first error since the
         last flush, once: rows that failed are not sent again by another flush. Each send's future tells of its own rows.
         """
         self._turns.check()
@@ -289,7 +290,8 @@ class Producer:
         (PROTOCOL.md, "Consumer offsets"). An empty mapping does nothing.
 
         Raises CommitFailedError (a condition does not hold: abort), ConcurrentTransactionsError (another transaction's
-        offsets stay undecided: call again or abort), ProducerFencedError, OffsetMetadataTooLargeError, IllegalStateError
+        offsets stay undecided: call again or abort), ProducerFencedError, InvalidProducerEpochError (the transaction timed out:
+        abort), OffsetMetadataTooLargeError, IllegalStateError
         (also for a consumer that commits by itself).
         """
         with self._turn("send_offsets_to_transaction"):
@@ -315,8 +317,8 @@ class Producer:
         rows never show, and the result says `skipped` (so does the log, at INFO) (PROTOCOL.md, "Transaction versions"). An empty transaction without a
         version writes nothing.
 
-        Raises what a send failed with (then only `abort_transaction` helps), ProducerFencedError, InvalidTxnStateError
-        (timed out), TxnVersionScopeError; UnknownTopicOrPartitionError (a topic that rows are staged for was deleted: abort);
+        Raises what a send failed with (then only `abort_transaction` helps), an AbortableError for example; ProducerFencedError,
+        InvalidTxnStateError (timed out), TxnVersionScopeError; UnknownTopicOrPartitionError (a topic of its rows was deleted: abort);
         TxlogTimeoutError if rows still wait (call it again, or abort); OutcomeUnknownError if the decision was attempted: call this again, and nothing else.
         """
         with self._turn("commit_transaction"):
@@ -420,7 +422,8 @@ class Producer:
     def transaction(self, version: int | TxnVersion | None = None) -> Iterator[TransactionScope]:
         """A transaction around a block: committed at its end, aborted if it raises. `scope.result` tells how it went.
 
-        If the commit ends in an OutcomeUnknownError, call `commit_transaction()` on this producer: it joins the one made here.
+        Raises what `commit_transaction` raises. If the commit ends in an OutcomeUnknownError, call `commit_transaction()` on this
+        producer: it joins the one made here.
         """
         scope = TransactionScope()
         self.begin_transaction(version)

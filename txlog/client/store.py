@@ -56,7 +56,7 @@ def open(  # noqa: A001  users write txlog.open
 
 
 class Store:
-    """One opened store. Safe for several threads; what it made is closed with it.
+    """One opened store. Safe for several threads; what it made is closed with it. Calls after `close` raise IllegalStateError.
 
     A forked child may go on using it, but not the producers and consumers that its parent made: `close` leaves them alone there.
     """
@@ -135,7 +135,10 @@ class Store:
         return self._open_topics().alter(name, config, remove_config, partitions, add_columns, allow_key_movement)
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic. Its offsets are not given again should the name be made anew (PROTOCOL.md, "Topics")."""
+        """Deletes a topic. Its offsets are not given again should the name be made anew (PROTOCOL.md, "Topics").
+
+        Raises UnknownTopicOrPartitionError.
+        """
         self._open_topics().delete(name)
 
     def producer(
