@@ -250,11 +250,11 @@ def test_a_part_of_the_table() -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_call_beside_every_other(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The whole table: calls of one client at each switch point, others at a few, and all in random orders."""
+    """The whole table: calls of one client at each switch point and in random orders, calls of two at one point and in one."""
     pairs = [pair for pair in PAIRS if pair[0][0] == kind]
     own = [pair for pair in pairs if pair[1][0] == kind]
     others = [pair for pair in pairs if pair[1][0] != kind]
-    results = [failures(own, most=1000, seeds=5), failures(others, most=4, seeds=1)]
+    results = [failures(own, most=1000, seeds=5), failures(others, most=1, seeds=1)]
     with capsys.disabled():
         runs = sum(count for count, _ in results)
         print(f"\n{kind}: {len(pairs)} pairs, {runs} schedules, {sum(len(wrong) for _, wrong in results)} failures")

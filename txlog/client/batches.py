@@ -42,7 +42,12 @@ class RecordMetadata:
 
 
 class SendFuture(Future[RecordMetadata]):
-    """The future of one send. Who waits for it waits no longer than needed: its rows linger no more."""
+    """The future of one send. Who waits for it waits no longer than needed: its rows linger no more.
+
+    It fails with the TxlogError that says what to do next: an AbortableError or FencedError in a transaction, a RetriableError if
+    nothing was written, an OutcomeUnknownError if the rows may be in, an InvalidRequestError if they cannot be (the topic was
+    deleted). Waiting for it in the callback of another future raises IllegalStateError, as in a forked child.
+    """
 
     def __init__(self, hurry: Callable[[], None]) -> None:
         super().__init__()
