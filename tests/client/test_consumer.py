@@ -399,6 +399,27 @@ def test_block_that_raises_does_not_commit_what_it_was_working_on(world, store):
         assert peek.committed(ORDERS_0)[ORDERS_0].offset == 1
 
 
+def test_second_member_is_warned_of_and_the_first_one_closes_without_an_error(world, store, caplog):
+    send(world, 1, 2)
+    settings = {"group_id": "g", "enable_auto_commit": True, "auto_offset_reset": "earliest"}
+    one = store.consumer("orders", client_id="a", **settings)
+    one.subscribe("orders")
+    assert caplog.text == "", "its own older membership is no other member"
+    assert sorted(ids_of(rows_of(one))) == [1, 2]
+    elsewhere = world.open()
+    two = elsewhere.consumer("orders", client_id="b", **settings)
+    assert one.group_metadata().member_id in caplog.text
+    assert "consumer 'b' (group 'g'): took the group over from member 'a-" in caplog.text
+    caplog.clear()
+    store.close()
+    assert "consumer 'a' (group 'g'): closed without committing its positions: group 'g': member 'a-" in caplog.text
+    assert sorted(ids_of(rows_of(two))) == [1, 2], "the second member reads what the first one could not commit"
+    caplog.clear()
+    elsewhere.close()
+    world.open().consumer("orders", client_id="c", **settings)
+    assert caplog.text == "", "a member that left is not taken over from"
+
+
 def test_newer_member_fences_the_commits_of_the_older(world, store):
     send(world, 1)
     one = store.consumer("orders", group_id="g", enable_auto_commit=False, auto_offset_reset="earliest", client_id="a")

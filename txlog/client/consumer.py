@@ -7,6 +7,7 @@ group; `subscribe` makes this consumer the one member of its group, which fences
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
@@ -34,6 +35,7 @@ from txlog.core.names import TopicPartition, check_topic_name
 from txlog.core.records import GroupValue, OffsetValue
 from txlog.core.words import count_text
 from txlog.errors import (
+    CommitFailedError,
     IllegalStateError,
     InvalidRequestError,
     NoOffsetForPartitionError,
@@ -44,6 +46,7 @@ from txlog.protocol import groups as protocol
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.read import end_offset
 
+_LOG = logging.getLogger(__name__)
 MAX_RESETS = 3
 """How often one poll may find a position out of range that a fresh look finds in range."""
 
@@ -102,6 +105,8 @@ class Consumer:
     def subscribe(self, topics: str | Iterable[str]) -> None:
         """Reads all partitions of `topics` as the member of its group; an older member's commits fail from now on.
 
+        A group has one member, and consumers do not share its partitions. So a warning is logged if another member has the group.
+
         Positions are the group's committed offsets, else `auto.offset.reset`. Raises IllegalStateError without group.id,
         UnknownTopicOrPartitionError, InvalidTopicError.
         """
@@ -112,10 +117,18 @@ class Consumer:
         self._runtime.ensure_writable()
         member_id = f"{self._config.client_id or 'consumer'}-{self._runtime.ids.new_id()}"
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue]]:
-            return protocol.join_group(ctx, views, group, member_id, self._config.client_id, names)
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupValue, GroupValue | None]]]:
+            return protocol.take_group(ctx, views, group, member_id, self._config.client_id, names)
 
-        self._member = self._session.call(f"joining group {group!r}", program)
+        own_id = self._member.member_id if self._member is not None else ""
+        self._member, before = self._session.call(f"joining group {group!r}", program)
+        if before is not None and before.member_id not in ("", own_id):
+            _LOG.warning(
+                "%s: took the group over from member %r. If that consumer still runs, its next commit fails, because a group has one "
+                "member. hint: give each consumer a group.id of its own",
+                self._who,
+                before.member_id,
+            )
         self._topics = names
         self._assign(partitions)
 
@@ -338,6 +351,7 @@ class Consumer:
     def close(self) -> None:
         """Commits what was handed out, with `enable.auto.commit`, and leaves the group; idempotent.
 
+        If another member has the group by now, a warning is logged instead of that commit: the other one reads those rows again.
         In a forked child it does nothing.
         """
         self._close(self._fetcher.positions)
@@ -354,6 +368,8 @@ class Consumer:
             try:
                 if self._commits_itself:
                     self._commit_positions(positions)
+            except CommitFailedError as error:
+                _LOG.warning("%s: closed without committing its positions: %s", self._who, error)
             finally:
                 self._leave()
                 self._session.forget(list(self._session.views))

@@ -160,10 +160,22 @@ def join_group(
     ctx: Context, views: Views, group: str, member_id: str, client_id: str, topics: tuple[str, ...]
 ) -> Program[tuple[Views, GroupValue]]:
     """Takes the group: generation + 1, which fences older members. A compare-and-set on the group's partition."""
+    views, (value, _) = yield from take_group(ctx, views, group, member_id, client_id, topics)
+    return views, value
+
+
+def take_group(
+    ctx: Context, views: Views, group: str, member_id: str, client_id: str, topics: tuple[str, ...]
+) -> Program[tuple[Views, tuple[GroupValue, GroupValue | None]]]:
+    """As `join_group`; returns also what the group was before, None if it is new."""
     write_id = yield NewId()
     tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    before: GroupValue | None = None
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        nonlocal before
+        held = state.groups.get(group)
+        before = held.entry.value if held is not None else None
         entry = rules.judge_join(
             state, group=group, member_id=member_id, client_id=client_id, topics=topics, now_ms=now_ms
         )
@@ -183,7 +195,7 @@ def join_group(
     value = joined[0] if joined else row.entry.value if row is not None else None
     assert value is not None
     view = yield from seal_quietly(ctx, view)
-    return with_view(views, view), value
+    return with_view(views, view), (value, before)
 
 
 def leave_group(ctx: Context, views: Views, group: str, generation: int, member_id: str) -> Program[Views]:
