@@ -111,6 +111,10 @@ class InvalidTxnStateError(FencedError):
     """The coordinator's state does not allow the request (INVALID_TXN_STATE); fatal for the producer."""
 
 
+class StoreChangedError(FencedError):
+    """The store was made anew, or put back to an older state, since this client read it. Nothing was written."""
+
+
 # -- fix the call ---------------------------------------------------------------------------------
 
 

@@ -95,7 +95,8 @@ def test_a_living_transaction_is_looked_up_no_oftener_than_every_ten_seconds(wor
             writer.flush()
         requests.append(cost.total)
         world.clock.advance_ms(1000)
-    assert [number for number, count in enumerate(requests) if count > 1] == [0, 10], requests
+    # Each append comes a second after the one before: two GETs show first that the log still holds what was seen of it.
+    assert [number for number, count in enumerate(requests) if count > 3] == [0, 10], requests
 
 
 @WRITERS

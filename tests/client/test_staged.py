@@ -309,6 +309,8 @@ def test_catching_up_gets_through_a_store_that_fails_one_request_in_five(world, 
         PartitionView(
             topic_partition=tp("orders", 0),
             listed_at_ms=0,
+            proven_at_ms=0,
+            mark=None,
             boundary=0,
             walk=(),
             base=PartitionState.empty(tp("orders", 0)),

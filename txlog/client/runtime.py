@@ -15,12 +15,12 @@ from txlog.client.settings import Settings
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
 from txlog.config import Layer, nearest
 from txlog.core.append_rules import RollPolicy
-from txlog.core.effects import Program
+from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata
 from txlog.errors import NotAStoreError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
 from txlog.protocol import topics as topic_protocol
-from txlog.protocol.context import Context
+from txlog.protocol.context import Context, KnownStore
 from txlog.storage.driver import Driver
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
@@ -61,6 +61,7 @@ class Runtime:
         self.driver = Driver(store, self.clock, self.ids)
         self._lock = lock_for_forks()
         self._descriptor: StoreDescriptor | None = None
+        self._store_seen_ms: int | None = None
         self._topics: dict[str, tuple[TopicMetadata, int]] = {}
         self._rolls: dict[str, RollPolicy] = {}
         self._proven_offset_ms: int | None = None
@@ -97,6 +98,7 @@ class Runtime:
     def descriptor(self) -> StoreDescriptor | None:
         """What this store is; None as long as the location is empty."""
         if self._descriptor is None:
+            self._store_seen_ms = self.clock.monotonic_ms()
             self._descriptor = self._patiently("reading txlog.json", lambda: topic_protocol.read_store(self.where))
         return self._descriptor
 
@@ -114,6 +116,7 @@ class Runtime:
         """What protocol calls need; roll policies are those of the topics seen so far, others are looked up where they are needed."""
         return Context(
             constants=self.constants,
+            store=self._known_store(self._store_seen_ms),
             roll=self._rolls,
             find_roll=self._find_roll,
             retry_backoff_ms=self._client.retry_backoff_ms if retry_backoff_ms is None else retry_backoff_ms,
@@ -126,10 +129,21 @@ class Runtime:
         """The store's descriptor, made now if the location is empty."""
         if self._descriptor is None:
             constants = self.settings.store_constants()
+            self._store_seen_ms = self.clock.monotonic_ms()
             self._descriptor = self._patiently(
                 "making the store", lambda: topic_protocol.create_store(constants, self.where)
             )
+        else:
+            self.check_store()
         return self._descriptor
+
+    def check_store(self, *, now: bool = False) -> None:
+        """Raises StoreChangedError unless the store that was opened still lies there (W46): one GET, or none if it was seen a
+        moment ago. `now` looks in any case."""
+        known = self._known_store(None if now else self._store_seen_ms)
+        if known is not None:
+            ctx = Context(store=known)
+            self._patiently("reading txlog.json", lambda: topic_protocol.check_store(ctx))
 
     def require_store(self) -> StoreDescriptor:
         """The store's descriptor; raises NotAStoreError as long as the location is empty: only a topic makes a store."""
@@ -163,13 +177,13 @@ class Runtime:
             return known[0]
         try:
             if known is not None:
-                metadata = self._patiently(f"looking up topic {name!r}", lambda: topic_protocol.refresh_topic(known[0]))
+                metadata = self._look_up(f"looking up topic {name!r}", lambda: topic_protocol.refresh_topic(known[0]))
             else:
                 if self.descriptor is None:
                     raise UnknownTopicOrPartitionError(
                         f"topic {name!r} does not exist: {self.where} is empty, there is no store yet. Check the URL, or create the topic"
                     )
-                metadata = self._patiently(f"looking up topic {name!r}", lambda: topic_protocol.describe_topic(name))
+                metadata = self._look_up(f"looking up topic {name!r}", lambda: topic_protocol.describe_topic(name))
         except UnknownTopicOrPartitionError:
             self.forget_topic(name)
             raise
@@ -200,7 +214,7 @@ class Runtime:
         """All topics, by name; none as long as the location is empty."""
         if self.descriptor is None:
             return ()
-        return self._patiently("listing topics", topic_protocol.list_topics)
+        return self._look_up("listing topics", topic_protocol.list_topics)
 
     def arrow_schema(self, topic: TopicMetadata) -> pa.Schema:
         """The topic's schema in Arrow's words."""
@@ -241,6 +255,27 @@ class Runtime:
             # What `remember_topic` may have put there meanwhile is at least as new.
             self._rolls = {topic: roll, **self._rolls}
         return roll
+
+    def _known_store(self, checked_at_ms: int | None) -> KnownStore | None:
+        descriptor = self.descriptor
+        if descriptor is None:
+            return None
+        return KnownStore(
+            store_id=descriptor.store_id, where=self.where, checked_at_ms=checked_at_ms, note=self._note_store
+        )
+
+    def _note_store(self, seen_ms: int) -> None:
+        self._store_seen_ms = seen_ms
+
+    def _look_up(self, what: str, program: Callable[[], Program[T]]) -> T:
+        """What the store says of its topics, if it is still the same store."""
+        ctx = Context(store=self._known_store(self._store_seen_ms))
+
+        def checked() -> Program[T]:
+            _, found = yield Gather((topic_protocol.check_store(ctx), program()))
+            return found  # type: ignore[no-any-return]
+
+        return self._patiently(what, checked)
 
     def _patiently(self, what: str, program: Callable[[], Program[T]]) -> T:
         """The result of a call that may be repeated at will."""

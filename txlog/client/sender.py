@@ -244,13 +244,16 @@ class Sender:
             clock.sleep_ms(min(max(retry_ms - now_ms, 1), _POLL_MS))
 
     def _send(self, batches: Sequence[Batch]) -> None:
-        if not self._config.staged and self.coordinator is not None:
-            try:
+        try:
+            if self._config.staged:
+                # Nothing else asks the log before the commit, and files need not be written into another store.
+                self._session.runtime.check_store()
+            elif self.coordinator is not None:
                 self._register([batch.tp for batch in batches])
-            except Exception as error:
-                for batch in batches:
-                    self._settle(_Failed(batch, error))
-                return
+        except Exception as error:
+            for batch in batches:
+                self._settle(_Failed(batch, error))
+            return
         views, ctx = self._session.views, self._session.context()
         append = self._stage_one if self._config.staged else self._append_one
         outcomes: tuple[_Outcome, ...] = self._session.runtime.run(

@@ -136,6 +136,7 @@ class Topics:
         runtime.forget_topic(name)
         if runtime.descriptor is None:
             runtime.topic(name)
+        runtime.check_store()
         ctx = runtime.context()
         runtime.run(
             protocol.delete_topic(

@@ -31,6 +31,7 @@ from txlog.errors import (
     InvalidRequestError,
     OutcomeUnknownError,
     RetriableError,
+    StoreChangedError,
     TxlogError,
     UnknownTopicOrPartitionError,
 )
@@ -171,9 +172,11 @@ class Maintainer:
     def run(self) -> MaintainReport:
         """One round. Raises NotAStoreError, ClockSkewError, UnsupportedStoreError; StorageError if the store is not to be had.
 
-        What fails for one topic or partition, or for a whole step, is told in the report, and the round goes on.
+        What fails for one topic or partition, or for a whole step, is told in the report, and the round goes on. But for a
+        StoreChangedError: what this maintainer knows is of another store, or of an older log; a new one starts afresh.
         """
         self.runtime.require_store()
+        self.runtime.check_store()
         self.runtime.ensure_writable()
         self.first_error = None
         started_at = self.runtime.clock.now_ms()
@@ -194,6 +197,8 @@ class Maintainer:
                     work(a_round, step)
                 except _RoundStoppedError:
                     whole = False
+                except StoreChangedError:
+                    raise
                 except TxlogError as error:
                     step.fail(error)
                 reports.append(step.report())
@@ -293,6 +298,8 @@ class _Step:
             raise _RoundStoppedError
         try:
             yield
+        except StoreChangedError:
+            raise
         except TxlogError as error:
             self.fail(error, tp)
 
@@ -339,6 +346,8 @@ class _Round:
         partitions = self.internal(topic)
         try:
             swept = [self.session.call(what, sweep([tp.partition for tp in partitions]))]
+        except StoreChangedError:
+            raise
         except TxlogError:
             # One that is damaged must not hide the others, nor what was done to them.
             swept = []
@@ -396,6 +405,8 @@ class _Round:
         try:
             self.session.fresh_views(list(tps), "looking at partitions")
             self.looked_at |= set(tps)
+        except StoreChangedError:
+            raise
         except TxlogError:
             # One that is damaged must not hide the others.
             for tp in tps:

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Program
 from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
 from txlog.core.records import StoreConstants
 from txlog.core.state import PartitionState, StoredRecord, replay
+
+PROOF_AGE_MS = 1000
+"""How long what a process has seen of a store counts as still there (W46). Whoever restores a store stops its writers first;
+this finds those that were forgotten. A second is shorter than a restore takes, and long enough that a busy writer pays for
+one GET in many appends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownStore:
+    """Which store a process has opened, and when it last saw that it is still there."""
+
+    store_id: str
+    where: str
+    """Names the location in messages."""
+    checked_at_ms: int | None = None
+    """Monotonic time; None: not known, so it is looked at whenever it matters."""
+    note: Callable[[int], None] | None = None
+    """Told when the store was seen to be the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +38,8 @@ class Context:
     constants: StoreConstants = field(default_factory=StoreConstants)
     roll: Mapping[str, RollPolicy] = field(default_factory=dict)
     """When segments of each user's topic are full, where it is known; a view of an older configuration is legal."""
+    store: KnownStore | None = None
+    """None: whose store it is does not matter, as to one who opens it for this call alone."""
     find_roll: Callable[[str], Program[RollPolicy]] | None = None
     """Looks up the policy of a topic that is not in `roll`. It raises no TxlogError: any policy is legal."""
     internal_roll: RollPolicy = field(default_factory=RollPolicy)
@@ -46,6 +66,13 @@ class Context:
         return int(min(self.retry_backoff_ms * 2 ** min(attempt, 16), self.retry_backoff_max_ms))
 
 
+class Mark(NamedTuple):
+    """A record that a process has seen in the chain."""
+
+    base_offset: int
+    digest: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
     """What a process knows of a partition: where the sealed part lies, the tail's records, and their fold.
@@ -56,6 +83,10 @@ class PartitionView:
     topic_partition: TopicPartition
     listed_at_ms: int
     """Monotonic time at the start of the LIST that found the tail, or of one's own last acknowledged PUT."""
+    proven_at_ms: int
+    """Monotonic time before the last request that showed `mark` in the chain, and the end behind it."""
+    mark: Mark | None
+    """The last record at that time; None: there was none. Records of one's own that came later do not prove what lies before."""
     boundary: int
     walk: tuple[SegmentName, ...]
     """Sealed segments and current cleaned runs, in order, from the one that holds the log start."""
@@ -69,6 +100,19 @@ class PartitionView:
     @property
     def sealed_end(self) -> int:
         return self.base.next_offset
+
+    @property
+    def last(self) -> Mark | None:
+        """The last record of the tail."""
+        return Mark(self.tail[-1].record.base_offset, self.tail[-1].digest) if self.tail else None
+
+    def digest_at(self, end_offset: int) -> str | None:
+        """The digest of the record that ends there; None if the view does not show it, empty if there is no such end."""
+        if end_offset in (self.state.next_offset, self.base.next_offset):
+            return (self.state if end_offset == self.state.next_offset else self.base).last_digest
+        if end_offset < self.base.next_offset:
+            return None
+        return next((each.digest for each in self.tail if each.record.end_offset == end_offset), "")
 
     def extended(self, stored: StoredRecord) -> PartitionView:
         """This view with the next record of the chain."""

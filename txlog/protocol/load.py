@@ -13,9 +13,10 @@ from txlog.core.effects import Gather, Get, List, Monotonic, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import Clean
 from txlog.core.state import PartitionState, StoredRecord, decode_snapshot, replay, stored_record
-from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError
-from txlog.protocol.context import Context, PartitionView, Views, with_view
-from txlog.protocol.requests import get
+from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError, StoreChangedError
+from txlog.protocol.context import PROOF_AGE_MS, Context, Mark, PartitionView, Views, with_view
+from txlog.protocol.requests import get, names_in
+from txlog.protocol.topics import check_store
 
 MAX_SLOTS_BY_NAME = 64
 """New records that a reader follows one by one, each a GET after the other. If it is further behind it lists: then all GETs
@@ -26,11 +27,11 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
     """The partition's view from one LIST; an empty partition is a view at offset 0.
 
     Raises CorruptLogError naming the damaged or missing object; StorageError if every try took longer than a view may be
-    old.
+    old; StoreChangedError if another store lies here.
     """
     for attempt in range(ctx.max_loads):
         listed_at_ms = yield Monotonic()
-        listed = yield List(tp.folder)
+        listed = (yield Gather((names_in(tp.folder), check_store(ctx))))[0] if ctx.store else (yield List(tp.folder))
         try:
             view: PartitionView | CorruptLogError = yield from _open(
                 tp, chain.parse_listing(listed, tp.folder), listed_at_ms
@@ -69,7 +70,14 @@ def refresh(
     while slots_left is None or slots_left > 0:
         if now_ms - view.listed_at_ms >= limit_ms:
             break
-        stored = yield from read_slot(view.topic_partition, view.state.next_offset)
+        following = read_slot(view.topic_partition, view.state.next_offset)
+        if now_ms - view.proven_at_ms >= PROOF_AGE_MS:
+            before = view
+            view, stored = yield Gather((prove(ctx, before), following))
+            if view.listed_at_ms != before.listed_at_ms:
+                return view
+        else:
+            stored = yield from following
         # The age counts when the answer is there: a process that slept over its GET may see a tail since deleted.
         now_ms = yield Monotonic()
         if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
@@ -78,7 +86,43 @@ def refresh(
             return view
         view = view.extended(stored)
         slots_left = None if slots_left is None else slots_left - 1
-    return (yield from load(ctx, view.topic_partition))
+    return (yield from reload(ctx, view))
+
+
+def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
+    """The partition's view from a new LIST. Raises StoreChangedError if what `view` has seen is not in it: a log end never
+    goes back, so the store was put back to an older state (R19)."""
+    loaded = yield from load(ctx, view.topic_partition)
+    end = view.state.next_offset
+    if loaded.state.next_offset < end or loaded.digest_at(end) not in (view.state.last_digest, None):
+        raise (yield from _changed(ctx, view, loaded))
+    return loaded
+
+
+def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
+    """`view`, after a look whether the chain still holds what it ends in: a GET by name, two if this process has appended.
+
+    A held view is loaded anew if its slots were deleted since. Raises StoreChangedError (W46).
+    """
+    now_ms = yield Monotonic()
+    tp, last = view.topic_partition, view.last
+    if last is None and view.state.next_offset == 0:
+        yield from check_store(ctx)
+        return replace(view, proven_at_ms=now_ms)
+    if last is None:
+        return (yield from reload(ctx, view))
+    marks = [last] if view.mark in (last, None) else [view.mark, last]
+    found = yield Gather(tuple(get(tp.folder + names.batch_name(mark.base_offset)) for mark in marks))
+    for mark, data in zip(marks, found, strict=True):
+        if data is None or envelope.digest(data) != mark.digest:
+            # Below a boundary a slot may be gone, or taken again by a writer that slept.
+            loaded = yield from reload(ctx, view)
+            if mark.base_offset >= loaded.boundary:
+                if data is not None:
+                    stored_record(data, tp, mark.base_offset)  # damage is told as such
+                raise (yield from _changed(ctx, view, loaded))
+            return loaded
+    return replace(view, proven_at_ms=now_ms, mark=last)
 
 
 def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:
@@ -133,6 +177,18 @@ def trim_to(view: PartitionView, end_offset: int, *segments: names.SegmentName) 
         walk=view.walk + segments,
         base=replay(view.base, sealed),
         tail=tuple(stored for stored in view.tail if stored.record.base_offset >= end_offset),
+    )
+
+
+def _changed(ctx: Context, view: PartitionView, loaded: PartitionView) -> Program[StoreChangedError]:
+    """What to say of a log that does not hold what `view` has seen; raises what it says of another store."""
+    if ctx.store is not None:
+        yield from check_store(replace(ctx, store=replace(ctx.store, checked_at_ms=None)))
+    seen, end = view.state.next_offset, loaded.state.next_offset
+    what = f"the log ends at {end}, and" if end < seen else f"the log ends at {end}, but with other records:"
+    return StoreChangedError(
+        f"{view.topic_partition}: {what} this process has seen it up to {seen}. The store was put back to an older state, or records were "
+        "deleted. Nothing was written. Close what was made from the store, and open it again; run `txlog fsck`"
     )
 
 
@@ -193,6 +249,8 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
     return PartitionView(
         topic_partition=tp,
         listed_at_ms=listed_at_ms,
+        proven_at_ms=listed_at_ms,
+        mark=Mark(tail[-1].record.base_offset, tail[-1].digest) if tail else None,
         boundary=listing.boundary,
         walk=chain.walk(listing, clean, start),
         base=base,

@@ -21,7 +21,7 @@ from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborte
 from txlog.core.words import count_text
 from txlog.errors import MissingObjectError, OffsetOutOfRangeError
 from txlog.protocol.context import Context, PartitionView
-from txlog.protocol.load import load, present
+from txlog.protocol.load import present, reload
 
 IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 ReadIndexes: TypeAlias = Mapping[SegmentName, "ReadIndex"]
@@ -99,7 +99,7 @@ def plan_read(
             # A clean-up replaced what this view's names stand for: list again and go on from the same offset.
             if attempt == ctx.max_loads - 1:
                 raise
-            view = yield from load(ctx, view.topic_partition)
+            view = yield from reload(ctx, view)
             known = {}
             continue
         if cut is not None:
@@ -140,7 +140,7 @@ def offset_for_timestamp(
             # As for a read: a clean-up or retention replaced what this view names.
             if attempt == ctx.max_loads - 1:
                 raise
-            view = yield from load(ctx, view.topic_partition)
+            view = yield from reload(ctx, view)
             known = {}
     raise MissingObjectError(f"{view.topic_partition}: no consistent set of indexes in {ctx.max_loads} tries")
 
@@ -159,7 +159,7 @@ def aborted_transactions(
             # As for a read: a clean-up replaced what this view names.
             if attempt == ctx.max_loads - 1:
                 raise
-            view, indexes = (yield from load(ctx, view.topic_partition)), None
+            view, indexes = (yield from reload(ctx, view)), None
     raise MissingObjectError(f"{view.topic_partition}: no consistent set of indexes in {ctx.max_loads} tries")
 
 

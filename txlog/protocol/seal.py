@@ -17,7 +17,7 @@ from txlog.core.names import SegmentName
 from txlog.core.state import StoredRecord, replay, to_snapshot
 from txlog.errors import CorruptLogError, OutcomeUnknownError, RecordTooLargeError, RetriableError
 from txlog.protocol.context import Context, PartitionView
-from txlog.protocol.load import load, trim_to
+from txlog.protocol.load import reload, trim_to
 from txlog.protocol.put import encode_readable, put_pure
 
 _UNSEALED = "the segment stays unsealed until the state of idle producers has ended"
@@ -34,7 +34,7 @@ def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     now_ms = yield Monotonic()
     if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
         # Only a young view is sure that these slots were not deleted and made again (DESIGN 2.4).
-        view = yield from load(ctx, view.topic_partition)
+        view = yield from reload(ctx, view)
     for records in finished_segments(view):
         view = yield from _seal_one(ctx, view, records)
     return view

@@ -25,9 +25,10 @@ from txlog.errors import (
     RetriableError,
     StorageError,
     StoreAccessError,
+    StoreChangedError,
 )
-from txlog.protocol.context import Context, PartitionView
-from txlog.protocol.load import load, read_slot, refresh
+from txlog.protocol.context import PROOF_AGE_MS, Context, PartitionView
+from txlog.protocol.load import prove, read_slot, refresh, reload
 
 Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
 """(state folded up to the slot, wall clock) -> the record for that slot, or why there is none."""
@@ -75,7 +76,10 @@ def append_slot(
         now_ms = yield Monotonic()
         if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
             # An old view's slot may have been deleted: to write there is legal, settled in the end, and in vain.
-            view, fresh = (yield from load(ctx, view.topic_partition)), True
+            view, fresh = (yield from reload(ctx, view)), True
+        elif now_ms - view.proven_at_ms >= PROOF_AGE_MS:
+            # Nor may it be written to behind a record that is not there any more: that would leave a hole (W46).
+            view = yield from prove(ctx, view)
         for race in range(ctx.max_races):
             if in_doubt is not None and (own := _find_own(view, write_id)) is not None:
                 return view, own
@@ -102,7 +106,7 @@ def append_slot(
             if holder is None:
                 # The slot was deleted under us: what is true of it only the state can say.
                 in_doubt = in_doubt or decision
-                view, fresh = (yield from load(ctx, view.topic_partition)), True
+                view, fresh = (yield from reload(ctx, view)), True
             elif holder.record.write_id == write_id:
                 return replace(view.extended(holder), listed_at_ms=started_ms), _appended(holder.record)
             else:
@@ -113,7 +117,7 @@ def append_slot(
         raise CoordinatorContentionError(
             f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) to other writers; try again"
         )
-    except (RetriableError, StoreAccessError, CorruptLogError) as error:
+    except (RetriableError, StoreAccessError, CorruptLogError, StoreChangedError) as error:
         # Damage met in doubt settles nothing either: any other error than this one would say that the rows are not in.
         if in_doubt is None:
             raise

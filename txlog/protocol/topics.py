@@ -17,7 +17,7 @@ import msgspec
 
 from txlog.config import TopicConfig, check_topic_config, nearest
 from txlog.core import envelope, names
-from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutIfAbsent, PutOutcome, Sleep
+from txlog.core.effects import Gather, Get, List, Monotonic, NewId, Now, Program, PutIfAbsent, PutOutcome, Sleep
 from txlog.core.features import STORE_FEATURES, check_features
 from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
 from txlog.core.records import SchemaField, StoreConstants, StoreDescriptor, TopicMetadata
@@ -33,10 +33,11 @@ from txlog.errors import (
     NotAStoreError,
     OutcomeUnknownError,
     SchemaMismatchError,
+    StoreChangedError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol.context import Context
+from txlog.protocol.context import PROOF_AGE_MS, Context
 
 MAX_PARTITIONS = 100_000
 
@@ -69,6 +70,30 @@ def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
             "txlog store; name an empty location, or the root of a store"
         )
     return descriptor
+
+
+def check_store(ctx: Context) -> Program[None]:
+    """Raises StoreChangedError unless the store that the process opened still lies there (W46).
+
+    One GET, or none if it was seen less than PROOF_AGE_MS ago.
+    """
+    known = ctx.store
+    if known is None:
+        return
+    now_ms = yield Monotonic()
+    if known.checked_at_ms is not None and now_ms - known.checked_at_ms < PROOF_AGE_MS:
+        return
+    found = yield from _get_descriptor(known.where)
+    if found is None or found.store_id != known.store_id:
+        there = (
+            f"another store lies here now (store_id {found.store_id[:8]}…)" if found else "there is no store any more"
+        )
+        raise StoreChangedError(
+            f"{known.where}: {there}. This process has opened store_id {known.store_id[:8]}…, which was deleted or replaced since. "
+            "Nothing was written. Close what was made from it, and open the store again"
+        )
+    if known.note is not None:
+        known.note(now_ms)
 
 
 def create_store(

@@ -58,6 +58,7 @@ from txlog.errors import (
     RecordTooLargeError,
     RetriableError,
     StoreAccessError,
+    StoreChangedError,
     TransactionalIdNotFoundError,
     TxlogError,
 )
@@ -239,7 +240,7 @@ def end_transaction(
                 return views, EndResult(txn=won, already_committed=not commit)
             else:
                 raise AssertionError(f"{outcome} of {txn.transactional_id!r} gave {result!r}")
-    except (RetriableError, StoreAccessError, CorruptLogError) as error:
+    except (RetriableError, StoreAccessError, CorruptLogError, StoreChangedError) as error:
         if not decided:
             raise
         # Any other error would mean that nothing was decided, and a caller may then delete what it staged.

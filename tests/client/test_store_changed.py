@@ -1,0 +1,283 @@
+"""What does a client do whose store was made anew, or put back to an older state, between two of its calls (W46, R19)?
+
+It must notice before it writes, and say so. A client that is made afterwards works. The clock moves by PROOF_AGE_MS before
+each call that is to notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.client.world import ORDERS, World, orders, rows_of, tp
+from txlog.client.store import Store
+from txlog.errors import OutcomeUnknownError, StoreChangedError
+from txlog.maintenance.maintain import Maintainer
+from txlog.protocol.context import PROOF_AGE_MS
+
+IN_0 = tp("orders", 0)
+Calls = Callable[[], Any]
+
+
+def send(producer: Any, *ids: int) -> None:
+    for future in [producer.send("orders", orders(number), partition=0) for number in ids]:
+        future.result(20)
+
+
+def transact(producer: Any, *ids: int) -> None:
+    with producer.transaction():
+        for number in ids:
+            producer.send("orders", orders(number), partition=0)
+
+
+def plain(store: Store) -> tuple[Calls, Calls]:
+    producer = store.producer()
+    return lambda: send(producer, 3), lambda: send(producer, 9)
+
+
+def transactional(**settings: Any) -> Callable[[Store], tuple[Calls, Calls]]:
+    def make(store: Store) -> tuple[Calls, Calls]:
+        producer = store.producer("loader", **settings)
+        producer.init_transactions()
+        return lambda: transact(producer, 3), lambda: transact(producer, 9)
+
+    return make
+
+
+def member(store: Store) -> tuple[Calls, Calls]:
+    consumer = store.consumer("orders", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+
+    def work() -> None:
+        rows_of(consumer)
+        consumer.commit()
+
+    def again() -> None:
+        consumer.commit({IN_0: 9})
+
+    return lambda: (send(store.producer(), 3), work()), again
+
+
+def reader(store: Store) -> tuple[Calls, Calls]:
+    consumer = store.consumer("orders", auto_offset_reset="earliest")
+    return lambda: (send(store.producer(), 3), rows_of(consumer)), lambda: consumer.poll(0)
+
+
+def committer(store: Store) -> tuple[Calls, Calls]:
+    """Holds no view of the group's partition that went back: it commits for the first time."""
+    consumer = store.consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.assign([IN_0])
+    return lambda: (send(store.producer(), 3), rows_of(consumer)), consumer.commit
+
+
+def operator(store: Store) -> tuple[Calls, Calls]:
+    admin = store.admin()
+    return (
+        lambda: (send(store.producer(), 3), admin.delete_records("orders", 0, 1)),
+        lambda: admin.delete_records("orders", 0, 2),
+    )
+
+
+def daemon(store: Store) -> tuple[Calls, Calls]:
+    maintainer = Maintainer(store.runtime)
+    return lambda: (send(store.producer(), 3), maintainer.run()), maintainer.run
+
+
+CLIENTS = {
+    "plain producer": plain,
+    "eager producer": transactional(),
+    "staged producer": transactional(staged=True),
+    "member of a group": member,
+    "committer": committer,
+    "reader": reader,
+    "admin": operator,
+    "maintain daemon": daemon,
+}
+
+
+@dataclass
+class Copies:
+    """Puts the store in memory back, behind everybody's back."""
+
+    world: World
+
+    def take(self) -> dict[str, Any]:
+        return dict(self.world.memory._objects)
+
+    def put_back(self, copy: dict[str, Any]) -> None:
+        self.world.memory._objects.clear()
+        self.world.memory._objects.update(copy)
+        self.world.clock.advance_ms(PROOF_AGE_MS)
+
+
+class Watched:
+    """A store that shows each request before it makes it."""
+
+    def __init__(self, inner: Any, shown: Callable[[str, str], None]) -> None:
+        self._inner = inner
+        self._shown = shown
+
+    def __getattr__(self, verb: str) -> Any:
+        found = getattr(self._inner, verb)
+
+        def request(path: str, *args: Any) -> Any:
+            self._shown(verb, path)
+            return found(path, *args)
+
+        return request if callable(found) else found
+
+
+@pytest.fixture
+def copies(world: World) -> Copies:
+    return Copies(world)
+
+
+@pytest.fixture
+def living(world: World) -> Store:
+    """A process that has written two rows, and is about to make its client."""
+    store = world.open()
+    store.create_topic("orders", ORDERS, partitions=1)
+    send(store.producer(), 1, 2)
+    return store
+
+
+@pytest.mark.parametrize("make", CLIENTS.values(), ids=CLIENTS.keys())
+def test_a_client_notices_that_the_store_was_put_back(world, living, copies, make):
+    before, after = make(living)
+    copy = copies.take()
+    before()
+    copies.put_back(copy)
+    with pytest.raises(
+        StoreChangedError, match="log ends at .* this process has seen it up to .*put back to an older state"
+    ):
+        after()
+    # Nothing was written, and who comes now can go on.
+    assert world.read() == [1, 2]
+    fresh = world.open()
+    send(fresh.producer(), 4)
+    producer = fresh.producer("loader")
+    producer.init_transactions()
+    transact(producer, 5)
+    assert world.read() == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("make", CLIENTS.values(), ids=CLIENTS.keys())
+@pytest.mark.parametrize("worked", [True, False], ids=["with views", "without"])
+def test_a_client_notices_that_the_store_was_made_anew(world, living, copies, make, worked):
+    before, after = make(living)
+    if worked:
+        before()
+    copies.put_back({})
+    anew = world.open()
+    anew.create_topic("orders", ORDERS, partitions=1)
+    written = copies.take()
+    with pytest.raises(StoreChangedError, match="another store lies here now"):
+        after()
+    assert copies.take() == written
+    send(world.open().producer(), 4)
+    assert world.read() == [4]
+
+
+def test_a_store_that_is_gone_is_not_written_to(living, copies):
+    copies.put_back({})
+    with pytest.raises(StoreChangedError, match="there is no store any more"):
+        send(living.producer(), 3)
+    with pytest.raises(StoreChangedError, match="there is no store any more"):
+        living.create_topic("more", ORDERS)
+    assert not copies.take()
+
+
+def test_topics_are_not_changed_in_another_store(world, living, copies):
+    living.topic("orders")
+    copies.put_back({})
+    world.open().create_topic("orders", ORDERS)
+    written = copies.take()
+    for call in (
+        lambda: living.create_topic("more", ORDERS),
+        lambda: living.alter_topic("orders", partitions=3),
+        lambda: living.delete_topic("orders"),
+        living.topics,
+    ):
+        with pytest.raises(StoreChangedError, match="another store lies here now"):
+            call()
+    assert copies.take() == written
+
+
+def test_a_log_that_went_back_and_on_again_is_noticed_by_its_records(world, living, copies):
+    """Somebody has appended since, up to the end that this producer knows and beyond: other rows stand there."""
+    producer = living.producer()
+    send(producer, 3)
+    copy = copies.take()
+    send(producer, 4)
+    copies.put_back(copy)
+    send(world.open().producer(), 5, 6)
+    with pytest.raises(StoreChangedError, match="with other records"):
+        send(producer, 9)
+    assert world.read() == [1, 2, 3, 5, 6]
+
+
+def test_a_hole_made_within_the_second_is_noticed_after_it(world, living, copies):
+    """A busy producer appends behind the end of a log that was put back: this is not promised to be refused. But its own
+    record, which is there, does not hide that the one before is missing: the log is damaged."""
+    producer = living.producer()
+    copy = copies.take()
+    send(producer, 3)
+    world.clock.advance_ms(PROOF_AGE_MS)
+    send(producer, 4)
+    copies.put_back(copy)
+    world.clock._monotonic_ms -= PROOF_AGE_MS
+    send(producer, 5)
+    world.clock.advance_ms(PROOF_AGE_MS)
+    with pytest.raises(OutcomeUnknownError, match=r"0002\.batch: the log names it, and it is gone"):
+        send(producer, 6)
+
+
+def test_a_view_that_is_listed_anew_is_compared_with_the_one_before(world, living, copies):
+    consumer = living.consumer("orders", auto_offset_reset="earliest")
+    copy = copies.take()
+    send(living.producer(), 3)
+    rows_of(consumer)
+    copies.put_back(copy)
+    world.clock.advance_ms(10**9)
+    with pytest.raises(StoreChangedError):
+        consumer.poll(0)
+
+
+def test_it_costs_a_get_or_two_once_a_second(world, living):
+    producer = living.producer()
+    send(producer, 3)
+    for waits_ms, gets in ((0, 0), (PROOF_AGE_MS, 2), (PROOF_AGE_MS - 1, 0), (1, 2)):
+        world.clock.advance_ms(waits_ms)
+        with world.counting.counting() as cost:
+            send(producer, 4)
+        assert (cost.get, cost.put_if_absent, cost.total) == (gets, 1, gets + 1)
+
+
+def test_an_idle_reader_looks_in_the_same_round(world, living):
+    consumer = living.consumer("orders", auto_offset_reset="latest")
+    consumer.poll(0)
+    world.clock.advance_ms(PROOF_AGE_MS)
+    with world.counting.counting() as cost:
+        consumer.poll(0)
+    assert (cost.get, cost.total) == (2, 2)
+
+
+def test_a_commit_that_was_decided_is_not_called_failed(world, living, copies):
+    """The store is put back between the decision and the markers: the answer must not be that nothing was written."""
+    copy: dict[str, Any] = {}
+
+    def put_back_behind_prepare(verb: str, path: str) -> None:
+        if copy and path.startswith("orders/0/") and path.endswith(".batch"):
+            copies.put_back(dict(copy))
+            copy.clear()
+
+    producer = world.open(Watched(world.memory, put_back_behind_prepare)).producer("loader")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", orders(3), partition=0).result(20)
+    copy.update({path: found for path, found in copies.take().items() if path != "orders/0/00000000000000000002.batch"})
+    world.clock.advance_ms(PROOF_AGE_MS)
+    with pytest.raises(OutcomeUnknownError, match="decided"):
+        producer.commit_transaction()
