@@ -141,6 +141,8 @@ class WriteOptions:
     transaction_timeout_ms: int | None
     """None, here and below: what the producer's settings say."""
     compression_type: str | None
+    query: str = ""
+    """Which streaming query writes, where it is one: no option, but what its sink found out."""
 
 
 @plain_errors

@@ -39,6 +39,11 @@ class StreamWriteOptions:
         """The query's checkpoint; contacts nobody. Raises UnsupportedStoreError."""
         return Checkpoint.beside(self.checkpoint_location, self.write.store.path, self.write.store.storage)
 
+    def of_query(self, query_id: str | None) -> StreamWriteOptions:
+        """These options with what tells the query from others: its id or, if nobody looks into the checkpoint, its place."""
+        query = query_id if query_id is not None and self.commit_source_offsets else self.checkpoint_location
+        return replace(self, write=replace(self.write, query=query))
+
 
 @plain_errors
 def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -35,7 +35,7 @@ from pyspark_txlog.kept_sessions import kept_session
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
 from pyspark_txlog.stream_write_options import StreamWriteOptions, parse_stream_write_options
-from pyspark_txlog.writer import open_store, producer_config, write_parts
+from pyspark_txlog.writer import check_begun_here, open_store, producer_config, write_parts
 from txlog.client.session import Session
 from txlog.client.staged import StagedTransaction
 from txlog.core.records import StagedPart, TransactionMetadata
@@ -45,6 +45,7 @@ from txlog.errors import (
     CommitFailedError,
     FencedError,
     InvalidRequestError,
+    StoreChangedError,
     TxlogError,
 )
 
@@ -69,15 +70,20 @@ class StreamFiles(WriterCommitMessage):
     txn: TransactionMetadata
     """The id's record as `begin` left it: the same in all messages of a batch."""
     query_id: str
+    store_id: str = ""
+    """Of the store where `begin` has begun it; files and `txn` mean nothing in another."""
 
 
 class TxlogStreamWriter(DataSourceStreamArrowWriter):
     """One query's sink; on the driver's side made anew for each call."""
 
-    def __init__(self, options: StreamWriteOptions, schema: StructType, txn: TransactionMetadata | None) -> None:
+    def __init__(
+        self, options: StreamWriteOptions, schema: StructType, txn: TransactionMetadata | None, store_id: str = ""
+    ) -> None:
         self._options = options
         self._schema = schema
         self._txn = txn
+        self._store_id = store_id
 
     @classmethod
     @plain_errors
@@ -85,7 +91,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         """Checks all that can be checked, then inits the transactional.id. Nothing is written, and nobody fenced, if it raises.
 
         Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError,
-        TxnVersionScopeError (another query's micro-batches were committed under this id), and what
+        TxnVersionScopeError (another query's micro-batches were committed under this id), StoreChangedError (the store is not
+        the one, or not as far, as this process saw it in the query's last micro-batch), and what
         `StagedTransaction.begin` raises.
         """
         # Here and not at the top: a commit goes without pyarrow.
@@ -105,7 +112,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             if query_id is not None and current is not None:
                 check_scope(current, query_id)
 
-        with kept_session(write) as session:
+        parsed = parsed.of_query(query_id)
+        with kept_session(parsed.write) as session:
             runtime = session.runtime
             _check_without_offsets(parsed, session)
             if write.topic is not None:
@@ -113,7 +121,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             transaction = StagedTransaction.begin(
                 runtime, write.transactional_id, config=producer_config(write), check=check, session=session
             )
-            return cls(parsed, schema, transaction.txn)
+            return cls(parsed, schema, transaction.txn, runtime.require_store().store_id)
 
     @classmethod
     @plain_errors
@@ -138,13 +146,13 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         if not is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
             with closing(open_store(self._options.write)) as runtime:
                 parts = write_parts(runtime, self._options.write, self._schema, self._txn, context, iterator)
-        return StreamFiles(parts=parts, txn=self._txn, query_id=query_id)
+        return StreamFiles(parts=parts, txn=self._txn, query_id=query_id, store_id=self._store_id)
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """Driver side: publishes what the winning attempts wrote and the sources' offsets, in one decision.
 
-        Raises ProducerFencedError (another run of the query took over), CommitFailedError (the sources' rows were taken
+        Raises ProducerFencedError (another run of the query took over), StoreChangedError, CommitFailedError (the sources' rows were taken
         already), TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError; Spark calls `abort` then, and the query ends.
         """
         begun = _begun(messages)
@@ -158,7 +166,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             _say_skipped(begun, batchId)
             return
         parts = [part for message in messages if isinstance(message, StreamFiles) for part in message.parts]
-        with kept_session(self._options.write) as session:
+        with self._session(begun) as session:
             transaction = self._resume(session, begun, attempted=False)
             try:
                 offsets = self._micro_batch(begun.query_id, batchId).offsets(transaction.session, begun.txn)
@@ -169,6 +177,8 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                     transaction.abort()
                 if isinstance(error, CommitFailedError):
                     add_hint(error, batchId)
+                raise
+            except StoreChangedError:
                 raise
             except FencedError as error:
                 raise _taken_over(error, begun, batchId) from None
@@ -187,7 +197,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             return
         who = f"transactional.id {begun.txn.transactional_id!r}, micro-batch {batchId}"
         try:
-            with kept_session(self._options.write) as session:
+            with self._session(begun) as session:
                 if self._resume(session, begun, attempted=True).abort().already_committed:
                     say(
                         f"{who}: reported as failed, but its transaction was already committed, and all its rows are visible. "
@@ -206,8 +216,14 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         return MicroBatch(query_id=query_id, number=number, checkpoint=checkpoint)
 
     def _check_replay(self, begun: StreamFiles, current: TransactionMetadata, batch_id: int) -> None:
-        with kept_session(self._options.write) as session:
+        with self._session(begun) as session:
             self._micro_batch(begun.query_id, batch_id).check_replay(session, current)
+
+    @contextmanager
+    def _session(self, begun: StreamFiles) -> Iterator[Session]:
+        with kept_session(self._options.of_query(begun.query_id).write) as session:
+            check_begun_here(session.runtime, begun.store_id)
+            yield session
 
     def _resume(self, session: Session, begun: StreamFiles, *, attempted: bool) -> StagedTransaction:
         return StagedTransaction.resume(

@@ -21,7 +21,7 @@ from pyspark_txlog.micro_batch import MicroBatch
 from pyspark_txlog.native_write import SMALL_ROWS, Road, check_connect, check_road, write_frame
 from pyspark_txlog.options import StoreOptions, WriteOptions
 from pyspark_txlog.routing import TopicRoute
-from txlog.client.coordinator import txn_version
+from txlog.client.coordinator import look_up, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
 from txlog.client.offsets import parse_offsets
 from txlog.client.runtime import Runtime
@@ -29,7 +29,7 @@ from txlog.client.staged import StagedTransaction
 from txlog.core.names import TopicPartition, check_topic_name
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion, check_version, is_repeated
-from txlog.errors import IllegalStateError, InvalidRequestError, TxlogError
+from txlog.errors import IllegalStateError, InvalidRequestError, StoreChangedError, TxlogError
 from txlog.protocol.transactions import EndResult
 
 Check: TypeAlias = Callable[[TransactionMetadata | None], None]
@@ -263,7 +263,17 @@ class Transactions:
         """This TxLog's instance of the id; `check` may refuse a new one before anybody is fenced."""
         with self._lock:
             known = self._instances.get(transactional_id)
-        if known is not None and known[0] == settings:
+        # The store may have been made anew, or put back to an older state, since this TxLog last looked (W46).
+        if known is None or known[0] != settings:
+            self._runtime.check_store(now=True)
+        else:
+            session = known[1].session
+            try:
+                session.doubt()
+                look_up(session, transactional_id)
+            except StoreChangedError:
+                self._forget(transactional_id)
+                raise
             if check is not None:
                 check(known[1].txn)
             return known[1]

@@ -31,7 +31,7 @@ from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion, check_version, is_repeated
-from txlog.errors import FencedError, InvalidRequestError
+from txlog.errors import FencedError, InvalidRequestError, StoreChangedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +47,10 @@ class TaskFiles(WriterCommitMessage):
 class TxlogWriter(DataSourceArrowWriter):
     """One write: one staged transaction."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, txn: TransactionMetadata, *, drawn: bool) -> None:
+    def __init__(
+        self, options: WriteOptions, schema: StructType, txn: TransactionMetadata, *, drawn: bool, store_id: str = ""
+    ) -> None:
+        self._store_id = store_id
         self._options = options
         self._schema = schema
         self._txn = txn
@@ -82,7 +85,8 @@ class TxlogWriter(DataSourceArrowWriter):
                 # A look at the id costs requests: only where there is something to find.
                 check=None if version is None else lambda current: check_version(current, version),
             )
-            return cls(parsed, schema, transaction.txn, drawn=transaction.drawn)
+            store_id = runtime.require_store().store_id
+            return cls(parsed, schema, transaction.txn, drawn=transaction.drawn, store_id=store_id)
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]  # as pyspark's own
@@ -161,6 +165,7 @@ class TxlogWriter(DataSourceArrowWriter):
         )
 
     def _resume(self, runtime: Runtime, *, attempted: bool) -> StagedTransaction:
+        check_begun_here(runtime, self._store_id)
         return StagedTransaction.resume(
             runtime, self._txn, drawn=self._drawn, attempted=attempted, config=producer_config(self._options)
         )
@@ -169,6 +174,16 @@ class TxlogWriter(DataSourceArrowWriter):
 def open_store(options: WriteOptions) -> Runtime:
     """The store to write to."""
     return Runtime.open(options.store.path, storage_options=options.store.storage)
+
+
+def check_begun_here(runtime: Runtime, store_id: str) -> None:
+    """Raises StoreChangedError unless a write that another process began, in the store `store_id`, is committed to that store."""
+    now = runtime.require_store().store_id
+    if store_id and now != store_id:
+        raise StoreChangedError(
+            f"{runtime.where}: this write was begun in the store with store_id {store_id[:8]}…, and here lies {now[:8]}… now: the store was deleted "
+            "and made anew meanwhile. Nothing was written. Write again"
+        )
 
 
 def producer_config(options: WriteOptions) -> dict[str, object]:

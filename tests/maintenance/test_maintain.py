@@ -100,7 +100,8 @@ def test_a_round_in_which_nothing_is_due_costs_a_few_requests_and_no_write(world
     world.clock.advance_ms(30_000)
     with world.counting.counting() as cost:
         maintainer.run()
-    assert (cost.list, cost.get, cost.total) == (3, 3, 6)
+    # And, time having passed, for the descriptor, and for the last record of each: the log may have been put back meanwhile.
+    assert (cost.list, cost.get, cost.total) == (3, 7, 10)
 
 
 def test_keys_are_compacted_and_old_rows_go_as_their_topics_say(world: World, store: Store) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from tests.spark.conftest import ORDERS
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import StagedFiles
-from txlog.errors import ProducerFencedError
+from txlog.errors import InvalidRequestError, ProducerFencedError, StoreChangedError
 from txlog.storage.arrow_schema import conform
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
@@ -29,11 +31,12 @@ SCHEMA = StructType([StructField("order_id", LongType())])
 class Query:
     """A streaming query's sink as Spark calls it, in this process: a micro-batch of one row a partition."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "query") -> None:
         self.url = str(folder / "log")
-        self.checkpoint = folder / "checkpoint"
+        self.name = name
+        self.checkpoint = folder / f"checkpoint-{name}"
         (self.checkpoint / "offsets").mkdir(parents=True)
-        (self.checkpoint / "metadata").write_text('{"id":"query"}')
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": name}))
         self.options = {
             "path": self.url,
             "topic": "orders",
@@ -54,7 +57,7 @@ class Query:
         for partition in (0, 1):
             rows = pa.table({"order_id": [number * 2 + partition]})
             files.add(topic, conform(rows, topic.schema, topic="orders"), partition)
-        message = StreamFiles(parts=files.finish(), txn=begun._txn, query_id="query")
+        message = StreamFiles(parts=files.finish(), txn=begun._txn, query_id=self.name, store_id=begun._store_id)
         runtime.close()
         TxlogStreamWriter.settling(self.options, SCHEMA).commit([message], number)
 
@@ -79,9 +82,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CountingStore]]:
 @pytest.fixture
 def query(tmp_path: Path) -> Query:
     made = Query(tmp_path)
-    with txlog.open(made.url, storage_options={"fsync": False}) as store:
-        store.create_topic("orders", ORDERS, partitions=2, config={"segment.batches": "3"})
+    make_store(made.url)
     return made
+
+
+def make_store(url: str) -> None:
+    with txlog.open(url, storage_options={"fsync": False}) as store:
+        store.create_topic("orders", ORDERS, partitions=2, config={"segment.batches": "3"})
 
 
 def ids(url: str) -> list[int]:
@@ -103,11 +110,13 @@ def test_the_next_micro_batch_opens_nothing_anew(query: Query, counted: list[Cou
         before = store.requests()
         query.commit(begun, number)
         committed = store.requests() - before
-    # The id's record and the topic's metadata are looked at anew, and the id is taken over.
-    assert (began.list, began.put_if_absent, began.get <= 4) == (0, 1, True), began
+    # The descriptor, the topic's metadata and the id's record are looked at anew, and that the last records of its partition are
+    # there still; the id is taken over.
+    assert (began.list, began.put_if_absent, began.get <= 5) == (0, 1, True), began
     # ONGOING, the offsets, the decision, three markers, the end.
     assert (committed.list, committed.put_if_absent) == (0, 7), committed
-    assert committed.get <= 4, committed
+    # The descriptor; the records that four partitions ended in when this was seen last, and those that they end in now.
+    assert committed.get <= 10, committed
     assert len(kept_sessions._KEPT) == 1
     assert ids(query.url) == list(range(6))
 
@@ -141,3 +150,65 @@ def test_so_many_are_kept_and_the_oldest_goes(query: Query, counted: list[Counti
     names = [json_key for _, json_key in kept_sessions._KEPT]
     assert "cleaner-0" not in names[0]
     assert f"cleaner-{kept_sessions.MAX_SESSIONS + 1}" in names[-1]
+
+
+def test_the_store_is_made_anew_between_two_micro_batches(query: Query, counted: list[CountingStore]) -> None:
+    for number in range(2):
+        query.commit(query.begin(), number)
+    shutil.rmtree(query.url)
+    make_store(query.url)
+    with pytest.raises(StoreChangedError, match="another store lies here now") as raised:
+        query.begin()
+    assert "start with a new checkpoint" in "".join(raised.value.__notes__)
+    assert ids(query.url) == []
+    check_store(open_object_store(query.url))
+
+
+def test_a_new_query_begins_in_a_store_that_was_made_anew(
+    query: Query, tmp_path: Path, counted: list[CountingStore]
+) -> None:
+    for number in range(2):
+        query.commit(query.begin(), number)
+    shutil.rmtree(query.url)
+    make_store(query.url)
+    later = Query(tmp_path, "later")
+    for number in range(3):
+        later.commit(later.begin(), number)
+    assert ids(query.url) == list(range(6))
+    check_store(open_object_store(query.url))
+
+
+def test_the_store_is_made_anew_within_a_micro_batch(query: Query, counted: list[CountingStore]) -> None:
+    """The commit runs in another process, which knows nothing of the store before; and the new one gives ids out alike."""
+    begun = query.begin()
+    shutil.rmtree(query.url)
+    make_store(query.url)
+    kept_sessions._KEPT.clear()
+    again = query.begin()._txn
+    assert again is not None and begun._txn is not None and again.producer_id == begun._txn.producer_id
+    with pytest.raises(StoreChangedError, match="was begun in the store with store_id"):
+        query.commit(begun, 0)
+    assert ids(query.url) == []
+
+
+@pytest.mark.parametrize("at", ["begin", "commit"])
+def test_the_store_is_put_back_to_an_older_state(
+    query: Query, tmp_path: Path, counted: list[CountingStore], at: str
+) -> None:
+    copy = str(tmp_path / "copy")
+    for number in range(4):
+        if number == 2:
+            shutil.copytree(query.url, copy)
+        query.commit(query.begin(), number)
+    begun = query.begin()
+    shutil.rmtree(query.url)
+    shutil.copytree(copy, query.url)
+    with pytest.raises(StoreChangedError, match=r"this process has seen it up to .* put back to an older state"):
+        query.begin() if at == "begin" else query.commit(begun, 4)
+    # Whoever starts the query again is told what it lacks.
+    with pytest.raises(
+        InvalidRequestError, match=r"micro-batch 4: the last one .* is 1, .* the log was put back to an older state"
+    ):
+        query.commit(query.begin(), 4)
+    assert ids(query.url) == list(range(4))
+    check_store(open_object_store(query.url))
