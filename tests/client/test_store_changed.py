@@ -1,4 +1,4 @@
-"""What does a client do whose store was made anew, or put back to an older state, between two of its calls (W46, R19)?
+"""What does a client do whose store was made anew, or put back to an older state, between two of its calls (W50, R22)?
 
 It must notice before it writes, and say so. A client that is made afterwards works. The clock moves by PROOF_AGE_MS before
 each call that is to notice.
@@ -150,7 +150,7 @@ def test_a_client_notices_that_the_store_was_put_back(world, living, copies, mak
     before()
     copies.put_back(copy)
     with pytest.raises(
-        StoreChangedError, match="log ends at .* this process has seen it up to .*put back to an older state"
+        StoreChangedError, match=r"log ends at .* this process has seen it up to .*put back to an older state"
     ):
         after()
     # Nothing was written, and who comes now can go on.

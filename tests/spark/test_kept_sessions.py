@@ -185,7 +185,9 @@ def test_the_store_is_made_anew_within_a_micro_batch(query: Query, counted: list
     make_store(query.url)
     kept_sessions._KEPT.clear()
     again = query.begin()._txn
-    assert again is not None and begun._txn is not None and again.producer_id == begun._txn.producer_id
+    assert again is not None
+    assert begun._txn is not None
+    assert again.producer_id == begun._txn.producer_id
     with pytest.raises(StoreChangedError, match="was begun in the store with store_id"):
         query.commit(begun, 0)
     assert ids(query.url) == []
