@@ -6,7 +6,7 @@ decided on the very slot that the decision takes, PROTOCOL.md, "Appending"), and
 session is kept for each store, transactional.id and query, and spares the next batch to open all partitions anew.
 
 Between two batches the store may have been made anew, or put back to an older state. So a session that is taken up again
-looks first whether it is the same store, and whether the log still holds what it has seen (W50).
+looks first whether it is the same store, and whether the log still holds what it has seen (W47).
 
 A session that met an error is closed, not kept: the next one opens everything anew.
 """

@@ -263,7 +263,7 @@ class Transactions:
         """This TxLog's instance of the id; `check` may refuse a new one before anybody is fenced."""
         with self._lock:
             known = self._instances.get(transactional_id)
-        # The store may have been made anew, or put back to an older state, since this TxLog last looked (W50).
+        # The store may have been made anew, or put back to an older state, since this TxLog last looked (W47).
         if known is None or known[0] != settings:
             self._runtime.check_store(now=True)
         else:

@@ -1,4 +1,4 @@
-"""What does a client do whose store was made anew, or put back to an older state, between two of its calls (W50, R22)?
+"""What does a client do whose store was made anew, or put back to an older state, between two of its calls (W47, R20)?
 
 It must notice before it writes, and say so. A client that is made afterwards works. The clock moves by PROOF_AGE_MS before
 each call that is to notice.

@@ -138,7 +138,7 @@ class Runtime:
         return self._descriptor
 
     def check_store(self, *, now: bool = False) -> None:
-        """Raises StoreChangedError unless the store that was opened still lies there (W50): one GET, or none if it was seen a
+        """Raises StoreChangedError unless the store that was opened still lies there (W47): one GET, or none if it was seen a
         moment ago. `now` looks in any case."""
         known = self._known_store(None if now else self._store_seen_ms)
         if known is not None:

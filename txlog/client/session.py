@@ -122,7 +122,7 @@ class Session:
         self.keep({}, {view.topic_partition: view})
 
     def prove(self, partitions: Iterable[TopicPartition], what: str) -> None:
-        """Raises StoreChangedError unless the log still holds what this client has seen of `partitions` (W50): a GET or two
+        """Raises StoreChangedError unless the log still holds what this client has seen of `partitions` (W47): a GET or two
         for each that was not proven a moment ago."""
         now_ms = self.clock.monotonic_ms()
         held = [self._views[tp] for tp in partitions if tp in self._views]

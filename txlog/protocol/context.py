@@ -13,7 +13,7 @@ from txlog.core.records import StoreConstants
 from txlog.core.state import PartitionState, StoredRecord, replay
 
 PROOF_AGE_MS = 1000
-"""How long what a process has seen of a store counts as still there (W50). Whoever restores a store stops its writers first;
+"""How long what a process has seen of a store counts as still there (W47). Whoever restores a store stops its writers first;
 this finds those that were forgotten. A second is shorter than a restore takes, and long enough that a busy writer pays for
 one GET in many appends."""
 

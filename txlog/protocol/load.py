@@ -91,7 +91,7 @@ def refresh(
 
 def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     """The partition's view from a new LIST. Raises StoreChangedError if what `view` has seen is not in it: a log end never
-    goes back, so the store was put back to an older state (R22)."""
+    goes back, so the store was put back to an older state (R20)."""
     loaded = yield from load(ctx, view.topic_partition)
     end = view.state.next_offset
     if loaded.state.next_offset < end or loaded.digest_at(end) not in (view.state.last_digest, None):
@@ -102,7 +102,7 @@ def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     """`view`, after a look whether the chain still holds what it ends in: a GET by name, two if this process has appended.
 
-    A held view is loaded anew if its slots were deleted since. Raises StoreChangedError (W50).
+    A held view is loaded anew if its slots were deleted since. Raises StoreChangedError (W47).
     """
     now_ms = yield Monotonic()
     tp, last = view.topic_partition, view.last

@@ -78,7 +78,7 @@ def append_slot(
             # An old view's slot may have been deleted: to write there is legal, settled in the end, and in vain.
             view, fresh = (yield from reload(ctx, view)), True
         elif now_ms - view.proven_at_ms >= PROOF_AGE_MS:
-            # Nor may it be written to behind a record that is not there any more: that would leave a hole (W50).
+            # Nor may it be written to behind a record that is not there any more: that would leave a hole (W47).
             view = yield from prove(ctx, view)
         for race in range(ctx.max_races):
             if in_doubt is not None and (own := _find_own(view, write_id)) is not None:

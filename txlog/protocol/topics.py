@@ -73,7 +73,7 @@ def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
 
 
 def check_store(ctx: Context) -> Program[None]:
-    """Raises StoreChangedError unless the store that the process opened still lies there (W50).
+    """Raises StoreChangedError unless the store that the process opened still lies there (W47).
 
     One GET, or none if it was seen less than PROOF_AGE_MS ago.
     """
