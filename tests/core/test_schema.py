@@ -16,6 +16,7 @@ from txlog.core.schema import (
     add_columns,
     assign_ids,
     check_fields,
+    check_new_names,
     decimal_type,
     describe,
     evolve,
@@ -179,6 +180,18 @@ class TestNames:
     def test_equal_but_for_case(self, one: str, other: str) -> None:
         with pytest.raises(SchemaMismatchError, match="differ in case only, or not at all"):
             check_fields(assign_ids([col(one), col(other)]))
+
+    @pytest.mark.parametrize(("one", "other"), [("i", "ı"), ("İd", "id"), ("ſum", "Sum"), ("µ", "μ")])
+    def test_what_only_spark_takes_for_one_name(self, one: str, other: str) -> None:
+        both = assign_ids([col(one), col("x"), col(other)])
+        check_fields(both)  # a topic that has both stays readable
+        with pytest.raises(SchemaMismatchError, match=f"columns '{one}' and '{other}' differ, but Spark"):
+            check_new_names(both)
+        with pytest.raises(SchemaMismatchError, match="in 'outer': columns"):
+            check_new_names(assign_ids([col("outer", "struct", col(one), col(other))]))
+        with pytest.raises(SchemaMismatchError, match="takes them for one"):
+            add_columns(assign_ids([col(one)]), [col(other)])
+        check_new_names(assign_ids([col("straße"), col("strasse"), col("ŉ"), col("n")]))
 
     def test_none_at_all(self) -> None:
         with pytest.raises(SchemaMismatchError, match="at least one column"):

@@ -82,6 +82,21 @@ def check_fields(fields: Sequence[SchemaField], where: str = "schema") -> None:
         )
 
 
+def check_new_names(added: Sequence[SchemaField], old: Sequence[SchemaField] = (), where: str = "schema") -> None:
+    """Raises SchemaMismatchError, beginning with `where`, if Spark takes a column of `added` for another one (PROTOCOL.md, "Types").
+
+    Asked where columns are made, not where they are read: older topics may have such columns.
+    """
+    seen = {_spark_key(field.name): field.name for field in old}
+    for field in added:
+        other = seen.setdefault(_spark_key(field.name), field.name)
+        if other != field.name:
+            raise SchemaMismatchError(
+                f"{where}: columns {other!r} and {field.name!r} differ, but Spark compares names without regard to case and takes them for one; rename one"
+            )
+        check_new_names(field.fields, (), f"{where}: in {field.name!r}")
+
+
 def assign_ids(fields: Sequence[SchemaField], first_id: int = 1) -> tuple[SchemaField, ...]:
     """The same fields with ids from `first_id` on, depth first, a parent before its children."""
     ids = iter(range(first_id, MAX_FIELD_ID + 1))
@@ -126,12 +141,19 @@ def add_columns(
             )
     fields = (*old, *assign_ids(added, max_field_id(old) + 1))
     check_fields(fields, where)
+    check_new_names(added, old, where)
     return fields
 
 
 def describe(field: SchemaField) -> str:
     """The type of a field as a person reads it, e.g. `list<struct<key string, value binary>> not null`."""
     return _type_text(field) + ("" if field.nullable else " not null")
+
+
+def _spark_key(name: str) -> str:
+    """As Java's `equalsIgnoreCase` has it: each character in upper case, and that in lower case. It makes i of the dotless one, too."""
+    upper = "".join(raised if len(raised := char.upper()) == 1 else char for char in name)
+    return "".join(char.lower()[0] for char in upper)
 
 
 def _check_names(fields: Sequence[SchemaField], where: str) -> None:

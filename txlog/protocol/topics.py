@@ -21,7 +21,7 @@ from txlog.core.effects import Gather, Get, List, Monotonic, NewId, Now, Program
 from txlog.core.features import STORE_FEATURES, check_features
 from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
 from txlog.core.records import SchemaField, StoreConstants, StoreDescriptor, TopicMetadata
-from txlog.core.schema import KAFKA_FIELDS, KEY_TYPES, assign_ids, check_fields, evolve, max_field_id
+from txlog.core.schema import KAFKA_FIELDS, KEY_TYPES, assign_ids, check_fields, check_new_names, evolve, max_field_id
 from txlog.core.words import count_text
 from txlog.errors import (
     CoordinatorContentionError,
@@ -263,6 +263,7 @@ def create_topic(
     where = f"topic {topic!r}"
     wanted = assign_ids(KAFKA_FIELDS if fields is None else fields)
     check_fields(wanted, where)
+    check_new_names(wanted, (), where)
     checked = _check_config(topic, config or {}, wanted)
     topic_id = yield NewId()
     for _ in range(ctx.max_races):
