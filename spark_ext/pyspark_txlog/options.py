@@ -48,8 +48,8 @@ METADATA_TABLES = ("transactions", "partitions", "segments", "consumer_groups", 
 METADATA_OPTIONS = ("path", "storageOptions", "metadata", *_SUBSCRIPTIONS)
 _STORAGE_PREFIX = "storage."
 CATALOG_HINT = (
-    "A table made by CREATE TABLE ... USING txlog has no options any more: Spark keeps those of a table from a Python data source. Use "
-    "CREATE TEMPORARY VIEW name USING txlog OPTIONS (path '...', subscribe '...'), or TxLog.create_views()"
+    "Tables of Spark's catalog (CREATE TABLE ... USING txlog, saveAsTable) are not supported: Spark drops their options. hint: use "
+    "CREATE TEMPORARY VIEW name USING txlog OPTIONS (path '...', subscribe '...'), TxLog.create_views(), or .save(path)"
 )
 _CONSUMER_SETTINGS = ("isolation.level", "group.id", "auto.offset.reset")
 _SPARK_DEFAULTS: Layer = {"auto.offset.reset": "none"}
@@ -382,9 +382,7 @@ class _Given:
     def store(self, call: str) -> StoreOptions:
         path = self.text("path")
         if path is None:
-            raise InvalidRequestError(
-                f"where is the store? Name its folder or URL in .{call}(...). {CATALOG_HINT if not self._options else ''}".rstrip()
-            )
+            raise InvalidRequestError(f"where is the store? Name its folder or URL in .{call}(...). {CATALOG_HINT}")
         if path.lower().startswith("memory:"):
             raise UnsupportedStoreError(
                 f"{path!r}: a store in memory lives in one process, and Spark reads and writes from many; use a folder or an object store"

@@ -123,6 +123,7 @@ def check_frame(schema: spark.StructType, fields: Sequence[SchemaField], topic: 
         if not _fits(column.dataType, _spark_type(field), field):
             raise SchemaMismatchError(
                 f"topic {topic!r}: column {column.name!r}: expected {_spark_type(field).simpleString()}, found {column.dataType.simpleString()}"
+                f"{_cast_hint(column, field)}"
             )
     for field in fields:
         if field.name not in columns and not field.nullable:
@@ -256,6 +257,14 @@ def _fits(found: spark.DataType, expected: spark.DataType, field: SchemaField) -
 
 def _shown(column: spark.StructField) -> str:
     return column.dataType.simpleString() + ("" if column.nullable else " not null")
+
+
+def _cast_hint(column: spark.StructField, field: SchemaField) -> str:
+    """For two scalars, between which Spark can cast."""
+    kind = _spark_type(field)
+    if field.fields or isinstance(column.dataType, spark.StructType | spark.ArrayType | spark.MapType | spark.NullType):
+        return ""
+    return f". hint: cast it: df.withColumn({column.name!r}, df[{column.name!r}].cast({kind.simpleString()!r}))"
 
 
 def _reserved_hint(name: str) -> str:

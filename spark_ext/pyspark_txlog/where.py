@@ -130,6 +130,11 @@ class _Binder:
         if isinstance(found, exp.Is):
             return self._is(found)
         if isinstance(found, exp.Between):
+            if found.args.get("symmetric") is not None:
+                # sqlglot reads it in every dialect. As a plain BETWEEN it would keep other rows.
+                raise self._refusal(
+                    found, "Spark has no SYMMETRIC and no ASYMMETRIC; write BETWEEN with the lower bound first"
+                )
             field = self._field(found.this)
             low = self._compare(field, ">=", self._value(found.args["low"]))
             return Every(parts=(low, self._compare(field, "<=", self._value(found.args["high"]))))

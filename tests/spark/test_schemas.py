@@ -185,7 +185,10 @@ def test_a_frame_may_leave_out_nullable_columns_and_be_narrower(spark: SparkSess
     [
         ("order_id bigint, amount string", "topic 'orders': column 'amount': expected double, found string"),
         ("order_id string", "topic 'orders': column 'order_id': expected bigint, found string"),
-        ("order_id bigint, amount bigint", "column 'amount': expected double, found bigint"),
+        (
+            "order_id bigint, amount bigint",
+            r"column 'amount': expected double, found bigint\. hint: cast it: .*'amount'\]\.cast\('double'\)",
+        ),
         ("order_id void", "column 'order_id': expected bigint, found void"),
         ("amount double", "column 'order_id' \\(int64 not null\\) is missing from the DataFrame"),
         ("order_id bigint, amuont double", "column 'amuont' is no column of the topic. Did you mean 'amount'"),

@@ -91,7 +91,7 @@ def test_a_view_to_read_is_none_to_write(sql: Log) -> None:
 
 def test_tables_of_the_catalog_lose_their_options_and_say_so(sql: Log) -> None:
     options = f"OPTIONS (path '{sql.url}', subscribe 'orders')"
-    hint = r"CREATE TABLE \.\.\. USING txlog has no options any more.*CREATE TEMPORARY VIEW"
+    hint = r"CREATE TABLE \.\.\. USING txlog, saveAsTable\) are not supported.*CREATE TEMPORARY VIEW"
     with pytest.raises(Exception, match=hint):
         sql.spark.sql(f"CREATE TABLE t USING txlog {options}")
     # With columns, Spark does not ask the source.
@@ -100,6 +100,8 @@ def test_tables_of_the_catalog_lose_their_options_and_say_so(sql: Log) -> None:
         sql.spark.sql("SELECT * FROM t").collect()
     with pytest.raises(Exception, match=hint):
         sql.spark.sql("INSERT INTO t VALUES (1)")
+    with pytest.raises(Exception, match=hint):
+        sql.frame(0, 1).write.format("txlog").option("topic", "orders").mode("append").saveAsTable("another")
     # What stands in the statement itself reaches the source.
     there = f"WITH (path = '{sql.url}', subscribe = 'orders')"
     assert answer(sql, f"SELECT count(*) FROM t {there}") == 20

@@ -165,6 +165,8 @@ def test_other_types() -> None:
         ("TRUE", "none of the conditions"),
         ("big IS TRUE", "stands where a boolean must"),
         ("SELECT 1", "none of the conditions"),
+        ("big BETWEEN SYMMETRIC 3 AND 2", "Spark has no SYMMETRIC"),
+        ("NOT big BETWEEN ASYMMETRIC 2 AND 3", "Spark has no SYMMETRIC"),
         ("big = 1 " + "AND big = 1 " * (MAX_LENGTH // 8), "characters are too many"),
         ("(" * 3000 + "big = 1" + ")" * 3000, "too deeply nested"),
     ],
