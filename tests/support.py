@@ -15,15 +15,17 @@ from txlog.core.effects import (
     Gather,
     Get,
     List,
-    Monotonic,
     NewId,
     NewProducerId,
     Now,
     Program,
     PutIfAbsent,
     PutOutcome,
+    ReadClocks,
     Sleep,
+    StoreNow,
 )
+from txlog.core.moments import Moment
 
 T = TypeVar("T")
 Store = dict[str, bytes]
@@ -65,8 +67,10 @@ class World:
                 self.store.pop(path, None)
             case Now():
                 return self.now_ms
-            case Monotonic():
-                return self.monotonic_ms
+            case ReadClocks():
+                return Moment(self.now_ms, self.monotonic_ms)
+            case StoreNow():
+                return self.now_ms
             case Sleep(ms):
                 self.now_ms += ms
                 self.monotonic_ms += ms

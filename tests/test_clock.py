@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from txlog import clock
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
 from txlog.core import records
+from txlog.core.moments import Moment
 from txlog.testing.clock import ManualClock, SeededIds
 
 
@@ -21,13 +23,36 @@ def test_system_clock_gives_milliseconds() -> None:
     assert clock.monotonic_ms() >= before
 
 
-@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has a clock that counts suspended time")
-def test_the_machine_s_sleep_counts_as_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    def clock_gettime_ns(clock: int) -> int:
-        return {time.CLOCK_BOOTTIME: 90_000_000_000_000, time.CLOCK_MONOTONIC: 1_000_000}[clock]
+@pytest.mark.parametrize(
+    ("platform", "counts"),
+    [("linux", "CLOCK_BOOTTIME"), ("darwin", "CLOCK_MONOTONIC"), ("win32", None), ("freebsd14", None)],
+)
+def test_the_machine_s_sleep_counts_as_age(platform: str, counts: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each platform's clock that goes on while the machine sleeps; without one, time.monotonic() and the wall clock."""
+    told = {"CLOCK_BOOTTIME": 7, "CLOCK_MONOTONIC": 6, "CLOCK_UPTIME_RAW": 8}
+    for name, number in told.items():
+        monkeypatch.setattr(time, name, number, raising=False)
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda number: number * 1_000_000_000)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 1_000_000_000)
+    monkeypatch.setattr(clock, "_AGEING_CLOCK", clock._ageing_clock(platform))
+    assert SystemClock().monotonic_ms() == (1_000 if counts is None else told[counts] * 1_000)
 
-    monkeypatch.setattr(time, "clock_gettime_ns", clock_gettime_ns)
-    assert SystemClock().monotonic_ms() == 90_000_000
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_an_old_system_that_lacks_the_clock_has_the_other_one(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
+        monkeypatch.delattr(time, name, raising=False)
+    assert clock._ageing_clock(platform) is None
+
+
+def test_an_age_is_what_the_clock_says_that_says_more() -> None:
+    then = Moment(1_000_000, 5_000)
+    assert Moment(1_000_700, 5_700).ms_since(then) == 700
+    assert Moment(1_000_700, 5_000).ms_since(then) == 700  # the monotonic clock stood still
+    assert Moment(400_000, 5_700).ms_since(then) == 700  # the wall clock was set back
+    assert Moment(9_000_000, 5_700).ms_since(then) == 8_000_000  # ... or forward
+    assert pickle.loads(pickle.dumps(then)) == Moment(1_000_000)
+    assert Moment(1_000_700, 99_999).ms_since(Moment(1_000_000)) == 700  # another process has another monotonic clock
 
 
 def test_the_core_knows_a_drawn_producer_id_by_the_same_bound() -> None:

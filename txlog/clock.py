@@ -7,6 +7,7 @@ an `IdGenerator`, so that tests and the simulator own both (`txlog.testing.clock
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 import uuid
 from typing import Protocol
@@ -22,7 +23,8 @@ class Clock(Protocol):
         """Wall clock, milliseconds since the epoch; may step backwards."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds of a clock that never steps back and goes on while the machine sleeps; only differences count."""
+        """Milliseconds of a clock that never steps back; only differences count. It goes on while the machine sleeps, where
+        the system has such a clock: an age that matters also counts by the wall clock (`txlog.core.moments`)."""
 
     def sleep_ms(self, ms: int) -> None:
         """Return after about `ms` milliseconds; at once if `ms` is not positive."""
@@ -68,8 +70,20 @@ class SystemIds:
         return ms // 2 + secrets.randbelow(ms + 1) if ms > 0 else 0
 
 
+def _ageing_clock(platform: str) -> int | None:
+    """The system's clock that goes on while the machine sleeps; None if this platform has none that Python can read.
+
+    A view that was held over a weekend must not look young (PROTOCOL.md, W14). Linux stops CLOCK_MONOTONIC while the machine
+    is suspended. macOS does not stop it, but time.monotonic() reads another clock there, which stops. Where there is none,
+    the age of a view still counts by the wall clock.
+    """
+    name = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}.get(platform)
+    found: int | None = getattr(time, name, None) if name is not None else None
+    return found
+
+
+_AGEING_CLOCK = _ageing_clock(sys.platform)
+
+
 def _monotonic_ns() -> int:
-    # Linux stops CLOCK_MONOTONIC while the machine is suspended: a view held over a weekend would look young, and an
-    # append to a slot deleted meanwhile would be acknowledged (PROTOCOL.md, W14).
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic_ns() if boottime is None else time.clock_gettime_ns(boottime)
+    return time.monotonic_ns() if _AGEING_CLOCK is None else time.clock_gettime_ns(_AGEING_CLOCK)

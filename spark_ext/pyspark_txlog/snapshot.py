@@ -70,12 +70,14 @@ class Snapshot:
             raise UnknownTopicOrPartitionError(
                 f"topic {topic!r} is not in this snapshot of {', '.join(self._topics)}; take one of all topics that belong together"
             )
-        self.cut.check_age(self._runtime.clock.now_ms(), self._runtime.constants.delete_grace_ms)
+        self._check_age()
         if isinstance(columns, str):
             columns = parse_columns("columns", columns)
         metadata = self._runtime.topic(topic, 0)
         schema = schemas.select({topic: metadata.schema}, columns)
         tasks = self._tasks(metadata, schema)
+        # Again, now that the indexes are read: a process may have slept before it read them.
+        self._check_age()
         try:
             return native_scan.frame_of(self._spark, self._runtime, topic, schema, tasks)
         except UnsupportedStoreError:
@@ -85,6 +87,9 @@ class Snapshot:
     def to_dfs(self) -> dict[str, DataFrame]:
         """A frame of each topic, by name."""
         return {topic: self.to_df(topic) for topic in self._topics}
+
+    def _check_age(self) -> None:
+        self.cut.check_age(self._runtime.moment(), self._runtime.constants.delete_grace_ms)
 
     def _tasks(self, topic: TopicMetadata, schema: StructType) -> Sequence[reading.ReadTask]:
         partitions = [tp for tp in self.cut.ends if tp.topic == topic.topic]

@@ -133,7 +133,7 @@ def test_expire_sweeps(world, store, hung):
     assert world.ends() == (0, 0, 1)
     assert admin.expire().aborted == ("hung",)
     assert world.ends() == (0, 2, 2)
-    world.clock.advance_ms(7 * 86_400_000)
+    world.clock.advance_ms(8 * 86_400_000)
     assert admin.expire(dry_run=True).removed == ("hung",)
     assert admin.expire().removed == ("hung",)
     assert admin.list_transactions() == ()

@@ -9,6 +9,7 @@ import txlog
 from tests.client.world import ORDERS, World, many, orders, rows_of, tp
 from txlog.client.store import Store
 from txlog.core import envelope, names
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.partitioning import murmur2, partition_for
 from txlog.core.records import CommitRecord
 from txlog.errors import (
@@ -367,7 +368,7 @@ def test_after_an_unknown_outcome_the_producer_goes_on_with_a_new_id(world, stor
 def test_forgotten_producer_starts_afresh(world, store):
     with store.producer() as producer:
         producer.send("orders", orders(1), partition=0).result()
-        world.clock.advance_ms(store.runtime.constants.producer_id_expiration_ms + 1)
+        world.clock.advance_ms(store.runtime.constants.producer_id_expiration_ms + 2 * MAX_CLOCK_ERROR_MS)
         janitor = world.open()
         _, gone = janitor.runtime.run(expire_producers(janitor.runtime.context(), {}, tp("orders", 0)))
         assert len(gone) == 1

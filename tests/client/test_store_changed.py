@@ -228,6 +228,7 @@ def test_a_hole_made_within_the_second_is_noticed_after_it(world, living, copies
     send(producer, 4)
     copies.put_back(copy)
     world.clock._monotonic_ms -= PROOF_AGE_MS
+    world.clock.step_wall_ms(-PROOF_AGE_MS)
     send(producer, 5)
     world.clock.advance_ms(PROOF_AGE_MS)
     with pytest.raises(OutcomeUnknownError, match=r"0002\.batch: the log names it, and it is gone"):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.partition_log import rows_file
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_PRODUCER_EPOCH, StagedPart, StoreConstants, TransactionMetadata, TransactionState
 from txlog.core.transactions import (
@@ -307,8 +308,11 @@ def test_139_only_ongoing_times_out(state: TransactionState) -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_142_an_idle_id_expires_but_not_one_with_a_version(state: TransactionState) -> None:
     constants = StoreConstants(transactional_id_expiration_ms=500, delete_grace_ms=400)
-    assert may_expire(record(state), 2_000 + 500, constants) is (state in IDLE)
-    assert not may_expire(record(state), 2_000 + 499, constants)
+    # The grace takes four clocks, the expiration two (W32).
+    constants = msgspec.structs.replace(constants, transactional_id_expiration_ms=500 + 2 * MAX_CLOCK_ERROR_MS)
+    idle_ms = 500 + 4 * MAX_CLOCK_ERROR_MS
+    assert may_expire(record(state), 2_000 + idle_ms, constants) is (state in IDLE)
+    assert not may_expire(record(state), 2_000 + idle_ms - 1, constants)
     assert not may_expire(record(state, txn_version=0), 10**12, constants)
 
 
@@ -316,16 +320,18 @@ def test_142_an_idle_id_expires_but_not_one_with_a_version(state: TransactionSta
 def test_an_id_is_not_forgotten_in_the_grace_after_a_commit_that_hung(state: TransactionState) -> None:
     assert may_be_forgotten(record(state), 2_000, 1_001) is (state in IDLE)
     hung = state == "COMPLETE_COMMIT"
-    assert may_be_forgotten(record(state), 2_999, 1_000) is (state in IDLE and not hung)
-    assert may_be_forgotten(record(state), 3_000, 1_000) is (state in IDLE)
+    since_ms = 3_000 + 4 * MAX_CLOCK_ERROR_MS
+    assert may_be_forgotten(record(state), since_ms - 1, 1_000) is (state in IDLE and not hung)
+    assert may_be_forgotten(record(state), since_ms, 1_000) is (state in IDLE)
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_nor_does_it_expire_within_the_grace_of_its_last_change(state: TransactionState) -> None:
     constants = StoreConstants(transactional_id_expiration_ms=500, delete_grace_ms=1_000)
     # An init may have finished a commit that had hung, and its record does not say so.
-    assert not may_expire(record(state), 2_999, constants)
-    assert may_expire(record(state), 3_000, constants) is (state in IDLE)
+    since_ms = 3_000 + 4 * MAX_CLOCK_ERROR_MS
+    assert not may_expire(record(state), since_ms - 1, constants)
+    assert may_expire(record(state), since_ms, constants) is (state in IDLE)
 
 
 def test_an_abort_by_others_of_nothing() -> None:

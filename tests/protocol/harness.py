@@ -22,19 +22,21 @@ from txlog.core.effects import (
     Get,
     List,
     Modified,
-    Monotonic,
     NewId,
     NewProducerId,
     Now,
     Program,
     PutIfAbsent,
     PutOutcome,
+    ReadClocks,
     Size,
     Sleep,
+    StoreNow,
     WriteRows,
 )
 from txlog.core.fetch_plan import InlinePiece, RowRange
 from txlog.core.groups import OffsetsCondition, offsets_partition
+from txlog.core.moments import MAX_CLOCK_ERROR_MS, Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     Boundary,
@@ -66,6 +68,9 @@ USER = (A, B, C)
 HOUR_MS = 3_600_000
 GRACE_MS = 24 * HOUR_MS
 CONSTANTS = StoreConstants(transaction_state_partitions=2, consumer_offsets_partitions=2)
+PRODUCER_IDLE_MS = CONSTANTS.producer_id_expiration_ms + 2 * MAX_CLOCK_ERROR_MS
+ID_IDLE_MS = CONSTANTS.transactional_id_expiration_ms + 2 * MAX_CLOCK_ERROR_MS
+"""When what is idle for so long by any two clocks may be forgotten."""
 NEVER_ROLL = RollPolicy(batches=10**9)
 
 Fault: TypeAlias = Literal[
@@ -201,8 +206,10 @@ class Cluster:
                 self.objects.pop(path, None)
             case Now():
                 return self.now_ms
-            case Monotonic():
-                return self.monotonic_ms
+            case ReadClocks():
+                return Moment(self.now_ms, self.monotonic_ms)
+            case StoreNow():
+                return self.now_ms
             case Sleep(ms):
                 self.pass_ms(ms)
             case NewId():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.harness import GRACE_MS, A, Cluster, Process, Task, is_put, rolling
+from tests.protocol.harness import GRACE_MS, PRODUCER_IDLE_MS, A, Cluster, Process, Task, is_put, rolling
 from txlog.errors import InvalidProducerEpochError, OutcomeUnknownError
 from txlog.protocol import transactions
 
@@ -54,7 +54,7 @@ def test_nor_does_a_fold_that_has_forgotten_the_producer() -> None:
     cluster = Cluster()
     _, task = asleep_after_its_put(cluster)
     take_over_and_clean(cluster)
-    cluster.pass_ms(CTX.constants.producer_id_expiration_ms)
+    cluster.pass_ms(PRODUCER_IDLE_MS)
     _, gone = cluster.run(transactions.expire_producers(CTX, {}, A))
     assert gone
 

@@ -216,7 +216,7 @@ def test_tailing_costs_one_get_more_than_there_are_new_records(new: int) -> None
     refreshed, cost = measure(cluster, refresh(context(), view))
     assert (cost.gets, cost.lists) == (new + 1, 0)
     assert refreshed.state.next_offset == 2 + new
-    assert refreshed.listed_at_ms == view.listed_at_ms  # a GET never renews a view
+    assert refreshed.listed_at == view.listed_at  # a GET never renews a view
 
 
 def test_a_reader_who_is_no_faster_than_the_writers_ends() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.protocol.harness import CONSTANTS, A, B, Cluster, Process, context, rolling
+from tests.protocol.harness import PRODUCER_IDLE_MS, A, B, Cluster, Process, context, rolling
 from txlog.core import envelope
 from txlog.core.state import to_snapshot
 from txlog.errors import RecordTooLargeError
@@ -85,7 +85,7 @@ def test_more_idle_producers_than_one_record_may_name_go_one_record_after_anothe
     for writer in writers:
         writer.do(writer.idempotent())
         writer.do(writer.send(A, "a"))
-    cluster.pass_ms(CONSTANTS.producer_id_expiration_ms)
+    cluster.pass_ms(PRODUCER_IDLE_MS)
     gone = [cluster.run(transactions.expire_producers(context(), {}, A))[1] for _ in range(3)]
     assert gone == [(writers[0].pid, writers[1].pid), (writers[2].pid,), ()]
     assert cluster.kinds(A) == "dddee"

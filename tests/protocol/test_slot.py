@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from tests.protocol.harness import (
-    CONSTANTS,
     GRACE_MS,
     HOUR_MS,
+    PRODUCER_IDLE_MS,
     A,
     B,
     Cluster,
@@ -381,7 +381,7 @@ def test_a_drawn_producer_that_the_fold_forgot_is_unknown(cluster: Cluster) -> N
     task = paused_in_its_put(process, process.send(A, "b"))
     task.step("applied")
     rolled_and_cleaned(cluster)
-    cluster.pass_ms(CONSTANTS.producer_id_expiration_ms)
+    cluster.pass_ms(PRODUCER_IDLE_MS)
     _, gone = cluster.run(transactions.expire_producers(context(), {}, A))
     assert process.pid in gone
     task.run()
@@ -395,7 +395,7 @@ def test_a_drawn_producer_s_first_batch_that_the_fold_forgot_is_unknown(cluster:
     task = paused_in_its_put(process, process.send(A, "a"))
     task.step("applied")
     rolled_and_cleaned(cluster)
-    cluster.pass_ms(CONSTANTS.producer_id_expiration_ms)
+    cluster.pass_ms(PRODUCER_IDLE_MS)
     cluster.run(transactions.expire_producers(context(), {}, A))
     task.run()
     with pytest.raises(OutcomeUnknownError):

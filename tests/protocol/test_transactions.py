@@ -13,6 +13,8 @@ from tests.protocol.harness import (
     CONSTANTS,
     GRACE_MS,
     HOUR_MS,
+    ID_IDLE_MS,
+    PRODUCER_IDLE_MS,
     A,
     B,
     C,
@@ -480,7 +482,7 @@ def test_a_slow_roll_forward_after_the_partition_forgot_the_producer() -> None:
     crash_at_put(process, process.commit(), 1)
     slow = Task(cluster, transactions.expire(context(), {})).run(until=is_put(A.folder))
     cluster.run(transactions.expire(context(), {}))
-    cluster.pass_ms(CONSTANTS.producer_id_expiration_ms)
+    cluster.pass_ms(PRODUCER_IDLE_MS)
     _, gone = cluster.run(transactions.expire_producers(context(), {}, A))
     assert gone == (process.pid,)
     slow.run()
@@ -496,7 +498,7 @@ def test_a_slow_roll_forward_is_not_vouched_for_by_the_next_decision() -> None:
     crash_at_put(process, process.commit(), 1)
     slow = Task(cluster, transactions.expire(context(), {})).run(until=is_put(A.folder))
     cluster.run(transactions.expire(context(), {}))
-    cluster.pass_ms(CONSTANTS.producer_id_expiration_ms)
+    cluster.pass_ms(PRODUCER_IDLE_MS)
     assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == (process.pid,)
     process = started(cluster)
     process.stage(B, "then")
@@ -515,7 +517,7 @@ def test_a_zombie_s_first_append_after_the_partition_forgot_its_producer() -> No
     zombie = process.start(process.append(A, process.draft(A, "late"))).run(until=is_put(A.folder))
     cluster.pass_ms(60_001)
     cluster.run(transactions.expire(context(), {}))
-    cluster.pass_ms(CONSTANTS.producer_id_expiration_ms)
+    cluster.pass_ms(PRODUCER_IDLE_MS)
     assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == (process.pid,)
     assert cluster.state(A).producers == {}
     zombie.run()
@@ -974,7 +976,7 @@ def test_a_deletion_is_written_once() -> None:
 def test_142_143_an_idle_id_gets_a_tombstone_and_its_old_instance_is_done() -> None:
     cluster, old = brought_to("COMPLETE_COMMIT")
     assert cluster.run(transactions.expire(context(), {}))[1].removed == ()
-    cluster.pass_ms(CONSTANTS.transactional_id_expiration_ms)
+    cluster.pass_ms(ID_IDLE_MS)
     assert cluster.run(transactions.expire(context(), {}))[1].removed == ("x",)
     assert cluster.txn() is None
     for call in (old.register(A), old.commit(), old.abort(), old.send_offsets({0: 1})):
@@ -994,7 +996,7 @@ def test_142_143_an_idle_id_gets_a_tombstone_and_its_old_instance_is_done() -> N
 @pytest.mark.parametrize("state", ["ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT"])
 def test_an_id_with_a_transaction_is_never_removed(state: str) -> None:
     cluster, _ = brought_to(state)
-    cluster.pass_ms(CONSTANTS.transactional_id_expiration_ms)
+    cluster.pass_ms(ID_IDLE_MS)
     for force in (False, True):
         assert cluster.run(transactions.remove(context(), {}, "x", force=force))[1] is False
     assert cluster.txn() is not None
@@ -1014,7 +1016,7 @@ def test_an_id_with_a_version_stays_until_an_operator_removes_it() -> None:
 def test_a_removal_that_races_a_new_instance() -> None:
     def make() -> tuple[Cluster, Task, Task]:
         cluster, _ = brought_to("COMPLETE_COMMIT")
-        cluster.pass_ms(CONSTANTS.transactional_id_expiration_ms)
+        cluster.pass_ms(ID_IDLE_MS)
         new = Process(cluster)
 
         def use() -> Any:
@@ -1039,7 +1041,7 @@ def test_49_144_an_idle_producer_leaves_by_a_record_and_its_id_goes_on() -> None
     plain = Process(cluster)
     plain.do(plain.idempotent())
     plain.do(plain.send(A, "p0"))
-    cluster.pass_ms(CONSTANTS.producer_id_expiration_ms - 1)
+    cluster.pass_ms(PRODUCER_IDLE_MS - 1)
     assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == ()
     plain.do(plain.send(A, "p1"))
     cluster.pass_ms(1)
@@ -1080,7 +1082,7 @@ def test_a_producer_whose_marker_is_in_but_whose_transaction_is_not_complete_is_
 def test_an_expiry_gives_way_to_an_append() -> None:
     """It is appended at the folded slot or not at all."""
     cluster, process = brought_to("COMPLETE_COMMIT")
-    cluster.pass_ms(CONSTANTS.producer_id_expiration_ms)
+    cluster.pass_ms(PRODUCER_IDLE_MS)
     task = Task(cluster, transactions.expire_producers(context(), {}, A)).run(until=is_put(A.folder))
     process.do(process.send(A, "alive"))
     task.run()
@@ -1094,7 +1096,7 @@ def test_an_expiry_reads_the_table_after_its_fold() -> None:
 
     def make() -> tuple[Cluster, Task, Task]:
         cluster, process = brought_to("COMPLETE_COMMIT")
-        cluster.pass_ms(CONSTANTS.producer_id_expiration_ms)
+        cluster.pass_ms(PRODUCER_IDLE_MS)
 
         def use() -> Any:
             yield from process.send(A, "next")

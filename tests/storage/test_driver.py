@@ -15,15 +15,17 @@ from txlog.core.effects import (
     Get,
     InlineRows,
     List,
-    Monotonic,
     NewId,
     NewProducerId,
     Now,
     PutIfAbsent,
     PutOutcome,
+    ReadClocks,
     Sleep,
+    StoreNow,
     WriteRows,
 )
+from txlog.core.moments import Moment
 from txlog.errors import OutcomeUnknownError, StorageError
 from txlog.storage.arrow_schema import conform, encode_ipc, to_fields
 from txlog.storage.driver import Driver
@@ -69,11 +71,14 @@ def test_each_effect(driver):
         assert (yield Delete("t/a")) is None
         assert (yield List("t/")) == ("b",)
         assert (yield Now()) == clock.now_ms()
-        assert (yield Monotonic()) == 0
+        assert (yield ReadClocks()) == Moment(clock.now_ms(), 0)
+        assert (yield StoreNow()) > 1_600_000_000_000
+        assert (yield List("__probe/")) == ()
+        ids.new_id()  # of the object that told the time
         assert (yield NewId()) == ids.new_id()
         assert (yield NewProducerId()) == ids.new_producer_id()
         assert (yield Sleep(1000)) is None
-        assert 500 <= (yield Monotonic()) <= 1500
+        assert 500 <= (yield ReadClocks()).monotonic_ms <= 1500
         return "done"
 
     assert driver.run(program()) == "done"
@@ -276,10 +281,10 @@ def test_time_and_ids_of_the_machine(tmp_path):
     driver = Driver(MemoryObjectStore(), SystemClock(), SystemIds())
 
     def program():
-        before = yield Monotonic()
+        before = yield ReadClocks()
         yield Sleep(20)
-        after = yield Monotonic()
-        return after - before, (yield NewId())
+        after = yield ReadClocks()
+        return after.ms_since(before), (yield NewId())
 
     waited, first = driver.run(program())
     assert 9 <= waited <= 5_000

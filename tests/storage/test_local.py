@@ -496,10 +496,26 @@ def test_it_can_be_sent_to_another_process(store):
     assert repr(copy) == repr(store) == f"LocalObjectStore({store.root!r}, fsync=True)"
 
 
-def test_times_are_those_of_the_file_system(store):
-    store.put("t/a", b"1")
-    os.utime(f"{store.root}/t/a", ns=(0, 1_600_000_000_123_456_789))
-    assert store.modified_ms("t/a") == 1_600_000_000_123
+def test_the_time_of_an_object_is_that_of_its_publication(store, monkeypatch):
+    """A writer may stop between the last byte and the link, and nobody may make an object look older than its name."""
+    began_ms = time.time_ns() // 1_000_000 - 100  # the file system's clock ticks a few times a second
+    long_ago, link = (0, 1_600_000_000_123_456_789), os.link
+
+    def late(source, target, **options):
+        os.utime(source, ns=long_ago, dir_fd=options.get("src_dir_fd"))
+        link(source, target, **options)
+
+    monkeypatch.setattr(os, "link", late)
+    assert store.put_if_absent("t/a", b"1") is PutOutcome.WRITTEN
+    monkeypatch.undo()
+    assert os.stat(f"{store.root}/t/a").st_mtime_ns == long_ago[1]
+    assert began_ms <= store.modified_ms("t/a") <= time.time_ns() // 1_000_000
+    # What a copy does that keeps times, from here or from elsewhere.
+    store.put("t/b", b"1")
+    os.utime(f"{store.root}/t/b", ns=long_ago)
+    assert began_ms <= store.modified_ms("t/b")
+    os.utime(f"{store.root}/t/b", ns=(0, 4_000_000_000_123_456_789))
+    assert store.modified_ms("t/b") == 4_000_000_000_123
 
 
 def test_no_descriptor_is_left_open(store):

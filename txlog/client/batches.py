@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txlog.core.append_rules import BatchDraft
+from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile, TopicMetadata
 
@@ -138,7 +139,7 @@ class Batch:
         """Why it was given up, for flushes that wait for it."""
         self.retry_at_ms = 0
         self.draft: BatchDraft | None = None
-        self.placed_at_ms = 0
+        self.placed_at = Moment(0, 0)
         self._tables: list[pa.Table] = []
         self._shares: list[_Share] = []
 

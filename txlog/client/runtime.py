@@ -16,6 +16,7 @@ from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
 from txlog.config import Layer, nearest
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
+from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata
 from txlog.errors import NotAStoreError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
@@ -61,7 +62,7 @@ class Runtime:
         self.driver = Driver(store, self.clock, self.ids)
         self._lock = lock_for_forks()
         self._descriptor: StoreDescriptor | None = None
-        self._store_seen_ms: int | None = None
+        self._store_seen_at: Moment | None = None
         self._topics: dict[str, tuple[TopicMetadata, int]] = {}
         self._rolls: dict[str, RollPolicy] = {}
         self._proven_offset_ms: int | None = None
@@ -98,7 +99,7 @@ class Runtime:
     def descriptor(self) -> StoreDescriptor | None:
         """What this store is; None as long as the location is empty."""
         if self._descriptor is None:
-            self._store_seen_ms = self.clock.monotonic_ms()
+            self._store_seen_at = self.moment()
             self._descriptor = self._patiently("reading txlog.json", lambda: topic_protocol.read_store(self.where))
         return self._descriptor
 
@@ -116,7 +117,7 @@ class Runtime:
         """What protocol calls need; roll policies are those of the topics seen so far, others are looked up where they are needed."""
         return Context(
             constants=self.constants,
-            store=self._known_store(self._store_seen_ms),
+            store=self._known_store(self._store_seen_at),
             roll=self._rolls,
             find_roll=self._find_roll,
             retry_backoff_ms=self._client.retry_backoff_ms if retry_backoff_ms is None else retry_backoff_ms,
@@ -129,7 +130,7 @@ class Runtime:
         """The store's descriptor, made now if the location is empty."""
         if self._descriptor is None:
             constants = self.settings.store_constants()
-            self._store_seen_ms = self.clock.monotonic_ms()
+            self._store_seen_at = self.moment()
             self._descriptor = self._patiently(
                 "making the store", lambda: topic_protocol.create_store(constants, self.where)
             )
@@ -140,7 +141,7 @@ class Runtime:
     def check_store(self, *, now: bool = False) -> None:
         """Raises StoreChangedError unless the store that was opened still lies there (W47): one GET, or none if it was seen a
         moment ago. `now` looks in any case."""
-        known = self._known_store(None if now else self._store_seen_ms)
+        known = self._known_store(None if now else self._store_seen_at)
         if known is not None:
             ctx = Context(store=known)
             self._patiently("reading txlog.json", lambda: topic_protocol.check_store(ctx))
@@ -163,6 +164,10 @@ class Runtime:
             offset_ms = clock_offset_ms(self.clock)
             probe(self.store, self.clock, self.ids)
             self._proven_offset_ms = offset_ms
+
+    def moment(self) -> Moment:
+        """Both clocks now: what ages of this process are measured with."""
+        return Moment(self.clock.now_ms(), self.clock.monotonic_ms())
 
     def topic(self, name: str, max_age_ms: int | None = None) -> TopicMetadata:
         """The topic's metadata, at most `max_age_ms` old (`metadata.max.age.ms` of the client, if None).
@@ -256,20 +261,18 @@ class Runtime:
             self._rolls = {topic: roll, **self._rolls}
         return roll
 
-    def _known_store(self, checked_at_ms: int | None) -> KnownStore | None:
+    def _known_store(self, checked_at: Moment | None) -> KnownStore | None:
         descriptor = self.descriptor
         if descriptor is None:
             return None
-        return KnownStore(
-            store_id=descriptor.store_id, where=self.where, checked_at_ms=checked_at_ms, note=self._note_store
-        )
+        return KnownStore(store_id=descriptor.store_id, where=self.where, checked_at=checked_at, note=self._note_store)
 
-    def _note_store(self, seen_ms: int) -> None:
-        self._store_seen_ms = seen_ms
+    def _note_store(self, seen_at: Moment) -> None:
+        self._store_seen_at = seen_at
 
     def _look_up(self, what: str, program: Callable[[], Program[T]]) -> T:
         """What the store says of its topics, if it is still the same store."""
-        ctx = Context(store=self._known_store(self._store_seen_ms))
+        ctx = Context(store=self._known_store(self._store_seen_at))
 
         def checked() -> Program[T]:
             _, found = yield Gather((topic_protocol.check_store(ctx), program()))

@@ -291,7 +291,7 @@ class Sender:
             draft = self._placed(ctx, batch)
             limit = Limit(batch.deadline_ms, lambda met: self._late(batch, met), self._config.retries, ctx.backoff_ms)
             batch.created = False
-            append = _watched(append_batch(ctx, views, batch.tp, draft, txn, files_begun_ms=batch.placed_at_ms), batch)
+            append = _watched(append_batch(ctx, views, batch.tp, draft, txn, files_begun=batch.placed_at), batch)
             views, result = yield from limited(append, clock, limit)
         except Exception as error:
             return _Failed(batch, error)
@@ -308,10 +308,9 @@ class Sender:
 
     def _placed(self, ctx: Context, batch: Batch) -> BatchDraft:
         """The batch's draft; made once, so that a retry is identical. A file that vacuum might take is written anew."""
-        clock = self._session.clock
-        now_ms = clock.monotonic_ms()
+        now = self._session.runtime.moment()
         draft = batch.draft
-        stale = bool(draft and draft.files) and now_ms - batch.placed_at_ms >= ctx.max_view_age_ms
+        stale = bool(draft and draft.files) and now.ms_since(batch.placed_at) >= ctx.max_view_age_ms
         if draft is not None and not stale:
             return draft
         pid, epoch = (draft.producer_id, draft.producer_epoch) if draft is not None else self._identity()
@@ -319,7 +318,7 @@ class Sender:
         table = batch.table()
         payload = self._placer.inline(table, batch.topic)
         files = () if payload is not None else (self._placer.file(table, batch.topic, batch.tp.partition, pid, epoch),)
-        batch.placed_at_ms = now_ms
+        batch.placed_at = now
         batch.draft = BatchDraft(
             records=batch.rows,
             producer_id=pid,

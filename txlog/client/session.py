@@ -20,7 +20,7 @@ from txlog.config import ClientConfig, ConsumerConfig, ProducerConfig
 from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.errors import CorruptLogError, TxlogError
-from txlog.protocol.context import PROOF_AGE_MS, Context, PartitionView, Views
+from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import MAX_SLOTS_BY_NAME, load, prove, refresh
 from txlog.protocol.transactions import EndResult, resolve
 from txlog.storage.forks import lock_for_forks
@@ -124,9 +124,9 @@ class Session:
     def prove(self, partitions: Iterable[TopicPartition], what: str) -> None:
         """Raises StoreChangedError unless the log still holds what this client has seen of `partitions` (W47): a GET or two
         for each that was not proven a moment ago."""
-        now_ms = self.clock.monotonic_ms()
+        now = self.runtime.moment()
         held = [self._views[tp] for tp in partitions if tp in self._views]
-        due = [view for view in held if now_ms - view.proven_at_ms >= PROOF_AGE_MS]
+        due = [view for view in held if view.needs_proof(now)]
         if due:
 
             def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
@@ -139,9 +139,8 @@ class Session:
         """Has the next call look whether the store is still the same, and holds what this client has seen of it, however
         lately that was seen: the store may have been replaced between two jobs."""
         self.runtime.check_store(now=True)
-        long_ago_ms = self.clock.monotonic_ms() - PROOF_AGE_MS
         with self._lock:
-            self._views = {tp: replace(view, proven_at_ms=long_ago_ms) for tp, view in self._views.items()}
+            self._views = {tp: replace(view, proven_at=None) for tp, view in self._views.items()}
 
     def end_overdue(self, partitions: Iterable[TopicPartition], own_producer_id: int) -> None:
         """Ends dead transactions of others that a writer meets in `partitions`: past their time-out, or prepared

@@ -14,6 +14,7 @@ import msgspec
 
 from txlog.core.chain import PartitionListing
 from txlog.core.fetch_plan import AbortedRanges
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import SegmentName, TopicPartition, segment_file_path
 from txlog.core.records import (
     NO_PRODUCER_EPOCH,
@@ -198,6 +199,26 @@ def rows_of_entries(
     """How many rows each entry will have that `merged_index` makes of all committed rows, in order."""
     entries, _ = _merged_entries(inputs, aborted, is_told, None, _compacted(inputs))
     return tuple(entry.records for entry in entries if entry.records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldBounds:
+    """Which transactions a run must still tell apart, by their times (C3)."""
+
+    told_from_ms: int
+    removed_from_ms: int
+    """... and of which it must where the table lacks their id."""
+
+
+def told_bounds(store_now_ms: int, grace_ms: int) -> ToldBounds:
+    """The bounds of a run that is planned at that time of the store.
+
+    A snapshot may be used for the grace, as two processes measure it. So what was complete a grace and two clock errors ago, by
+    true time, was complete before every snapshot that may still be used. The time of a COMPLETE_* has an error, too: three. What
+    was removed from the table had begun no later than the grace before its end, by two more clocks: five (PROTOCOL.md, "Time").
+    """
+    told_from_ms = store_now_ms - grace_ms - 3 * MAX_CLOCK_ERROR_MS
+    return ToldBounds(told_from_ms=told_from_ms, removed_from_ms=told_from_ms - grace_ms - 2 * MAX_CLOCK_ERROR_MS)
 
 
 def settled_epochs(

@@ -70,13 +70,22 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreNow:
+    """-> int | None: a time of the store's own clock that is not later than now; None if the store has no times.
+
+    It is the time of an object that is created for this purpose below `__probe/` and deleted again. Only times of one clock
+    make an age: `Now` is another clock than that of `Modified`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Now:
     """-> int: wall clock, milliseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Monotonic:
-    """-> int: milliseconds of a clock that never steps; only differences mean something."""
+class ReadClocks:
+    """-> txlog.core.moments.Moment: both clocks of this process; only differences mean something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +144,9 @@ Effect: TypeAlias = (
     | Delete
     | Modified
     | Size
+    | StoreNow
     | Now
-    | Monotonic
+    | ReadClocks
     | NewId
     | NewProducerId
     | Sleep

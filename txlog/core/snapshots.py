@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, IndexEntry, SegmentIndex, TransactionMetadata
 from txlog.errors import InvalidRequestError
@@ -29,8 +30,8 @@ class SnapshotCut:
     COMMIT."""
     table_ends: tuple[int, ...] = field(repr=False)
     """Where each partition of the table of transactions ended at t0."""
-    taken_at_ms: int
-    """Wall clock before t0."""
+    taken_at: Moment
+    """Before t0."""
 
     def shows(self, producer_id: int, marker_epoch: int) -> bool:
         """Whether a transaction is settled in this cut; if it is, only an abort in the log hides its rows."""
@@ -69,19 +70,24 @@ class SnapshotCut:
                 "removed rows that it shows; take another one"
             )
 
-    def check_age(self, now_ms: int, grace_ms: int) -> None:
-        """Raises InvalidRequestError beyond the grace: a merge need not keep what older cuts are told by (C3)."""
-        if now_ms - self.taken_at_ms >= grace_ms:
+    def check_age(self, now: Moment | int, grace_ms: int) -> None:
+        """Raises InvalidRequestError beyond the grace: a merge need not keep what older cuts are told by (C3).
+
+        `now` is both clocks of this process, or what its wall clock says where that is all that is known.
+        To be called with a moment after the indexes were read that tell the rows of this cut apart.
+        """
+        age_ms = (Moment(now) if isinstance(now, int) else now).ms_since(self.taken_at)
+        if age_ms >= grace_ms:
             raise InvalidRequestError(
-                f"this snapshot is {(now_ms - self.taken_at_ms) // 1000} s old, and one holds for delete.grace.ms = {grace_ms} ms; take another one"
+                f"this snapshot is {age_ms // 1000} s old, and one holds for delete.grace.ms = {grace_ms} ms; take another one"
             )
 
 
-def complete_at(table: Iterable[TransactionMetadata], table_ends: tuple[int, ...], taken_at_ms: int) -> SnapshotCut:
+def complete_at(table: Iterable[TransactionMetadata], table_ends: tuple[int, ...], taken_at: Moment) -> SnapshotCut:
     """What every snapshot shows that begins after this fold of the table: a cut without ends.
 
     A transaction that is prepared to commit may still be in some partitions only. One that is prepared to abort has rows
     that no snapshot shows, whatever the cut says of it.
     """
     settled = {txn.producer_id: txn.producer_epoch - (txn.state == "PREPARE_COMMIT") for txn in table}
-    return SnapshotCut(ends={}, settled=settled, table_ends=table_ends, taken_at_ms=taken_at_ms)
+    return SnapshotCut(ends={}, settled=settled, table_ends=table_ends, taken_at=taken_at)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     NO_PRODUCER_EPOCH,
@@ -273,6 +274,10 @@ def judge_complete(
     )
 
 
+FORGET_CLOCK_ERRORS_MS = 4 * MAX_CLOCK_ERROR_MS
+"""Of who removes an id, who completed its transaction, and the two that measure the age of a snapshot (W32)."""
+
+
 def is_timed_out(txn: TransactionMetadata, now_ms: int) -> bool:
     """ONGOING longer than its timeout (case 139; strict)."""
     return txn.state == "ONGOING" and txn.started_at + txn.timeout_ms < now_ms
@@ -283,7 +288,10 @@ def may_expire(txn: TransactionMetadata, now_ms: int, constants: StoreConstants)
 
     The record does not say whether a transaction before its last one had hung: init may have finished it a moment ago.
     """
-    least_ms = max(constants.transactional_id_expiration_ms, constants.delete_grace_ms)
+    least_ms = max(
+        constants.transactional_id_expiration_ms + 2 * MAX_CLOCK_ERROR_MS,
+        constants.delete_grace_ms + FORGET_CLOCK_ERRORS_MS,
+    )
     return (
         may_be_forgotten(txn, now_ms, constants.delete_grace_ms)
         and txn.txn_version < 0
@@ -299,7 +307,7 @@ def may_be_forgotten(txn: TransactionMetadata, now_ms: int, grace_ms: int) -> bo
     transaction must not see them (C3).
     """
     hung = txn.state == "COMPLETE_COMMIT" and txn.updated_at - txn.started_at >= grace_ms
-    return txn.state in IDLE and not (hung and now_ms - txn.updated_at < grace_ms)
+    return txn.state in IDLE and not (hung and now_ms - txn.updated_at < grace_ms + FORGET_CLOCK_ERRORS_MS)
 
 
 def is_this_ongoing(current: TransactionMetadata | None, txn: TransactionMetadata) -> bool:

@@ -27,6 +27,7 @@ from txlog.protocol.vacuum import (
     list_files,
     list_topics,
     plan_topic,
+    read_store_clock,
     read_table,
     sweep,
 )
@@ -142,6 +143,7 @@ def vacuum(
     if not dry_run:
         runtime.ensure_writable()
     session = session.patient(STEP_TIMEOUT_MS)
+    now_ms = _store_clock(session, dry_run)
     wanted = _topics(session, topics)
     files = [_list_files(session, topic) for topic in wanted]
     table = session.call("reading the table of transactions", read_table)
@@ -159,10 +161,7 @@ def vacuum(
         if on_progress is not None:
             on_progress(each.topic, done, total)
         try:
-            plans = _plan(session, each, table, dry_run)
-            if not dry_run:
-                # These plans are of this machine's clock, which may have been set while it looked (C6, C9, C10).
-                runtime.ensure_writable()
+            plans = _plan(session, each, table, now_ms, dry_run)
             for plan, gone in (here if sweeps is None or dry_run else sweeps)(plans):
                 waiting += [dead for dead in plan.dead if dead.waits_until_ms is not None]
                 deleted += gone
@@ -205,6 +204,13 @@ def sweep_partition(session: Session, plan: PartitionPlan, *, dry_run: bool = Fa
     return session.call(f"deleting in {plan.topic_partition}", swept)
 
 
+def _store_clock(session: Session, dry_run: bool) -> int:
+    def read(ctx: Context, views: Views) -> Program[tuple[Views, int]]:
+        return views, (yield from read_store_clock(dry_run=dry_run))
+
+    return session.call("reading the store's clock", read)
+
+
 def _topics(session: Session, topics: Iterable[str] | None) -> list[str]:
     def listed(ctx: Context, views: Views) -> Program[tuple[Views, tuple[str, ...]]]:
         return views, (yield from list_topics())
@@ -229,9 +235,9 @@ def _list_files(session: Session, topic: str) -> TopicFiles:
 
 
 def _plan(
-    session: Session, files: TopicFiles, table: Mapping[int, TransactionMetadata], dry_run: bool
+    session: Session, files: TopicFiles, table: Mapping[int, TransactionMetadata], now_ms: int, dry_run: bool
 ) -> tuple[PartitionPlan, ...]:
     def planned(ctx: Context, views: Views) -> Program[tuple[Views, tuple[PartitionPlan, ...]]]:
-        return (yield from plan_topic(ctx, views, files, table, dry_run=dry_run))
+        return (yield from plan_topic(ctx, views, files, table, now_ms=now_ms, dry_run=dry_run))
 
     return session.call(f"reading the chains of {files.topic!r}", planned)

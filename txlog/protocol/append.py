@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txlog.core.append_rules import BatchDraft, Duplicate, Refuse, check_batch, next_control, next_record
-from txlog.core.effects import Monotonic, NewId, Program
+from txlog.core.effects import NewId, Program, ReadClocks
+from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import CommitRecord, TransactionMetadata
 from txlog.core.state import PartitionState
@@ -34,11 +35,11 @@ def append_batch(
     draft: BatchDraft,
     txn: TransactionMetadata | None = None,
     *,
-    files_begun_ms: int | None = None,
+    files_begun: Moment | None = None,
 ) -> Program[tuple[Views, AppendResult]]:
     """Appends a data batch, idempotently if it has a sequence; `txn` is the open transaction of a transactional one.
 
-    `files_begun_ms` is the monotonic time just before the first file of a draft without a transaction was begun (None: this
+    `files_begun` is the moment just before the first file of a draft without a transaction was begun (None: this
     call's beginning): once they are older than a tenth of the grace nothing may name them any more, and StorageError asks for
     a draft with new ones (W8).
 
@@ -61,7 +62,7 @@ def append_batch(
     if txn is not None:
         guard: Guard | None = registered_guard(ctx, views, txn, tp)
     elif draft.files:
-        guard = _young_files_guard(ctx, tp, (yield Monotonic()) if files_begun_ms is None else files_begun_ms)
+        guard = _young_files_guard(ctx, tp, (yield ReadClocks()) if files_begun is None else files_begun)
     else:
         guard = None
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id, payload=draft.payload, guard=guard)
@@ -78,12 +79,13 @@ def append_batch(
     raise verdict.error
 
 
-def _young_files_guard(ctx: Context, tp: TopicPartition, begun_ms: int) -> Guard:
+def _young_files_guard(ctx: Context, tp: TopicPartition, begun: Moment) -> Guard:
     """Of a drawn producer id vacuum knows no epoch and goes by the age of the file (C8, C9). Whoever sleeps between this look
     and the PUT finds the slot taken: vacuum saw to a later record first."""
 
     def guard(_: PartitionState) -> Program[Stop | None]:
-        age_ms = (yield Monotonic()) - begun_ms
+        now: Moment = yield ReadClocks()
+        age_ms = now.ms_since(begun)
         if age_ms < ctx.max_view_age_ms:
             return None
         error = StorageError(

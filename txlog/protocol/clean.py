@@ -23,6 +23,7 @@ from txlog.protocol.context import Context, Views, with_view
 from txlog.protocol.load import load, present
 from txlog.protocol.put import encode_readable, put_pure
 from txlog.protocol.read import ReadIndex, aborted_of_range, read_indexes
+from txlog.protocol.requests import store_now
 from txlog.protocol.snapshot import fold_table
 
 
@@ -101,13 +102,10 @@ def plan_merges(
 
     Costs the table's GETs, then one GET a sealed segment and one a `.txnindex` that one announces.
     """
-    now_ms = yield Now()
     views, rows, _ = yield from fold_table(ctx, views)
     # A view that followed the tail by name does not know which runs are current.
     view = yield from load(ctx, tp)
     indexes = yield from read_indexes(tp, list(view.walk), {})
-    told_from_ms = now_ms - ctx.constants.delete_grace_ms
-    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), told_from_ms)
     groups = cleaning.choose_merges(
         view.walk,
         {name: read.index for name, read in indexes.items()},
@@ -115,6 +113,10 @@ def plan_merges(
         last_stable_offset=view.state.last_stable_offset,
         policy=policy,
     )
+    if not groups:
+        return with_view(views, view), ()
+    bounds = cleaning.told_bounds((yield from store_now()), ctx.constants.delete_grace_ms)
+    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), bounds.told_from_ms)
     merges = []
     for inputs in groups:
         base, end = inputs[0].base_offset, inputs[-1].end_offset
@@ -137,8 +139,8 @@ def plan_merges(
                 aborted=aborted,
                 log_start_offset=view.state.log_start_offset,
                 settled=settled,
-                told_from_ms=told_from_ms,
-                removed_from_ms=told_from_ms - ctx.constants.delete_grace_ms,
+                told_from_ms=bounds.told_from_ms,
+                removed_from_ms=bounds.removed_from_ms,
             )
         )
     return with_view(views, view), tuple(merges)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from txlog.core import cleaning
 from txlog.core.compaction import Cleanable, CompactionPolicy, find_cleanable
-from txlog.core.effects import NewId, Now, Program
+from txlog.core.effects import NewId, Now, Program, ReadClocks
 from txlog.core.fetch_plan import Piece, plan_fetch
+from txlog.core.moments import Moment
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn
 from txlog.core.snapshots import SnapshotCut, complete_at
@@ -21,6 +22,7 @@ from txlog.protocol.clean import Merge
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadIndex, aborted_of_range, read_indexes
+from txlog.protocol.requests import store_now
 from txlog.protocol.snapshot import fold_table
 
 
@@ -95,16 +97,17 @@ def plan_compaction(
     _, cleanable, indexes = yield from _look(ctx, tp, policy, {}, None)
     if not cleanable.is_due:
         return views, None
-    now_ms = yield Now()
+    began: Moment = yield ReadClocks()
+    store_now_ms = yield from store_now()
     views, rows, table_ends = yield from fold_table(ctx, views)
     # In this order (C2c): a snapshot that begins later shows every row that supersedes one.
-    complete = complete_at(rows, table_ends, now_ms)
+    complete = complete_at(rows, table_ends, began)
     view, cleanable, indexes = yield from _look(ctx, tp, policy, indexes, complete)
     views = with_view(views, view)
     if not cleanable.is_due:
         return views, None
-    told_from_ms = now_ms - ctx.constants.delete_grace_ms
-    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), told_from_ms)
+    bounds = cleaning.told_bounds(store_now_ms, ctx.constants.delete_grace_ms)
+    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), bounds.told_from_ms)
     names = list(cleanable.names)
     indexes, aborted = yield from aborted_of_range(view, names, indexes, names[0].base_offset, cleanable.end_offset)
     return views, CompactionPlan(
@@ -115,10 +118,10 @@ def plan_compaction(
         aborted=aborted,
         log_start_offset=view.state.log_start_offset,
         settled=settled,
-        told_from_ms=told_from_ms,
-        removed_from_ms=told_from_ms - ctx.constants.delete_grace_ms,
+        told_from_ms=bounds.told_from_ms,
+        removed_from_ms=bounds.removed_from_ms,
         unique=(yield NewId()),
-        planned_at_ms=now_ms,
+        planned_at_ms=began.wall_ms,
     )
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Program
+from txlog.core.moments import Moment
 from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
 from txlog.core.records import StoreConstants
 from txlog.core.state import PartitionState, StoredRecord, replay
@@ -25,9 +26,9 @@ class KnownStore:
     store_id: str
     where: str
     """Names the location in messages."""
-    checked_at_ms: int | None = None
-    """Monotonic time; None: not known, so it is looked at whenever it matters."""
-    note: Callable[[int], None] | None = None
+    checked_at: Moment | None = None
+    """None: not known, so it is looked at whenever it matters."""
+    note: Callable[[Moment], None] | None = None
     """Told when the store was seen to be the same."""
 
 
@@ -81,10 +82,10 @@ class PartitionView:
     """
 
     topic_partition: TopicPartition
-    listed_at_ms: int
-    """Monotonic time at the start of the LIST that found the tail, or of one's own last acknowledged PUT."""
-    proven_at_ms: int
-    """Monotonic time before the last request that showed `mark` in the chain, and the end behind it."""
+    listed_at: Moment
+    """The start of the LIST that found the tail, or of one's own last acknowledged PUT."""
+    proven_at: Moment | None
+    """Before the last request that showed `mark` in the chain, and the end behind it; None: look before it matters."""
     mark: Mark | None
     """The last record at that time; None: there was none. Records of one's own that came later do not prove what lies before."""
     boundary: int
@@ -100,6 +101,14 @@ class PartitionView:
     @property
     def sealed_end(self) -> int:
         return self.base.next_offset
+
+    def age_ms(self, now: Moment) -> int:
+        """How old this view is, by the clock that says more (W14)."""
+        return now.ms_since(self.listed_at)
+
+    def needs_proof(self, now: Moment) -> bool:
+        """Whether it is too long ago that the chain was seen to hold what this view ends in (W47)."""
+        return self.proven_at is None or now.ms_since(self.proven_at) >= PROOF_AGE_MS
 
     @property
     def last(self) -> Mark | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from txlog.core import chain, envelope, names
-from txlog.core.effects import Gather, Get, List, Monotonic, Program
+from txlog.core.effects import Gather, Get, List, Program, ReadClocks
+from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import Clean
 from txlog.core.state import PartitionState, StoredRecord, decode_snapshot, replay, stored_record
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError, StoreChangedError
-from txlog.protocol.context import PROOF_AGE_MS, Context, Mark, PartitionView, Views, with_view
+from txlog.protocol.context import Context, Mark, PartitionView, Views, with_view
 from txlog.protocol.requests import get, names_in
 from txlog.protocol.topics import check_store
 
@@ -30,18 +31,18 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
     old; StoreChangedError if another store lies here.
     """
     for attempt in range(ctx.max_loads):
-        listed_at_ms = yield Monotonic()
+        listed_at: Moment = yield ReadClocks()
         listed = (yield Gather((names_in(tp.folder), check_store(ctx))))[0] if ctx.store else (yield List(tp.folder))
         try:
             view: PartitionView | CorruptLogError = yield from _open(
-                tp, chain.parse_listing(listed, tp.folder), listed_at_ms
+                tp, chain.parse_listing(listed, tp.folder), listed_at
             )
         except CorruptLogError as error:
             view = error
-        now_ms = yield Monotonic()
+        now: Moment = yield ReadClocks()
         # A process that slept over its GETs may have read slots that were deleted and made again since: what it found,
         # good or damaged, counts only if the LIST is still young (DESIGN 4.4).
-        young = now_ms - listed_at_ms < ctx.max_view_age_ms
+        young = now.ms_since(listed_at) < ctx.max_view_age_ms
         if isinstance(view, PartitionView) and young:
             return view
         # Maintenance may also have moved on between the LIST and the GETs: list again. What stays missing is damage.
@@ -65,22 +66,22 @@ def refresh(
     passed by name they find their own record again, and a LIST may show it sealed.
     """
     limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
-    now_ms = yield Monotonic()
+    now = yield ReadClocks()
     slots_left = max_slots
     while slots_left is None or slots_left > 0:
-        if now_ms - view.listed_at_ms >= limit_ms:
+        if view.age_ms(now) >= limit_ms:
             break
         following = read_slot(view.topic_partition, view.state.next_offset)
-        if now_ms - view.proven_at_ms >= PROOF_AGE_MS:
+        if view.needs_proof(now):
             before = view
             view, stored = yield Gather((prove(ctx, before), following))
-            if view.listed_at_ms != before.listed_at_ms:
+            if view.listed_at != before.listed_at:
                 return view
         else:
             stored = yield from following
         # The age counts when the answer is there: a process that slept over its GET may see a tail since deleted.
-        now_ms = yield Monotonic()
-        if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
+        now = yield ReadClocks()
+        if view.age_ms(now) >= ctx.max_view_age_ms:
             break
         if stored is None:
             return view
@@ -104,11 +105,11 @@ def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
     A held view is loaded anew if its slots were deleted since. Raises StoreChangedError (W47).
     """
-    now_ms = yield Monotonic()
+    now: Moment = yield ReadClocks()
     tp, last = view.topic_partition, view.last
     if last is None and view.state.next_offset == 0:
         yield from check_store(ctx)
-        return replace(view, proven_at_ms=now_ms)
+        return replace(view, proven_at=now)
     if last is None:
         return (yield from reload(ctx, view))
     marks = [last] if view.mark in (last, None) else [view.mark, last]
@@ -122,7 +123,7 @@ def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
                     stored_record(data, tp, mark.base_offset)  # damage is told as such
                 raise (yield from _changed(ctx, view, loaded))
             return loaded
-    return replace(view, proven_at_ms=now_ms, mark=last)
+    return replace(view, proven_at=now, mark=last)
 
 
 def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:
@@ -183,7 +184,7 @@ def trim_to(view: PartitionView, end_offset: int, *segments: names.SegmentName) 
 def _changed(ctx: Context, view: PartitionView, loaded: PartitionView) -> Program[StoreChangedError]:
     """What to say of a log that does not hold what `view` has seen; raises what it says of another store."""
     if ctx.store is not None:
-        yield from check_store(replace(ctx, store=replace(ctx.store, checked_at_ms=None)))
+        yield from check_store(replace(ctx, store=replace(ctx.store, checked_at=None)))
     seen, end = view.state.next_offset, loaded.state.next_offset
     what = f"the log ends at {end}, and" if end < seen else f"the log ends at {end}, but with other records:"
     return StoreChangedError(
@@ -192,7 +193,7 @@ def _changed(ctx: Context, view: PartitionView, loaded: PartitionView) -> Progra
     )
 
 
-def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int) -> Program[PartitionView]:
+def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: Moment) -> Program[PartitionView]:
     # Cleaned runs lie within what is sealed, so the sealed end shows in the names alone and all GETs are one round.
     expected_end = max(
         [listing.boundary, *(s.end_offset for s in listing.segments), *(s.end_offset for s in listing.runs)]
@@ -248,8 +249,8 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at_ms: int
     start = listing.boundary if tp.topic in names.INTERNAL_TOPICS else state.log_start_offset
     return PartitionView(
         topic_partition=tp,
-        listed_at_ms=listed_at_ms,
-        proven_at_ms=listed_at_ms,
+        listed_at=listed_at,
+        proven_at=listed_at,
         mark=Mark(tail[-1].record.base_offset, tail[-1].digest) if tail else None,
         boundary=listing.boundary,
         walk=chain.walk(listing, clean, start),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from txlog.core.effects import Delete, Gather, Get, List, Modified, Program, Size
+from txlog.core.effects import Delete, Gather, Get, List, Modified, Now, Program, Size, StoreNow
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
 
 T = TypeVar("T")
 
@@ -39,6 +40,16 @@ def modified(path: str) -> Program[int | None]:
 def names_in(folder: str) -> Program[tuple[str, ...]]:
     found: tuple[str, ...] = yield List(folder)
     return found
+
+
+def store_now() -> Program[int]:
+    """A time of the store's own clock that is not later than now; of a store without times this machine's, less what that may
+    be ahead."""
+    found: int | None = yield StoreNow()
+    if found is not None:
+        return found
+    own_ms: int = yield Now()
+    return own_ms - MAX_CLOCK_ERROR_MS
 
 
 def delete(path: str) -> Program[None]:

@@ -12,7 +12,7 @@ from itertools import groupby
 import msgspec
 
 from txlog.core import names, segments
-from txlog.core.effects import Get, InlineRows, Monotonic, NewId, Program, WriteRows
+from txlog.core.effects import Get, InlineRows, NewId, Program, ReadClocks, WriteRows
 from txlog.core.names import SegmentName
 from txlog.core.state import StoredRecord, replay, to_snapshot
 from txlog.errors import CorruptLogError, OutcomeUnknownError, RecordTooLargeError, RetriableError
@@ -31,8 +31,7 @@ def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     """
     if not finished_segments(view):
         return view
-    now_ms = yield Monotonic()
-    if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
+    if view.age_ms((yield ReadClocks())) >= ctx.max_view_age_ms:
         # Only a young view is sure that these slots were not deleted and made again (DESIGN 2.4).
         view = yield from reload(ctx, view)
     for records in finished_segments(view):

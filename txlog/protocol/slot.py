@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from txlog.core import chain, envelope, names
-from txlog.core.effects import List, Monotonic, Now, Program, PutIfAbsent, PutOutcome, Sleep
+from txlog.core.effects import List, Now, Program, PutIfAbsent, PutOutcome, ReadClocks, Sleep
 from txlog.core.names import TopicPartition
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, GroupRow, OffsetRow, TransactionEntry
 from txlog.core.state import PartitionState, StoredRecord, stored_record
@@ -27,7 +27,7 @@ from txlog.errors import (
     StoreAccessError,
     StoreChangedError,
 )
-from txlog.protocol.context import PROOF_AGE_MS, Context, PartitionView
+from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import prove, read_slot, refresh, reload
 
 Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
@@ -73,11 +73,11 @@ def append_slot(
     in_doubt: CommitRecord | None = None
     try:
         fresh = False
-        now_ms = yield Monotonic()
-        if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
+        now = yield ReadClocks()
+        if view.age_ms(now) >= ctx.max_view_age_ms:
             # An old view's slot may have been deleted: to write there is legal, settled in the end, and in vain.
             view, fresh = (yield from reload(ctx, view)), True
-        elif now_ms - view.proven_at_ms >= PROOF_AGE_MS:
+        elif view.needs_proof(now):
             # Nor may it be written to behind a record that is not there any more: that would leave a hole (W47).
             view = yield from prove(ctx, view)
         for race in range(ctx.max_races):
@@ -101,14 +101,14 @@ def append_slot(
             if in_doubt is not None and not (_is_known(view.state, decision) or _is_repeatable(decision)):
                 raise _unknown(view, in_doubt)
             stored = encode_checked(view.topic_partition, decision, payload if decision.payload_bytes else b"")
-            started_ms = yield Monotonic()
+            started_at = yield ReadClocks()
             holder = yield from _create_slot(ctx, view, stored, write_id)
             if holder is None:
                 # The slot was deleted under us: what is true of it only the state can say.
                 in_doubt = in_doubt or decision
                 view, fresh = (yield from reload(ctx, view)), True
             elif holder.record.write_id == write_id:
-                return replace(view.extended(holder), listed_at_ms=started_ms), _appended(holder.record)
+                return replace(view.extended(holder), listed_at=started_at), _appended(holder.record)
             else:
                 # Lost: others are at work. Catch up by name, and step back a little if it happens again and again.
                 if race:
@@ -185,8 +185,7 @@ def _create_slot(
 
 def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool]:
     """Whether no boundary stands above `slot`: by the view's youth, else by a LIST made now (DESIGN 2.4)."""
-    now_ms = yield Monotonic()
-    if now_ms - view.listed_at_ms < ctx.max_view_age_ms:
+    if view.age_ms((yield ReadClocks())) < ctx.max_view_age_ms:
         return True
     listed = yield List(view.topic_partition.folder)
     return chain.parse_listing(listed, view.topic_partition.folder).boundary <= slot

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from txlog.core import names
 from txlog.core.append_rules import marker_is_there
-from txlog.core.effects import Gather, Now, Program
+from txlog.core.effects import Gather, Program, ReadClocks
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import TransactionMetadata
 from txlog.core.snapshots import SnapshotCut
@@ -40,7 +40,7 @@ def take_snapshot(
     Costs one GET a partition of the table and then one a partition, if their views are warm and nothing is new.
     """
     wanted = sorted(set(partitions))
-    taken_at_ms = yield Now()
+    taken_at = yield ReadClocks()
     views, rows, table_ends = yield from fold_table(ctx, views)
     commits = [txn for txn in rows if txn.state == "PREPARE_COMMIT"]
     found = yield Gather(tuple(partitions_of(ctx, txn) for txn in commits))
@@ -67,5 +67,5 @@ def take_snapshot(
         ends={tp: views[tp].state.next_offset for tp in wanted},
         settled={txn.producer_id: settled(txn) for txn in rows},
         table_ends=table_ends,
-        taken_at_ms=taken_at_ms,
+        taken_at=taken_at,
     )

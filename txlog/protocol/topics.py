@@ -17,8 +17,9 @@ import msgspec
 
 from txlog.config import TopicConfig, check_topic_config, nearest
 from txlog.core import envelope, names
-from txlog.core.effects import Gather, Get, List, Monotonic, NewId, Now, Program, PutIfAbsent, PutOutcome, Sleep
+from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutIfAbsent, PutOutcome, ReadClocks, Sleep
 from txlog.core.features import STORE_FEATURES, check_features
+from txlog.core.moments import Moment
 from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
 from txlog.core.records import SchemaField, StoreConstants, StoreDescriptor, TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS, KEY_TYPES, assign_ids, check_fields, check_new_names, evolve, max_field_id
@@ -80,8 +81,8 @@ def check_store(ctx: Context) -> Program[None]:
     known = ctx.store
     if known is None:
         return
-    now_ms = yield Monotonic()
-    if known.checked_at_ms is not None and now_ms - known.checked_at_ms < PROOF_AGE_MS:
+    now: Moment = yield ReadClocks()
+    if known.checked_at is not None and now.ms_since(known.checked_at) < PROOF_AGE_MS:
         return
     found = yield from _get_descriptor(known.where)
     if found is None or found.store_id != known.store_id:
@@ -93,7 +94,7 @@ def check_store(ctx: Context) -> Program[None]:
             "Nothing was written. Close what was made from it, and open the store again"
         )
     if known.note is not None:
-        known.note(now_ms)
+        known.note(now)
 
 
 def create_store(

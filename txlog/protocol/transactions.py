@@ -14,6 +14,7 @@ import msgspec
 from txlog.core import envelope, names
 from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, next_control, next_marker
 from txlog.core.effects import Gather, Get, NewId, Now, Program
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
@@ -581,10 +582,10 @@ def _staged_parts(ctx: Context, txn: TransactionMetadata) -> Program[tuple[Stage
 
 
 def idle_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> frozenset[int]:
-    """Producers whose state may be expired, as far as the partition tells."""
-    newest_ms = max(now_ms, state.last_timestamp)
+    """Producers whose state may be expired, as far as the partition tells. The time of a record is its writer's."""
+    newest_ms, idle_ms = max(now_ms, state.last_timestamp), expiration_ms + 2 * MAX_CLOCK_ERROR_MS
     return frozenset(
         pid
         for pid, entry in state.producers.items()
-        if entry.txn_first_offset < 0 and pid not in state.pending and newest_ms - entry.timestamp >= expiration_ms
+        if entry.txn_first_offset < 0 and pid not in state.pending and newest_ms - entry.timestamp >= idle_ms
     )

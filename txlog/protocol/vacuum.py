@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from txlog.core import chain, envelope, names, vacuum
 from txlog.core.append_rules import RollPolicy, next_control
 from txlog.core.effects import Gather, Get, List, Modified, NewId, Now, Program, PutIfAbsent
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import (
     INTERNAL_TOPICS,
     TRANSACTION_STATE_TOPIC,
@@ -34,11 +35,11 @@ from txlog.core.records import (
 from txlog.core.segments import check_index
 from txlog.core.state import PartitionState, decode_snapshot
 from txlog.core.vacuum import NOT_KNOWN_YET, Dead, Folder, Kind, Why
-from txlog.errors import MissingObjectError
+from txlog.errors import MissingObjectError, StorageError, StoreAccessError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, load, present, read_slot
 from txlog.protocol.put import encode_readable
-from txlog.protocol.requests import AT_ONCE, delete, many, modified, names_in, size
+from txlog.protocol.requests import AT_ONCE, delete, many, modified, names_in, size, store_now
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import append_slot
 from txlog.protocol.snapshot import fold_table
@@ -108,16 +109,31 @@ def vacuum_topics(
 
     Raises CorruptLogError naming what is damaged or missing; nothing of its partition is deleted then.
     """
+    now_ms = yield from read_store_clock(dry_run=dry_run)
     files: list[TopicFiles] = []
     for topic in topics:
         files += [(yield from list_files(topic))]
     views, table = yield from read_table(ctx, views)
     deleted: list[Deleted] = []
     for each in files:
-        views, plans = yield from plan_topic(ctx, views, each, table, dry_run=dry_run)
+        views, plans = yield from plan_topic(ctx, views, each, table, now_ms=now_ms, dry_run=dry_run)
         for plan in plans:
             deleted += yield from sweep(ctx, plan, dry_run=dry_run, sizes=False)
     return views, tuple(deleted)
+
+
+def read_store_clock(*, dry_run: bool = False) -> Program[int]:
+    """The time that all ages of a pass are counted to: the store's own (W48), taken before the pass plans anything, so it is
+    at most too old.
+
+    A dry run that may not write takes this machine's clock, less what that may be ahead.
+    """
+    try:
+        return (yield from store_now())
+    except (StoreAccessError, StorageError):
+        if not dry_run:
+            raise
+        return int((yield Now())) - MAX_CLOCK_ERROR_MS
 
 
 def list_topics() -> Program[tuple[str, ...]]:
@@ -169,9 +185,10 @@ def plan_topic(
     files: TopicFiles,
     table: Mapping[int, TransactionMetadata],
     *,
+    now_ms: int,
     dry_run: bool = False,
 ) -> Program[tuple[Views, tuple[PartitionPlan, ...]]]:
-    """Step 3 of C8: the chains of all partitions, and what follows from them.
+    """Step 3 of C8: the chains of all partitions, and what follows from them. `now_ms` is of `read_store_clock`.
 
     Unless it is a dry run, an `expire` that names no producer is appended where only that makes a drawn producer's file dead (C9).
     """
@@ -182,7 +199,7 @@ def plan_topic(
         tp = TopicPartition(files.topic, n)
         mine = [f"{n}/rows/{name}" for name in files.rows.get(n, ())] + staged.get(n, [])
         views, plan = yield from _plan_partition(
-            ctx, views, tp, mine, files.staged_lists.get(n, ()), table, dry_run=dry_run
+            ctx, views, tp, mine, files.staged_lists.get(n, ()), table, now_ms=now_ms, dry_run=dry_run
         )
         plans.append(plan)
     if rest:
@@ -250,6 +267,7 @@ def _plan_partition(
     staged_lists: Sequence[str],
     table: Mapping[int, TransactionMetadata],
     *,
+    now_ms: int,
     dry_run: bool,
 ) -> Program[tuple[Views, PartitionPlan]]:
     grace_ms = ctx.constants.delete_grace_ms
@@ -257,7 +275,6 @@ def _plan_partition(
     if not dry_run and _is_spent(known.view):
         views = yield from _seal_spent(ctx, views, tp)
         views, known = yield from _know(ctx, views, tp)
-    now_ms = yield Now()
     drawn = yield from _judge_drawn(tp, files, known, now_ms, grace_ms)
     if not dry_run and Why.DRAWN_AFTER_RECORD in drawn.values():
         views = yield from _append_nothing(ctx, views, tp, ctx.roll_of(tp))

@@ -20,21 +20,24 @@ from txlog.core.effects import (
     Get,
     List,
     Modified,
-    Monotonic,
     NewId,
     NewProducerId,
     Now,
     Program,
     PutIfAbsent,
     PutOutcome,
+    ReadClocks,
     Size,
     Sleep,
+    StoreNow,
     WriteRows,
 )
+from txlog.core.moments import Moment
 from txlog.core.records import DataFile
 from txlog.errors import MissingObjectError, OutcomeUnknownError
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
+from txlog.storage.open import store_now_ms
 
 T = TypeVar("T")
 
@@ -102,8 +105,10 @@ class Driver:
                 return _of_existing(self.store.size, path)
             case Now():
                 return self.clock.now_ms()
-            case Monotonic():
-                return self.clock.monotonic_ms()
+            case ReadClocks():
+                return Moment(self.clock.now_ms(), self.clock.monotonic_ms())
+            case StoreNow():
+                return store_now_ms(self.store, self.clock, self.ids)
             case NewId():
                 return self.ids.new_id()
             case NewProducerId():

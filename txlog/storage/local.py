@@ -87,7 +87,10 @@ class LocalObjectStore:
 
     def modified_ms(self, path: str) -> int | None:
         with self._failing("modified_ms", path), self._existing(path) as fd:
-            return os.fstat(fd).st_mtime_ns // 1_000_000
+            found = os.fstat(fd)
+            # A file is written before it has its name, perhaps long before: link(2) changes st_ctime. It is also what a program
+            # that sets times cannot set back.
+            return max(found.st_mtime_ns, found.st_ctime_ns) // 1_000_000
 
     def list(self, prefix: str, start_after: str = "") -> Names:
         check_folder(prefix)

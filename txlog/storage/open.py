@@ -6,6 +6,7 @@ proxy or an old server may drop the condition of a conditional write and answer 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -13,11 +14,14 @@ from collections.abc import Mapping
 from txlog.clock import Clock, IdGenerator
 from txlog.config import nearest
 from txlog.core import names
+from txlog.core.moments import MAX_CLOCK_SKEW_MS, MAX_CLOCK_STEP_MS
 from txlog.errors import (
     ClockSkewError,
     InvalidRequestError,
+    MissingObjectError,
     NotAStoreError,
     StorageError,
+    StoreAccessError,
     UnknownOptionError,
     UnsupportedStoreError,
 )
@@ -25,12 +29,6 @@ from txlog.storage.forks import lock_for_forks
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import shared_memory_store
 from txlog.storage.object_store import ObjectStore, PutOutcome
-
-MAX_CLOCK_SKEW_MS = 15 * 60_000
-"""A writer whose clock is further from the store's is refused (DESIGN 2.2)."""
-
-MAX_CLOCK_STEP_MS = 60_000
-"""A wall clock that was set by more than this since it was compared with the store's is compared again."""
 
 _PROBE_ATTEMPTS = 5
 _PROBE_BACKOFF_MS = 200
@@ -122,6 +120,26 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
     with _PROBED_LOCK:
         _PROBED.add(place)
         _PROVEN_OFFSETS[place] = offset_ms
+
+
+def store_now_ms(store: ObjectStore, clock: Clock, ids: IdGenerator) -> int | None:
+    """A time of the store's own clock, not later than now: that of an object which this call creates and deletes again.
+    None if the store has no times.
+
+    Raises StorageError if the backend does not answer, StoreAccessError if it does not let this process write.
+    """
+    path = f"{names.PROBE_FOLDER}{ids.new_id()}"
+    _settled(store, path, b"txlog clock", clock, ids)
+    try:
+        return store.modified_ms(path)
+    except MissingObjectError as error:
+        raise StorageError(
+            f"{store.url}: {path!r} was created to read the store's clock, and it is gone; try again"
+        ) from error
+    finally:
+        # What stays is scratch, and nothing depends on it.
+        with contextlib.suppress(StorageError, StoreAccessError):
+            store.delete(path)
 
 
 def clock_offset_ms(clock: Clock) -> int:

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from txlog.core.effects import Gather, Monotonic, NewId, NewProducerId, Now, Program, PutIfAbsent, Sleep
+from txlog.core.effects import Gather, NewId, NewProducerId, Now, Program, PutIfAbsent, ReadClocks, Sleep, StoreNow
+from txlog.core.moments import Moment
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID
 from txlog.errors import TxlogError
 from txlog.testing.explore.world import World
@@ -61,8 +62,10 @@ class _Runner:
                 unique = hashlib.blake2b(f"{self.name}/{self.drawn}".encode(), digest_size=16).hexdigest()
                 is_id = isinstance(effect, NewId)
                 answer = unique if is_id else FIRST_DRAWN_PRODUCER_ID + int(unique[:12], 16)
-            elif isinstance(effect, Now | Monotonic):
+            elif isinstance(effect, Now | StoreNow):
                 answer = self.now_ms
+            elif isinstance(effect, ReadClocks):
+                answer = Moment(self.now_ms, self.now_ms)
             elif not isinstance(effect, Sleep):
                 if self.before is not None and isinstance(effect, PutIfAbsent) and self.before in effect.path:
                     raise _DiedError

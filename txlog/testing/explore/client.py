@@ -13,9 +13,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
-from txlog.core.effects import Get, InlineRows, Monotonic, NewId, NewProducerId, Now, Program, WriteRows
+from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Now, Program, ReadClocks, WriteRows
 from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
+from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     NO_SEQUENCE,
@@ -224,9 +225,9 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
             payload=b"" if in_file else json.dumps(words).encode(),
             roll=client.ctx.roll_of(tp),
         )
-        begun_ms: int | None = None
+        begun: Moment | None = None
         if in_file:
-            begun_ms = yield Monotonic()
+            begun = yield ReadClocks()
             try:
                 draft = replace(draft, files=((yield from patiently(client, lambda: _write_file(client, tp, words))),))
             except RetriableError as error:
@@ -238,7 +239,7 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
             # A drawn id that a partition may have forgotten decides nothing, so an unknown outcome is not repeated.
             views, result = yield from patiently(
                 client,
-                lambda: append_batch(client.ctx, client.views, tp, draft, client.txn, files_begun_ms=begun_ms),
+                lambda: append_batch(client.ctx, client.views, tp, draft, client.txn, files_begun=begun),
                 unknown=client.txn is not None,
             )
         except (AbortableError, FencedError, UnknownTopicOrPartitionError) as error:
@@ -581,8 +582,8 @@ def look(*tps: TopicPartition, anew: bool = False) -> Call:
                 view, plan = yield from plan_read(client.ctx, view, 0, None, "read_committed", cut=cut)
                 views = {**views, tp: view}
                 words += [(tp, word) for _, word in (yield from rows_of(plan))]
-            now_ms = yield Now()
-            cut.check_age(now_ms, client.ctx.constants.delete_grace_ms)
+            now = yield ReadClocks()
+            cut.check_age(now, client.ctx.constants.delete_grace_ms)
         except InvalidRequestError:
             return replace(client, views=views).noted("too old")
         return replace(client, views=views).noted("looked", words=tuple(words), ends=tuple(cut.ends.items()))

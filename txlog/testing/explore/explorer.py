@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, Protocol, TypeAlias
 
-from txlog.core.effects import Delete, List, Monotonic, Now, PutIfAbsent, PutOutcome
+from txlog.core.effects import Delete, List, Now, PutIfAbsent, PutOutcome, ReadClocks, StoreNow
+from txlog.core.moments import Moment
 from txlog.errors import StorageError
 from txlog.testing.explore.machine import Machine, Throw, WaitUntil
 from txlog.testing.explore.world import START_MS, World
@@ -48,6 +49,27 @@ class Budget:
     """Requests that surely were not applied: StorageError."""
     ticks: tuple[int, ...] = ()
     """How far time moves, in ms; each when it likes, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockErrors:
+    """By how much the clocks of somebody are wrong, in ms: an item for each tick that has passed, the last one for the rest.
+    An item that differs from the one before is a step of the clock."""
+
+    wall: tuple[int, ...] = (0,)
+    monotonic: tuple[int, ...] = (0,)
+    """Below 0: it stood still, because the machine slept."""
+
+    def wall_ms(self, ticks: int) -> int:
+        return self.wall[min(ticks, len(self.wall) - 1)]
+
+    def monotonic_ms(self, ticks: int) -> int:
+        return self.monotonic[min(ticks, len(self.monotonic) - 1)]
+
+
+RIGHT = ClockErrors()
+STORE = "the store"
+"""Whose clock it is, if it is no actor's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +115,12 @@ class Explorer:
         watch: Watch,
         *,
         order: Literal["breadth", "depth"] = "breadth",
+        clocks: Mapping[str, ClockErrors] | None = None,
     ) -> None:
         self.world = world
+        clocks = clocks or {}
+        self._clocks = tuple(clocks.get(name, RIGHT) for name in machines)
+        self._store_clock = clocks.get(STORE, RIGHT)
         self.names = tuple(machines)
         self.machines = tuple(machines.values())
         self.budget = budget
@@ -192,10 +218,11 @@ class Explorer:
                         self.names[number], f"{_say(ask)} {what or _say_answer(value)}"
                     ) if describe else None
 
-                if isinstance(ask, Now | Monotonic):
-                    yield go(self.times[ticks], self.times[ticks], store, "")
+                if isinstance(ask, Now | ReadClocks | StoreNow):
+                    told = self._time(number, ask, ticks)
+                    yield go(told, told, store, "")
                     continue
-                answer = world.answer(store, ask, world.request_id(ask), self.times[ticks])
+                answer = world.answer(store, ask, world.request_id(ask), self._store_ms(ticks))
                 yield go(answer.value, answer.key, answer.store, "")
                 if failures:
                     error = Throw(StorageError(f"planned failure of {type(ask).__name__}"))
@@ -216,7 +243,9 @@ class Explorer:
         for position, number in enumerate(flying):
             path, data = world.objects[number]
             rest = (*flying[:position], *flying[position + 1 :])
-            after = self._settle((world.put(store, path, data, self.times[ticks]), spots, rest, ticks, lost, failures))
+            after = self._settle(
+                (world.put(store, path, data, self._store_ms(ticks)), spots, rest, ticks, lost, failures)
+            )
             yield after, _Step("network", f"a late request lands: {path}") if describe else None
         if ticks < len(self.budget.ticks):
             after = self._settle((store, spots, flying, ticks + 1, lost, failures))
@@ -243,21 +272,34 @@ class Explorer:
                 going = False
                 for which, pending in enumerate(machine.spots[spot].pending):
                     ask = pending.ask
-                    if isinstance(ask, Now | Monotonic):
+                    if isinstance(ask, Now | ReadClocks | StoreNow):
                         if last:
-                            spot, going = machine.step(spot, which, now, now), True
+                            told = self._time(number, ask, ticks)
+                            spot, going = machine.step(spot, which, told, told), True
                             break
                     elif isinstance(ask, WaitUntil):
                         if now >= START_MS + ask.ms:
                             spot, going = machine.step(spot, which, None, None), True
                             break
                     elif not failures and not isinstance(ask, List | Delete) and world.is_certain(store, ask):
-                        answer = world.answer(store, ask, world.request_id(ask), now)
+                        answer = world.answer(store, ask, world.request_id(ask), self._store_ms(ticks))
                         store = answer.store
                         spot, going = machine.step(spot, which, answer.value, answer.key), True
                         break
             places[number] = spot
         return (store, tuple(places), flying, ticks, lost, failures)
+
+    def _time(self, number: int, ask: Now | ReadClocks | StoreNow, ticks: int) -> int | Moment:
+        """What an actor's clocks say, or the store's."""
+        if isinstance(ask, StoreNow):
+            return self._store_ms(ticks)
+        wall_ms = self.times[ticks] + self._clocks[number].wall_ms(ticks)
+        if isinstance(ask, Now):
+            return wall_ms
+        return Moment(wall_ms, self.times[ticks] + self._clocks[number].monotonic_ms(ticks))
+
+    def _store_ms(self, ticks: int) -> int:
+        return self.times[ticks] + self._store_clock.wall_ms(ticks)
 
     # -- what must hold -----------------------------------------------------------------------------------------------
 

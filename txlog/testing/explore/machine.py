@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from txlog.core.effects import Gather, Monotonic, NewId, NewProducerId, Now, Sleep
+from txlog.core.effects import Gather, NewId, NewProducerId, Now, ReadClocks, Sleep, StoreNow
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID
 from txlog.testing.explore.frames import canonical, fingerprint
 from txlog.testing.explore.world import Request
@@ -41,7 +41,7 @@ class Throw:
         return (type(self.error), str(self.error))
 
 
-Ask: TypeAlias = Request | Now | Monotonic | WaitUntil
+Ask: TypeAlias = Request | Now | ReadClocks | StoreNow | WaitUntil
 Call: TypeAlias = Callable[[Any], Generator[Any, Any, Any]]
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from txlog.core import append_rules, chain, cleaning, compaction, envelope, segments, state, transactions
 from txlog.core.append_rules import Duplicate, Proceed, Refuse
-from txlog.core.effects import Delete, Monotonic, NewId, PutIfAbsent, PutOutcome
+from txlog.core.effects import Delete, NewId, Now, PutIfAbsent, PutOutcome, ReadClocks
 from txlog.core.fetch_plan import plan_fetch
 from txlog.core.groups import check_commit
 from txlog.core.names import TopicPartition, batch_name, boundary_name
@@ -423,8 +423,7 @@ def _without_clean(listed: Any, folder: str = "") -> Any:
 
 def _refresh_by_name(ctx: Any, view: Any, max_age_ms: int | None = None) -> Any:
     """What is found by name counts, however long the request took."""
-    now_ms = yield Monotonic()
-    if now_ms - view.listed_at_ms >= ctx.max_view_age_ms:
+    if view.age_ms((yield ReadClocks())) >= ctx.max_view_age_ms:
         return (yield from load.load(ctx, view.topic_partition))
     while (stored := (yield from load.read_slot(view.topic_partition, view.state.next_offset))) is not None:
         view = view.extended(stored)
@@ -669,6 +668,7 @@ def _vacuum_knowing(order: str) -> Any:
     """A vacuum that learns of files (f), of the table (t) and of the chain (c) in that order."""
 
     def vacuum_topics(ctx: Any, views: Any, topics: Any, *, dry_run: bool = False) -> Any:
+        now_ms = yield from vacuum.read_store_clock()
         files: Any = None
         table_rows: Any = None
         deleted: list[Any] = []
@@ -681,7 +681,7 @@ def _vacuum_knowing(order: str) -> Any:
                 tp = TopicPartition(topics[0], 0)
                 views, known = yield from _ORIGINAL_KNOW(ctx, views, tp)
                 views = {**views, _HELD: known}
-        views, plans = yield from vacuum.plan_topic(ctx, views, files, table_rows)
+        views, plans = yield from vacuum.plan_topic(ctx, views, files, table_rows, now_ms=now_ms)
         for plan in plans:
             deleted += yield from vacuum.sweep(ctx, plan, dry_run=False, sizes=False)
         return {tp: view for tp, view in views.items() if tp != _HELD}, tuple(deleted)
@@ -715,6 +715,18 @@ _ORIGINAL_JUDGE = judge_producer
 
 def _drawn_by_age(modified_ms: Any, last_timestamp_ms: int, now_ms: int, grace_ms: int) -> Any:
     return Why.DRAWN if now_ms - modified_ms > grace_ms else None
+
+
+def _own_clock() -> Any:
+    return (yield Now())
+
+
+def _since_by_the_monotonic_clock(now: Any, earlier: Any) -> int:
+    return int(now.monotonic_ms - earlier.monotonic_ms)
+
+
+def _since_by_the_wall_clock(now: Any, earlier: Any) -> int:
+    return int(now.wall_ms - earlier.wall_ms)
 
 
 def _boundary_last(ctx: Any, plan: Any, *, dry_run: bool, sizes: bool) -> Any:
@@ -883,6 +895,13 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a boundary is created after the slots were deleted", "stale writer", "2.4", {HERE + "vacuum.sweep": _boundary_last}),
         ("a boundary is not looked for before slots are deleted", "stale writer", "2.4", {HERE + "vacuum._raise_boundary": _boundary_unseen}),
         ("a boundary stands above what was sealed just now", "stale writer", "2.4", {HERE + "vacuum._next_boundary": _boundary_at_once}),
+        # Time
+        ("a vacuum goes by its own clock", "skewed vacuum", "2.4", {HERE + "vacuum.store_now": _own_clock}),
+        ("a merge goes by its own clock", "merge looks, skewed", "6", {HERE + "clean.store_now": _own_clock}),
+        ("a run allows for no error of the clocks", "merge looks, skewed", "6", {CORE + "cleaning.MAX_CLOCK_ERROR_MS": 0}),
+        ("a view's age counts by the monotonic clock alone", "machine slept", "2.4", {CORE + "moments.Moment.ms_since": _since_by_the_monotonic_clock}),
+        ("a view's age counts by the monotonic clock alone, and the host's is set", "host set forward", "2.4", {CORE + "moments.Moment.ms_since": _since_by_the_monotonic_clock}),
+        ("a view's age counts by the wall clock alone", "writer set back", "2.4", {CORE + "moments.Moment.ms_since": _since_by_the_wall_clock}),
         ("what is superseded goes at once", "vacuum reader", "6", {HERE + "vacuum._wait": _no_wait}),
         ("the rows of a superseded segment go before its index", "vacuum reader", "6", {CORE + "vacuum.superseded_parts": _superseded_with_its_rows, HERE + "vacuum._KINDS": dict(reversed(vacuum._KINDS.items()))}),
         ("a run that is not published yet is vacuumed", "merge vacuum", "6", {CORE + "vacuum.superseded_parts": _all_but_current}),

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from txlog.core.append_rules import RollPolicy
 from txlog.core.cleaning import MergePolicy
 from txlog.core.compaction import CompactionPolicy
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition, batch_name
 from txlog.core.records import StoreConstants, TransactionRow
 from txlog.core.transactions import TxnVersion
@@ -32,7 +33,7 @@ from txlog.testing.explore.cleaner import (
     wait,
 )
 from txlog.testing.explore.client import Call, Client
-from txlog.testing.explore.explorer import Budget, Explorer
+from txlog.testing.explore.explorer import STORE, Budget, ClockErrors, Explorer
 from txlog.testing.explore.keys import Compacted
 from txlog.testing.explore.machine import Machine
 from txlog.testing.explore.oracle import read_chain
@@ -58,6 +59,10 @@ KEYED = CompactionPolicy(
     key_columns=("key",), key=(1,), delete_retention_ms=HOUR_MS, min_compaction_lag_ms=0, min_cleanable_dirty_ratio=0.0,
 )  # fmt: skip
 """Everything that may be compacted is; a tombstone waits for an hour."""
+FORGOTTEN_MS = HOUR_MS + 2 * MAX_CLOCK_ERROR_MS
+"""When what is forgotten after an hour has gone: the clocks of two processes may be wrong. Views stay young over it, too."""
+BRIEF = StoreConstants(transaction_state_partitions=1, consumer_offsets_partitions=1, delete_grace_ms=600_000)
+"""The grace is shorter than the error that a clock may have."""
 FORGETFUL = StoreConstants(
     transaction_state_partitions=1,
     consumer_offsets_partitions=1,
@@ -103,6 +108,8 @@ class Scene:
     world: World = field(init=False)
     store: int = field(init=False)
     actors: dict[str, tuple[Client, Sequence[Call]]] = field(default_factory=dict)
+    clocks: dict[str, ClockErrors] = field(default_factory=dict)
+    """By how much clocks are wrong: an actor's, or the store's (`STORE`)."""
     in_turn: set[str] = field(default_factory=set)
     """Actors that make the requests of a round one after the other."""
 
@@ -152,7 +159,7 @@ class Scene:
             recovers=self.recovers and self.judges, judges=self.judges, expects=self.expects,
             compacted=self.compacted,
         )  # fmt: skip
-        explorer = Explorer(self.world, machines, self.store, self.budget, rules, order=order)
+        explorer = Explorer(self.world, machines, self.store, self.budget, rules, order=order, clocks=self.clocks)
         rules.times = tuple(explorer.times)
         return explorer
 
@@ -276,7 +283,7 @@ def _time_out(size: Size) -> Scene:
 
 def _pause(size: Size) -> Scene:
     """A producer pauses within its transaction for longer than idle producers are kept; nobody sweeps."""
-    scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(HOUR_MS,)))
+    scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(FORGOTTEN_MS,)))
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
     plain = scene.before("p", scene.client(), calls.idempotent())
     scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
@@ -464,11 +471,11 @@ def _late_merge(size: Size) -> Scene:
     return scene
 
 
-def _merge_looks(size: Size, past_ms: int = 0) -> Scene:
+def _merge_looks(size: Size, past_ms: int = 0, constants: StoreConstants = CONSTANTS) -> Scene:
     """A commit has its marker in one partition, which is merged before, while and after the other one gets its own."""
     scene = Scene(
-        ctx=context(batches=1), transactional_ids=("x",), partitions=(A, B), past_ms=past_ms, recovers=size == "full"
-    )
+        ctx=context(batches=1, constants=constants), transactional_ids=("x",), partitions=(A, B), past_ms=past_ms, recovers=size == "full",
+    )  # fmt: skip
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "xa"), calls.send(B, "xb"))
     scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
     scene.dies("x!", owner, calls.commit(), B.folder)
@@ -481,7 +488,19 @@ def _merge_looks(size: Size, past_ms: int = 0) -> Scene:
 
 def _merge_looks_late(size: Size) -> Scene:
     """... and nobody had taken it up for longer than the grace."""
-    return _merge_looks(size, past_ms=GRACE_MS + 1)
+    return _merge_looks(size, past_ms=GRACE_MS + HOUR_MS)
+
+
+def _merge_looks_skewed(size: Size) -> Scene:
+    """... by the clock of whoever finishes it; the merger's was set forward by a day, and nobody has noticed yet."""
+    scene = _merge_looks(size, past_ms=BRIEF.delete_grace_ms + HOUR_MS, constants=BRIEF)
+    scene.recovers = False
+    scene.clocks = {
+        "slow": ClockErrors(wall=(-MAX_CLOCK_ERROR_MS,)),
+        "merger": ClockErrors(wall=(GRACE_MS + HOUR_MS,)),
+        "looks": ClockErrors(wall=(MAX_CLOCK_ERROR_MS,)),
+    }
+    return scene
 
 
 def _merge_looks_forgotten(size: Size) -> Scene:
@@ -663,6 +682,46 @@ def _stale_writer(size: Size) -> Scene:
     scene.actor("sleeper", sleeper, calls.send(A, "s"))
     scene.cleaner("vacuum", vacuum(A))
     return scene
+
+
+def _young_writer(clocks: dict[str, ClockErrors], constants: StoreConstants = CONSTANTS, tick_ms: int = 0) -> Scene:
+    """A writer opened its partition just now; others filled two segments since, and vacuum looks."""
+    scene = Scene(
+        ctx=context(batches=1, constants=constants),
+        deletable=everything(A),
+        vacuumed=True,
+        budget=Budget(ticks=(tick_ms,)),
+        recovers=False,
+        clocks=clocks,
+    )
+    sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
+    scene.before("o", scene.client(), calls.idempotent(), calls.send(A, "o"), calls.send(A, "p"))
+    scene.actor("sleeper", sleeper, calls.send(A, "s"))
+    scene.cleaner("vacuum", vacuum(A))
+    return scene
+
+
+def _skewed_vacuum(size: Size) -> Scene:
+    """... whose clock is ahead by more than the grace, and by no more than it may be; in full size the writer's is behind, too."""
+    ahead, behind = ClockErrors(wall=(MAX_CLOCK_ERROR_MS,)), ClockErrors(wall=(-MAX_CLOCK_ERROR_MS,))
+    clocks = {"vacuum": ahead, "sleeper": behind} if size == "full" else {"vacuum": ahead}
+    return _young_writer(clocks, BRIEF, BRIEF.delete_grace_ms)
+
+
+def _host_set_forward(size: Size) -> Scene:
+    """... and somebody sets the clock of the one machine on which all this runs, the store too, to tomorrow."""
+    set_forward = ClockErrors(wall=(0, GRACE_MS + HOUR_MS))
+    return _young_writer({"sleeper": set_forward, "vacuum": set_forward, STORE: set_forward})
+
+
+def _machine_slept(size: Size) -> Scene:
+    """... a day later. The writer's monotonic clock stood still meanwhile."""
+    return _young_writer({"sleeper": ClockErrors(monotonic=(0, -GRACE_MS))}, tick_ms=GRACE_MS)
+
+
+def _writer_set_back(size: Size) -> Scene:
+    """... a day later. The writer's wall clock was set back by as much."""
+    return _young_writer({"sleeper": ClockErrors(wall=(0, -GRACE_MS))}, tick_ms=GRACE_MS)
 
 
 def _two_vacuums(size: Size) -> Scene:
@@ -870,7 +929,7 @@ def _expiry(size: Size) -> Scene:
     scene = Scene(
         ctx=context(constants=FORGETFUL),
         transactional_ids=("x",),
-        budget=Budget(ticks=(HOUR_MS, GRACE_MS if full else HOUR_MS)),
+        budget=Budget(ticks=(FORGOTTEN_MS, GRACE_MS + FORGOTTEN_MS if full else FORGOTTEN_MS)),
     )
     owner = scene.before("x", scene.client("x"), calls.init(), calls.register(A), calls.opened(A))
     scene.actor("sleeper", owner, calls.send(A, "a"), *([calls.commit()] if full else []))
@@ -884,7 +943,7 @@ def _slow_marker(size: Size) -> Scene:
     scene = Scene(
         ctx=context(constants=FORGETFUL),
         transactional_ids=("x",),
-        budget=Budget(lost=1 if size == "full" else 0, ticks=(HOUR_MS,)),
+        budget=Budget(lost=1 if size == "full" else 0, ticks=(FORGOTTEN_MS,)),
     )
     owner = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "a"))
     scene.dies("x!", owner, calls.commit(), "orders/")
@@ -900,7 +959,7 @@ def _forgotten(size: Size) -> Scene:
     scene = Scene(
         ctx=context(batches=1, constants=FORGETFUL),
         deletable=deletes(A),
-        budget=Budget(lost=2 if size == "full" else 1, ticks=(HOUR_MS, GRACE_MS)),
+        budget=Budget(lost=2 if size == "full" else 1, ticks=(FORGOTTEN_MS, GRACE_MS)),
     )
     sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
     scene.actor("sleeper", sleeper, calls.send(A, "s"))
@@ -914,7 +973,7 @@ def _replay(size: Size) -> Scene:
         ctx=context(constants=FORGETFUL),
         transactional_ids=("x",),
         exclusive=("batch 5",),
-        budget=Budget(ticks=(HOUR_MS,)),
+        budget=Budget(ticks=(FORGOTTEN_MS,)),
     )
     version = TxnVersion(version=5, scope="q")
     scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "batch 5 first"), calls.commit(version))
@@ -1005,6 +1064,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="late merge", what="a merger sleeps over two merges of another, and its number is free again", rules=(6, 13), build=_late_merge),
         Scenario(name="merge looks", what="somebody looks at two partitions while one of them is merged", rules=(13, 17), build=_merge_looks),
         Scenario(name="merge looks late", what="... after a commit that nobody finished for longer than the grace", rules=(13, 17), build=_merge_looks_late),
+        Scenario(name="merge looks, skewed", what="... where the grace is shorter than the error of the clocks that timed it", rules=(13, 17), build=_merge_looks_skewed),
         Scenario(name="merge looks, forgotten", what="... for twice the grace, and its id expires after an hour", rules=(13, 17), build=_merge_looks_forgotten),
         Scenario(name="compaction", what="rows of a key are followed by aborted ones, open ones and ones beyond", rules=(5, 6, 7, 13), build=_compaction),
         Scenario(name="compaction merge", what="the same segments are compacted and merged, and read", rules=(6, 13), build=_compaction_merge),
@@ -1016,6 +1076,10 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="vacuum reader", what="a reader sleeps while all that it planned to read is merged and deleted", rules=(6, 13, 15), build=_vacuum_reader),
         Scenario(name="merge vacuum", what="vacuum meets a run that is about to be published", rules=(6, 13), build=_merge_vacuum),
         Scenario(name="stale writer", what="a writer slept; its slot was sealed, and vacuum deletes it", rules=(2, 13, 14), build=_stale_writer),
+        Scenario(name="skewed vacuum", what="the clock of a vacuum is ahead by more than the grace, beside a writer with a young view", rules=(2, 13, 14), build=_skewed_vacuum),
+        Scenario(name="host set forward", what="the clock of the machine that has store, writer and vacuum is set forward by a day", rules=(2, 13, 14), build=_host_set_forward),
+        Scenario(name="machine slept", what="a writer's monotonic clock stood still for the grace", rules=(2, 13, 14), build=_machine_slept),
+        Scenario(name="writer set back", what="a writer's wall clock was set back by the grace, and the grace has passed", rules=(2, 13, 14), build=_writer_set_back),
         Scenario(name="two vacuums", what="two vacuums delete what was merged long ago, and a writer goes on", rules=(2, 6, 13, 14), build=_two_vacuums),
         Scenario(name="slow prepare", what="vacuum meets a staged file before, while and after it is committed", rules=(5, 13, 16), build=_slow_prepare),
         Scenario(name="slow append", what="vacuum meets a file whose append is on its way, and an init that fences it", rules=(2, 8, 13, 16), build=_slow_append),

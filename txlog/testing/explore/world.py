@@ -27,7 +27,7 @@ WRITTEN_AGAIN = "~again"
 WRITTEN_AT = "@"
 """Before the path of an object: when it was written, where that is asked for. No request sees it."""
 START_MS = 1_700_000_000_000
-"""The time when a scenario begins, by both clocks: clocks that differ are not of interest here."""
+"""The time when a scenario begins, by a clock without an error."""
 
 _TIMED = (".batch", ".index", ".clean", ".boundary", ".parquet")
 """Of what a vacuum asks when it was written."""

@@ -14,9 +14,10 @@ import msgspec
 
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
-from txlog.core.effects import Get, Monotonic, NewId, NewProducerId, Program, Sleep
+from txlog.core.effects import Get, NewId, NewProducerId, Program, ReadClocks, Sleep
 from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
+from txlog.core.moments import Moment
 from txlog.core.names import MAX_OFFSET, TopicPartition
 from txlog.core.records import DataFile, GroupValue, OffsetValue, StagedPart, TransactionMetadata
 from txlog.core.transactions import Skipped
@@ -167,16 +168,16 @@ class Client:
             return -1
 
         drafts: list[BatchDraft] = []
-        begun_ms: list[int] = []
+        begun: list[Moment] = []
 
         def append() -> Program[int]:
             if self.txn is not None and tp not in self.txn.partitions:
                 yield from self._register(tp)
             if not drafts:
-                begun_ms.append((yield Monotonic()))
+                begun.append((yield ReadClocks()))
                 files = ((yield from self._write_file(tp, rows)),) if in_file else ()
                 drafts.append(self._draft(tp, len(rows), files, b"" if files else encode_rows(rows)))
-            result = yield from self._append(tp, drafts[0], begun_ms[0])
+            result = yield from self._append(tp, drafts[0], begun[0])
             return result.base_offset
 
         def answer(base_offset: int) -> What:
@@ -385,8 +386,8 @@ class Client:
             roll=self.ctx.roll_of(tp),
         )
 
-    def _append(self, tp: TopicPartition, draft: BatchDraft, begun_ms: int) -> Program[AppendResult]:
-        self.views, result = yield from append_batch(self.ctx, self.views, tp, draft, self.txn, files_begun_ms=begun_ms)
+    def _append(self, tp: TopicPartition, draft: BatchDraft, begun: Moment) -> Program[AppendResult]:
+        self.views, result = yield from append_batch(self.ctx, self.views, tp, draft, self.txn, files_begun=begun)
         self._sequences[tp] = draft.base_sequence + draft.records
         view = yield from seal_quietly(self.ctx, self.views[tp])
         self.views = with_view(self.views, view)

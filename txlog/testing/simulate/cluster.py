@@ -20,15 +20,17 @@ from txlog.core.effects import (
     Get,
     List,
     Modified,
-    Monotonic,
     NewId,
     NewProducerId,
     Now,
     PutIfAbsent,
     PutOutcome,
+    ReadClocks,
     Size,
+    StoreNow,
     WriteRows,
 )
+from txlog.core.moments import Moment
 from txlog.core.records import DataFile
 from txlog.errors import StorageError
 from txlog.testing.histories.events import Row
@@ -68,8 +70,8 @@ class WriteFile:
     data: bytes
 
 
-Request: TypeAlias = Get | List | PutIfAbsent | Delete | Modified | Size | WriteRows | WriteFile
-REQUESTS = (Get, List, PutIfAbsent, Delete, Modified, Size, WriteRows, WriteFile)
+Request: TypeAlias = Get | List | PutIfAbsent | Delete | Modified | Size | StoreNow | WriteRows | WriteFile
+REQUESTS = (Get, List, PutIfAbsent, Delete, Modified, Size, StoreNow, WriteRows, WriteFile)
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +81,8 @@ class Machine:
     name: str
     skew_ms: int = 0
     monotonic_base_ms: int = 0
+    stopped_ms: int = 0
+    """For how long the monotonic clock stood still, because the machine slept."""
 
 
 class Cluster:
@@ -90,7 +94,9 @@ class Cluster:
         """True time."""
         self.in_flight: list[tuple[str, bytes]] = []
         self.written_at_ms: dict[str, int] = {}
-        """Path -> when it appeared."""
+        """Path -> when it appeared, by the store's clock."""
+        self.store_skew_ms = 0
+        """Of the store's clock."""
         self.requests = 0
         self.faults = 0
         self._ids = 0
@@ -105,6 +111,10 @@ class Cluster:
 
     def sleep_ms(self, ms: int) -> None:
         self.passed_ms += ms
+
+    def store_ms(self) -> int:
+        """What the store's clock says."""
+        return START_MS + self.passed_ms + self.store_skew_ms
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -128,8 +138,9 @@ class Cluster:
         match effect:
             case Now():
                 return START_MS + self.passed_ms + machine.skew_ms
-            case Monotonic():
-                return machine.monotonic_base_ms + self.passed_ms
+            case ReadClocks():
+                wall_ms = START_MS + self.passed_ms + machine.skew_ms
+                return Moment(wall_ms, machine.monotonic_base_ms + self.passed_ms - machine.stopped_ms)
             case NewId():
                 self._ids += 1
                 return f"{self._ids:032x}"
@@ -160,7 +171,7 @@ class Cluster:
         won = path not in self.objects
         if won:
             self.objects[path] = data
-            self.written_at_ms[path] = self.passed_ms
+            self.written_at_ms[path] = self.store_ms()
         return won
 
     def _answer(self, effect: Request) -> Any:
@@ -172,7 +183,9 @@ class Cluster:
             case Delete(path):
                 self.objects.pop(path, None)
             case Modified(path):
-                return START_MS + self.written_at_ms[path] if path in self.objects else None
+                return self.written_at_ms[path] if path in self.objects else None
+            case StoreNow():
+                return self.store_ms()
             case Size(path):
                 return len(self.objects[path]) if path in self.objects else None
             case WriteFile(path, data):

@@ -3,7 +3,9 @@
 Five producers (two banks, two pipelines, one kind without transactions) and everybody else in `actors` come and go, several
 instances of one id at a time. Between any two requests of one process others may run; a request may be lost, late,
 applied in silence, refused; a process may die at it, or sleep for a second, a time-out or more than the grace, while
-segments are sealed and their slots deleted; wall clocks jump both ways. Then the weather clears, everything recovers,
+segments are sealed and their slots deleted. Every process has a clock with an error, also whoever deletes, and the grace may be
+shorter than that error; in some worlds wall clocks jump both ways, or a machine's sleep does not count by its monotonic clock.
+Then the weather clears, everything recovers,
 the log is read once more, and the history goes to the checker.
 """
 
@@ -13,10 +15,11 @@ import hashlib
 import itertools
 import random
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Program, PutIfAbsent, WriteRows
+from txlog.core.moments import MAX_CLOCK_SKEW_MS
 from txlog.core.records import StoreConstants
 from txlog.errors import (
     AbortableError,
@@ -58,14 +61,18 @@ from txlog.testing.simulate.cluster import (
 )
 from txlog.testing.simulate.task import Fiber, Task
 
-CONSTANTS = StoreConstants(transaction_state_partitions=2, consumer_offsets_partitions=2)
-GRACE_MS = CONSTANTS.delete_grace_ms
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
-SKEWS_MS = (0, 0, 0, -SECOND_MS, SECOND_MS, -10 * MINUTE_MS, 10 * MINUTE_MS)
+GRACES_MS = (DAY_MS, DAY_MS, 10 * MINUTE_MS, MINUTE_MS)
+"""The default and, as often, one that is shorter than the error of a clock."""
+SKEWS_MS = (0, 0, -SECOND_MS, SECOND_MS, -MAX_CLOCK_SKEW_MS, MAX_CLOCK_SKEW_MS)
+"""How far the clock of a process may be from the store's (W2)."""
 JUMPS_MS = (
     SECOND_MS, 61 * SECOND_MS, 20 * MINUTE_MS, 2 * HOUR_MS, 25 * HOUR_MS, 8 * DAY_MS,
 )  # fmt: skip
 """How far a wall clock jumps, either way."""
+Trouble: TypeAlias = Literal["none", "jumps", "sleeps", "one host"]
+"""What becomes of clocks beside their skews: wall clocks of processes jump; machines sleep, and their monotonic clocks stand
+still; or all processes and the store have one wall clock, which is set."""
 LEVELS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 DEFAULT_STEPS = 2_000
 MAX_SETTLING_STEPS = 60_000
@@ -126,8 +133,11 @@ class World:
         self._weights: dict[str, float] = {}
         choice = self.random.choice
         roll = RollPolicy(batches=choice([1, 2, 3, 5, 20, 100]))
+        self._grace_ms = choice(GRACES_MS)
         self._ctx = Context(
-            constants=CONSTANTS,
+            constants=StoreConstants(
+                transaction_state_partitions=2, consumer_offsets_partitions=2, delete_grace_ms=self._grace_ms
+            ),
             roll={tp.topic: roll for tp in PARTITIONS},
             internal_roll=RollPolicy(batches=choice([1, 3, 5, 20, 100])),
             max_settles=choice([1, 2, 40, 40]),
@@ -145,7 +155,10 @@ class World:
         self._fault_rate = choice([0, 0.01, 0.03, 0.1, 0.3])
         self._death_rate = choice([0.1, 0.3])
         self._sleep_rate = choice([0, 0.001, 0.004, 0.01])
-        self._jump_rate = choice([0, 0, 0.01, 0.03])
+        troubles: tuple[Trouble, ...] = ("none", "jumps", "sleeps", "one host")
+        self._clocks: Trouble = choice(troubles)
+        self._jump_rate = choice([0.01, 0.03]) if self._clocks in ("jumps", "one host") else 0
+        self._may_go_back_at_ms = 0
         kinds = [*BANKS, *(PIPELINES if rivals else PIPELINES[:1]), "plain", "tail", "watcher", "auditor", "sweeper"]
         self._kinds = [kind for kind in kinds for _ in range(self.random.randint(0, 3))] or [*BANKS]
         if rivals:
@@ -191,7 +204,8 @@ class World:
 
     def _start(self, kind: str, program: Any) -> str:
         name = f"{kind}#{next(self._numbers)}"
-        machine = Machine(name, skew_ms=self.random.choice(SKEWS_MS), monotonic_base_ms=self.random.randrange(10**9))
+        skew_ms = self.cluster.store_skew_ms if self._clocks == "one host" else self.random.choice(SKEWS_MS)
+        machine = Machine(name, skew_ms=skew_ms, monotonic_base_ms=self.random.randrange(10**9))
         client = Client(machine, self._ctx, self.recorder, lambda: next(self._numbers))
         life = Life(client, random.Random(self.random.random()), self._habits, self.cluster)
         self._tasks[name] = Task(self.cluster, machine, program(life))
@@ -242,7 +256,8 @@ class World:
         elif dice < 0.105:
             self._pass(self.random.choice([SECOND_MS, 61 * SECOND_MS, 16 * MINUTE_MS]))
         elif dice < 0.105 + self._sleep_rate:
-            self._pass(self.random.choice([GRACE_MS // 10, GRACE_MS // 2, GRACE_MS, GRACE_MS, 8 * DAY_MS]))
+            grace_ms = self._grace_ms
+            self._pass(self.random.choice([grace_ms // 10, grace_ms // 2, grace_ms, grace_ms, 8 * DAY_MS]))
             # What maintenance does in such a night, while slow processes sleep on.
             if self.random.random() < 0.5:
                 self._run_alone("merger", lambda life: live("merger", life))
@@ -253,13 +268,29 @@ class World:
             if self.random.random() < 0.5:
                 self._run_alone("sweeper", expire_idle_producers)
         elif dice < 0.105 + self._sleep_rate + self._jump_rate:
-            name = self.random.choice(list(self._tasks))
-            jump_ms = self.random.choice(JUMPS_MS) * self.random.choice([-1, 1])
+            self._jump()
+
+    def _jump(self) -> None:
+        names = list(self._tasks)
+        jump_ms = self.random.choice(JUMPS_MS) * self.random.choice([-1, 1])
+        if self._clocks == "one host":
+            # Forward and back within the age of a view is more than any rule covers (PROTOCOL.md, "What is promised, and what is not").
+            if jump_ms < 0 and self.cluster.passed_ms < self._may_go_back_at_ms:
+                return
+            if jump_ms > 0:
+                self._may_go_back_at_ms = self.cluster.passed_ms + self._grace_ms
+            self.cluster.store_skew_ms += jump_ms
+        else:
+            names = [self.random.choice(names)]
+        for name in names:
             self._tasks[name].machine.skew_ms += jump_ms
-            self.recorder.single("weather", Note(text=f"the clock of {name} jumps by {jump_ms} ms"))
+        self.recorder.single("weather", Note(text=f"the clock of {', '.join(names)} jumps by {jump_ms} ms"))
 
     def _pass(self, ms: int) -> None:
         self.cluster.passed_ms += ms
+        for task in self._tasks.values():
+            if self._clocks == "sleeps" and self.random.random() < 0.5:
+                task.machine.stopped_ms += ms
         self.recorder.single("weather", Note(text=f"{ms} ms pass"))
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -279,7 +310,7 @@ class World:
         for _ in range(2):
             for kind in ("merger", "compactor"):
                 self._run_alone(kind, lambda life, kind=kind: live(kind, life))
-            self._pass(GRACE_MS)
+            self._pass(self._grace_ms)
             self._run_alone("vacuum", lambda life: live("vacuum", life))
         self._recover()
         self._run_alone("final", _read_all)
@@ -292,7 +323,6 @@ class World:
         """A process that nothing happens to."""
         name = self._start(kind, program)
         task = self._tasks[name]
-        task.machine.skew_ms = 0
         for _ in range(MAX_SETTLING_STEPS):
             if task.done:
                 self._end(name, task)
