@@ -447,7 +447,7 @@ class Producer:
 
         If the outcome of a commit is unknown, it tries for at most 5 seconds to end that transaction: a commit that won
         stands, one that never reached the store is aborted. Else OutcomeUnknownError says that it is still open.
-        Without transactions it raises the first error since the last flush. In a forked child it does nothing.
+        Without transactions it raises what `flush` raises. In a forked child it does nothing.
 
         It waits for a transaction call or `close` of another thread, for at most max.block.ms: then TxlogTimeoutError, and the
         producer is still open.
