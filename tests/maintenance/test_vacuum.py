@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import txlog
 from tests.client.world import World
 from tests.maintenance.test_merge import SCHEMA, fill, merge, read
 from txlog.client import reading
+from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.core import names
 from txlog.core.names import NumberedName, SegmentObject
@@ -73,6 +76,27 @@ def test_after_merge_and_vacuum_the_folder_is_as_kafkas(world: World, store: Sto
     assert left["snapshot"] == 1
 
     assert clean(store).deleted == ()
+
+
+def test_folders_that_a_killed_job_of_sparks_left_empty_are_removed(tmp_path: Path) -> None:
+    with txlog.open(tmp_path / "log", storage_options={"fsync": False}) as store:
+        store.create_topic("orders", SCHEMA)
+        dead = StagedTransaction.begin(store.runtime, "job").txn
+        alive = StagedTransaction.begin(store.runtime, "job").txn
+        staged = [
+            tmp_path / "log" / "orders" / names.staged_folder(txn.producer_id, txn.producer_epoch, "a" * 32)
+            for txn in (dead, alive)
+        ]
+        for folder in staged:
+            (folder / "_temporary" / "0" / "_temporary").mkdir(parents=True)
+            (folder / "_temporary" / "0" / "task").mkdir()
+        (staged[0] / "_temporary" / "0" / "task" / "part-0.parquet").write_bytes(b"x")
+        assert len(clean(store, dry_run=True).deleted) == 1
+        assert staged[0].exists()
+        assert len(clean(store).deleted) == 1
+        assert not staged[0].exists()
+        # That of a job that may still be at work stays as it is.
+        assert (staged[1] / "_temporary" / "0" / "_temporary").exists()
 
 
 def test_a_clock_that_was_set_since_the_store_was_opened_deletes_nothing(world: World, store: Store) -> None:

@@ -359,6 +359,25 @@ def test_a_lost_reply_of_a_link_is_recognised(tmp_path, monkeypatch):
     assert store.put_if_absent("t/a", b"data") is PutOutcome.WRITTEN
 
 
+@pytest.mark.parametrize("refused", [IsADirectoryError, PermissionError])  # Linux, macOS
+def test_deleting_a_folder_removes_it_only_if_it_is_empty(tmp_path, monkeypatch, refused):
+    store = LocalObjectStore(str(tmp_path / "root"))
+    store.put("t/a/b", b"1")
+    (tmp_path / "root" / "t" / "empty" / "deep").mkdir(parents=True)
+    real = os.unlink
+
+    def unlink(name, **options):
+        if name in ("a", "deep", "empty", "gone"):
+            raise FileNotFoundError if name == "gone" else refused
+        real(name, **options)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    for path in ("t/a", "t/empty", "t/empty/deep", "t/gone"):
+        store.delete(path)
+    assert store.list("t/") == ["a/"]
+    assert store.get("t/a/b") == b"1"
+
+
 def test_old_temporary_files_are_swept(tmp_path):
     root = tmp_path / "root"
     LocalObjectStore(str(root)).put("t/a", b"1")

@@ -192,7 +192,10 @@ def plan_topic(
 
     Unless it is a dry run, an `expire` that names no producer is appended where only that makes a drawn producer's file dead (C9).
     """
-    staged, rest = yield from _list_staged(files, table)
+    staged, rest, empty = yield from _list_staged(files, table)
+    if not dry_run:
+        # A killed job of Spark's leaves folders without a file, which only a file system has: no object, so nothing to report.
+        yield from many([delete(folder) for folder in empty])
     plans = []
     # A partition that had no folder when the files were listed may have one now, with records that name them.
     for n in sorted({*files.partitions, *staged, *([0] if rest else ())}):
@@ -589,40 +592,47 @@ def _wait(since_ms: int | None, now_ms: int, grace_ms: int) -> int | None:
 
 def _list_staged(
     files: TopicFiles, table: Mapping[int, TransactionMetadata]
-) -> Program[tuple[dict[int, list[str]], list[Dead]]]:
-    """Partition -> files of rows below the staged folders whose producer and epoch are done for; and what else lies there, of
-    Spark's committer: no record can name that.
+) -> Program[tuple[dict[int, list[str]], list[Dead], list[str]]]:
+    """Partition -> files of rows below the staged folders whose producer and epoch are done for; what else lies there, of
+    Spark's committer: no record can name that; and folders there that are empty.
 
     Of a folder that was listed before the table was folded, its files may be listed after: its name says whose they are, and
     once that producer and epoch are done for they stay so.
     """
     found: dict[int, list[str]] = {}
     rest: list[Dead] = []
+    empty: list[str] = []
     for folder in files.staged_folders:
         whose = names.parse_staged_folder(folder)
         why = None if whose is None else vacuum.judge_producer(*whose, table)
         if why is None:
             continue
-        for path in (yield from _list_deep(files.topic, f"staged/{folder}")):
+        paths, without = yield from _list_deep(files.topic, f"staged/{folder}")
+        empty += [f"{files.topic}/{each}" for each in without]
+        for path in paths:
             parsed = names.parse_rows_path(path)
             if parsed is None:
                 rest.append(Dead(path=f"{files.topic}/{path}", kind=Kind.ROWS, why=why))
             else:
                 found.setdefault(parsed.partition, []).append(path)
-    return found, rest
+    return found, rest, empty
 
 
-def _list_deep(topic: str, folder: str) -> Program[list[str]]:
+def _list_deep(topic: str, folder: str) -> Program[tuple[list[str], list[str]]]:
+    """Objects at any depth, and folders, without `/`, that hold nothing at all."""
     found: list[str] = []
+    empty: list[str] = []
     waiting = [folder]
     while waiting:
         listed = yield from many([names_in(f"{topic}/{each}") for each in waiting])
         below: list[str] = []
         for parent, children in zip(waiting, listed, strict=True):
+            if not children:
+                empty.append(parent.removesuffix("/"))
             for child in children:
                 (below if child.endswith("/") else found).append(parent + child)
         waiting = below
-    return found
+    return found, empty
 
 
 # -- parts of the chain -----------------------------------------------------------------------------------------------

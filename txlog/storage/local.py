@@ -159,8 +159,13 @@ class LocalObjectStore:
                 return
             try:
                 os.unlink(name, dir_fd=descriptor)
-            except (FileNotFoundError, IsADirectoryError):
+            except FileNotFoundError:
                 return
+            except (IsADirectoryError, PermissionError):
+                # Linux says the one, macOS the other. An empty folder goes, one that holds something stays.
+                if not os.path.isdir(os.path.join(self.root, path)):
+                    raise
+                folder = path
             finally:
                 os.close(descriptor)
             self._remove_empty(folder)
