@@ -65,6 +65,8 @@ class GroupRange:
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     firsts: set[TopicPartition] = field(default_factory=set)
     """Partitions of the query's first batch: their group may have no offset yet."""
+    earlier_group: str | None = None
+    """The group of the micro-batch before, if its source had another `group.id` then, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,8 @@ def ranges_of(batch: Batch, *, store_id: str, transactional_id: str) -> tuple[Gr
         begins: Mapping[TopicPartition, int] = (end.starts or {}) if before is None or first else before.ends
         group = end.group_id or transactional_id
         taken = found.setdefault(group, GroupRange(group=group))
+        if before is not None and not first and before.group_id != end.group_id:
+            taken.earlier_group = before.group_id or transactional_id
         for tp, offset in end.ends.items():
             if not first and begins.get(tp) == offset:
                 continue
@@ -202,6 +206,7 @@ def offsets_to_send(
             taken.firsts.update(taken.ends)
         if taken.firsts:
             committed[taken.group] = committed_offsets(session, taken.group, sorted(taken.firsts))
+        _check_group_change(session, batch, taken)
     opaque = opaque_offsets(batch, store_id=store_id)
     sources = {tp.topic.removeprefix(SOURCE_TOPIC_PREFIX) for tp in opaque}
     begun = sources if is_first_commit else sources - set(batch.previous_ends)
@@ -216,6 +221,23 @@ def offsets_to_send(
                 check_start(batch, source, known[source], transactional_id=transactional_id)
             opaque |= not_read_offsets(batch, source, known.get(source))
     return group_offsets(ranges, opaque, committed, batch=batch, transactional_id=transactional_id)
+
+
+def _check_group_change(session: Session, batch: Batch, taken: GroupRange) -> None:
+    """Raises InvalidRequestError if the batch commits for another group than the one before, which stands elsewhere.
+
+    The condition would fail too, but its error speaks of another job.
+    """
+    if taken.earlier_group is None:
+        return
+    for tp, value in committed_offsets(session, taken.group, sorted(taken.ends)).items():
+        stands = value.offset if value is not None else None
+        if stands != taken.begins[tp]:
+            raise InvalidRequestError(
+                f"query {batch.query_id}, micro-batch {batch.batch_id}: 'group.id' was changed. The query committed for group {taken.earlier_group!r} so far, "
+                f"and now for {taken.group!r}, which has {stands} for {tp}; expected {taken.begins[tp]}. Set that group to where the micro-batch begins (`txlog "
+                "consumer-groups reset-offsets`), or start with a new checkpoint"
+            )
 
 
 def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional_id: str) -> None:

@@ -27,6 +27,7 @@ from pyspark_txlog.source_offsets import (
 )
 from pyspark_txlog.stream_offsets import StreamOffset
 from pyspark_txlog.stream_write_options import parse_stream_write_options
+from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
@@ -155,6 +156,33 @@ def test_groups_are_those_of_the_sources_and_none_is_committed_twice() -> None:
         InvalidRequestError, match=r"two of its sources read orders-0.* load it twice, each time with a 'group.id'"
     ):
         ranges(batch(0, {"0": both["1"], "1": both["1"]}))
+
+
+@pytest.mark.parametrize(("before", "now"), [("g", None), (None, "g"), ("g", "h")])
+def test_a_group_that_was_changed_must_stand_where_the_batch_begins(before: str | None, now: str | None) -> None:
+    """Under the group of before nothing is wrong, and under the new one the condition would not hold: say which it is."""
+    with txlog.open(f"memory://changed-{before}-{now}") as store:
+        store.create_topic("orders", partitions=1)
+        store_id = store.runtime.require_store().store_id
+        group = now or "sink"
+        planned = batch(
+            1,
+            {"0": offset({P0: 7}, store_id=store_id, group_id=now)},
+            {"0": offset({P0: 5}, store_id=store_id, group_id=before)},
+        )
+
+        def send() -> Any:
+            session = read_session(store.runtime)
+            return offsets_to_send(session, planned, store_id=store_id, transactional_id="sink", is_first_commit=False)
+
+        with pytest.raises(
+            InvalidRequestError, match=rf"'group.id' was changed.* for {group!r}, which has None .* expected 5"
+        ):
+            send()
+        with store.consumer(group_id=group) as consumer:
+            consumer.commit({P0: 5})
+        (sent,) = send()
+        assert (sent.group, sent.offsets[P0].offset) == (group, 7)
 
 
 @pytest.mark.parametrize(("stands", "expected"), [(None, None), (0, 0)])
