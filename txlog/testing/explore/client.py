@@ -38,6 +38,7 @@ from txlog.errors import (
     OffsetOutOfRangeError,
     OutcomeUnknownError,
     RetriableError,
+    StoreChangedError,
     TxlogError,
     UnknownTopicOrPartitionError,
 )
@@ -559,6 +560,8 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
                     if attempt == client.ctx.max_loads - 1:
                         raise
                     view = yield from load(client.ctx, tp)
+        except StoreChangedError as error:
+            return client.noted("failed", text=str(error), stop=True)
         except OffsetOutOfRangeError:  # retention was faster: from the log start on
             return replace(client, views={}).noted("done")
         except CorruptRecordError as error:

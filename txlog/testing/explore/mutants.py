@@ -430,6 +430,20 @@ def _refresh_by_name(ctx: Any, view: Any, max_age_ms: int | None = None) -> Any:
     return view
 
 
+def _unproven(_: Any, view: Any) -> Any:
+    return view
+    yield
+
+
+def _unchecked(_: Any) -> Any:
+    return None
+    yield
+
+
+def _loaded(ctx: Any, view: Any) -> Any:
+    return (yield from load.load(ctx, view.topic_partition))
+
+
 def _stubborn(ctx: Any, tp: Any) -> Any:
     raise MissingObjectError(f"{tp}: an index is gone, and nobody lists again")
     yield
@@ -905,6 +919,11 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("what is superseded goes at once", "vacuum reader", "6", {HERE + "vacuum._wait": _no_wait}),
         ("the rows of a superseded segment go before its index", "vacuum reader", "6", {CORE + "vacuum.superseded_parts": _superseded_with_its_rows, HERE + "vacuum._KINDS": dict(reversed(vacuum._KINDS.items()))}),
         ("a run that is not published yet is vacuumed", "merge vacuum", "6", {CORE + "vacuum.superseded_parts": _all_but_current}),
+        # Put back, made anew
+        ("a writer goes on behind a record that is gone", "put back", "W47", {HERE + "slot.prove": _unproven}),
+        ("a reader takes an older log for the log", "put back", "R20", {HERE + "load.prove": _unproven}),
+        ("a log that is listed anew is not compared with what was seen", "put back", "R20", {HERE + "slot.reload": _loaded}),
+        ("a partition of another store is opened", "replaced", "W47", {HERE + "load.check_store": _unchecked}),
         # Sealed and read
         ("the LSO passes an open transaction", "seal txn", "4.4", {CORE + "state.lso_of": _blind_to_open}),
         ("a marker's LSO passes an open transaction", "two aborts", "4.4", {CORE + "append_rules.lso_of": _blind_to_open}),
@@ -916,7 +935,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("two sealers share a file name", "seal", "2.2", {HERE + "seal._seal_one": _seal_with_one_name}),
         ("a segment is declared sealed without its snapshot", "reader", "2.2", {HERE + "seal.put_pure": _no_snapshots}),
         ("cleaned runs are not current", "reader", "2.3", {CORE + "chain.parse_listing": _without_clean}),
-        ("nobody lists again when an index is gone", "reader", "6", {HERE + "read.load": _stubborn}),
+        ("nobody lists again when an index is gone", "reader", "6", {HERE + "read.reload": _stubborn}),
         ("a snapshot lacks producers", "seal", "2.2", {HERE + "seal.to_snapshot": _without_producers}),
         ("a snapshot lacks pending offsets", "internal", "2.2", {HERE + "seal.to_snapshot": _without_pending}),
     )

@@ -10,14 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from txlog.core import envelope
 from txlog.core.append_rules import RollPolicy
 from txlog.core.cleaning import MergePolicy
 from txlog.core.compaction import CompactionPolicy
+from txlog.core.features import STORE_FEATURES
 from txlog.core.moments import MAX_CLOCK_ERROR_MS
-from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition, batch_name
-from txlog.core.records import StoreConstants, TransactionRow
+from txlog.core.names import STORE_DESCRIPTOR, TRANSACTION_STATE_TOPIC, TopicPartition, batch_name
+from txlog.core.records import StoreConstants, StoreDescriptor, TransactionRow
 from txlog.core.transactions import TxnVersion
-from txlog.protocol.context import Context
+from txlog.protocol.context import Context, KnownStore
 from txlog.testing.explore import client as calls
 from txlog.testing.explore.alone import run_alone, run_until
 from txlog.testing.explore.cleaner import (
@@ -1000,6 +1002,53 @@ def _swapped(size: Size) -> Scene:
     return scene
 
 
+def _put_back(size: Size) -> Scene:
+    """Four clients hold views of a log that was put back to an older state between their calls, and a new one begins."""
+    full = size == "full"
+    scene = Scene(transactional_ids=("x",), past_ms=HOUR_MS, budget=Budget(lost=1 if full else 0))
+    plain = scene.before("plain", scene.client(), calls.idempotent(), calls.send(A, "p"))
+    owner = scene.before("owner", scene.client("x"), calls.init(), calls.send(A, "o"), calls.commit())
+    copy = scene.store
+    plain = scene.before("plain, later", plain, calls.send(A, "gone"))
+    owner = scene.before("owner, later", owner, calls.send(A, "gone too"), calls.commit())
+    reader = scene.before("reader", scene.client(), calls.read(A))
+    scene.store = copy
+    # It slept for so long that it lists its partition before it appends.
+    views = {tp: replace(view, listed_at_ms=view.listed_at_ms - GRACE_MS) for tp, view in plain.views.items()}
+    scene.actor("sleeper", replace(plain, views=views, sequences=()), calls.idempotent(), calls.send(A, "s"))
+    scene.actor("plain", plain, calls.send(A, "a"))
+    scene.actor("owner", owner, calls.send(A, "b"), calls.commit())
+    scene.actor("reader", reader, calls.read(A))
+    scene.actor("fresh", scene.client(), calls.idempotent(), calls.send(A, "n"))
+    scene.expects = {name: {"failed"} for name in ("sleeper", "plain", "owner", "reader")}
+    return scene
+
+
+def _replaced(size: Size) -> Scene:
+    """Clients with and without a view of a partition meet another store, in which that partition is empty, or goes on."""
+    full = size == "full"
+    scene = Scene(partitions=(A, B), past_ms=HOUR_MS, budget=Budget(lost=1 if full else 0))
+    known = KnownStore(store_id="1" * 32, where="here")
+    client = replace(scene.client(), ctx=replace(scene.ctx, store=known))
+    scene.store = scene.world.from_files({STORE_DESCRIPTOR: _descriptor("1" * 32)})
+    living = scene.before("living", client, calls.idempotent(), calls.send(A, "gone"), calls.opened(B))
+    blank = scene.before("blank", client, calls.idempotent())
+    scene.store = scene.world.from_files({STORE_DESCRIPTOR: _descriptor("2" * 32)})
+    scene.before("other", scene.client(), calls.idempotent(), calls.send(A, "o"))
+    scene.actor("behind", living, calls.send(A, "a"))
+    scene.actor("empty", living, calls.send(B, "b"))
+    scene.actor("blank", blank, calls.send(B, "c"))
+    scene.actor("fresh", scene.client(), calls.idempotent(), calls.send(B, "n"))
+    scene.expects = {name: {"failed"} for name in ("behind", "empty", "blank")}
+    return scene
+
+
+def _descriptor(store_id: str) -> bytes:
+    return envelope.encode(
+        StoreDescriptor(features=STORE_FEATURES, store_id=store_id, created_at=START_MS, constants=CONSTANTS)
+    )
+
+
 def _version(size: Size) -> Scene:
     full = size == "full"
     scene = Scene(transactional_ids=("x",), exclusive=("batch 5",), budget=Budget(lost=2 if full else 0))
@@ -1100,6 +1149,8 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="swapped", what="a record was replaced by another that is whole in itself", rules=(1, 6), build=_swapped),
         Scenario(name="version", what="two runs of one query commit the same version", rules=(4, 8), build=_version),
         Scenario(name="unsure", what="a commit of unknown outcome is followed by an abort", rules=(4, 5), build=_unsure),
+        Scenario(name="put back", what="a store is put back to an older state while clients hold views of it", rules=(1, 2, 3), build=_put_back),
+        Scenario(name="replaced", what="a store is deleted and made anew while clients hold views of it", rules=(1, 2), build=_replaced),
         Scenario(name="weather", what="requests fail, or nobody knows", rules=(2, 3, 5, 11), build=_weather),
     )
 }  # fmt: skip
