@@ -11,6 +11,7 @@ from txlog.testing.histories.events import (
     Batch,
     Begin,
     CommitOffsets,
+    DeleteTopic,
     End,
     Ends,
     Event,
@@ -143,6 +144,9 @@ class Story:
 
     def table(self, *records: TransactionRecord) -> None:
         self.does("inspector", InspectTransactions(records=records))
+
+    def delete_topic(self, version: int) -> None:
+        self.does("admin", DeleteTopic(topic="t", version=version))
 
     def compacted(self) -> None:
         self.does("admin", TopicPolicy(topic="t", compacted=True), single=True)

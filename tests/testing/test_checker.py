@@ -13,7 +13,7 @@ from tests.testing.planted import Story
 from txlog.testing.histories.anomaly import ANOMALIES, NOTES
 from txlog.testing.histories.bank import Leg
 from txlog.testing.histories.checker import check
-from txlog.testing.histories.events import Batch, OpenTransaction, Send, TransactionRecord
+from txlog.testing.histories.events import Batch, End, OpenTransaction, Send, TransactionRecord
 from txlog.testing.histories.recorder import merge
 
 # -- values and offsets -----------------------------------------------------------------------------------------------
@@ -432,6 +432,53 @@ def bad_silent_gap_told_before(s: Story) -> None:
     s.ends("q", 8, 10, 10)
     s.send("w", 9, at=10)
     s.poll("r", 2, 11, (10, 9))
+
+
+def bad_deleted_but_visible(s: Story) -> None:
+    s.send("w", 1, txn="T", schema_id=0)
+    s.commit("w", "T")
+    s.delete_topic(1)
+    s.poll("r", 2, 3, (2, 1), log_start=2, deleted_version=1)
+
+
+def good_deleted_but_visible(s: Story) -> None:
+    s.send("w", 1, txn="T", schema_id=0)
+    s.commit("w", "T")
+    s.poll("r", 0, 1, (0, 1))
+    s.delete_topic(1)
+    s.send("w", 2, txn="U", schema_id=2)
+    s.commit("w", "U")
+    s.poll("r", 2, 3, (2, 2), log_start=2, deleted_version=1, final=True, to_end=True)
+
+
+def bad_unseen_in_a_topic_made_anew(s: Story) -> None:
+    s.delete_topic(1)
+    s.send("w", 1, txn="T", schema_id=2)
+    s.commit("w", "T")
+    s.final(3, log_start=2, deleted_version=1)
+
+
+def bad_written_to_deleted(s: Story) -> None:
+    s.send("w", 1, txn="T", schema_id=0)
+    s.delete_topic(1)
+    s.commit("w", "T")
+
+
+def good_written_to_deleted(s: Story) -> None:
+    s.send("w", 1, txn="T", schema_id=0)
+    commit = End(txn="T", commit=True, outcome="committed")
+    asked = s.recorder.invoke("w", commit)
+    s.send("v", 2, at=0, txn="U", schema_id=0)
+    s.delete_topic(1)
+    # It was asked for before, and what was in the log goes with the topic.
+    s.answer("w", asked, commit)
+    s.commit("v", "U")
+    s.send("v", 3, at=3, schema_id=2)
+
+
+def bad_written_to_deleted_at_once(s: Story) -> None:
+    s.delete_topic(1)
+    s.send("w", 1, at=2, schema_id=0)
 
 
 def bad_snapshot_hole(s: Story) -> None:

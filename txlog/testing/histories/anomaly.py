@@ -39,6 +39,8 @@ ANOMALIES: dict[str, str] = {
     "view-drift": "a row that one read showed was gone in another, or two equal log ends have different digests",
     "compaction-loss": "the newest committed row of a key is gone from a compacted topic",
     "compaction-resurrect": "a superseded row was gone from a compacted topic and came back",
+    "deleted-but-visible": "a row was read after the deletion of its topic, in the topic of that name that was made anew",
+    "written-to-deleted": "a row was acknowledged, or committed, for a topic whose deletion had returned before",
     "silent-gap": "a read that began below the log start went on behind it without saying so",
     "snapshot-hole": "a read within the log failed because something was missing, damaged or out of range",
     "checksum-escape": "a row was read with another content than was written, or a row that nobody wrote",

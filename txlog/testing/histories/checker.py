@@ -22,6 +22,7 @@ from txlog.testing.histories.offsets import check_groups
 from txlog.testing.histories.rows import (
     check_coverage,
     check_damage,
+    check_deletions,
     check_order,
     check_outcomes,
     check_resurrection,
@@ -37,6 +38,7 @@ CHECKS = (
     check_torn,
     check_order,
     check_damage,
+    check_deletions,
     check_ends,
     check_fences,
     check_groups,

@@ -61,6 +61,8 @@ class Send(Operation, frozen=True, kw_only=True, tag="send"):
     keys: tuple[str, ...] = ()
     deletes: bool = False
     """Whether the rows delete their keys."""
+    schema_id: int = -1
+    """Of a topic that may be deleted and made anew: the version of its metadata that the rows were made for."""
     base_offset: int = NO_OFFSET
 
 
@@ -142,6 +144,8 @@ class Poll(Operation, frozen=True, kw_only=True, tag="poll"):
     """What the reader was told of the log by a look made within this very poll."""
     to_end: bool = False
     """Whether it read until there was nothing more."""
+    deleted_version: int = 0
+    """By that look: the version of the topic's metadata that deleted all before the log start, if one did."""
     final: bool = False
     """Whether it read the whole log after everything had recovered."""
 
@@ -226,6 +230,13 @@ class TopicPolicy(Operation, frozen=True, kw_only=True, tag="topic"):
     compacted: bool = False
 
 
+class DeleteTopic(Operation, frozen=True, kw_only=True, tag="delete_topic"):
+    """A topic is deleted; ok: by which version of its metadata. Its name may be made anew."""
+
+    topic: str
+    version: int = -1
+
+
 class Note(Operation, frozen=True, kw_only=True, tag="note"):
     """Anything else that helps to read the history: a crash, a clock that jumped, a clean-up. A single event."""
 
@@ -247,6 +258,7 @@ What: TypeAlias = (
     | Inspect
     | InspectTransactions
     | TopicPolicy
+    | DeleteTopic
     | Note
 )
 

@@ -19,6 +19,7 @@ from txlog.testing.histories.events import (
     Audit,
     Begin,
     CommitOffsets,
+    DeleteTopic,
     End,
     Ends,
     Event,
@@ -147,6 +148,11 @@ class Written:
         return tuple(dict.fromkeys((*self.send.events, *(event for end in self.txn.ends for event in end.events))))
 
     @property
+    def schema_id(self) -> int:
+        """Of a topic that may be deleted: by which version of it the row was made; else -1."""
+        return self.send.what.schema_id
+
+    @property
     def must(self) -> bool:
         return self.send.status != "fail" and self.txn.must
 
@@ -182,6 +188,8 @@ class Facts:
         self.audits: list[Call[Audit]] = []
         self.transactions: dict[str, Transaction] = {}
         self.compacted: set[str] = set()
+        self.deletions: dict[str, list[Call[DeleteTopic]]] = defaultdict(list)
+        """Topic -> deletions of it that have returned, in order."""
         self.operations = 0
         for call in _calls(self.events):
             self.operations += 1
@@ -259,6 +267,9 @@ class Facts:
                 self.inspections.append(_as(call, what))
             case InspectTransactions():
                 self.tables.append(_as(call, what))
+            case DeleteTopic():
+                if call.status == "ok":
+                    self.deletions[what.topic].append(_as(call, what))
             case TopicPolicy():
                 if what.compacted:
                     self.compacted.add(what.topic)

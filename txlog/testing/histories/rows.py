@@ -202,6 +202,32 @@ def check_torn(facts: Facts) -> Iterator[Anomaly]:
             )
 
 
+def check_deletions(facts: Facts) -> Iterator[Anomaly]:
+    """deleted-but-visible, written-to-deleted."""
+    for value, sightings in facts.sightings.items():
+        written = facts.written.get(value)
+        shown = next((s for s in sightings if written is not None and _is_deleted(written, s.poll)), None)
+        if written is not None and shown is not None:
+            yield anomaly(
+                "deleted-but-visible",
+                f"row {value}, made for version {written.schema_id} of {written.tp.topic}, was read at offset {shown.row.offset} after version "
+                f"{shown.poll.what.deleted_version} had deleted it",
+                written.send.events,
+                shown.poll.events,
+            )
+    for written in facts.written.values():
+        deletions = facts.deletions[written.tp.topic] if written.schema_id >= 0 else []
+        deletion = next((each for each in deletions if each.what.version > written.schema_id), None)
+        if deletion is not None and _accepted_after(written, deletion.ended):
+            yield anomaly(
+                "written-to-deleted",
+                f"row {written.value}, made for version {written.schema_id} of {written.tp.topic}, was accepted after version "
+                f"{deletion.what.version} had deleted it",
+                deletion.events,
+                written.events,
+            )
+
+
 def check_order(facts: Facts) -> Iterator[Anomaly]:
     """poll-skip, nonmonotonic-poll, nonmonotonic-send, and the same within a transaction: int-poll-skip,
     int-nonmonotonic-poll, int-nonmonotonic-send."""
@@ -325,8 +351,26 @@ def _final_polls(facts: Facts) -> dict[TopicPartition, Call[Poll]]:
     }
 
 
+def _is_deleted(written: Written, poll: Call[Poll]) -> bool:
+    """Whether `poll` found that the row's topic had been deleted since the row was made."""
+    return 0 <= written.schema_id < poll.what.deleted_version
+
+
+def _accepted_after(written: Written, moment: float) -> bool:
+    """Whether the log took a row that nobody had handed over before: a staged one with its commit, any other when it was sent."""
+    if written.send.status != "ok":
+        return False
+    if written.acked_at >= 0:
+        return written.send.began > moment
+    asked = min((end.began for end in written.txn.ends if end.what.commit), default=0)
+    return written.txn.outcome == "committed" and asked > moment
+
+
 def _is_below_start(facts: Facts, written: Written, poll: Call[Poll]) -> bool:
-    """Whether retention may have removed the row before `poll`."""
+    """Whether retention, or the deletion of its topic, may have removed the row before `poll`."""
+    if written.schema_id >= 0:
+        # No retention here: what was not deleted is there, wherever the log starts.
+        return _is_deleted(written, poll)
     offsets = facts.offsets_of(written)
     low = max(poll.what.log_start, poll.what.start)
     return offsets[0] < low if offsets else low > 0

@@ -11,6 +11,7 @@ merger      `txlog merge`, of all that may be merged or of the small ones, again
 compactor   `txlog compact` of the topic with keys, with much memory or little
 vacuum      `txlog vacuum` of all topics, the internal ones too: boundaries, slots, what is superseded, what nobody committed
 retention   `txlog retention`, by age or by size; or moves the log start to just anywhere
+remaker     deletes a topic that banks and plain producers write to, and makes it anew
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from txlog.errors import (
     OutcomeUnknownError,
     OutOfOrderSequenceError,
     RetriableError,
+    TopicExistsError,
     TransactionalIdNotFoundError,
+    UnknownTopicOrPartitionError,
 )
 from txlog.protocol import transactions
 from txlog.protocol.append import append_log_start
@@ -58,7 +61,9 @@ LEDGER = TopicPartition("ledger", 0)
 EVENTS = TopicPartition("events", 0)
 USERS = TopicPartition("users", 0)
 """With `cleanup.policy=compact,delete`: a row's content is its key, =, and nothing more if it deletes the key."""
-PARTITIONS = (*ACCOUNTS, LEDGER, EVENTS, USERS)
+DRAFTS = TopicPartition("drafts", 0)
+"""The only one with metadata, which is deleted and made anew; there is none in a world without remakers."""
+PARTITIONS = (*ACCOUNTS, LEDGER, EVENTS, USERS, DRAFTS)
 BANKS = ("bank-0", "bank-1")
 PIPELINES = ("pipeline-0", "pipeline-1")
 GROUP = "pipelines"
@@ -81,6 +86,8 @@ class Habits:
     staged: float
     most: int
     """How many offsets a poll takes at most."""
+    drafts: float
+    """How often rows go to the topic that is deleted and made anew."""
 
 
 @dataclass(slots=True)
@@ -107,8 +114,10 @@ def _transfer(life: Life) -> Program[None]:
     count = choose.choice([2, 2, 2, 3, 4])
     deltas = [choose.randint(-100, 100) for _ in range(count - 1)]
     deltas.append(-sum(deltas))
-    staged = {tp: choose.random() < life.habits.staged for tp in (*ACCOUNTS, EVENTS, USERS)}
+    staged = {tp: choose.random() < life.habits.staged for tp in (*ACCOUNTS, EVENTS, USERS, DRAFTS)}
     waiting: dict[TopicPartition, list[str]] = {tp: [] for tp in ACCOUNTS}
+    if choose.random() < life.habits.drafts:
+        yield from _draft(life, staged=staged[DRAFTS])
     if choose.random() < 0.5:
         yield from _change_users(life, staged=staged[USERS])
     for number, delta in enumerate(deltas):
@@ -124,6 +133,15 @@ def _transfer(life: Life) -> Program[None]:
             yield from client.send(tp, contents, choose, staged=staged[tp])
     if choose.random() < 0.2:
         yield from client.send(EVENTS, [f"fee of {label}"], choose, staged=staged[EVENTS])
+
+
+def _draft(life: Life, *, staged: bool = False) -> Program[None]:
+    """A row for the topic that is deleted and made anew, if there is one; some think for long before they send it."""
+    client, choose = life.client, life.choose
+    if (yield from client.open_topic(DRAFTS.topic)):
+        yield Sleep(choose.choice([0, 0, 100, 5_000]))
+        yield from client.send(DRAFTS, [f"draft of {client.name}"], choose, staged=staged)
+        yield Sleep(choose.choice([0, 0, 100, 5_000]))
 
 
 def _change_users(life: Life, *, staged: bool = False) -> Program[None]:
@@ -175,7 +193,7 @@ def _transaction(life: Life, work: Callable[[], Program[None]]) -> Program[None]
     try:
         yield from work()
         commit = choose.random() >= life.habits.aborts
-    except (AbortableError, RetriableError, OutcomeUnknownError):
+    except (AbortableError, RetriableError, OutcomeUnknownError, UnknownTopicOrPartitionError):
         commit = False
     for _ in range(10):
         try:
@@ -184,7 +202,7 @@ def _transaction(life: Life, work: Callable[[], Program[None]]) -> Program[None]
         except (RetriableError, OutcomeUnknownError):
             # Spark calls abort after a commit that failed: it must be told if the commit has won.
             commit = commit and choose.random() < 0.8
-        except AbortableError:
+        except (AbortableError, UnknownTopicOrPartitionError):
             commit = False
     raise GaveUpError(f"{client.name}: {client.label} does not end")
 
@@ -195,13 +213,17 @@ def plain(life: Life) -> Program[None]:
     for number in range(choose.randint(1, 8)):
         contents = [f"{client.name} {number}.{row}" for row in range(choose.randint(1, 3))]
         try:
-            if choose.random() < 0.4:
+            if choose.random() < life.habits.drafts:
+                yield from _draft(life)
+            elif choose.random() < 0.4:
                 yield from _change_users(life)
             else:
                 yield from client.send(EVENTS, contents, choose)
         except (RetriableError, OutcomeUnknownError, OutOfOrderSequenceError):
             # Nobody can vouch for the sequence any more, or the partition has forgotten this producer.
             yield from client.draw_identity()
+        except UnknownTopicOrPartitionError:
+            client.record(Note(text=f"{DRAFTS.topic} was deleted"))
         yield Sleep(choose.choice([0, 0, 100, 30_000]))
 
 
@@ -385,6 +407,27 @@ def retention(life: Life) -> Program[None]:
         client.views = {}
 
 
+def remaker(life: Life) -> Program[None]:
+    """Others do the same: of two one is told that it is too late."""
+    client, choose = life.client, life.choose
+    for _ in range(choose.randint(1, 4)):
+        yield from make_drafts(life)
+        yield Sleep(choose.choice([100, 1_000, 1_000, 10_000]))
+        try:
+            yield from client.delete_topic(DRAFTS.topic)
+        except UnknownTopicOrPartitionError:
+            client.record(Note(text=f"{DRAFTS.topic} is deleted already"))
+        yield from make_drafts(life)
+
+
+def make_drafts(life: Life) -> Program[None]:
+    """The topic, unless somebody else has just made it."""
+    try:
+        yield from life.client.make_topic(DRAFTS.topic)
+    except TopicExistsError:
+        life.client.record(Note(text=f"{DRAFTS.topic} is there"))
+
+
 ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
     **dict.fromkeys(BANKS, bank),
     **dict.fromkeys(PIPELINES, pipeline),
@@ -397,6 +440,7 @@ ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
     "compactor": compactor,
     "vacuum": vacuum,
     "retention": retention,
+    "remaker": remaker,
 }
 
 

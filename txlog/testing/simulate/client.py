@@ -19,16 +19,18 @@ from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
 from txlog.core.moments import Moment
 from txlog.core.names import MAX_OFFSET, TopicPartition
-from txlog.core.records import DataFile, GroupValue, OffsetValue, StagedPart, TransactionMetadata
+from txlog.core.records import DataFile, GroupValue, OffsetValue, StagedPart, TopicMetadata, TransactionMetadata
 from txlog.core.transactions import Skipped
 from txlog.errors import (
     MissingObjectError,
     OutcomeUnknownError,
     RetriableError,
     TxlogError,
+    UnknownTopicOrPartitionError,
 )
 from txlog.protocol import groups, transactions
-from txlog.protocol.append import AppendResult, append_batch
+from txlog.protocol import topics as topic_programs
+from txlog.protocol.append import AppendResult, append_batch, append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import load, refresh
 from txlog.protocol.read import end_offset, plan_read
@@ -37,6 +39,7 @@ from txlog.testing.histories.events import (
     Assign,
     Begin,
     CommitOffsets,
+    DeleteTopic,
     End,
     Ends,
     FetchOffsets,
@@ -70,6 +73,10 @@ class Client:
         self.epoch = -1
         self.label = ""
         self.staged: list[StagedPart] = []
+        self.topics: dict[str, TopicMetadata] = {}
+        """Those that it has looked up, however long ago."""
+        self._in_doubt = False
+        """Whether a commit of the open transaction may have been decided."""
         self._recorder = recorder
         self._numbers = numbers
         self._sequences: dict[TopicPartition, int] = {}
@@ -125,7 +132,7 @@ class Client:
     def begin(self) -> str:
         assert self.txn is not None
         self.label = f"{self.name}/{self._numbers()}"
-        self.staged = []
+        self.staged, self._in_doubt = [], False
         self.record(
             Begin(
                 txn=self.label,
@@ -158,13 +165,15 @@ class Client:
             keys=tuple(keys),
             deletes=deletes,
             txn=self.label if self.txn is not None else "",
+            schema_id=self.topics[tp.topic].schema_id if tp.topic in self.topics else -1,
         )
         in_file = staged or choose.random() < 0.3
 
         def stage() -> Program[int]:
             # A try whose reply was lost may have written its file: each has a name of its own, and only the last is named.
             file = yield from self._write_file(tp, rows)
-            self.staged.append(StagedPart(topic=tp.topic, partition=tp.partition, files=(file,)))
+            schema_id = max(what.schema_id, 0)
+            self.staged.append(StagedPart(topic=tp.topic, partition=tp.partition, schema_id=schema_id, files=(file,)))
             return -1
 
         drafts: list[BatchDraft] = []
@@ -185,7 +194,11 @@ class Client:
 
         # A drawn id that a partition may have forgotten decides nothing: an unknown outcome is not repeated (W16).
         tries = 1 if self.txn is None else TRIES
-        yield from self.asks(what, stage if staged else append, answer, tries=tries)
+        try:
+            yield from self.asks(what, stage if staged else append, answer, tries=tries)
+        except UnknownTopicOrPartitionError:
+            self.topics.pop(tp.topic, None)
+            raise
 
     # -- the end of a transaction -------------------------------------------------------------------------------------
 
@@ -196,7 +209,17 @@ class Client:
         def call() -> Program[str]:
             assert self.txn is not None
             parts = tuple(self.staged) if commit else ()
-            self.views, result = yield from transactions.end_transaction(self.ctx, self.views, self.txn, commit, parts)
+            refusal = None if self._in_doubt or not commit else (yield from self._find_deleted())
+            in_doubt, self._in_doubt = self._in_doubt, self._in_doubt or commit
+            try:
+                self.views, result = yield from transactions.end_transaction(
+                    self.ctx, self.views, self.txn, commit, parts, refusal=refusal
+                )
+            except OutcomeUnknownError:
+                raise
+            except TxlogError:
+                self._in_doubt = in_doubt
+                raise
             self._take(result.txn)
             return "committed" if commit or result.already_committed else "aborted"
 
@@ -261,6 +284,7 @@ class Client:
                 log_start=view.state.log_start_offset,
                 last_stable=view.state.last_stable_offset,
                 log_end=view.state.next_offset,
+                deleted_version=view.state.deleted_version,
                 to_end=plan.end == end_offset(view, isolation),
                 final=final,
             )
@@ -285,6 +309,41 @@ class Client:
     def go_elsewhere(self, tp: TopicPartition) -> None:
         """The next poll of `tp` does not go on where the last one ended."""
         self.record(Assign(topic=tp.topic, partition=tp.partition))
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    def open_topic(self, topic: str) -> Program[bool]:
+        """Whether there is such a topic, as this process saw it first: it may have been deleted since."""
+        if topic not in self.topics:
+            try:
+                self.topics[topic] = yield from topic_programs.describe_topic(topic)
+            except UnknownTopicOrPartitionError:
+                return False
+        return True
+
+    def make_topic(self, topic: str) -> Program[None]:
+        yield from self._patiently(
+            lambda: topic_programs.create_topic(self.ctx, topic, append_log_start=self._append_log_start)
+        )
+
+    def delete_topic(self, topic: str) -> Program[TopicMetadata]:
+        def call() -> Program[TopicMetadata]:
+            return topic_programs.delete_topic(self.ctx, topic, append_log_start=self._append_log_start)
+
+        return self.asks(DeleteTopic(topic=topic), call, lambda gone: DeleteTopic(topic=topic, version=gone.number))
+
+    def _append_log_start(self, tp: TopicPartition, version: int) -> Program[object]:
+        return append_log_start(self.ctx, {}, tp, None, version)
+
+    def _find_deleted(self) -> Program[TxlogError | None]:
+        """As `txlog.client.coordinator` does it, before the decision (W46)."""
+        staged = {part.topic: part.schema_id for part in self.staged}
+        for topic in sorted(set(staged) & set(self.topics)):
+            newest = yield from topic_programs.refresh_topic_of_rows(topic, staged[topic], self.topics[topic])
+            if isinstance(newest, TxlogError):
+                del self.topics[topic]
+                return newest
+        return None
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -381,6 +440,7 @@ class Client:
             producer_epoch=self.epoch,
             base_sequence=self._sequences.get(tp, 0),
             transactional=self.txn is not None,
+            schema_id=self.topics[tp.topic].schema_id if tp.topic in self.topics else 0,
             files=files,
             payload=payload,
             roll=self.ctx.roll_of(tp),

@@ -48,6 +48,7 @@ from txlog.testing.simulate.actors import (
     Life,
     expire_idle_producers,
     live,
+    make_drafts,
 )
 from txlog.testing.simulate.client import Client
 from txlog.testing.simulate.cluster import (
@@ -143,6 +144,7 @@ class World:
             max_settles=choice([1, 2, 40, 40]),
         )
         rivals = choice([True, False])
+        remakers = choice([0, 0, 2, 4])
         self._habits = Habits(
             timeout_ms=choice([(60_000,), (5_000, 60_000), (900_000,)]),
             rivals=rivals,
@@ -150,6 +152,7 @@ class World:
             aborts=choice([0, 0.2, 0.5]),
             staged=choice([0, 0.3, 0.7, 1]),
             most=choice([2, 5, 20]),
+            drafts=choice([0.5, 0.9]) if remakers else 0,
         )
         self._crowd = choice([3, 5, 8])
         self._fault_rate = choice([0, 0.01, 0.03, 0.1, 0.3])
@@ -166,10 +169,14 @@ class World:
         self._kinds += ["merger"] * choice([0, 1, 4])
         self._kinds += ["compactor"] * choice([0, 1, 4])
         self._kinds += ["vacuum"] * choice([0, 1, 2]) + ["retention"] * choice([0, 1])
+        if remakers:
+            self._kinds += ["remaker"] * remakers + [*BANKS, "plain"] * 4
 
     def run(self) -> Result:
         self.recorder.single("world", TopicPolicy(topic=USERS.topic, compacted=True))
         try:
+            if "remaker" in self._kinds:
+                self._run_alone("remaker", make_drafts)
             for _ in range(self.steps):
                 while len(self._tasks) < self._crowd:
                     self._spawn()
