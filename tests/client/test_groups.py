@@ -11,7 +11,6 @@ from txlog.errors import (
     ConcurrentTransactionsError,
     IllegalStateError,
     InvalidRequestError,
-    OffsetMetadataTooLargeError,
     ProducerFencedError,
     UnstableOffsetCommitError,
 )
@@ -217,7 +216,6 @@ def test_offsets_that_cannot_be(pipe):
             ({IN_0: True}, InvalidRequestError, "orders-0: True is no offset"),
             ({"orders": 1}, InvalidRequestError, "'orders' is no partition"),
             ({("or/ders", 0): 1}, InvalidRequestError, "is no partition"),
-            ({IN_0: OffsetAndMetadata(offset=1, metadata="x" * 5000)}, OffsetMetadataTooLargeError, "5000 characters"),
         ):
             with pytest.raises(error, match=message):
                 producer.send_offsets_to_transaction(offsets, "g")

@@ -365,13 +365,18 @@ def test_after_an_unknown_outcome_the_producer_goes_on_with_a_new_id(world, stor
     assert all(entry.producer_id >= 2**62 for entry in producers)
 
 
-def test_forgotten_producer_starts_afresh(world, store):
-    with store.producer() as producer:
+@pytest.mark.parametrize("retries", [0, 1, None])
+@pytest.mark.parametrize("failures", [0, 6])
+def test_forgotten_producer_starts_afresh(world, store, failures, retries):
+    """Also after a try that failed without effect."""
+    outage, other = world.outage(**({} if retries is None else {"retries": retries}))
+    with other.producer() as producer:
         producer.send("orders", orders(1), partition=0).result()
         world.clock.advance_ms(store.runtime.constants.producer_id_expiration_ms + 2 * MAX_CLOCK_ERROR_MS)
         janitor = world.open()
         _, gone = janitor.runtime.run(expire_producers(janitor.runtime.context(), {}, tp("orders", 0)))
         assert len(gone) == 1
+        outage.fails("orders/0", failures if retries is None else min(failures, 2 * retries))
         producer.send("orders", orders(2), partition=0).result()
         producer.send("orders", orders(3), partition=0).result()
     assert world.read() == [1, 2, 3]

@@ -31,7 +31,7 @@ TABLE = {
     "flush": "i+++ieei",
     "send_offsets_to_transaction": "ii+iieei",
     "commit_transaction": "ii++ieei",
-    "abort_transaction": "ii+i++ei",
+    "abort_transaction": "ii++++ei",
 }
 
 

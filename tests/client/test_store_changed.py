@@ -14,7 +14,7 @@ import pytest
 
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.client.store import Store
-from txlog.errors import OutcomeUnknownError, StoreChangedError
+from txlog.errors import MissingObjectError, OutcomeUnknownError, StoreChangedError
 from txlog.maintenance.maintain import Maintainer
 from txlog.protocol.context import PROOF_AGE_MS
 
@@ -231,7 +231,7 @@ def test_a_hole_made_within_the_second_is_noticed_after_it(world, living, copies
     world.clock.step_wall_ms(-PROOF_AGE_MS)
     send(producer, 5)
     world.clock.advance_ms(PROOF_AGE_MS)
-    with pytest.raises(OutcomeUnknownError, match=r"0002\.batch: the log names it, and it is gone"):
+    with pytest.raises(MissingObjectError, match=r"0002\.batch: the log names it, and it is gone"):
         send(producer, 6)
 
 

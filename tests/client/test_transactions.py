@@ -556,19 +556,13 @@ def test_lost_reply_of_a_commit_is_settled(world, store, staged, state):
 
 @both_kinds
 @pytest.mark.parametrize("landed", [False, True])
-def test_commit_that_ran_out_of_time_may_only_be_repeated(world, store, staged, landed):
-    faults = [Fault(action="lose_reply", moment="after", match="put_if_absent .*PREPARE_COMMIT")] if landed else []
-    outage, other = world.outage(*faults, max_block_ms=300)
+def test_commit_that_ran_out_of_time_may_be_repeated(world, store, staged, landed):
+    outage, other = out_of_time(world, landed)
     with other.producer("loader", staged=staged) as producer:
-        producer.begin_transaction()
-        producer.send("orders", orders(1), partition=0)
-        producer.flush()
-        outage.pattern = "get __transaction_state" if landed else "__transaction_state"
-        with pytest.raises(OutcomeUnknownError, match=r"'loader'.*commit_transaction did not finish within 300 ms"):
-            producer.commit_transaction()
-        for call in (producer.abort_transaction, producer.begin_transaction, lambda: producer.send("orders", [])):
+        commit_out_of_time(producer, outage, landed)
+        for call in (producer.begin_transaction, lambda: producer.send("orders", [])):
             with pytest.raises(
-                IllegalStateError, match="outcome of a commit is still unknown; only commit_transaction"
+                IllegalStateError, match="outcome of a commit is still unknown; call commit_transaction"
             ):
                 call()
         assert state_of(world) == ("PREPARE_COMMIT" if landed else "EMPTY" if staged else "ONGOING")
@@ -577,6 +571,38 @@ def test_commit_that_ran_out_of_time_may_only_be_repeated(world, store, staged, 
         with producer.transaction():
             producer.send("orders", orders(3), partition=0)
     assert world.read() == [1, 3]
+
+
+@both_kinds
+@pytest.mark.parametrize("landed", [False, True])
+def test_an_abort_after_a_commit_that_ran_out_of_time_says_what_won(world, store, staged, landed):
+    outage, other = out_of_time(world, landed)
+    with other.producer("loader", staged=staged) as producer:
+        commit_out_of_time(producer, outage, landed)
+        outage.pattern = None
+        if landed:
+            with pytest.raises(IllegalStateError, match="cannot be aborted: it is committed"):
+                producer.abort_transaction()
+        else:
+            producer.abort_transaction()
+        assert world.read() == ([1] if landed else [])
+        with producer.transaction():
+            producer.send("orders", orders(3), partition=0)
+    assert world.read() == ([1, 3] if landed else [3])
+
+
+def out_of_time(world, landed):
+    faults = [Fault(action="lose_reply", moment="after", match="put_if_absent .*PREPARE_COMMIT")] if landed else []
+    return world.outage(*faults, max_block_ms=300)
+
+
+def commit_out_of_time(producer, outage, landed):
+    producer.begin_transaction()
+    producer.send("orders", orders(1), partition=0)
+    producer.flush()
+    outage.pattern = "get __transaction_state" if landed else "__transaction_state"
+    with pytest.raises(OutcomeUnknownError, match=r"'loader'.*commit_transaction did not finish within 300 ms"):
+        producer.commit_transaction()
 
 
 @pytest.mark.parametrize("decided", [False, True])

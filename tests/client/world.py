@@ -27,7 +27,12 @@ class Outage:
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
+        self._left: int | None = None
         self.pattern: str | None = None
+
+    def fails(self, pattern: str, times: int) -> None:
+        """An outage of so many requests."""
+        self.pattern, self._left = (pattern, times) if times else (None, None)
 
     def __getattr__(self, verb: str) -> Any:
         found = getattr(self._inner, verb)
@@ -36,6 +41,9 @@ class Outage:
 
         def request(path: str, *args: Any) -> Any:
             if self.pattern is not None and re.search(self.pattern, f"{verb} {path}"):
+                if self._left is not None:
+                    self._left -= 1
+                    self.pattern = self.pattern if self._left else None
                 raise StorageError(f"{self._inner.url}: {verb} {path!r} fails")
             return found(path, *args)
 
@@ -46,7 +54,7 @@ class World:
     """One object store, and the processes that opened it. Sends go out at once unless a test says `linger_ms`."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(oversleeps_ms=3)
         self.memory = MemoryObjectStore(clock=self.clock)
         self.counting = CountingStore(self.memory)
         self.processes: list[Store] = []

@@ -400,6 +400,13 @@ def test_the_retry_of_a_commit_is_not_skipped_by_its_own_version() -> None:
     assert end(current, RETRY, "commit", staged=STAGED, version=version) == Done(current)
 
 
+def test_the_retry_of_a_commit_that_was_skipped_is_skipped() -> None:
+    current = record("COMPLETE_ABORT", txn_version=3)
+    assert end(current, RETRY, "commit", version=TxnVersion(version=3)) == Skipped(current)
+    later = end(current, RETRY, "commit", version=TxnVersion(version=4))
+    assert isinstance(later.error, InvalidTxnStateError)
+
+
 def test_a_fenced_instance_is_told_so_before_its_version_is_looked_at() -> None:
     current = record("EMPTY", epoch=9, txn_version=3)
     assert word(end(current, OWNER, "commit", staged=STAGED, version=TxnVersion(version=1))) == "ProducerFencedError"

@@ -66,11 +66,17 @@ class Unit:
     """Of the group GROUP, with the rows."""
     eager: bool = False
     """Its rows enter the log before it is decided, so read_uncommitted may show some of them."""
+    shows: Callable[[Store], bool] | None = None
+    """Of a change that is neither rows nor offsets: whether it took effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One public operation."""
+    """One public operation.
+
+    What it notes of a unit: begin, before the call that may bring it about; ok or aborted, what the call answered. A caller
+    that is answered by an error notes failed.
+    """
 
     act: Callable[[Store, Note], None]
     units: Mapping[str, Unit] = field(default_factory=dict)
@@ -227,6 +233,48 @@ def group_reset(store: Store, note: Note) -> None:
     note("ok", "offsets")
 
 
+def group_close(store: Store, note: Note) -> None:
+    """A consumer that commits by itself, when it is closed."""
+    consumer = store.consumer("orders", group_id=GROUP, enable_auto_commit=True, auto_offset_reset="earliest")
+    note("begin", "offsets")
+    consumer.seek(A, 5)
+    consumer.seek(B, 3)
+    consumer.close()
+    note("ok", "offsets")
+
+
+def subscribe(store: Store, note: Note) -> None:
+    note("begin", "member")
+    store.consumer("orders", group_id=GROUP, enable_auto_commit=False)
+    note("ok", "member")
+
+
+def _had_member(store: Store) -> bool:
+    return store.admin().describe_group(GROUP).generation >= 1  # whoever leaves keeps it
+
+
+def remove_members(store: Store, note: Note) -> None:
+    consumer = store.consumer("orders", group_id=GROUP, enable_auto_commit=False)
+    note("begin", "removed")
+    store.admin().remove_members(GROUP)
+    note("ok", "removed")
+    consumer.close()
+
+
+def _is_removed(store: Store) -> bool:
+    return store.admin().describe_group(GROUP).generation >= 2
+
+
+def delete_group(store: Store, note: Note) -> None:
+    note("begin", "gone")
+    store.admin().delete_group(GROUP)
+    note("ok", "gone")
+
+
+def _has_no_group(store: Store) -> bool:
+    return GROUP not in {found.group for found in store.admin().list_groups()}
+
+
 # -- what Spark does --------------------------------------------------------------------------------------------------
 
 
@@ -290,32 +338,60 @@ def sweep(store: Store, note: Note) -> None:
 
 
 def forget_id(store: Store, note: Note) -> None:
+    note("begin", "forgotten")
     store.admin().expire_id(ID, force=True)
+    note("ok", "forgotten")
+
+
+def _is_forgotten(store: Store) -> bool:
+    return ID not in {found.transactional_id for found in store.admin().list_transactions()}
+
+
+def delete_records(store: Store, note: Note) -> None:
+    note("begin", "removed")
+    store.admin().delete_records("orders", 0, 2)
+    note("ok", "removed")
+
+
+def _has_fewer_records(store: Store) -> bool:
+    return store.admin().list_offsets("orders")[A].log_start_offset == 2
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
-def create_topic(store: Store, note: Note | None = None) -> None:
+def _unheard(event: str, unit: str) -> None:
+    """Nobody notes what a repetition does."""
+
+
+def create_topic(store: Store, note: Note = _unheard) -> None:
     with contextlib.suppress(TopicExistsError):
+        note("begin", "topic")
         store.create_topic("new", SCHEMA, partitions=3, config={"segment.batches": 5})
+        note("ok", "topic")
     found = store.topic("new")
     assert (found.partitions, found.schema.names) == (3, ["id", "name"])
 
 
-def alter_topic(store: Store, note: Note | None = None) -> None:
+def alter_topic(store: Store, note: Note = _unheard) -> None:
     if "extra" not in store.topic("orders").schema.names:
+        note("begin", "column")
         store.alter_topic("orders", add_columns=pa.schema([("extra", pa.float64())]), partitions=3)
+        note("ok", "column")
+    note("begin", "setting")
     store.alter_topic("orders", config={"retention.ms": 1000})
+    note("ok", "setting")
     found = store.topic("orders")
     assert (found.partitions, found.schema.names[-1]) == (3, "extra")
     assert found.config["retention.ms"] in (1000, "1000")
 
 
-def delete_topic(store: Store, note: Note | None = None) -> None:
+def delete_topic(store: Store, note: Note = _unheard) -> None:
     """The topic, while a transaction has rows in it; the rows go with it."""
     with contextlib.suppress(UnknownTopicOrPartitionError):
+        note("begin", "deleted")
         store.delete_topic("orders")
+        note("ok", "deleted")
     assert [topic.name for topic in store.topics()] == ["audit"]
 
 
@@ -325,26 +401,34 @@ def delete_beside_transaction(store: Store, note: Note) -> None:
     producer.begin_transaction()
     send(producer, A, 10)
     producer.flush()
-    delete_topic(store)
+    delete_topic(store, note)
     producer.abort_transaction()
 
 
-def make_anew(store: Store, note: Note | None = None) -> None:
+def make_anew(store: Store, note: Note = _unheard) -> None:
     """Deleted, and made again under the same name."""
     if store.topic("audit").config.get("retention.ms") is None:
         with contextlib.suppress(UnknownTopicOrPartitionError):
             store.delete_topic("orders")
         with contextlib.suppress(TopicExistsError):
+            note("begin", "anew")
             store.create_topic("orders", SCHEMA, partitions=2)
+            note("ok", "anew")
         store.alter_topic("audit", config={"retention.ms": 1})
     assert store.topic("orders").partitions == 2
 
 
-def first_topic(store: Store, note: Note | None = None) -> None:
+def first_topic(store: Store, note: Note = _unheard) -> None:
     """In an empty place: the store itself is made."""
     create_topic(store, note)
 
 
+def _has(topic: str, version: int = 0) -> Callable[[Store], bool]:
+    return lambda store: any(found.name == topic and found.version >= version for found in store.topics())
+
+
+_TOPIC = {"topic": Unit(shows=_has("new"))}
+_DELETED = {"deleted": Unit(shows=lambda store: not _has("orders")(store))}
 _BOTH = {"txn": Unit(rows={A: (10,), B: (12,)}, offsets={A: 5, B: 3})}
 _OFFSETS = {"offsets": Unit(offsets={A: 5, B: 3})}
 _OPEN = {"txn": Unit(rows={A: (10,), C: (13,)}, offsets={}, eager=True)}
@@ -381,24 +465,52 @@ OPERATIONS: Mapping[str, Operation] = {
         act=operator_abort, units={"txn": Unit(rows={A: (10,), C: (13,)}, offsets={A: 5}, eager=True)}
     ),
     "sweep": Operation(act=sweep, units=_OPEN),
-    "forget an id": Operation(act=forget_id),
-    "create a topic": Operation(act=create_topic, repeat=create_topic),
-    "alter a topic": Operation(act=alter_topic, repeat=alter_topic),
-    "delete a topic": Operation(act=delete_topic, repeat=delete_topic),
-    "delete beside a transaction": Operation(act=delete_beside_transaction, repeat=delete_topic),
-    "make a topic anew": Operation(act=make_anew, repeat=make_anew),
-    "make a store": Operation(act=first_topic, repeat=first_topic, ids=()),
+    "forget an id": Operation(act=forget_id, units={"forgotten": Unit(shows=_is_forgotten)}),
+    "create a topic": Operation(act=create_topic, units=_TOPIC, repeat=create_topic),
+    "alter a topic": Operation(
+        act=alter_topic,
+        units={
+            "column": Unit(shows=lambda store: "extra" in store.topic("orders").schema.names),
+            "setting": Unit(shows=lambda store: "retention.ms" in store.topic("orders").config),
+        },
+        repeat=alter_topic,
+    ),
+    "delete a topic": Operation(act=delete_topic, units=_DELETED, repeat=delete_topic),
+    "delete beside a transaction": Operation(act=delete_beside_transaction, units=_DELETED, repeat=delete_topic),
+    "make a topic anew": Operation(act=make_anew, units={"anew": Unit(shows=_has("orders", 2))}, repeat=make_anew),
+    "make a store": Operation(act=first_topic, units=_TOPIC, repeat=first_topic, ids=()),
 }
-WITHOUT_ROWS = ("delete a topic", "delete beside a transaction", "make a topic anew", "make a store")
+CALLS: Mapping[str, Operation] = {
+    **OPERATIONS,
+    # One record each, so a crash has little to tear; what they answer is another question.
+    "delete records": Operation(act=delete_records, units={"removed": Unit(shows=_has_fewer_records)}),
+    "delete a group": Operation(act=delete_group, units={"gone": Unit(shows=_has_no_group)}),
+    "remove a member": Operation(act=remove_members, units={"removed": Unit(shows=_is_removed)}),
+    "subscribe": Operation(act=subscribe, units={"member": Unit(shows=_had_member)}),
+    "close a consumer": Operation(act=group_close, units=_OFFSETS),
+}
+WITHOUT_ROWS = (
+    "delete a topic",
+    "delete beside a transaction",
+    "make a topic anew",
+    "make a store",
+    "delete records",
+    "delete a group",
+)
 """Their history is gone, or never was."""
 
 
 # -- the life of a process --------------------------------------------------------------------------------------------
 
 
-def open_store(object_store: ObjectStore, clock: Clock | None = None, ids: IdGenerator | None = None) -> Store:
+def open_store(
+    object_store: ObjectStore,
+    clock: Clock | None = None,
+    ids: IdGenerator | None = None,
+    settings: Mapping[str, object] = SETTINGS,
+) -> Store:
     """As one process does. With a clock of the test's it makes one request after the other: the same ones in each run."""
-    store = txlog.open(object_store.url, object_store=object_store, config=SETTINGS, clock=clock, ids=ids)
+    store = txlog.open(object_store.url, object_store=object_store, config=settings, clock=clock, ids=ids)
     if clock is not None:
         _make_sequential(store.runtime)
     return store
@@ -437,7 +549,7 @@ def run(
 ) -> None:
     """A process that does the operation, and may die."""
     with open_store(object_store, clock, ids) as store:
-        OPERATIONS[name].act(store, note)
+        CALLS[name].act(store, note)
 
 
 def restart(
@@ -449,7 +561,7 @@ def restart(
     ids: IdGenerator | None = None,
 ) -> Census:
     """A new process recovers; then everything must be in order, and stay so while it writes on."""
-    operation = OPERATIONS[name]
+    operation = CALLS[name]
     with open_store(object_store, clock, ids) as store:
         if how == "init" and operation.ids:
             for transactional_id in operation.ids:
@@ -481,9 +593,9 @@ def judge(store: Store, operation: Operation, notes: Notes) -> None:
             assert _whole(name, unit.rows, uncommitted) == hidden, f"{name}: read_uncommitted sees a part"
         if "ok" in events[name]:
             assert there or not unit.rows, f"{name} was acknowledged, and is not there"
-        if "aborted" in events[name] or not events[name]:
+        if {"aborted", "failed"} & set(events[name]) or not events[name]:
             assert not there or not unit.rows, f"{name} was {events[name] or 'never begun'}, and is there"
-        if unit.offsets and (there or (not unit.rows and events[name])):
+        if unit.offsets and (there or (not unit.rows and events[name] and "failed" not in events[name])):
             offsets = {**offsets, **unit.offsets}
             possible = [offsets] if unit.rows or "ok" in events[name] else [*possible, offsets]
     known = {one for unit in units.values() for ids in unit.rows.values() for one in ids} | {3}
@@ -553,7 +665,7 @@ def _whole(name: str, rows: Mapping[TopicPartition, tuple[int, ...]], seen: Mapp
 
 def _as_another_process(store: Store) -> Runtime:
     mine = store.runtime
-    runtime = Runtime.open(store.url, object_store=mine.store, config=SETTINGS, clock=mine.clock, ids=mine.ids)
+    runtime = Runtime(mine.store, settings=mine.settings, clock=mine.clock, ids=mine.ids)
     if not isinstance(mine.clock, SystemClock):
         _make_sequential(runtime)
     return runtime

@@ -236,7 +236,9 @@ class TestStore:
 
     def test_a_store_that_never_says(self, log: Topics) -> None:
         log.world.hook = puts(*[PutOutcome.UNKNOWN] * 100, world=log.world, land=False)
-        with pytest.raises(OutcomeUnknownError, match=r"here: the store did not say in 40 tries whether txlog\.json"):
+        with pytest.raises(
+            OutcomeUnknownError, match=r"txlog\.json: the store did not say in 40 tries whether .* of here"
+        ):
             log.world.run(topics.create_store(StoreConstants(), "here"))
 
     def test_unknown_features_are_refused_even_if_the_rest_is_unreadable(self, log: Topics) -> None:
@@ -625,7 +627,7 @@ class TestDelete:
     def test_a_second_call_finishes_what_a_crash_left(self, log: Topics) -> None:
         log.create(partitions=3)
         log.partitions.fail_at = 1
-        with pytest.raises(StorageError, match="crashed"):
+        with pytest.raises(OutcomeUnknownError, match=r"is deleted .* ending its partitions failed .*crashed"):
             log.delete()
         log.partitions.fail_at = None
         with pytest.raises(UnknownTopicOrPartitionError):
@@ -677,7 +679,7 @@ class TestCreateAnew:
     def test_the_deletion_is_finished_first(self, log: Topics) -> None:
         log.create(partitions=3)
         log.partitions.fail_at = 1
-        with pytest.raises(StorageError):
+        with pytest.raises(OutcomeUnknownError):
             log.delete()
         with pytest.raises(StorageError):
             log.create(partitions=3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.processes import start
-from txlog.errors import InvalidRequestError, StorageError
+from txlog.errors import InvalidRequestError, NotAStoreError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore, PutOutcome
@@ -163,6 +163,30 @@ def test_lose_reply(moment):
     with pytest.raises(StorageError):
         store.delete("t/a")
     assert APPLIED["delete"](inner) == (moment == "after")
+
+
+@pytest.mark.parametrize(
+    ("action", "error"), [("403", StoreAccessError), ("404", NotAStoreError), ("501", UnsupportedStoreError)]
+)
+def test_refusals(action, error):
+    inner = filled()
+    store = FailingStore(inner, Fault(action=action, match="put_if_absent"))
+    with pytest.raises(error, match="injected refusal"):
+        store.put_if_absent("t/new", b"1234")
+    assert inner.get("t/new") is None
+    assert store.put_if_absent("t/new", b"1234") is PutOutcome.WRITTEN
+
+
+def test_damage_on_the_way():
+    inner = filled()
+    store = FailingStore(inner, Fault(action="damage", match="^get "))
+    assert store.get("t/nothing") is None
+    store = FailingStore(inner, Fault(action="damage", match="^get "))
+    damaged = store.get("t/a")
+    whole = store.get("t/a")
+    assert whole == inner.get("t/a")
+    assert damaged is not None
+    assert sum(one != other for one, other in zip(damaged, whole, strict=True)) == 1
 
 
 @pytest.mark.parametrize("verb", APPLIED)

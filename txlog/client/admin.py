@@ -544,7 +544,7 @@ class Admin:
         def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
             return group_protocol.reset_offsets(ctx, views, group, values, force=force, dry_run=dry_run)
 
-        return _ids(self._session.call(f"{what} of group {group!r}", program, settles=True))
+        return _ids(self._session.call(f"{what} of group {group!r}", program))
 
     def _group_infos(
         self, described: Sequence[GroupDescription], damaged: list[CorruptLogError] | None

@@ -143,6 +143,10 @@ class Batch:
         self._tables: list[pa.Table] = []
         self._shares: list[_Share] = []
 
+    def was_created(self) -> None:
+        """Notes that the attempt at work has sent a record that was not refused."""
+        self.created = True
+
     def add(self, table: pa.Table, send: Send) -> None:
         """Takes rows of one send."""
         self._tables.append(table)

@@ -484,7 +484,7 @@ class Consumer:
         def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
             return (yield from protocol.commit_offsets(ctx, views, group, values, condition)), None
 
-        self._session.call(f"committing offsets of group {group!r}", program, settles=True)
+        self._session.call(f"committing offsets of group {group!r}", program)
         self._committed.update({tp: value.offset for tp, value in values.items()})
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:

@@ -27,7 +27,7 @@ from txlog.errors import (
 from txlog.protocol import topics
 from txlog.protocol import transactions as protocol
 from txlog.protocol.context import Context, Views
-from txlog.protocol.groups import send_offsets, staged_offsets
+from txlog.protocol.groups import send_offsets
 from txlog.protocol.transactions import EndResult
 
 _Found: TypeAlias = tuple[TopicMetadata | UnknownTopicOrPartitionError, ...]
@@ -74,33 +74,26 @@ class Coordinator:
 
         return self._take(self.session.call(f"registering {_listed(wanted)} with the transaction", program))
 
-    def send_offsets(self, sent: GroupOffsets, version: TxnVersion | None = None) -> bool:
-        """TxnOffsetCommit, eager: the offsets are pending until the transaction ends. False if `version` was committed.
+    def send_offsets(self, offsets: Sequence[GroupOffsets], version: TxnVersion | None = None) -> bool:
+        """TxnOffsetCommit: the offsets are pending until the transaction ends. False if `version` was committed.
 
-        Raises CommitFailedError (the condition does not hold), ConcurrentTransactionsError (another transaction's are
-        pending and stay so), and what `register` raises.
+        One registration for all groups, then a record each. Sent again they change nothing. Raises CommitFailedError (a
+        condition does not hold), ConcurrentTransactionsError (another transaction's are pending and stay so), and what
+        `register` raises.
         """
+        if self._in_doubt:
+            return True  # the first try has sent them, and the end may be decided: nothing can be registered any more
+        constants = self.session.runtime.constants
+        groups = {offsets_partition(sent.group, constants.consumer_offsets_partitions) for sent in offsets}
+        if len(groups) > 1 and not self.register(sorted(groups), version):
+            return False
+        return all(self._send_group(sent, version) for sent in offsets)
 
+    def _send_group(self, sent: GroupOffsets, version: TxnVersion | None) -> bool:
         def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | Skipped]]:
             return send_offsets(ctx, views, self.txn, sent.group, sent.offsets, sent.condition, version)
 
         return self._take(self.session.call(f"sending offsets of group {sent.group!r}", program))
-
-    def send_conditional(self, offsets: Sequence[GroupOffsets], version: TxnVersion | None = None) -> bool:
-        """Offsets under conditions, just before the end: one registration for all groups, then a record each."""
-        if not offsets:
-            return True
-        constants = self.session.runtime.constants
-        partitions = {offsets_partition(sent.group, constants.consumer_offsets_partitions) for sent in offsets}
-        return self.register(sorted(partitions), version) and all(self.send_offsets(sent, version) for sent in offsets)
-
-    def staged_offsets(self, offsets: Iterable[GroupOffsets]) -> tuple[StagedPart, ...]:
-        """Unconditional offsets as parts that ride in the commit."""
-        runtime = self.session.runtime
-        now_ms = runtime.clock.now_ms()
-        return tuple(
-            part for sent in offsets for part in staged_offsets(sent.group, sent.offsets, runtime.constants, now_ms)
-        )
 
     def find_deleted(self, schema_ids: Mapping[str, int]) -> UnknownTopicOrPartitionError | None:
         """Why rows of these schemas, by topic, may not be committed: a topic was deleted since they were made (W46).

@@ -180,7 +180,7 @@ def committed_offsets(
     def program(ctx: Context, views: Views) -> Program[tuple[Views, dict[TopicPartition, OffsetValue | None]]]:
         return fetch_offsets(ctx, views, group, wanted)
 
-    return session.call(f"fetching the committed offsets of group {group!r}", program, wait=wait)
+    return session.call(f"fetching the committed offsets of group {group!r}", program, wait=wait, settles=False)
 
 
 def offsets_for_times(
@@ -253,7 +253,8 @@ def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartitio
             return (yield from commit_offsets(ctx, views, group, values, condition)), None
 
         try:
-            session.call(f"committing offsets of group {group!r}", program, wait=False)
+            # Not `settles`: the next look tells what an earlier try has done.
+            session.call(f"committing offsets of group {group!r}", program, wait=False, settles=False)
         except CommitFailedError:
             # Somebody else committed between the look and the commit: look again, theirs may be further on.
             if attempt == MAX_RAISES - 1:

@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from txlog.clock import Clock, IdGenerator
-from txlog.core.effects import Effect, Gather, Program, Sleep, WriteRows
+from txlog.core.effects import Effect, Gather, Program, PutIfAbsent, Sleep, WriteRows
 from txlog.errors import (
-    AbortableError,
     ConcurrentTransactionsError,
     CoordinatorContentionError,
-    FencedError,
-    InvalidRequestError,
     OutcomeUnknownError,
     RetriableError,
     StorageError,
@@ -33,6 +30,8 @@ T = TypeVar("T")
 
 MAX_REQUEST_RETRIES = 4
 """How often in a row one request is tried again before the whole call starts over."""
+_WAITING = (UnstableOffsetCommitError, ConcurrentTransactionsError)
+"""What a call meets that waits for another transaction: nothing of the call itself was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +53,14 @@ class Patience:
         program: Callable[[], Program[T]],
         *,
         wait: bool = True,
-        settles: bool = False,
+        settles: bool = True,
     ) -> T:
         """The program's result; `program` is asked for a new one for every try.
 
         At the end a TxlogTimeoutError is raised for trouble with the store, else the error itself. Without `wait` the
         outcome of others' transactions is not waited for. With `settles` an error is to tell that nothing of the call
         took effect: after a try of unknown outcome none can, so it becomes an OutcomeUnknownError (PROTOCOL.md, W44).
+        A call that reads, or whose every try looks at what is there, leaves that out.
         """
         clock = driver.clock
         deadline_ms = clock.monotonic_ms() + self.timeout_ms
@@ -69,20 +69,26 @@ class Patience:
         limit = Limit(deadline_ms, lambda error: self.late(what, error or met), self.retries, ctx.backoff_ms)
         attempt = 0
         in_doubt = False
+        created = False
+
+        def note() -> None:
+            nonlocal created
+            created = True
+
         while True:
+            created = False
             try:
-                return driver.run(limited(program(), clock, limit))
+                return driver.run(limited(watched(program(), note), clock, limit))
             except TxlogTimeoutError:
-                raise
-            except (AbortableError, FencedError, InvalidRequestError) as error:
-                if not in_doubt:
+                # A real sleep takes longer than asked, so a call that waits for others ends in a try that was abandoned.
+                if created or in_doubt or not isinstance(met, _WAITING):
                     raise
-                raise self._in_doubt(what, error) from error
+                raise met from None
             except (RetriableError, OutcomeUnknownError) as error:
                 met = error
                 in_doubt = in_doubt or (settles and isinstance(error, OutcomeUnknownError))
                 left_ms = deadline_ms - clock.monotonic_ms()
-                if not wait and isinstance(error, UnstableOffsetCommitError | ConcurrentTransactionsError):
+                if not wait and isinstance(error, _WAITING):
                     raise
                 if attempt >= self.retries or left_ms <= 0:
                     if isinstance(error, StorageError | CoordinatorContentionError):
@@ -90,6 +96,10 @@ class Patience:
                     if in_doubt and isinstance(error, RetriableError):
                         raise self._in_doubt(what, error) from error
                     raise
+            except TxlogError as error:
+                if not in_doubt:
+                    raise
+                raise self._in_doubt(what, error) from error
             pause(clock, driver.ids, ctx.backoff_ms(attempt), left_ms)
             attempt += 1
 
@@ -121,6 +131,26 @@ class Limit:
     late: Callable[[Exception | None], TxlogTimeoutError]
     retries: int
     backoff_ms: Callable[[int], int]
+
+
+def watched(program: Program[T], created: Callable[[], None]) -> Program[T]:
+    """`program`; calls `created` when the store has answered a create of it, be it unclearly, with anything but a refusal."""
+    answer: Any = None
+    failure: Exception | None = None
+    while True:
+        try:
+            effect = program.send(answer) if failure is None else program.throw(failure)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        answer, failure = None, None
+        try:
+            answer = yield effect
+        except Exception as error:
+            failure = error
+        else:
+            if isinstance(effect, PutIfAbsent):
+                created()
 
 
 def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:

@@ -34,7 +34,7 @@ from txlog.client.staged import producer_session
 from txlog.client.turns import Turns
 from txlog.config import Layer
 from txlog.core.names import TopicPartition
-from txlog.core.records import NO_TIMESTAMP, StagedPart, TopicMetadata
+from txlog.core.records import NO_TIMESTAMP, TopicMetadata
 from txlog.core.transactions import TxnVersion, is_repeated
 from txlog.core.words import count_text
 from txlog.errors import (
@@ -43,10 +43,11 @@ from txlog.errors import (
     IllegalStateError,
     InvalidConfigurationError,
     InvalidRequestError,
+    OffsetMetadataTooLargeError,
     OutcomeUnknownError,
     RetriableError,
     SchemaMismatchError,
-    StoreAccessError,
+    TransactionAbortableError,
     TransactionAbortedError,
     TxlogError,
     TxlogTimeoutError,
@@ -175,8 +176,31 @@ class Producer:
         nothing sent: SchemaMismatchError (which column, expected, found), UnknownTopicOrPartitionError,
         IllegalStateError (also while another thread ends the transaction), TxlogTimeoutError (too much waits already); in a
         transaction that failed, its error again.
+
+        As in Kafka's client, an error that this call raises leaves a transaction that can only be aborted, because it would
+        commit without these rows. An error of the arguments does not: SchemaMismatchError, IllegalStateError and a plain
+        InvalidRequestError. A transaction's TransactionAbortableError stands for errors that may be retried elsewhere.
         """
         self._check_send()
+        try:
+            return self._send(topic, data, key, partition)
+        except TxlogError as error:
+            wrong_call = (
+                isinstance(error, SchemaMismatchError | IllegalStateError) or type(error) is InvalidRequestError
+            )
+            if self.transactional_id is None or wrong_call:
+                raise
+            if not isinstance(error, RetriableError):
+                self._fail(error)
+            unsent = TransactionAbortableError(
+                f"{self._who}: rows for {topic!r} were not sent: {error}; abort the transaction"
+            )
+            unsent.__cause__ = error
+            self._fail(unsent)
+
+    def _send(
+        self, topic: str, data: object, key: str | Sequence[str] | None, partition: int | None
+    ) -> Future[RecordMetadata]:
         metadata = self._runtime.topic(topic, self._config.metadata_max_age_ms)
         try:
             parts = self._split(metadata, data, key, partition)
@@ -285,30 +309,27 @@ class Producer:
         """Commits a group's offsets (the next to read) with this transaction, and only with it.
 
         With a consumer's `group_metadata()` its older instances are fenced; `expected` are the committed offsets that
-        the job started from (None: none was). An eager transaction writes them now, as pending; a staged one at its
-        commit, so a staged job calls `init_transactions` before it fetches what it resumes from
-        (PROTOCOL.md, "Consumer offsets"). An empty mapping does nothing.
+        the job started from (None: none was). An eager transaction writes them now, as pending; a staged one as the first
+        step of its commit (PROTOCOL.md, "Consumer offsets"). An empty mapping does nothing.
 
         Raises CommitFailedError (a condition does not hold: abort), ConcurrentTransactionsError (another transaction's
-        offsets stay undecided: call again or abort), ProducerFencedError, InvalidProducerEpochError (the transaction timed out:
-        abort), OffsetMetadataTooLargeError, IllegalStateError
-        (also for a consumer that commits by itself).
+        offsets stay undecided), ProducerFencedError, InvalidProducerEpochError (the transaction timed out), IllegalStateError
+        (also for a consumer that commits by itself), OffsetMetadataTooLargeError. After a RetriableError or
+        OutcomeUnknownError the offsets are still to be sent: by this call again, or by the commit, which does not succeed
+        without them. After any other error only an abort helps.
         """
         with self._turn("send_offsets_to_transaction"):
-            sent = group_offsets(offsets, group, expected, who=self._who)
+            try:
+                sent = group_offsets(offsets, group, expected, who=self._who)
+            except OffsetMetadataTooLargeError as error:
+                self._fail(error)
             if not sent.offsets or self._repeats:
                 return
-            if self._config.staged:
+            # What a failed call left comes first: of two offsets of a partition the later call's is to win.
+            if sent not in self._offsets:
                 self._offsets.append(sent)
-                return
-            coordinator = self._coordinator()
-            with self._lock:
-                self._sender.attempted = True
-            try:
-                # Skipped: this version was committed before; the commit will find that out and say so.
-                coordinator.send_offsets(sent, self._version)
-            except (FencedError, AbortableError) as error:
-                self._fail(error)
+            if not self._config.staged:
+                self._send_offsets(self._version)
 
     def commit_transaction(self, version: int | TxnVersion | None = None) -> EndResult:
         """Commits; returns when every row and offset is visible to read_committed.
@@ -341,8 +362,8 @@ class Producer:
                         f"{f' ({met})' if met is not None else ''}; call commit_transaction() again, or abort"
                     )
                 self._state.check("commit_transaction")
-            self._send_conditional(coordinator, wanted)
-        staged = self._staged(coordinator)
+            self._send_offsets(wanted)
+        staged = tuple(self._sender.staged_parts)
         with self._lock:
             late = {topic: number for topic, number in self._sender.staged_schemas.items() if topic not in looked_at}
         refusal = refusal or coordinator.find_deleted(late)
@@ -351,12 +372,13 @@ class Producer:
                 self._state.move("READY")
                 return EndResult(txn=coordinator.txn)
             self._state.move("COMMITTING")
+            self._sender.attempted = True
         try:
             result = coordinator.end(True, staged, wanted, refusal=refusal)
-        except (FencedError, AbortableError, InvalidRequestError) as error:
-            self._fail(error)
         except OutcomeUnknownError as error:
             raise OutcomeUnknownError(f"{error}. {_COMMIT_AGAIN}") from error
+        except TxlogError as error:
+            self._fail(error)
         with self._lock:
             self._state.move("READY")
             self._sender.new_transaction()
@@ -380,8 +402,9 @@ class Producer:
     def abort_transaction(self) -> None:
         """Gives the transaction up: rows that wait are not sent, those that were written never show.
 
-        Raises ProducerFencedError, IllegalStateError (also once the outcome of a commit is unknown), TxlogTimeoutError
-        and OutcomeUnknownError (call it again).
+        After a commit of unknown outcome it asks what won: if that was the commit, it raises IllegalStateError, which says
+        that the transaction is committed; the producer is ready for the next one either way. Raises ProducerFencedError,
+        IllegalStateError, TxlogTimeoutError and OutcomeUnknownError (call it again).
         """
         with self._turn("abort_transaction"):
             self._abort()
@@ -405,9 +428,10 @@ class Producer:
         with self._lock:
             attempted = self._sender.attempted
             self._state.move("ABORTING")
+        committed = False
         if attempted:
             try:
-                self._coordinator().end(False)
+                committed = self._coordinator().end(False).already_committed
             except (FencedError, AbortableError) as error:
                 # An abort that cannot be made would be asked for for ever (KAFKA-19250).
                 with self._lock:
@@ -417,6 +441,10 @@ class Producer:
             self._state.move("READY")
             self._sender.new_transaction()
         self._offsets = []
+        if committed:
+            raise IllegalStateError(
+                f"{self._who}: the transaction cannot be aborted: it is committed, and all of its rows and offsets are visible"
+            )
 
     @contextmanager
     def transaction(self, version: int | TxnVersion | None = None) -> Iterator[TransactionScope]:
@@ -535,7 +563,9 @@ class Producer:
             # Whatever won stands; a commit that never reached the store is aborted, so that nobody waits for it.
             try:
                 self._coordinator().end(False, limit_ms=SETTLE_MS)
-            except (RetriableError, OutcomeUnknownError, StoreAccessError) as error:
+            except FencedError:
+                raise
+            except TxlogError as error:
                 raise OutcomeUnknownError(
                     f"{self._who}: closed while nobody knows whether its commit was decided, and {SETTLE_MS} ms did not settle it: "
                     f"`txlog transactions describe {self.transactional_id}` tells. If it was not, readers are held back until it times out "
@@ -556,23 +586,22 @@ class Producer:
         self._sender.hurry()
         return self._sender.wait(lambda: self._sender.idle, deadline_ms)
 
-    def _send_conditional(self, coordinator: Coordinator, version: TxnVersion | None) -> None:
-        """Offsets under a condition of a staged transaction: eager, just before PREPARE (PROTOCOL.md, "Consumer offsets")."""
-        conditional = [sent for sent in self._offsets if sent.condition is not None]
-        if not conditional:
+    def _send_offsets(self, version: TxnVersion | None) -> None:
+        """Sends the offsets that have yet to be sent, in the order of the calls (PROTOCOL.md, "Consumer offsets"). Those of a
+        call that failed stay: Kafka's client sends them before EndTxn, too."""
+        if not self._offsets:
             return
         with self._lock:
             self._sender.attempted = True
         try:
-            if not coordinator.send_conditional(conditional, version):
+            if not self._coordinator().send_offsets(self._offsets, version):
+                # Skipped: this version was committed before; the commit finds that out, too, and says so.
                 self._sender.staged_parts = []
-        except (FencedError, AbortableError) as error:
+        except (RetriableError, OutcomeUnknownError):
+            raise
+        except TxlogError as error:
             self._fail(error)
-        self._offsets = [sent for sent in self._offsets if sent.condition is None]
-
-    def _staged(self, coordinator: Coordinator) -> tuple[StagedPart, ...]:
-        unconditional = [sent for sent in self._offsets if sent.condition is None]
-        return (*self._sender.staged_parts, *coordinator.staged_offsets(unconditional))
+        self._offsets = []
 
     def _coordinator(self) -> Coordinator:
         assert self._sender.coordinator is not None

@@ -34,7 +34,8 @@ ALLOWED: dict[Call, frozenset[State]] = {
     "send_offsets_to_transaction": frozenset({"IN_TRANSACTION"}),
     # A commit or abort that ran out of time may be repeated: it joins what the first one decided (case 76).
     "commit_transaction": frozenset({"IN_TRANSACTION", "COMMITTING"}),
-    "abort_transaction": frozenset({"IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING"}),
+    # Unlike Kafka's client: an abort after a commit of unknown outcome asks what won, and says so.
+    "abort_transaction": frozenset({"IN_TRANSACTION", "COMMITTING", "ABORTABLE_ERROR", "ABORTING"}),
 }
 """For a producer with a transactional.id: the states in which a call may be made."""
 
@@ -42,7 +43,7 @@ _ADVICE: dict[State, str] = {
     "UNINITIALIZED": "call init_transactions() first",
     "READY": "no transaction is open; call begin_transaction() first",
     "IN_TRANSACTION": "a transaction is open; commit or abort it first",
-    "COMMITTING": "the outcome of a commit is still unknown; only commit_transaction() again can tell it",
+    "COMMITTING": "the outcome of a commit is still unknown; call commit_transaction() again, or abort_transaction(), which tells what won",
     "ABORTING": "an abort has not finished; call abort_transaction() again",
     "CLOSED": "the producer is closed; make a new one",
 }

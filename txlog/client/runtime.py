@@ -100,7 +100,7 @@ class Runtime:
         """What this store is; None as long as the location is empty."""
         if self._descriptor is None:
             self._store_seen_at = self.moment()
-            self._descriptor = self._patiently("reading txlog.json", lambda: topic_protocol.read_store(self.where))
+            self._descriptor = self.patiently("reading txlog.json", lambda: topic_protocol.read_store(self.where))
         return self._descriptor
 
     @property
@@ -131,7 +131,7 @@ class Runtime:
         if self._descriptor is None:
             constants = self.settings.store_constants()
             self._store_seen_at = self.moment()
-            self._descriptor = self._patiently(
+            self._descriptor = self.patiently(
                 "making the store", lambda: topic_protocol.create_store(constants, self.where)
             )
         else:
@@ -144,7 +144,7 @@ class Runtime:
         known = self._known_store(None if now else self._store_seen_at)
         if known is not None:
             ctx = Context(store=known)
-            self._patiently("reading txlog.json", lambda: topic_protocol.check_store(ctx))
+            self.patiently("reading txlog.json", lambda: topic_protocol.check_store(ctx))
 
     def require_store(self) -> StoreDescriptor:
         """The store's descriptor; raises NotAStoreError as long as the location is empty: only a topic makes a store."""
@@ -278,10 +278,10 @@ class Runtime:
             _, found = yield Gather((topic_protocol.check_store(ctx), program()))
             return found  # type: ignore[no-any-return]
 
-        return self._patiently(what, checked)
+        return self.patiently(what, checked)
 
-    def _patiently(self, what: str, program: Callable[[], Program[T]]) -> T:
-        """The result of a call that may be repeated at will."""
+    def patiently(self, what: str, program: Callable[[], Program[T]]) -> T:
+        """The result of a call about the store or its topics, tried again as every client's calls are."""
         patience = Patience(
             who=self.where,
             timeout_ms=self._client.default_api_timeout_ms,

@@ -11,24 +11,21 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile, fail_all
 from txlog.client.coordinator import Coordinator
-from txlog.client.patience import Limit, limited
+from txlog.client.patience import Limit, limited, watched
 from txlog.client.placing import Placer
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
 from txlog.core.append_rules import BatchDraft
-from txlog.core.effects import Gather, Program, PutIfAbsent
+from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart
 from txlog.core.words import count_text
 from txlog.errors import (
-    AbortableError,
-    FencedError,
     InvalidProducerEpochError,
-    InvalidRequestError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
     RetriableError,
@@ -291,8 +288,8 @@ class Sender:
             draft = self._placed(ctx, batch)
             limit = Limit(batch.deadline_ms, lambda met: self._late(batch, met), self._config.retries, ctx.backoff_ms)
             batch.created = False
-            append = _watched(append_batch(ctx, views, batch.tp, draft, txn, files_begun=batch.placed_at), batch)
-            views, result = yield from limited(append, clock, limit)
+            append = append_batch(ctx, views, batch.tp, draft, txn, files_begun=batch.placed_at)
+            views, result = yield from limited(watched(append, batch.was_created), clock, limit)
         except Exception as error:
             return _Failed(batch, error)
         return _Appended(batch, result, views[batch.tp])
@@ -402,16 +399,12 @@ class Sender:
     def _try_again(self, batch: Batch, error: Exception) -> bool:
         """Whether the batch is to be sent once more; schedules it."""
         clock, transactional = self._session.clock, self.coordinator is not None
-        verdict = isinstance(error, InvalidRequestError | AbortableError | FencedError)
-        lost_sequence = (
-            isinstance(error, OutOfOrderSequenceError)
-            and not transactional
-            and not batch.doubtful
-            and batch.attempts == 0
-        )
-        batch.doubtful |= not verdict and batch.draft is not None and _is_open(batch, error)
+        lost_sequence = isinstance(error, OutOfOrderSequenceError) and not transactional and not batch.doubtful
+        batch.doubtful |= batch.draft is not None and _is_open(batch, error)
         left_ms = batch.deadline_ms - clock.monotonic_ms()
-        if batch.attempts >= self._config.retries or left_ms <= 0 or self._doomed:
+        # A new producer id begins at sequence 0, so no batch loses its sequence twice: that is not one of the retries.
+        out_of_retries = batch.attempts >= self._config.retries and not lost_sequence
+        if out_of_retries or left_ms <= 0 or self._doomed:
             return False
         if lost_sequence:
             # The partition has forgotten this producer, and this batch was surely not written: start afresh (case 51).
@@ -477,30 +470,12 @@ class Sender:
         fail_all(dropped, error)
 
 
-def _watched(program: Program[T], batch: Batch) -> Program[T]:
-    """`program`; the batch remembers whether the store has, or may have, answered a create of it with anything but a refusal."""
-    answer: Any = None
-    failure: Exception | None = None
-    while True:
-        try:
-            effect = program.send(answer) if failure is None else program.throw(failure)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        answer, failure = None, None
-        try:
-            answer = yield effect
-            batch.created |= isinstance(effect, PutIfAbsent)
-        except Exception as error:
-            failure = error
-
-
 def _is_open(batch: Batch, error: Exception) -> bool:
-    """Whether the rows may be in, for all that this try tells. A failed request is no secret: the protocol raises it as it is only
-    if nothing was written, and a try that was abandoned had written nothing if every create of it was refused."""
+    """Whether the rows may be in, for all that this try tells. The protocol raises a failed request or damage as it is only if
+    nothing was written, and a try that was abandoned had written nothing if every create of it was refused."""
     if isinstance(error, TxlogTimeoutError):
         return batch.created
-    return not isinstance(error, RetriableError)
+    return isinstance(error, OutcomeUnknownError) or not isinstance(error, TxlogError)
 
 
 def _began_segment(view: PartitionView) -> bool:

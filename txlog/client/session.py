@@ -80,7 +80,7 @@ class Session:
         )
 
     def call(
-        self, what: str, program: Call[T], *, wait: bool = True, settles: bool = False, limit_ms: int | None = None
+        self, what: str, program: Call[T], *, wait: bool = True, settles: bool = True, limit_ms: int | None = None
     ) -> T:
         """Runs a protocol call and keeps the views that it returns.
 

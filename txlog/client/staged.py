@@ -151,16 +151,15 @@ class StagedTransaction:
             raise InvalidRequestError(
                 f"txn.version {wanted.version} needs a transactional.id of your own: a drawn one ({self.transactional_id}) is forgotten after the commit"
             )
-        unconditional = [sent for sent in offsets if sent.condition is None and sent.offsets]
-        conditional = [sent for sent in offsets if sent.condition is not None and sent.offsets]
+        given = [sent for sent in offsets if sent.offsets]
         # The oldest schema of each topic stands last.
         schemas = dict(sorted(((part.topic, part.schema_id) for part in parts if not part.entries), reverse=True))
         refusal = self._coordinator.find_deleted(schemas)
-        staged = (*self._settled(parts, compression), *self._coordinator.staged_offsets(unconditional))
-        if not staged and not conditional and wanted is None:
+        staged = tuple(self._settled(parts, compression))
+        if not staged and not given and wanted is None:
             return EndResult(txn=self.txn)
         self._attempted = True
-        if not self._coordinator.send_conditional(conditional, wanted):
+        if not self._coordinator.send_offsets(given, wanted):
             staged = ()
         result = self._coordinator.end(True, staged, wanted, refusal=refusal)
         self._attempted = False

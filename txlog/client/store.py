@@ -78,7 +78,14 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except Exception as failure:
+            # The error that is on its way tells how a call ended; another in its place would be taken for that answer.
+            error.add_note(f"closing {self!r} failed too: {type(failure).__name__}: {failure}")
 
     @property
     def url(self) -> str:

@@ -73,19 +73,22 @@ class Topics:
         runtime.ensure_writable()
         runtime.make_store()
         ctx = runtime.context()
+        write_id = runtime.ids.new_id()
         if runtime.where.startswith("file:"):
             # A copy of the store may come to a file system that ignores case, even if this one does not.
-            runtime.run(protocol.check_case(name))
+            runtime.patiently("looking for topics", lambda: protocol.check_case(name))
         try:
-            made = runtime.run(
-                protocol.create_topic(
+            made = runtime.patiently(
+                f"creating topic {name!r}",
+                lambda: protocol.create_topic(
                     ctx,
                     name,
                     fields=fields,
                     partitions=partitions,
                     config=config,
                     append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
-                )
+                    write_id=write_id,
+                ),
             )
         except TopicExistsError:
             if not if_not_exists:
@@ -118,15 +121,16 @@ class Topics:
         runtime.ensure_writable()
         changes: dict[str, object | None] = {**(config or {}), **dict.fromkeys(remove_config)}
         return self._remember(
-            runtime.run(
-                protocol.alter_topic(
+            runtime.patiently(
+                f"altering topic {name!r}",
+                lambda: protocol.alter_topic(
                     runtime.context(),
                     name,
                     config=changes,
                     partitions=partitions,
                     add_columns=added,
                     allow_key_movement=allow_key_movement,
-                )
+                ),
             )
         )
 
@@ -138,10 +142,15 @@ class Topics:
             runtime.topic(name)
         runtime.check_store()
         ctx = runtime.context()
-        runtime.run(
-            protocol.delete_topic(
-                ctx, name, append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version)
-            )
+        write_id = runtime.ids.new_id()
+        runtime.patiently(
+            f"deleting topic {name!r}",
+            lambda: protocol.delete_topic(
+                ctx,
+                name,
+                append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
+                write_id=write_id,
+            ),
         )
 
     def _remember(self, metadata: TopicMetadata) -> TopicDescription:

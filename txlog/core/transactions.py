@@ -217,7 +217,7 @@ def judge_end(
         and current.last_epoch == txn.producer_epoch
         and current.state != "EMPTY"
     ):
-        return _answer_retry(current, txn, outcome)
+        return _answer_retry(current, txn, outcome, version)
     if current.producer_epoch != txn.producer_epoch:
         return Refused(_fenced(current, txn, f"it could {outcome}"))
     if outcome == "commit":
@@ -390,11 +390,16 @@ def _prepare(
     )
 
 
-def _answer_retry(current: TransactionMetadata, txn: TransactionMetadata, outcome: Outcome) -> Judgement:
+def _answer_retry(
+    current: TransactionMetadata, txn: TransactionMetadata, outcome: Outcome, version: TxnVersion | None
+) -> Judgement:
     committed = current.state == "COMPLETE_COMMIT"
     if outcome == "commit":
         if committed:
             return Done(current)
+        if version is not None and is_repeated(current, version):
+            # The version is an earlier transaction's, so the first try was skipped; whoever aborted this one, the answer is the same.
+            return Skipped(current)
         return Refused(
             InvalidTxnStateError(
                 f"{_who(txn)}: its transaction was aborted before it could commit, by its time-out of "

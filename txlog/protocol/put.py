@@ -1,22 +1,74 @@
-"""Creating objects whose content is a pure function of the log, and of a size that readers take."""
+"""How is an object created exactly once, and how does its writer learn what became of it?
+
+Every create-only object goes through `create` or `put_pure` (PROTOCOL.md, "Appending", W12, W13).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from txlog.core import envelope
 from txlog.core.effects import Program, PutIfAbsent, PutOutcome, Sleep
-from txlog.errors import OutcomeUnknownError, RecordTooLargeError
+from txlog.errors import CorruptLogError, OutcomeUnknownError, RecordTooLargeError, TxlogError
 from txlog.protocol.context import Context
+
+T = TypeVar("T")
+
+MAX_DAMAGED_READS = 3
+"""How often an object that settles a write is read again because it came back damaged. Damage on the way heals, damage in
+the store does not."""
+
+
+def create(
+    ctx: Context, path: str, data: bytes, look: Callable[[PutOutcome], Program[T | None]], *, what: str
+) -> Program[T]:
+    """Creates `path` and returns what `look` says of the outcome; None from `look` means that nobody can tell yet.
+
+    Raises the error of the first request if the store refused it: then nothing was written. From the first answer on, a
+    request that fails or comes back damaged settles nothing, and is made again. Raises OutcomeUnknownError after
+    `max_settles` tries, or if what lies at `path` stays damaged. `what` names the write in that message.
+    """
+    sent = False
+    damaged = 0
+    met = ""
+    for attempt in range(ctx.max_settles):
+        try:
+            outcome = yield PutIfAbsent(path, data)
+            sent = True
+            found = yield from look(outcome)
+            if found is not None:
+                return found
+        except TxlogError as error:
+            if not sent:
+                raise
+            met = f" (the last request: {error})"
+            damaged += isinstance(error, CorruptLogError)
+            if damaged == MAX_DAMAGED_READS:
+                raise OutcomeUnknownError(
+                    f"{path}: nobody can tell whether {what} was created, because what lies there is damaged: {error}. "
+                    "Repair it, and then repeat the same call"
+                ) from error
+        yield Sleep(ctx.backoff_ms(attempt))
+    raise OutcomeUnknownError(
+        f"{path}: the store did not say in {ctx.max_settles} tries whether {what} was created{met}, and it may still land. "
+        "Repeat the same call; do not delete the files that it names"
+    )
 
 
 def put_pure(ctx: Context, path: str, data: bytes) -> Program[None]:
-    """Creates `path`: whoever wins, equivalent bytes lie there. Raises OutcomeUnknownError after `max_settles` tries."""
-    for attempt in range(ctx.max_settles):
-        if (yield PutIfAbsent(path, data)) is not PutOutcome.UNKNOWN:
-            return
-        yield Sleep(ctx.backoff_ms(attempt))
-    raise OutcomeUnknownError(f"{path}: the store did not say in {ctx.max_settles} tries whether it was created")
+    """Creates an object whose content is a pure function of the log: whoever wins, equivalent bytes lie there.
+
+    Raises as `create`.
+    """
+
+    def look(outcome: PutOutcome) -> Program[bool | None]:
+        yield from ()
+        return None if outcome is PutOutcome.UNKNOWN else True
+
+    yield from create(ctx, path, data, look, what="it")
 
 
 def encode_readable(

@@ -15,7 +15,7 @@ from txlog.core import names, segments
 from txlog.core.effects import Get, InlineRows, NewId, Program, ReadClocks, WriteRows
 from txlog.core.names import SegmentName
 from txlog.core.state import StoredRecord, replay, to_snapshot
-from txlog.errors import CorruptLogError, OutcomeUnknownError, RecordTooLargeError, RetriableError
+from txlog.errors import TxlogError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import reload, trim_to
 from txlog.protocol.put import encode_readable, put_pure
@@ -40,14 +40,15 @@ def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
 
 def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
-    """`seal` after an append of one's own: that stands whatever becomes of the sealing, which anybody can do later.
+    """`seal` after an append of one's own: that stands whatever becomes of the sealing, which anybody can do later. So no
+    error of it may become the answer to that append, a refusal by the store neither.
 
     Damage in the segment is told to who seals or checks it, not to a writer whose own record is in: it must not keep a
     decided transaction from its other markers.
     """
     try:
         return (yield from seal(ctx, view))
-    except (RetriableError, OutcomeUnknownError, RecordTooLargeError, CorruptLogError):
+    except TxlogError:
         return view
 
 

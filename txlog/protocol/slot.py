@@ -11,24 +11,21 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from txlog.core import chain, envelope, names
-from txlog.core.effects import List, Now, Program, PutIfAbsent, PutOutcome, ReadClocks, Sleep
+from txlog.core.effects import List, Now, Program, PutOutcome, ReadClocks, Sleep
 from txlog.core.names import TopicPartition
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, GroupRow, OffsetRow, TransactionEntry
 from txlog.core.state import PartitionState, StoredRecord, stored_record
 from txlog.errors import (
     CoordinatorContentionError,
-    CorruptLogError,
     CorruptRecordError,
     InvalidRequestError,
     OutcomeUnknownError,
     RecordTooLargeError,
-    RetriableError,
-    StorageError,
-    StoreAccessError,
-    StoreChangedError,
+    TxlogError,
 )
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import prove, read_slot, refresh, reload
+from txlog.protocol.put import create
 
 Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
 """(state folded up to the slot, wall clock) -> the record for that slot, or why there is none."""
@@ -117,9 +114,9 @@ def append_slot(
         raise CoordinatorContentionError(
             f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) to other writers; try again"
         )
-    except (RetriableError, StoreAccessError, CorruptLogError, StoreChangedError) as error:
-        # Damage met in doubt settles nothing either: any other error than this one would say that the rows are not in.
-        if in_doubt is None:
+    except TxlogError as error:
+        # Damage or a refusal met in doubt settles nothing: any other error than this one would say that the rows are not in.
+        if in_doubt is None or isinstance(error, OutcomeUnknownError):
             raise
         raise _unknown(view, in_doubt) from error
 
@@ -158,29 +155,17 @@ def _create_slot(
 ) -> Program[StoredRecord | None]:
     """Puts a record into its slot until somebody holds it. -> the holder; None if the slot lies below a boundary."""
     tp, slot = view.topic_partition, stored.record.base_offset
+
+    def look(outcome: PutOutcome) -> Program[tuple[StoredRecord | None] | None]:
+        # CONFLICT may be one's own write, retried inside the adapter; UNKNOWN may still land. The holder tells.
+        holder = stored if outcome is PutOutcome.WRITTEN else (yield from read_slot(tp, slot))
+        if not (yield from _not_overtaken(ctx, view, slot)):
+            return (None,)
+        return None if holder is None else (holder,)
+
     path = tp.folder + names.batch_name(slot)
-    sent = False
-    met = ""
-    for attempt in range(ctx.max_settles):
-        try:
-            outcome = yield PutIfAbsent(path, stored.data)
-            sent = True
-            # CONFLICT may be one's own write, retried inside the adapter; UNKNOWN may still land. The holder tells.
-            holder = stored if outcome is PutOutcome.WRITTEN else (yield from read_slot(tp, slot))
-            if not (yield from _not_overtaken(ctx, view, slot)):
-                return None
-            if holder is not None:
-                return holder
-        except (StorageError, StoreAccessError) as error:
-            # Surely not applied, if it was the first try; after that a failed request settles nothing.
-            if not sent:
-                raise
-            met = f" (the last request: {error})"
-        yield Sleep(ctx.backoff_ms(attempt))
-    raise OutcomeUnknownError(
-        f"{path}: the store did not say in {ctx.max_settles} tries whether the record (write_id {write_id}) was created{met}, and it may still land. "
-        "Repeat the same call; do not delete the files that it names"
-    )
+    (found,) = yield from create(ctx, path, stored.data, look, what=f"the record (write_id {write_id})")
+    return found
 
 
 def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool]:

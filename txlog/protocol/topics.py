@@ -17,7 +17,7 @@ import msgspec
 
 from txlog.config import TopicConfig, check_topic_config, nearest
 from txlog.core import envelope, names
-from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutIfAbsent, PutOutcome, ReadClocks, Sleep
+from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome, ReadClocks
 from txlog.core.features import STORE_FEATURES, check_features
 from txlog.core.moments import Moment
 from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
@@ -36,9 +36,11 @@ from txlog.errors import (
     SchemaMismatchError,
     StoreChangedError,
     TopicExistsError,
+    TxlogError,
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol.context import PROOF_AGE_MS, Context
+from txlog.protocol.put import create
 
 MAX_PARTITIONS = 100_000
 
@@ -114,17 +116,12 @@ def create_store(
     created_at = yield Now()
     descriptor = StoreDescriptor(features=features, store_id=store_id, created_at=created_at, constants=constants)
     data = envelope.encode(descriptor)
-    for attempt in range(ctx.max_settles):
-        if (yield PutIfAbsent(STORE_DESCRIPTOR, data)) is PutOutcome.WRITTEN:
-            return descriptor
+
+    def look(outcome: PutOutcome) -> Program[StoreDescriptor | None]:
         # Whoever made it: the descriptor is create-only, so what is read now is the store's.
-        found = yield from _get_descriptor(where)
-        if found is not None:
-            return found
-        yield Sleep(ctx.backoff_ms(attempt))
-    raise OutcomeUnknownError(
-        f"{where}: the store did not say in {ctx.max_settles} tries whether {STORE_DESCRIPTOR} was created"
-    )
+        return descriptor if outcome is PutOutcome.WRITTEN else (yield from _get_descriptor(where))
+
+    return (yield from create(ctx, STORE_DESCRIPTOR, data, look, what=f"the descriptor of {where}"))
 
 
 def _get_descriptor(where: str) -> Program[StoreDescriptor | None]:
@@ -250,8 +247,11 @@ def create_topic(
     partitions: int = 1,
     config: Mapping[str, object] | None = None,
     append_log_start: AppendLogStart,
+    write_id: str | None = None,
 ) -> Program[TopicMetadata]:
     """Creates a topic; without `fields` it has Kafka's record shape. Ids in `fields` do not matter.
+
+    With the same `write_id` a later try of one call recognises the topic that an earlier try has made.
 
     A name that was deleted is made anew: first the old partitions get the `log_start` records that they may still lack,
     then comes a version with a new topic id; offsets go on from the old end. It needs at least as many partitions.
@@ -274,6 +274,8 @@ def create_topic(
         number, schema = 0, wanted
         if old is not None:
             if not old.deleted:
+                if old.write_id == write_id:
+                    return old
                 raise TopicExistsError(
                     f"{where} exists already, with {count_text(old.partitions, 'partition')}; alter it, or choose another name"
                 )
@@ -286,7 +288,7 @@ def create_topic(
             # Ids go on where the deleted topic's ended, so no file of its can ever be read by the new schema.
             number, schema = old.number + 1, assign_ids(wanted, max_field_id(old.schema) + 1)
         created_at = yield Now()
-        write_id = yield NewId()
+        write_id = write_id or (yield NewId())
         metadata = TopicMetadata(
             number=number,
             topic=topic,
@@ -338,11 +340,14 @@ def alter_topic(
     raise _contention(topic, ctx)
 
 
-def delete_topic(ctx: Context, topic: str, *, append_log_start: AppendLogStart) -> Program[TopicMetadata]:
+def delete_topic(
+    ctx: Context, topic: str, *, append_log_start: AppendLogStart, write_id: str | None = None
+) -> Program[TopicMetadata]:
     """Deletes a topic: a `deleted` version, then `log_start` = LEO in every partition. -> the `deleted` version.
 
     Called for a topic that is deleted already it finishes what an interrupted call left, then raises
-    UnknownTopicOrPartitionError; InvalidTopicError for names that no user's topic can have.
+    UnknownTopicOrPartitionError, unless the deletion has the same `write_id`: an earlier try of this call. Raises
+    InvalidTopicError for names that no user's topic can have; OutcomeUnknownError if ending the partitions failed.
     """
     names.check_topic_name(topic)
     for _ in range(ctx.max_races):
@@ -350,17 +355,30 @@ def delete_topic(ctx: Context, topic: str, *, append_log_start: AppendLogStart) 
         if current is None:
             raise (yield from _unknown_topic(topic, None))
         if current.deleted:
-            yield from finish_deletion(current, append_log_start)
+            yield from _finish_decided(current, append_log_start)
+            if current.write_id == write_id:
+                return current
             raise (yield from _unknown_topic(topic, current))
         created_at = yield Now()
-        write_id = yield NewId()
+        write_id = write_id or (yield NewId())
         gone = msgspec.structs.replace(
             current, number=current.number + 1, deleted=True, created_at=created_at, write_id=write_id
         )
         if (yield from _put_version(ctx, gone)):
-            yield from finish_deletion(gone, append_log_start)
+            yield from _finish_decided(gone, append_log_start)
             return gone
     raise _contention(topic, ctx)
+
+
+def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
+    """`finish_deletion`, whose failure does not look as if the topic were still there (W44)."""
+    try:
+        yield from finish_deletion(metadata, append_log_start)
+    except TxlogError as error:
+        raise OutcomeUnknownError(
+            f"topic {metadata.topic!r} is deleted (version {metadata.number} of its metadata), and ending its partitions failed ({error}). "
+            "Repeat the same call: it ends them"
+        ) from error
 
 
 def finish_deletion(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
@@ -423,18 +441,16 @@ def _put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
     """Whether this very version is in the chain now; False if another's has its number."""
     path = names.topic_metadata_path(metadata.topic, metadata.number)
     data = envelope.encode(metadata)
-    for attempt in range(ctx.max_settles):
-        if (yield PutIfAbsent(path, data)) is PutOutcome.WRITTEN:
+
+    def look(outcome: PutOutcome) -> Program[bool | None]:
+        if outcome is PutOutcome.WRITTEN:
             return True
         # Lost, or won by a request whose answer was lost: versions are never removed, so the holder decides.
         held = yield Get(path)
-        if held is not None:
-            return _decode(held, metadata.topic, metadata.number).write_id == metadata.write_id
-        yield Sleep(ctx.backoff_ms(attempt))
-    raise OutcomeUnknownError(
-        f"{path}: the store did not say in {ctx.max_settles} tries whether version {metadata.number} was created; describe the "
-        "topic to find out"
-    )
+        return None if held is None else _decode(held, metadata.topic, metadata.number).write_id == metadata.write_id
+
+    what = f"version {metadata.number} of topic {metadata.topic!r}"
+    return (yield from create(ctx, path, data, look, what=what))
 
 
 def _altered(

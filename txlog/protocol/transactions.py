@@ -50,16 +50,12 @@ from txlog.core.transactions import (
     may_expire,
 )
 from txlog.errors import (
-    CorruptLogError,
     CorruptRecordError,
     InvalidRequestError,
     InvalidTxnTimeoutError,
     MissingObjectError,
     OutcomeUnknownError,
     RecordTooLargeError,
-    RetriableError,
-    StoreAccessError,
-    StoreChangedError,
     TransactionalIdNotFoundError,
     TxlogError,
 )
@@ -140,7 +136,7 @@ def init_producer(
         elif isinstance(result, Written):
             if result.row.value.state == "EMPTY":
                 return views, result.row.value
-            views, _ = yield from roll_forward(ctx, views, result.row)
+            views, _ = yield from _finish_own(ctx, views, result.row)
         else:
             raise AssertionError(f"init of {transactional_id!r} gave {result!r}")
 
@@ -215,15 +211,15 @@ def end_transaction(
         )
         return Refused(refusal) if commit and refusal is not None and isinstance(judgement, Transit) else judgement
 
+    refused: TxlogError | None = None
     try:
-        while True:
+        while refused is None:
             views, result = yield from transit(ctx, views, txn.transactional_id, judge)
             if isinstance(result, RollForward):
                 decided = decided or result.prepare.last_epoch == txn.producer_epoch
                 views = yield from _roll_forward_current(ctx, views, txn.transactional_id)
             elif isinstance(result, Written):
-                decided = True
-                views, done = yield from roll_forward(ctx, views, result.row)
+                views, done = yield from _finish_own(ctx, views, result.row)
                 return views, EndResult(txn=done)
             elif isinstance(result, Done):
                 return views, EndResult(txn=result.txn)
@@ -236,19 +232,34 @@ def end_transaction(
                 return views, EndResult(txn=ended.txn, skipped=True)
             elif isinstance(result, Refused):
                 won = _own_commit(views[state_partition(ctx, txn.transactional_id)], txn)
-                if won is None:
-                    raise result.error
-                return views, EndResult(txn=won, already_committed=not commit)
+                if won is not None:
+                    return views, EndResult(txn=won, already_committed=not commit)
+                refused = result.error
             else:
                 raise AssertionError(f"{outcome} of {txn.transactional_id!r} gave {result!r}")
-    except (RetriableError, StoreAccessError, CorruptLogError, StoreChangedError) as error:
-        if not decided:
+    except TxlogError as error:
+        if not decided or isinstance(error, OutcomeUnknownError):
             raise
-        # Any other error would mean that nothing was decided, and a caller may then delete what it staged.
-        raise OutcomeUnknownError(
-            f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): its transaction is decided, and "
-            f"finishing it failed ({error}). Repeat the same call; whoever comes next finishes it too"
-        ) from error
+        raise _unfinished(txn, error) from error
+    raise refused
+
+
+def _finish_own(ctx: Context, views: Views, prepare: TransactionRow) -> Program[tuple[Views, TransactionMetadata]]:
+    """`roll_forward` of the decision that this very call has written: whatever fails from there on, the call is not
+    answered *failed* (W44). A caller that believed so could delete what it staged."""
+    try:
+        return (yield from roll_forward(ctx, views, prepare))
+    except OutcomeUnknownError:
+        raise
+    except TxlogError as error:
+        raise _unfinished(prepare.value, error) from error
+
+
+def _unfinished(txn: TransactionMetadata, error: TxlogError) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): its transaction is decided, and "
+        f"finishing it failed ({error}). Repeat the same call; whoever comes next finishes it too"
+    )
 
 
 def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program[tuple[Views, TransactionMetadata]]:
@@ -454,7 +465,7 @@ def _finish(
     if isinstance(result, RollForward):
         return (yield from _roll_forward_current(ctx, views, transactional_id)), "rolled forward"
     if isinstance(result, Written):
-        views, _ = yield from roll_forward(ctx, views, result.row)
+        views, _ = yield from _finish_own(ctx, views, result.row)
         return views, "aborted"
     return views, None
 

@@ -14,9 +14,14 @@ DEFAULT_NOW_MS = 1_700_000_000_000
 
 
 class ManualClock:
-    """A `Clock` that stands still until `advance_ms` or `sleep_ms` moves it; both clocks move together."""
+    """A `Clock` that stands still until `advance_ms` or `sleep_ms` moves it; both clocks move together.
 
-    def __init__(self, now_ms: int = DEFAULT_NOW_MS) -> None:
+    A sleep takes `oversleeps_ms` longer than asked, as every sleep of a machine takes a little longer: whoever waits until a
+    deadline wakes up behind it.
+    """
+
+    def __init__(self, now_ms: int = DEFAULT_NOW_MS, *, oversleeps_ms: int = 0) -> None:
+        self._oversleeps_ms = oversleeps_ms
         self._now_ms = now_ms
         self._monotonic_ms = 0
         self._lock = threading.Lock()
@@ -28,7 +33,8 @@ class ManualClock:
         return self._monotonic_ms
 
     def sleep_ms(self, ms: int) -> None:
-        self.advance_ms(max(ms, 0))
+        if ms > 0:
+            self.advance_ms(ms + self._oversleeps_ms)
 
     def advance_ms(self, ms: int) -> None:
         """Let `ms` milliseconds pass. Raises ValueError for negative ones: see `step_wall_ms`."""

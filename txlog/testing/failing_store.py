@@ -14,13 +14,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
-from txlog.errors import InvalidRequestError, StorageError
+from txlog.errors import InvalidRequestError, NotAStoreError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage.object_store import Names, ObjectStore, PutOutcome, make_durable
 
 T = TypeVar("T")
 
-Action: TypeAlias = Literal["fail", "lose_reply", "crash", "kill", "stop"]
+Action: TypeAlias = Literal["fail", "lose_reply", "damage", "403", "404", "501", "crash", "kill", "stop"]
 Moment: TypeAlias = Literal["before", "after"]
+_REFUSALS: dict[str, type[InvalidRequestError]] = {
+    "403": StoreAccessError,
+    "404": NotAStoreError,
+    "501": UnsupportedStoreError,
+}
 
 
 class SimulatedCrash(BaseException):
@@ -33,6 +38,10 @@ class Fault:
 
     fail        StorageError
     lose_reply  the caller cannot know: UNKNOWN from put_if_absent, StorageError from all else
+    damage      a get gives bytes of which one was changed on the way; for gets only
+    403         StoreAccessError, as for credentials that were withdrawn
+    404         NotAStoreError, as for a bucket that is gone
+    501         UnsupportedStoreError, as from a gateway that does not know the request
     crash       SimulatedCrash, now and at every later operation
     kill        SIGKILL to this process
     stop        SIGSTOP to this process; it goes on here after SIGCONT
@@ -132,12 +141,14 @@ class FailingStore:
 
     def _do(self, verb: str, path: str, operation: Callable[[], T], written: str = "") -> T:
         fault = self._begin(f"{verb} {path}", written)
-        if fault is None or fault.moment == "after" or fault.action == "stop":
-            if fault is not None and fault.moment == "before":
+        if fault is None or fault.moment == "after" or fault.action in ("stop", "damage"):
+            if fault is not None and fault.moment == "before" and fault.action == "stop":
                 _signal(signal.SIGSTOP)
             result = operation()
             # A crash in another thread meanwhile: this thread never saw the answer.
             self._check_alive()
+            if fault is not None and fault.action == "damage":
+                return cast(T, _damaged(result))
             if fault is None or fault.moment == "before":
                 return result
             if fault.action == "stop":
@@ -163,6 +174,8 @@ class FailingStore:
         if fault.action == "crash":
             self._dead = True
             raise SimulatedCrash(where)
+        if fault.action in _REFUSALS:
+            raise _REFUSALS[fault.action](f"{self.url}: injected refusal {where}")
         if fault.action == "lose_reply" and verb == "put_if_absent":
             return PutOutcome.UNKNOWN
         raise StorageError(f"{self.url}: injected failure {where}")
@@ -185,6 +198,13 @@ class _Plan:
             return False
         self._seen += 1
         return self.fault.number <= self._seen < self.fault.number + self.fault.times
+
+
+def _damaged(found: object) -> object:
+    if not isinstance(found, bytes) or not found:
+        return found
+    middle = len(found) // 2
+    return found[:middle] + bytes([found[middle] ^ 1]) + found[middle + 1 :]
 
 
 def _signal(number: signal.Signals) -> None:

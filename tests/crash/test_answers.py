@@ -1,0 +1,284 @@
+"""What does a call answer when one of its requests goes wrong, and is the answer true?
+
+Every public operation that writes, each of its requests, each way in which a request can go wrong. A call ends in *ok*,
+*failed* or *unknown* (PROTOCOL.md, "What is promised, and what is not"). *Failed* never shows later, *ok* always does; the
+call that is repeated joins the first; an abort after the decision says "committed". What shows is read by another process,
+whose requests all succeed, after it has recovered what was left.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import pytest
+
+from tests.crash import operations
+from tests.crash.operations import CALLS, SETTINGS, WITHOUT_ROWS
+from txlog.client.admin import Admin
+from txlog.client.consumer import Consumer
+from txlog.client.producer import Producer
+from txlog.client.staged import StagedTransaction
+from txlog.client.store import Store
+from txlog.errors import IllegalStateError, OutcomeUnknownError, TxlogError, TxlogTimeoutError
+from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.failing_store import FailingStore, Fault
+from txlog.testing.invariants import check_store
+
+UNKNOWN = (OutcomeUnknownError, TxlogTimeoutError)
+Then: TypeAlias = Literal["stop", "repeat", "abort"]
+"""What a caller does that is answered *unknown*."""
+ALWAYS = 10**6
+THINNED = 97
+"""Of so many cells the run of all tests takes one."""
+REPEATED: tuple[tuple[type, str], ...] = (
+    (Producer, "init_transactions"),
+    (Producer, "send_offsets_to_transaction"),
+    (Producer, "commit_transaction"),
+    (Producer, "abort_transaction"),
+    (StagedTransaction, "commit"),
+    (StagedTransaction, "abort"),
+    (Consumer, "commit"),
+    (Consumer, "subscribe"),
+    (Admin, "abort_transaction"),
+    (Admin, "expire"),
+    (Admin, "expire_id"),
+    (Admin, "delete_records"),
+    (Admin, "reset_offsets"),
+    (Admin, "remove_members"),
+    (Admin, "delete_group"),
+    (Store, "create_topic"),
+    (Store, "alter_topic"),
+    (Store, "delete_topic"),
+)
+"""The calls that a caller repeats."""
+PATIENCE: Mapping[str, object] = {
+    **SETTINGS,
+    "retry.backoff.ms": 50,
+    "retry.backoff.max.ms": 100,
+    "max.block.ms": 1000,
+    "delivery.timeout.ms": 1000,
+    "default.api.timeout.ms": 1000,
+}
+"""So that an outage is over soon."""
+
+Faults: TypeAlias = Callable[[int, str], tuple[Fault, ...]]
+"""(number of the request, its path) -> what goes wrong from there on."""
+
+
+def _from(number: int, action: Any) -> Fault:
+    return Fault(action=action, number=number, times=ALWAYS)
+
+
+def _lost(number: int, moment: Any = "after") -> Fault:
+    return Fault(action="lose_reply", moment=moment, number=number)
+
+
+def _damaged(path: str, times: int) -> Fault:
+    return Fault(action="damage", match=f"^get {path}$", times=times)
+
+
+OF_CREATES: Mapping[str, Faults] = {
+    "written and the reply lost": lambda number, path: (_lost(number),),
+    "the request lost": lambda number, path: (_lost(number, "before"),),
+    "the reply lost, what settles it damaged once": lambda number, path: (_lost(number), _damaged(path, 1)),
+    "the reply lost, what settles it damaged": lambda number, path: (_lost(number), _damaged(path, ALWAYS)),
+    "the reply lost, then silence": lambda number, path: (_lost(number), _from(number + 1, "fail")),
+    "the reply lost, then 403": lambda number, path: (_lost(number), _from(number + 1, "403")),
+}
+"""What only a conditional write can meet."""
+OF_ALL: Mapping[str, Faults] = {
+    "fails": lambda number, path: (Fault(action="fail", number=number),),
+    "silence": lambda number, path: (_from(number, "fail"),),
+    "403": lambda number, path: (Fault(action="403", number=number),),
+    "404": lambda number, path: (Fault(action="404", number=number),),
+    "501": lambda number, path: (Fault(action="501", number=number),),
+    "403 from there on": lambda number, path: (_from(number, "403"),),
+    "501 from there on": lambda number, path: (_from(number, "501"),),
+}
+OF_READS: Mapping[str, Faults] = {
+    "damaged once": lambda number, path: (Fault(action="damage", number=number),),
+    "damaged": lambda number, path: (_damaged(path, ALWAYS),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One operation, and what goes wrong at one of its requests."""
+
+    name: str
+    number: int
+    request: str
+    outcome: str
+    faults: tuple[Fault, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.outcome}, at request {self.number}, {self.request}"
+
+
+class World:
+    """One operation: the store that it finds, and every cell of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.objects = operations.prepared(name, 2, ManualClock(), SeededIds(1))
+
+    def store(self, clock: ManualClock) -> MemoryObjectStore:
+        store = MemoryObjectStore(clock=clock)
+        operations.fill(store, self.objects)
+        return store
+
+    def cells(self) -> Iterator[Cell]:
+        failing = FailingStore(self.store(clock := _clock()))
+        with operations.open_store(failing, clock, SeededIds(2), PATIENCE) as store:
+            CALLS[self.name].act(store, lambda event, unit: None)
+            # What comes after this closes the store.
+            requests = failing.operations
+        for number, request in enumerate(requests, 1):
+            verb, _, path = request.partition(" ")
+            if "__probe/" in path:
+                continue
+            kinds = {**OF_ALL, **(OF_CREATES if verb == "put_if_absent" else OF_READS if verb == "get" else {})}
+            for outcome, faults in kinds.items():
+                yield Cell(self.name, number, request, outcome, faults(number, path))
+
+    def run(self, cell: Cell, then: Then) -> tuple[str, bool]:
+        """-> what the operation answered, and whether a caller had to go on from *unknown*."""
+        clock = _clock()
+        memory = self.store(clock)
+        failing = FailingStore(memory, *cell.faults)
+        notes: list[tuple[str, str]] = []
+        with pytest.MonkeyPatch.context() as patch:
+            went_on = _go_on(patch, then)
+            answer = _act(failing, clock, self.name, notes)
+        if answer == "failed":
+            begun = [unit for event, unit in notes if event == "begin"]
+            over = {unit for event, unit in notes if event != "begin"}
+            notes += [("failed", unit) for unit in begun if unit not in over]
+        self.judge(memory, clock, notes)
+        return answer, bool(went_on)
+
+    def judge(self, memory: MemoryObjectStore, clock: ManualClock, notes: list[tuple[str, str]]) -> None:
+        """Raises AssertionError if an answer was not true."""
+        operation = CALLS[self.name]
+        with operations.open_store(memory, clock, SeededIds(3)) as store:
+            for event, unit in notes:
+                shows = operation.units[unit].shows
+                if event in ("ok", "failed") and shows is not None:
+                    assert shows(store) == (event == "ok"), f"{unit}: answered {event}, and took effect: {shows(store)}"
+            for transactional_id in operation.ids:
+                store.producer(transactional_id).init_transactions()
+            clock.sleep_ms(3)
+            store.admin().expire()
+            operation.repeat(store)
+            check_store(memory)
+            if self.name not in WITHOUT_ROWS:
+                operations.judge(store, operation, notes)
+
+
+def _clock() -> ManualClock:
+    """Later than all that happened before."""
+    return ManualClock(ManualClock().now_ms() + 1_000_000, oversleeps_ms=1)
+
+
+def _act(failing: FailingStore, clock: ManualClock, name: str, notes: list[tuple[str, str]]) -> str:
+    """Does the operation. -> what it answered."""
+    try:
+        with operations.open_store(failing, clock, SeededIds(2), PATIENCE) as store:
+            CALLS[name].act(store, lambda event, unit: notes.append((event, unit)))
+    except UNKNOWN:
+        return "unknown"
+    except (TxlogError, AssertionError):
+        return "failed"
+    return "ok"
+
+
+def _go_on(patch: pytest.MonkeyPatch, then: Then) -> list[str]:
+    """Has whoever is answered *unknown* repeat the call, or abort its transaction. -> the calls that did."""
+    went_on: list[str] = []
+    for owner, name in REPEATED:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, original: Any = original, name: str = name, **kwargs: Any) -> Any:
+            try:
+                return original(self, *args, **kwargs)
+            except UNKNOWN as first:
+                went_on.append(name)
+                if then == "repeat":
+                    return _repeat(functools.partial(original, self, *args, **kwargs), first)
+                if then == "abort" and name in ("commit_transaction", "commit") and not isinstance(self, Consumer):
+                    return _abort(self, first)
+                raise
+
+        patch.setattr(owner, name, call)
+    return went_on
+
+
+def _repeat(call: Callable[[], Any], first: Exception) -> Any:
+    for _ in range(3):
+        try:
+            return call()
+        except UNKNOWN:
+            continue
+        except TxlogError as error:
+            # It speaks of the repetition; the first call may have won.
+            raise first from error
+    raise first
+
+
+def _abort(transaction: Any, first: Exception) -> Any:
+    """Aborts after a commit of unknown outcome; what it says is the answer."""
+    try:
+        if isinstance(transaction, StagedTransaction):
+            if (ended := transaction.abort()).already_committed:
+                return ended
+        else:
+            transaction.abort_transaction()
+    except IllegalStateError as error:
+        if "it is committed" in str(error):
+            return None
+        raise first from error
+    except TxlogError as error:
+        raise first from error
+    raise TxlogError("the transaction was aborted") from first
+
+
+def _answers(cells: list[Cell]) -> Counter[str]:
+    worlds = {name: World(name) for name in {cell.name for cell in cells}}
+    answers: Counter[str] = Counter()
+    wrong: list[str] = []
+    for cell in cells:
+        thens: list[Then] = ["stop"]
+        for then in thens:
+            try:
+                answer, went_on = worlds[cell.name].run(cell, then)
+            except AssertionError as error:
+                wrong.append(f"{cell}, then {then}: {str(error).splitlines()[0]}")
+                continue
+            answers[answer] += 1
+            if then == "stop" and went_on:
+                thens += ["repeat", "abort"]
+    print(f"{sum(answers.values())} answers: {dict(answers)}")
+    assert not wrong, f"{len(wrong)} wrong answers:\n" + "\n".join(wrong[:50])
+    return answers
+
+
+@functools.cache
+def _all_cells(name: str) -> tuple[Cell, ...]:
+    return tuple(World(name).cells())
+
+
+def test_answers_of_all_operations_thinned() -> None:
+    cells = [cell for name in CALLS for cell in _all_cells(name)]
+    assert set(_answers(cells[::THINNED])) == {"ok", "failed", "unknown"}
+
+
+@pytest.mark.storm
+@pytest.mark.parametrize("name", CALLS)
+def test_answers(name: str) -> None:
+    assert _answers(list(_all_cells(name)))
