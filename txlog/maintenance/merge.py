@@ -145,10 +145,10 @@ def copy_rows(
 
 
 def topic_of_inputs(runtime: Runtime, tp: TopicPartition, newest: int) -> TopicMetadata:
-    """The metadata of the topic that the inputs of a run were written for; `newest` is the highest `schema_id` among them.
+    """Return the metadata of the topic that the inputs of a run were written for; `newest` is their highest `schema_id`.
 
-    Raises UnknownTopicOrPartitionError if it was deleted since, also if its name was made anew: other columns would be read into
-    the run. None of its rows is left to be cleaned.
+    Raises UnknownTopicOrPartitionError if the topic was deleted since. A topic of that name that was created again has other
+    columns, and the rows of the deleted one need no merge.
     """
     topic = topic_of_rows(runtime, tp, newest)
     if newest < topic.schema_id:

@@ -190,8 +190,9 @@ def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:
 def refresh_topic_of_rows(
     topic: str, schema_id: int, known: TopicMetadata | None
 ) -> Program[TopicMetadata | UnknownTopicOrPartitionError]:
-    """The newest version of the topic that rows of `schema_id` were made for, or why they may not be committed: it was deleted
-    since, whether or not its name was made anew (PROTOCOL.md, W46).
+    """Return the newest version of the topic that rows of `schema_id` were made for, or why they may not be committed.
+
+    They may not if the topic was deleted since, also if a topic of that name was created again (PROTOCOL.md, W46).
 
     `known` is any version of the name, from which newer ones are found by name: one GET if there is none. Without it, one LIST
     and one GET. One GET more if the columns have changed since the rows were made.

@@ -188,7 +188,7 @@ def end_transaction(
 
     `staged` parts become visible with the commit and only then; their files carry this PID and `txn`'s current epoch.
     `refusal` is raised instead of deciding to commit: a topic that rows are staged for was deleted (`topics.refresh_topic_of_rows`,
-    W46). A commit that is decided already, or skipped, does not ask for it.
+    W46). A commit that is decided already, or skipped, ignores it.
     A repeated call joins what the first one decided. Raises ProducerFencedError, InvalidProducerIdMappingError,
     InvalidTxnStateError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat the
     call; delete nothing). InvalidRequestError or RecordTooLargeError, before anything is decided, for staged parts that

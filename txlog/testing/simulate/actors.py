@@ -408,7 +408,7 @@ def retention(life: Life) -> Program[None]:
 
 
 def remaker(life: Life) -> Program[None]:
-    """Others do the same: of two one is told that it is too late."""
+    """Deletes the topic and creates it again. If two do it at once, one of them finds it deleted, or created, already."""
     client, choose = life.client, life.choose
     for _ in range(choose.randint(1, 4)):
         yield from make_drafts(life)
