@@ -15,7 +15,7 @@ from txlog.protocol.transactions import StagedList
 
 NOW_MS = 1_356_998_400_123
 FILE = DataFile(
-    path="0/rows/7-1-0123456789abcdef.parquet", rows=5, bytes=9, digest=None, footer_digest="", row_groups=(5,)
+    path="0/rows/7-1-0123456789abcdef.parquet", rows=5, bytes=9, digest=None, footer_digest="0" * 64, row_groups=(5,)
 )
 PART = StagedPart(topic="orders", partition=0, files=(FILE,))
 FEW = StagedPart(topic="orders", partition=1, inline=StagedRows(rows=2, payload=b"rows"))

@@ -21,7 +21,7 @@ RECORD = CommitRecord(
     segment_base=0,
     payload_bytes=4,
     write_id="ab" * 16,
-    previous='a "quoted" [{',
+    previous="cd" * 32,
 )
 STORED = envelope.encode(RECORD, b"rows")
 
@@ -94,18 +94,21 @@ def test_other_json_with_a_right_checksum_is_refused(value: object) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"offset":1}',  # created_at is missing
-        b'{"offset":-1,"created_at":0}',
-        b'{"offset":9223372036854775808,"created_at":0}',
-        b'{"offset":1e400,"created_at":0}',
-        b'{"offset":1.5,"created_at":0}',
-        b'{"offset":"1","created_at":0}',
-        b'{"offset":true,"created_at":0}',
-        b'{"offset":1,"created_at":0,"x":"\xff"}',  # not UTF-8
-        b'{"offset":1,"created_at":0,"x":NaN}',
-        b'{"offset":1,"created_at":0,,"x":1}',
-        b'{"offset":1,"created_at":0}}',
-        b'{"offset":' + b"9" * 5000 + b',"created_at":0}',
+        b'{"version":1,"offset":1}',  # created_at is missing
+        b'{"offset":1,"created_at":0}',  # version is missing
+        b'{"version":0,"offset":1,"created_at":0}',
+        b'{"version":-1,"offset":1,"created_at":0}',
+        b'{"version":1,"offset":-1,"created_at":0}',
+        b'{"version":1,"offset":9223372036854775808,"created_at":0}',
+        b'{"version":1,"offset":1e400,"created_at":0}',
+        b'{"version":1,"offset":1.5,"created_at":0}',
+        b'{"version":1,"offset":"1","created_at":0}',
+        b'{"version":1,"offset":true,"created_at":0}',
+        b'{"version":1,"offset":1,"created_at":0,"x":"\xff"}',  # not UTF-8
+        b'{"version":1,"offset":1,"created_at":0,"x":NaN}',
+        b'{"version":1,"offset":1,"created_at":0,,"x":1}',
+        b'{"version":1,"offset":1,"created_at":0}}',
+        b'{"version":1,"offset":' + b"9" * 5000 + b',"created_at":0}',
     ],
 )
 def test_wrong_fields_are_refused(line: bytes) -> None:
@@ -113,7 +116,7 @@ def test_wrong_fields_are_refused(line: bytes) -> None:
 
 
 def test_unknown_fields_are_ignored() -> None:
-    data = sealed(b'{"later":{"a":[1,2,{"b":null}]},"offset":1,"created_at":2}')
+    data = sealed(b'{"version":1,"later":{"a":[1,2,{"b":null}]},"offset":1,"created_at":2}')
     assert envelope.decode(data, Boundary, PATH) == (Boundary(offset=1, created_at=2), b"")
 
 
@@ -134,7 +137,7 @@ def test_a_newer_version_is_refused_as_such(line: bytes) -> None:
 
 class TestNesting:
     def nested(self, depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
-        return sealed(b'{"offset":1,"created_at":2,"x":' + opening * depth + closing * depth + b"}")
+        return sealed(b'{"version":1,"offset":1,"created_at":2,"x":' + opening * depth + closing * depth + b"}")
 
     def test_up_to_the_limit(self) -> None:
         envelope.decode(self.nested(envelope.MAX_DEPTH - 1), Boundary, PATH)
@@ -142,7 +145,9 @@ class TestNesting:
 
     def test_objects_and_arrays_count_alike(self) -> None:
         def line(pairs: int) -> bytes:
-            return sealed(b'{"offset":1,"created_at":2,"x":' + b'[{"a":' * pairs + b"1" + b"}]" * pairs + b"}")
+            return sealed(
+                b'{"version":1,"offset":1,"created_at":2,"x":' + b'[{"a":' * pairs + b"1" + b"}]" * pairs + b"}"
+            )
 
         envelope.decode(line(envelope.MAX_DEPTH // 2 - 1), Boundary, PATH)
         assert "nested deeper" in refused(line(envelope.MAX_DEPTH // 2), Boundary)
@@ -152,7 +157,7 @@ class TestNesting:
 
     def test_brackets_in_strings_do_not_count(self) -> None:
         text = rb'"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\"[[[[\\"'
-        envelope.decode(sealed(b'{"offset":1,"created_at":2,"x":' + text + b"}"), Boundary, PATH)
+        envelope.decode(sealed(b'{"version":1,"offset":1,"created_at":2,"x":' + text + b"}"), Boundary, PATH)
 
     @pytest.mark.parametrize(
         "line",
@@ -173,7 +178,9 @@ class TestSizes:
         assert "4 payload bytes announced, 5 found" in refused(sealed(line, b"rowss"))
 
     def test_objects_without_payload_have_none(self) -> None:
-        assert "0 payload bytes announced, 1 found" in refused(sealed(b'{"offset":1,"created_at":2}', b"x"), Boundary)
+        assert "0 payload bytes announced, 1 found" in refused(
+            sealed(b'{"version":1,"offset":1,"created_at":2}', b"x"), Boundary
+        )
 
     def test_encode_refuses_what_no_reader_would_accept(self) -> None:
         with pytest.raises(ValueError, match="4 payload bytes announced, 3 given"):

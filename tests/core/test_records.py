@@ -53,6 +53,11 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 offsets = st.integers(0, 2**63 - 1)
 counts = st.integers(0, 2**48)
 texts = st.text(max_size=12)
+signed = st.integers(-1, 2**63 - 1)
+times = st.integers(-1, 253_402_300_799_999)
+field_ids = st.integers(1, 2**31 - 1)
+ids = st.text("0123456789abcdef", min_size=32, max_size=32)
+digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 scalars = st.none() | st.booleans() | int64 | st.floats(allow_nan=False, allow_infinity=False) | texts
 
 
@@ -64,87 +69,87 @@ file_fields: dict[str, st.SearchStrategy[Any]] = {
     "path": texts,
     "rows": counts,
     "bytes": counts,
-    "digest": st.none() | texts,
-    "footer_digest": texts,
+    "digest": st.none() | digests,
+    "footer_digest": digests,
     "row_groups": tuples(counts),
-    "statistics": st.dictionaries(texts, st.tuples(scalars, scalars, int64), max_size=2),
+    "statistics": st.dictionaries(texts, st.tuples(scalars, scalars, counts), max_size=2),
 }
 data_files = st.builds(DataFile, **file_fields)
-offset_values = st.builds(OffsetValue, offset=offsets, metadata=texts, timestamp=int64, conditional=st.booleans())
+offset_values = st.builds(OffsetValue, offset=offsets, metadata=texts, timestamp=times, conditional=st.booleans())
 offset_entries = st.builds(OffsetEntry, group=texts, topic=texts, partition=offsets, value=st.none() | offset_values)
 group_values = st.builds(
-    GroupValue, generation=int64, member_id=texts, client_id=texts, topics=tuples(texts), updated_at=int64
+    GroupValue, generation=offsets, member_id=texts, client_id=texts, topics=tuples(texts), updated_at=times
 )
 group_entries = st.builds(GroupEntry, group=texts, value=st.none() | group_values)
 staged_parts = st.builds(
     StagedPart,
     topic=texts,
     partition=offsets,
-    schema_id=int64,
+    schema_id=offsets,
     files=tuples(data_files),
     entries=tuples(offset_entries),
 )
 transactions = st.builds(
     TransactionMetadata,
     transactional_id=texts,
-    producer_id=int64,
-    producer_epoch=int64,
-    last_epoch=int64,
+    producer_id=offsets,
+    producer_epoch=offsets,
+    last_epoch=signed,
     last_outcome=st.sampled_from([None, "commit", "abort"]),
     state=st.sampled_from(get_args(records.TransactionState)),
-    timeout_ms=int64,
+    timeout_ms=offsets,
     partitions=tuples(st.builds(TopicPartition, texts, offsets)),
     staged=tuples(staged_parts, 2),
-    staged_object=st.none() | st.builds(StagedObject, name=texts, bytes=counts, digest=texts),
-    started_at=int64,
-    updated_at=int64,
+    staged_object=st.none() | st.builds(StagedObject, name=texts, bytes=counts, digest=digests),
+    started_at=times,
+    updated_at=times,
     txn_scope=texts,
-    txn_version=int64,
-    write_id=texts,
+    txn_version=signed,
+    write_id=ids,
 )
 entries = offset_entries | group_entries | st.builds(TransactionEntry, key=texts, value=st.none() | transactions)
 batch_fields: dict[str, st.SearchStrategy[Any]] = {
     "base_offset": offsets,
     "records": counts,
     "kind": st.sampled_from(get_args(records.BatchKind)),
-    "producer_id": int64,
-    "producer_epoch": int64,
-    "base_sequence": int64,
+    "producer_id": signed,
+    "producer_epoch": signed,
+    "base_sequence": signed,
     "transactional": st.booleans(),
-    "timestamp": int64,
+    "timestamp": times,
 }
 commits = st.builds(
     CommitRecord,
     **batch_fields,
     segment_base=offsets,
-    schema_id=int64,
+    schema_id=offsets,
     files=tuples(data_files),
     entries=tuples(entries),
-    write_id=texts,
-    previous=texts,
-    coordinator_epoch=int64,
-    first_offset=int64,
-    last_stable_offset=int64,
-    log_start_offset=int64,
-    deleted_version=int64,
-    expired=tuples(int64),
+    write_id=ids,
+    previous=digests,
+    coordinator_epoch=signed,
+    first_offset=signed,
+    last_stable_offset=signed,
+    log_start_offset=signed,
+    deleted_version=offsets,
+    expired=tuples(offsets),
 )
 indexes = st.builds(
     SegmentIndex,
     base_offset=offsets,
     end_offset=offsets,
     generation=counts,
-    files=tuples(st.builds(IndexedFile, **file_fields, schema_id=int64, offset_column=st.booleans())),
-    entries=tuples(st.builds(IndexEntry, **batch_fields, file=st.none() | int64, first_row=counts)),
+    files=tuples(st.builds(IndexedFile, **file_fields, schema_id=offsets, offset_column=st.booleans())),
+    entries=tuples(st.builds(IndexEntry, **batch_fields, file=st.none() | offsets, first_row=counts)),
     compacted=st.just(msgspec.UNSET)
     | st.builds(
         records.Compaction,
-        key=tuples(int64),
+        key=tuples(field_ids),
         end_offset=offsets,
-        tombstones=tuples(st.builds(records.Tombstones, end_offset=offsets, rows=counts, delete_at=int64)),
+        tombstones=tuples(st.builds(records.Tombstones, end_offset=offsets, rows=counts, delete_at=times)),
     ),
     aborted_txns=counts,
-    last_digest=texts,
+    last_digest=digests | st.just(""),
     last_stable_offset=offsets,
 )
 txn_indexes = st.builds(
@@ -152,8 +157,8 @@ txn_indexes = st.builds(
     aborted=tuples(
         st.builds(
             AbortedTxn,
-            version=int64,
-            producer_id=int64,
+            version=st.just(0),
+            producer_id=offsets,
             first_offset=offsets,
             last_offset=offsets,
             last_stable_offset=offsets,
@@ -166,36 +171,38 @@ cleans = st.builds(
     runs=tuples(
         st.builds(CleanedRun, base_offset=offsets, end_offset=offsets, generation=st.integers(1, 2**62), unique=texts)
     ),
-    superseded=tuples(st.builds(Superseded, name=texts, since=int64)),
-    created_at=int64,
+    superseded=tuples(st.builds(Superseded, name=texts, since=times)),
+    created_at=times,
 )
-offset_rows = st.builds(OffsetRow, position=offsets, write_id=texts, entry=offset_entries)
+offset_rows = st.builds(OffsetRow, position=offsets, write_id=ids, entry=offset_entries)
 snapshots = st.builds(
     Snapshot,
     offset=offsets,
     log_start_offset=offsets,
-    deleted_version=int64,
-    last_timestamp=int64,
-    last_digest=texts,
+    deleted_version=offsets,
+    last_timestamp=times,
+    last_digest=digests,
     producers=tuples(
         st.builds(
             ProducerStateEntry,
-            producer_id=int64,
-            producer_epoch=int64,
-            last_sequence=int64,
-            last_offset=int64,
-            timestamp=int64,
-            coordinator_epoch=int64,
-            txn_first_offset=int64,
+            producer_id=offsets,
+            producer_epoch=offsets,
+            last_sequence=signed,
+            last_offset=signed,
+            timestamp=times,
+            coordinator_epoch=signed,
+            txn_first_offset=signed,
             batches=tuples(
-                st.builds(BatchMetadata, base_sequence=int64, last_sequence=int64, base_offset=offsets, timestamp=int64)
+                st.builds(
+                    BatchMetadata, base_sequence=signed, last_sequence=signed, base_offset=offsets, timestamp=times
+                )
             ),
         )
     ),
     transactions=tuples(st.builds(TransactionRow, offset=offsets, value=transactions), 2),
     committed=tuples(offset_rows),
-    pending=tuples(st.builds(PendingOffsets, producer_id=int64, rows=tuples(offset_rows))),
-    groups=tuples(st.builds(GroupRow, position=offsets, write_id=texts, entry=group_entries)),
+    pending=tuples(st.builds(PendingOffsets, producer_id=offsets, rows=tuples(offset_rows))),
+    groups=tuples(st.builds(GroupRow, position=offsets, write_id=ids, entry=group_entries)),
 )
 fields = st.recursive(
     st.builds(SchemaField, id=st.integers(1, 2**31 - 1), name=texts, type=texts, nullable=st.booleans()),
@@ -208,24 +215,24 @@ topics = st.builds(
     TopicMetadata,
     number=offsets,
     topic=texts,
-    topic_id=texts,
+    topic_id=ids,
     partitions=st.integers(1, 100_000),
     config=st.dictionaries(texts, texts, max_size=3),
     schema=tuples(fields),
     schema_id=offsets,
-    created_at=int64,
+    created_at=times,
     deleted=st.booleans(),
-    write_id=texts,
+    write_id=ids,
 )
 stores = st.builds(
-    StoreDescriptor, features=tuples(texts), store_id=texts, created_at=int64, constants=st.just(StoreConstants())
+    StoreDescriptor, features=tuples(texts), store_id=ids, created_at=times, constants=st.just(StoreConstants())
 )
 objects = st.one_of(
     commits,
     indexes,
     txn_indexes,
     cleans,
-    st.builds(Boundary, offset=offsets, created_at=int64),
+    st.builds(Boundary, offset=offsets, created_at=times),
     snapshots,
     topics,
     stores,

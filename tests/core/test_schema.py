@@ -144,7 +144,14 @@ class TestTypes:
         schema = assign_ids([nested(MAX_NESTING)])
         check_fields(schema)
         topic = TopicMetadata(
-            number=0, topic="t", topic_id="", partitions=1, schema=schema, schema_id=0, created_at=0, write_id=""
+            number=0,
+            topic="t",
+            topic_id="0" * 32,
+            partitions=1,
+            schema=schema,
+            schema_id=0,
+            created_at=0,
+            write_id="0" * 32,
         )
         assert envelope.decode(envelope.encode(topic), TopicMetadata, "p")[0] == topic
 
@@ -153,7 +160,14 @@ class TestTypes:
         numbered = assign_ids(schema)
         check_fields(numbered)
         topic = TopicMetadata(
-            number=0, topic="t", topic_id="", partitions=1, schema=numbered, schema_id=0, created_at=0, write_id=""
+            number=0,
+            topic="t",
+            topic_id="0" * 32,
+            partitions=1,
+            schema=numbered,
+            schema_id=0,
+            created_at=0,
+            write_id="0" * 32,
         )
         assert envelope.decode(envelope.encode(topic), TopicMetadata, "p")[0] == topic
 

@@ -102,7 +102,7 @@ class TestBuildIndex:
         for schema_id in (3, 7, 7):
             chain.append("data", 1, [2], inline=True)
             chain.records[-1] = change(chain.records[-1], schema_id=schema_id)
-        index, _ = build_index(TP, chain.records, "", inline_file_of(chain.records))
+        index, _ = build_index(TP, chain.records, "d" * 64, inline_file_of(chain.records))
         assert [file.schema_id for file in index.files] == [7]
 
     def test_files_keep_the_schema_they_were_written_in(self) -> None:
@@ -110,29 +110,29 @@ class TestBuildIndex:
         for schema_id in (3, 7):
             chain.append("data", 1, [2, 1])
             chain.records[-1] = change(chain.records[-1], schema_id=schema_id)
-        index, _ = build_index(TP, chain.records, "", None)
+        index, _ = build_index(TP, chain.records, "d" * 64, None)
         assert [file.schema_id for file in index.files] == [3, 3, 7, 7]
 
     def test_what_is_no_segment_is_refused(self) -> None:
         records = mixed().segments()[1]
         inline = inline_file_of(records)
         with pytest.raises(CorruptLogError, match="cannot be empty"):
-            build_index(TP, [], "", None)
+            build_index(TP, [], "d" * 64, None)
         with pytest.raises(CorruptLogError, match="where offset 10 was expected"):
-            build_index(TP, [records[0], *records[2:]], "", data_file("3/x", 2))
+            build_index(TP, [records[0], *records[2:]], "d" * 64, data_file("3/x", 2))
         with pytest.raises(CorruptLogError, match="in segment 5 where offset 10 was expected"):
-            build_index(TP, records[1:], "", inline)
+            build_index(TP, records[1:], "d" * 64, inline)
         with pytest.raises(CorruptLogError, match="6 rows rode inline, and the file for them is none"):
-            build_index(TP, records, "", None)
+            build_index(TP, records, "d" * 64, None)
         with pytest.raises(CorruptLogError, match="6 rows rode inline, and the file for them is 3/x with 5"):
-            build_index(TP, records, "", data_file("3/x", 5))
+            build_index(TP, records, "d" * 64, data_file("3/x", 5))
         with pytest.raises(CorruptLogError, match="0 rows rode inline, and the file for them is 3/x with 5"):
-            build_index(TP, records[:1], "", data_file("3/x", 5))
+            build_index(TP, records[:1], "d" * 64, data_file("3/x", 5))
 
     @given(chains())
     def test_any_segment_passes_its_own_check(self, chain: Chain) -> None:
         for number, records in enumerate(chain.segments()):
-            index, txn_index = build_index(TP, records, "", inline_file_of(records))
+            index, txn_index = build_index(TP, records, "d" * 64, inline_file_of(records))
             check(index)
             aborted = [t for t in chain.aborted if index.base_offset <= t.last_offset < index.end_offset]
             assert list(txn_index.aborted if txn_index else ()) == aborted
@@ -177,7 +177,7 @@ class TestCheckRows:
 
 
 class TestLookUp:
-    INDEX, _ = build_index(TP, mixed().segments()[1], "", inline_file_of(mixed().segments()[1]))
+    INDEX, _ = build_index(TP, mixed().segments()[1], "d" * 64, inline_file_of(mixed().segments()[1]))
 
     @pytest.mark.parametrize(
         ("offset", "entry"),
@@ -197,7 +197,7 @@ class TestLookUp:
     @given(chains(), st.integers(0, 200), st.integers(990, 1100))
     def test_against_a_scan(self, chain: Chain, offset: int, timestamp: int) -> None:
         for records in chain.segments():
-            index, _ = build_index(TP, records, "", inline_file_of(records))
+            index, _ = build_index(TP, records, "d" * 64, inline_file_of(records))
             below = [number for number, entry in enumerate(index.entries) if entry.base_offset <= offset]
             assert floor_entry(index, offset) == (below[-1] if below else -1)
             later = [n for n, entry in enumerate(index.entries) if entry.records and entry.timestamp >= timestamp]
@@ -251,6 +251,12 @@ class TestCheckIndex:
             (entry_at(0, first_row=2), "begins at row 2 of a file of 2"),
             (entry_at(4, first_row=5), "names 1 rows more than its files hold"),
             (entry_at(4, first_row=6), "begins at row 6 of a file of 6"),
+            (entry_at(4, first_row=1), r"entry 4 begins at row 1 of file 4, -3 rows from the end"),
+            (entry_at(1, timestamp=1), "entry 1 has timestamp 1, the one before it 1002"),
+            (lambda i: change(i, last_digest=""), "generation 0 with last_digest ''"),
+            (lambda i: change(i, aborted_txns=9), "it announces 9 aborted transactions"),
+            (file_at(4, offset_column=False), "in part|offset_column"),
+            (file_at(0, offset_column=True), "`offset_column` of "),
             (entry_at(0, kind="abort"), "a batch of kind abort cannot have 5 rows"),
             (file_at(0, rows=3), "3 rows, and its row groups hold 2"),
             (file_at(0, rows=3, row_groups=(3,)), "in part"),
@@ -313,10 +319,10 @@ def run_index(*entries: tuple[int, int, int, int], rows: tuple[int, ...] = (4, 6
 
 class TestCheckRun:
     def test_gaps_are_legal(self) -> None:
-        check(run_index())
+        check(run_index(rows=()))
         check(run_index((100, 4, 0, 0), (150, 6, 1, 0)))
         check(run_index((120, 10, 0, 0)))
-        check(run_index((100, 2, 0, 0), (110, 5, 0, 2), (199, 1, 1, 5)))
+        check(run_index((100, 2, 0, 0), (110, 7, 0, 2), (199, 1, 1, 5)))
 
     @pytest.mark.parametrize(
         ("index", "message"),
@@ -324,6 +330,8 @@ class TestCheckRun:
             (run_index((99, 4, 0, 0)), "entry 0 begins at offset 99, expected 100"),
             (run_index((100, 4, 0, 0), (103, 1, 1, 0)), "entry 1 begins at offset 103, expected 104"),
             (run_index((195, 6, 1, 0)), "the entries end at offset 201, the segment at 200"),
+            (run_index((100, 3, 0, 0), (110, 7, 1, 0), rows=(4, 7)), r"entry 1 begins at row 0 of file 1, \+1 rows"),
+            (run_index((100, 4, 0, 0), (110, 5, 1, 0)), "its files have 10 rows, and its entries do not take them all"),
             (run_index((100, 11, 0, 0)), "names 1 rows more than its files hold"),
         ],
     )

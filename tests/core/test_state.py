@@ -459,10 +459,10 @@ def test_from_any_snapshot_on_the_state_is_the_same(script: list[tuple[Any, ...]
 
 def test_a_snapshot_keeps_all_of_the_state() -> None:
     """Every field, for some show long after: who deleted the topic, the time of the last record, a group's member."""
-    offset = OffsetRow(position=4, write_id="w", entry=offset_entry("g", 0, 5))
+    offset = OffsetRow(position=4, write_id="0" * 32, entry=offset_entry("g", 0, 5))
     group = GroupEntry(group="g", value=GroupValue(generation=2, member_id="m"))
     txn = TransactionMetadata(
-        transactional_id="x", producer_id=1, producer_epoch=0, state="EMPTY", timeout_ms=1, write_id="w"
+        transactional_id="x", producer_id=1, producer_epoch=0, state="EMPTY", timeout_ms=1, write_id="0" * 32
     )
     full = PartitionState(
         topic_partition=OFFSETS_TP,
@@ -470,13 +470,13 @@ def test_a_snapshot_keeps_all_of_the_state() -> None:
         next_offset=9,
         segment_base=9,
         last_timestamp=7,
-        last_digest="d",
+        last_digest="0" * 64,
         deleted_version=2,
         producers={1: ProducerStateEntry(producer_id=1, producer_epoch=2, timestamp=6, txn_first_offset=4)},
         transactions={"x": TransactionRow(offset=1, value=txn)},
         committed={offset.entry.key: offset},
         pending={1: {offset.entry.key: offset}},
-        groups={"g": GroupRow(position=5, write_id="w", entry=group)},
+        groups={"g": GroupRow(position=5, write_id="0" * 32, entry=group)},
     )
     begun = {"segment_batches", "segment_bytes", "segment_record_bytes", "segment_started_at"}
     for each in fields(PartitionState):
@@ -602,7 +602,7 @@ def entry_of(key: str, epoch: int | None) -> TransactionEntry:
     if epoch is None:
         return TransactionEntry(key=key, value=None)
     value = TransactionMetadata(
-        transactional_id=key, producer_id=5, producer_epoch=epoch, state="EMPTY", timeout_ms=1, write_id="w"
+        transactional_id=key, producer_id=5, producer_epoch=epoch, state="EMPTY", timeout_ms=1, write_id="0" * 32
     )
     return TransactionEntry(key=key, value=value)
 

@@ -95,7 +95,7 @@ class Opened:
         found: list[dict[str, Any]] = []
         for piece in planned.pieces:
             if isinstance(piece, InlinePiece):
-                found.extend(read_inline_rows(piece.payload, piece.range, fields).to_pylist())
+                found.extend(read_inline_rows(piece.payload, piece.range, fields, rows=piece.rows).to_pylist())
                 continue
             for batch in read_ranges(
                 self.store, tp.topic, piece.file, piece.ranges, fields, start=piece.start, end=piece.end

@@ -69,7 +69,12 @@ def replace(**changes: Any) -> Callable[[Any], Any]:
             lambda index: replace(entries=(replace(producer_id=36)(index.entries[0]), *index.entries[1:]))(index),
             "entries is",
         ),
-        (INDEX, records.SegmentIndex, replace(aborted_txns=0), "aborted_txns is 0 and should be 1"),
+        (
+            INDEX,
+            records.SegmentIndex,
+            replace(aborted_txns=0),
+            "it announces 0 aborted transactions, and its entries show 1 to 1",
+        ),
         (TXN_INDEX, records.TxnIndex, replace(aborted=()), "holds no aborted transactions, and the index announces 1"),
         (
             TXN_INDEX,

@@ -54,7 +54,7 @@ def read_pieces(
         tp = piece.topic_partition
         if isinstance(piece, InlinePiece):
             where = tp.folder + batch_name(piece.range.base_offset - piece.range.first_row)
-            yield read_inline_rows(piece.payload, piece.range, fields, columns, where=where)
+            yield read_inline_rows(piece.payload, piece.range, fields, columns, where=where, rows=piece.rows)
         else:
             # A file whose rows lie between those of others is opened again and again, and compared once.
             whole = digests and piece.file.path not in checked

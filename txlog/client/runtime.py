@@ -19,7 +19,13 @@ from txlog.core.effects import Gather, Program
 from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata
-from txlog.errors import NotAStoreError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
+from txlog.errors import (
+    InvalidConfigurationError,
+    NotAStoreError,
+    SchemaMismatchError,
+    TxlogError,
+    UnknownTopicOrPartitionError,
+)
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import Context, KnownStore
 from txlog.storage.driver import Driver
@@ -204,7 +210,11 @@ class Runtime:
     def remember_topic(self, metadata: TopicMetadata, fetched_at_ms: int | None = None) -> None:
         """Takes over metadata that was read or written just now."""
         at_ms = self.clock.monotonic_ms() if fetched_at_ms is None else fetched_at_ms
-        roll = self.settings.roll_policy(metadata)
+        try:
+            roll = self.settings.roll_policy(metadata)
+        except InvalidConfigurationError:
+            # A reader needs no setting (PROTOCOL.md, R4); who appends rows reads them again, and is told.
+            roll = RollPolicy()
         with self._lock:
             # New mappings: contexts of other threads hold the old ones.
             self._topics = {**self._topics, metadata.topic: (metadata, at_ms)}

@@ -74,8 +74,17 @@ class Settings:
         return ConsumerConfig.parse(call, *self._below("consumer"), defaults or {})
 
     def topic_config(self, topic: TopicMetadata) -> TopicConfig:
-        """Settings of a topic as this client sees them."""
-        return TopicConfig.parse(restrict(self.client, "topic"), topic.config, self.file.get("topic", {}))
+        """Settings of a topic as this client sees them; those that it does not know are ignored (PROTOCOL.md, R4).
+
+        Raises InvalidConfigurationError for a stored value that cannot be one of its key: a writer, or maintenance, that took the
+        default instead might do what the topic forbids. Readers do not call this.
+        """
+        try:
+            return TopicConfig.parse(
+                restrict(self.client, "topic"), restrict(topic.config, "topic"), self.file.get("topic", {})
+            )
+        except InvalidConfigurationError as error:
+            raise InvalidConfigurationError(f"topic {topic.topic!r}: {error}") from None
 
     def row_config(self, call: Layer, topic: TopicMetadata) -> ProducerConfig:
         """A producer's settings for the rows of one topic: `inline.max.bytes` and `compression.type` are the topic's too."""

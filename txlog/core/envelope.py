@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import TypeVar
 
 import google_crc32c
@@ -31,7 +32,7 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _ENCODER = msgspec.json.Encoder()
-_VERSION = msgspec.json.Decoder(type=dict[str, msgspec.Raw])
+_RAW_FIELDS = msgspec.json.Decoder(type=dict[str, msgspec.Raw])
 
 
 def encode(value: msgspec.Struct, payload: bytes = b"") -> bytes:
@@ -76,8 +77,8 @@ def decode(data: bytes, kind: type[S], path: str) -> tuple[S, bytes]:
         value = msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _refuse_newer(line, path)
-        raise CorruptRecordError(f"{path}: not a valid {kind.__name__}: {error}") from None
-    _refuse_newer(line, path)
+        raise CorruptRecordError(f"{path}: not a valid {kind.__name__.strip('_')}: {error}") from None
+    _check_stated(_refuse_newer(line, path), kind, path)
     announced = getattr(value, "payload_bytes", 0)
     if announced != len(payload):
         raise CorruptRecordError(f"{path}: {announced} payload bytes announced, {len(payload)} found")
@@ -99,12 +100,23 @@ def check_depth(line: bytes, path: str) -> None:
         raise CorruptRecordError(f"{path}: JSON nested deeper than {MAX_DEPTH} levels, or unbalanced")
 
 
-def _refuse_newer(line: bytes, path: str) -> None:
+def _check_stated(fields: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct], path: str) -> None:
+    """Raises CorruptRecordError if a field is left out that the struct would fill in, and that must be stored (PROTOCOL.md, R19)."""
+    for name in getattr(kind, "STATED", ()):
+        outer, _, inner = name.partition(".")
+        if outer not in fields or (inner and inner not in _RAW_FIELDS.decode(fields[outer])):
+            raise CorruptRecordError(f"{path}: not a valid {kind.__name__.strip('_')}: it does not state `{name}`")
+
+
+def _refuse_newer(line: bytes, path: str) -> Mapping[str, msgspec.Raw]:
+    """The fields of the object; none of a line that is no object. Raises UnsupportedStoreError for a later version."""
     try:
-        version = msgspec.json.decode(_VERSION.decode(line).get("version", msgspec.Raw(b"0")), type=int)
+        fields = _RAW_FIELDS.decode(line)
+        version = msgspec.json.decode(fields.get("version", msgspec.Raw(b"0")), type=int)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
+        return {}
     if version > FORMAT_VERSION:
         raise UnsupportedStoreError(
             f"{path}: format version {version}, and this txlog reads up to {FORMAT_VERSION}; upgrade pyspark-txlog to read this store"
         )
+    return fields

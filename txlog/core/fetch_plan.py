@@ -64,6 +64,8 @@ class InlinePiece:
     payload: bytes
     schema_id: int
     range: RowRange
+    rows: int
+    """Of the whole stream, as the commit record says."""
 
 
 Piece: TypeAlias = FilePiece | InlinePiece
@@ -197,7 +199,9 @@ def _record_pieces(tp: TopicPartition, record: CommitRecord, payload: bytes, sta
         timestamp=record.timestamp,
     )
     if record.payload_bytes:
-        yield InlinePiece(topic_partition=tp, payload=payload, schema_id=record.schema_id, range=row_range)
+        yield InlinePiece(
+            topic_partition=tp, payload=payload, schema_id=record.schema_id, range=row_range, rows=record.records
+        )
         return
     if record.entries:
         raise CorruptLogError(

@@ -5,7 +5,7 @@ See PROTOCOL.md, "Objects", for every field in a table. Integers are int64; unkn
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,13 @@ Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**48)]
 Text = Annotated[str, Meta(max_length=32_768)]
+Signed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+"""An offset, epoch, sequence or number of a producer; -1: none."""
+Time = Annotated[int, Meta(ge=-1, le=253_402_300_799_999)]
+"""Milliseconds since 1970, up to the end of the year 9999; -1: never."""
+FieldId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", max_length=32)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -37,7 +44,10 @@ Outcome: TypeAlias = Literal["commit", "abort"]
 class _Object(msgspec.Struct, frozen=True, kw_only=True):
     """A stored object."""
 
-    version: Int64 = FORMAT_VERSION
+    STATED: ClassVar[tuple[str, ...]] = ("version",)
+    """Fields that have a default in Python only: an object that does not state them is damaged."""
+
+    version: Annotated[int, Meta(ge=1, le=2**63 - 1)] = FORMAT_VERSION
 
 
 # -- rows in files ----------------------------------------------------------------------------------------------------
@@ -50,23 +60,23 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     """Relative to the topic's folder; see names.check_data_path."""
     rows: Count
     bytes: Count
-    digest: str | None
+    digest: Digest | None
     """SHA-256 of the whole object; None for files that Spark's own writer wrote."""
-    footer_digest: str
+    footer_digest: Digest
     """SHA-256 of the Parquet footer (thrift bytes, its length and the magic)."""
     row_groups: tuple[Count, ...]
     """Rows of each row group, in order."""
-    statistics: dict[str, tuple[Any, Any, Int64]] = {}
+    statistics: dict[str, tuple[Any, Any, Count]] = {}
     """Field id -> (min, max, nulls) as JSON scalars; strings cut at 32 bytes."""
 
 
 class IndexedFile(DataFile, frozen=True, kw_only=True):
     """A file in the table of a segment's index."""
 
-    schema_id: Int64
+    schema_id: Offset
     offset_column: bool = False
     """Whether the file has `_offset` and `_timestamp` columns (sealed inline rows, cleaned runs)."""
-    sorted_by: tuple[Int64, ...] | msgspec.UnsetType = msgspec.UNSET
+    sorted_by: tuple[FieldId, ...] | msgspec.UnsetType = msgspec.UNSET
     """Ids of the columns by which the rows of an index entry are sorted within a row group; absent: they stand in the order of
     offsets. Only in stores with the feature `sorted-runs`."""
 
@@ -79,7 +89,7 @@ class OffsetValue(msgspec.Struct, frozen=True, kw_only=True):
 
     offset: Offset
     metadata: Annotated[str, Meta(max_length=4096)] = ""
-    timestamp: Int64 = NO_TIMESTAMP
+    timestamp: Time = NO_TIMESTAMP
     conditional: bool = False
     """Committed under a condition (generation or starting offset): others may not overtake it while it is pending."""
 
@@ -87,11 +97,11 @@ class OffsetValue(msgspec.Struct, frozen=True, kw_only=True):
 class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
     """Membership of a consumer group: one member at a time, its generation fences older ones."""
 
-    generation: Int64
+    generation: Offset
     member_id: str
     client_id: str = ""
     topics: tuple[str, ...] = ()
-    updated_at: Int64 = NO_TIMESTAMP
+    updated_at: Time = NO_TIMESTAMP
 
 
 class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +117,7 @@ class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     partition: Annotated[int, Meta(ge=0)]
-    schema_id: Int64 = 0
+    schema_id: Offset = 0
     files: tuple[DataFile, ...] = ()
     entries: tuple[OffsetEntry, ...] = ()
     inline: StagedRows | msgspec.UnsetType = msgspec.UNSET
@@ -134,30 +144,30 @@ class StagedObject(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Text
     bytes: Count
-    digest: str
+    digest: Digest
 
 
 class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """A record of the transaction-state table: the whole state of one transactional.id (Kafka's TransactionMetadata)."""
 
     transactional_id: str
-    producer_id: Int64
-    producer_epoch: Int64
-    last_epoch: Int64 = NO_PRODUCER_EPOCH
+    producer_id: Offset
+    producer_epoch: Offset
+    last_epoch: Signed = NO_PRODUCER_EPOCH
     """Epoch of the transaction that this PREPARE_*/COMPLETE_* ends; -1 after an init."""
     last_outcome: Outcome | None = None
     """How the last transaction of the id ended, or ends; None: none ever did."""
     state: TransactionState
-    timeout_ms: Int64
+    timeout_ms: Offset
     partitions: tuple[TopicPartition, ...] = ()
     staged: tuple[StagedPart, ...] = ()
     staged_object: StagedObject | None = None
-    started_at: Int64 = NO_TIMESTAMP
-    updated_at: Int64 = NO_TIMESTAMP
+    started_at: Time = NO_TIMESTAMP
+    updated_at: Time = NO_TIMESTAMP
     txn_scope: str = ""
-    txn_version: Int64 = -1
+    txn_version: Signed = -1
     """The highest committed `txn.version` of `txn_scope`; -1 if there never was one."""
-    write_id: str
+    write_id: Id
 
 
 class TransactionEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transaction"):
@@ -206,31 +216,31 @@ class CommitRecord(_Object, frozen=True, kw_only=True):
     records: Count
     """Rows. A control batch without rows has 0 and takes one offset."""
     kind: BatchKind
-    producer_id: Int64 = NO_PRODUCER_ID
-    producer_epoch: Int64 = NO_PRODUCER_EPOCH
-    base_sequence: Int64 = NO_SEQUENCE
+    producer_id: Signed = NO_PRODUCER_ID
+    producer_epoch: Signed = NO_PRODUCER_EPOCH
+    base_sequence: Signed = NO_SEQUENCE
     transactional: bool = False
-    timestamp: Int64
+    timestamp: Time
     segment_base: Offset
-    schema_id: Int64 = 0
+    schema_id: Offset = 0
     files: tuple[DataFile, ...] = ()
     payload_bytes: Count = 0
     """Length of the inline rows (an Arrow IPC stream) that follow the line."""
     entries: tuple[Entry, ...] = ()
-    write_id: str
-    previous: str
+    write_id: Id
+    previous: Digest
     """Digest of the record before; in the first of a partition, of the partition's name (`PartitionState.empty`)."""
-    coordinator_epoch: Int64 = -1
+    coordinator_epoch: Signed = -1
     """Markers: offset of the PREPARE_* record that this marker rolls forward, in its state partition."""
-    first_offset: Int64 = NO_OFFSET
+    first_offset: Signed = NO_OFFSET
     """ABORT: first offset of the transaction here, -1 if it had no rows here."""
-    last_stable_offset: Int64 = NO_OFFSET
+    last_stable_offset: Signed = NO_OFFSET
     """ABORT: the LSO just after this marker."""
-    log_start_offset: Int64 = NO_OFFSET
+    log_start_offset: Signed = NO_OFFSET
     """log_start: the new first offset."""
-    deleted_version: Int64 = 0
+    deleted_version: Offset = 0
     """log_start of a deletion: the `deleted` version of the topic's metadata."""
-    expired: tuple[Int64, ...] = ()
+    expired: tuple[Offset, ...] = ()
     """expire: producer ids whose state ends here."""
 
     @property
@@ -260,12 +270,12 @@ class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
     base_offset: Offset
     records: Count
     kind: BatchKind
-    producer_id: Int64
-    producer_epoch: Int64
-    base_sequence: Int64
+    producer_id: Signed
+    producer_epoch: Signed
+    base_sequence: Signed
     transactional: bool
-    timestamp: Int64
-    file: Int64 | None
+    timestamp: Time
+    file: Offset | None
     """The file in the table that holds the batch's first row; more rows go on in the next files of the table."""
     first_row: Count = 0
 
@@ -280,14 +290,14 @@ class Tombstones(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: Offset
     """They lie below, and at or above the end of the item before this one."""
     rows: Count
-    delete_at: Int64
+    delete_at: Time
     """Kafka's delete horizon: from then on (ms) a compaction may drop them."""
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     """How far a partition was compacted when a run was made."""
 
-    key: tuple[Int64, ...]
+    key: tuple[FieldId, ...]
     """Ids of the key's columns, in order: of another key this says nothing."""
     end_offset: Offset
     """Below it no two rows of the log have the same key. Not beyond the run's end."""
@@ -307,7 +317,7 @@ class SegmentIndex(_Object, frozen=True, kw_only=True):
     entries: tuple[IndexEntry, ...]
     aborted_txns: Count
     """Entries of the `.txnindex`; if there are any, a missing one is an error."""
-    last_digest: str
+    last_digest: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)]
     """Digest of the segment's last record; empty in a cleaned run."""
     last_stable_offset: Offset = 0
     """The LSO at the segment's end: a fetch that ends at or below it needs no later `.txnindex`."""
@@ -318,8 +328,8 @@ class SegmentIndex(_Object, frozen=True, kw_only=True):
 class AbortedTxn(msgspec.Struct, frozen=True, kw_only=True):
     """One aborted transaction, in the index of the segment that holds its marker (Kafka's fields)."""
 
-    version: Int64 = 0
-    producer_id: Int64
+    version: Annotated[int, Meta(ge=0, le=0)] = 0
+    producer_id: Offset
     first_offset: Offset
     """Offset of the first row of the transaction, inclusive."""
     last_offset: Offset
@@ -353,7 +363,7 @@ class Superseded(msgspec.Struct, frozen=True, kw_only=True):
     """An object that a clean-up made obsolete, and since when."""
 
     name: Text
-    since: Int64
+    since: Time
 
 
 class Clean(_Object, frozen=True, kw_only=True):
@@ -362,14 +372,14 @@ class Clean(_Object, frozen=True, kw_only=True):
     number: Offset
     runs: tuple[CleanedRun, ...]
     superseded: tuple[Superseded, ...] = ()
-    created_at: Int64
+    created_at: Time
 
 
 class Boundary(_Object, frozen=True, kw_only=True):
     """`<offset>.boundary`: slots below `offset` may have been deleted; the highest counts."""
 
     offset: Offset
-    created_at: Int64
+    created_at: Time
 
 
 # -- partition state --------------------------------------------------------------------------------------------------
@@ -378,23 +388,23 @@ class Boundary(_Object, frozen=True, kw_only=True):
 class BatchMetadata(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One of a producer's last five batches (Kafka's BatchMetadata)."""
 
-    base_sequence: Int64
-    last_sequence: Int64
+    base_sequence: Signed
+    last_sequence: Signed
     base_offset: Offset
-    timestamp: Int64
+    timestamp: Time
 
 
 class ProducerStateEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What a producer did last in a partition (Kafka's ProducerStateEntry)."""
 
-    producer_id: Int64
-    producer_epoch: Int64
-    last_sequence: Int64 = NO_SEQUENCE
-    last_offset: Int64 = NO_OFFSET
-    timestamp: Int64
-    coordinator_epoch: Int64 = -1
+    producer_id: Offset
+    producer_epoch: Offset
+    last_sequence: Signed = NO_SEQUENCE
+    last_offset: Signed = NO_OFFSET
+    timestamp: Time
+    coordinator_epoch: Signed = -1
     batches: tuple[BatchMetadata, ...] = ()
-    txn_first_offset: Int64 = NO_OFFSET
+    txn_first_offset: Signed = NO_OFFSET
     """First offset of the open transaction; -1 if none is open."""
 
 
@@ -409,14 +419,14 @@ class OffsetRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the folded offsets table, committed or pending; `position` is the offset of the record that wrote it."""
 
     position: Offset
-    write_id: str
+    write_id: Id
     entry: OffsetEntry
 
 
 class PendingOffsets(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets of one open transaction."""
 
-    producer_id: Int64
+    producer_id: Offset
     rows: tuple[OffsetRow, ...]
 
 
@@ -424,7 +434,7 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the folded table of groups."""
 
     position: Offset
-    write_id: str
+    write_id: Id
     entry: GroupEntry
 
 
@@ -435,9 +445,9 @@ class Snapshot(_Object, frozen=True, kw_only=True):
     """Of which partition, `<topic>-<number>`: the records that follow tell only that they follow it."""
     offset: Offset
     log_start_offset: Offset
-    deleted_version: Int64 = 0
-    last_timestamp: Int64
-    last_digest: str
+    deleted_version: Offset = 0
+    last_timestamp: Time
+    last_digest: Digest
     producers: tuple[ProducerStateEntry, ...] = ()
     transactions: tuple[TransactionRow, ...] = ()
     committed: tuple[OffsetRow, ...] = ()
@@ -451,7 +461,7 @@ class Snapshot(_Object, frozen=True, kw_only=True):
 class SchemaField(msgspec.Struct, frozen=True, kw_only=True):
     """A column: its id is written to Parquet and never reused."""
 
-    id: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    id: FieldId
     name: Text
     type: str
     """One of the closed list in PROTOCOL.md, "Types"; list, struct and map have `fields`."""
@@ -464,16 +474,16 @@ class TopicMetadata(_Object, frozen=True, kw_only=True):
 
     number: Offset
     topic: str
-    topic_id: str
+    topic_id: Id
     partitions: Annotated[int, Meta(ge=1, le=100_000)]
     config: dict[str, str] = {}
     """Kafka's keys, values as text; only what was set."""
     schema: tuple[SchemaField, ...]
     schema_id: Offset
     """The number of the version that introduced `schema`."""
-    created_at: Int64
+    created_at: Time
     deleted: bool = False
-    write_id: str
+    write_id: Id
 
 
 class StoreConstants(msgspec.Struct, frozen=True, kw_only=True):
@@ -492,11 +502,18 @@ class StoreConstants(msgspec.Struct, frozen=True, kw_only=True):
 class StoreDescriptor(_Object, frozen=True, kw_only=True):
     """`txlog.json`: what this store is, create-only."""
 
+    STATED: ClassVar[tuple[str, ...]] = (
+        "version",
+        "format",
+        "features",
+        *(f"constants.{name}" for name in StoreConstants.__struct_fields__),
+    )
+
     format: Literal["txlog"] = "txlog"
     features: tuple[str, ...] = ()
     """Features that a reader or writer must know; an unknown one is refused."""
-    store_id: str
-    created_at: Int64
+    store_id: Id
+    created_at: Time
     constants: StoreConstants
 
 
@@ -510,14 +527,14 @@ class CleanupStep(msgspec.Struct, frozen=True, kw_only=True):
     """merge, compact, retention, vacuum or repair; a reader shows what it does not know."""
     topic: Text
     partition: Int64
-    started_at: Int64
-    ended_at: Int64
+    started_at: Time
+    ended_at: Time
     outcome: Text
     """published, discarded (another was first), deleted or failed."""
-    base_offset: Int64 = NO_OFFSET
+    base_offset: Signed = NO_OFFSET
     """The first offset that it worked on; -1 if it was about none."""
-    end_offset: Int64 = NO_OFFSET
-    generation: Int64 = -1
+    end_offset: Signed = NO_OFFSET
+    generation: Signed = -1
     """Of the run it made; -1 if it made none."""
     input_files: Count = 0
     output_files: Count = 0
@@ -540,9 +557,9 @@ class CleanupRun(_Object, frozen=True, kw_only=True):
     """What was called: a job, or maintain for all of them."""
     by: Text
     """Which process of which host."""
-    started_at: Int64
+    started_at: Time
     """As in the name."""
-    ended_at: Int64
+    ended_at: Time
     steps: tuple[CleanupStep, ...]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -174,19 +175,28 @@ def check_index(index: SegmentIndex, name: SegmentName, path: str) -> None:
             names.check_data_path(topic, int(partition) if partition.isdecimal() else -1, file.path)
         except CorruptRecordError as error:
             raise CorruptRecordError(f"{path}: {error}") from None
-    at = index.base_offset
+    at, time = index.base_offset, -1
     for number, entry in enumerate(index.entries):
         if entry.base_offset < at or (index.generation == 0 and entry.base_offset != at):
             raise CorruptRecordError(f"{path}: entry {number} begins at offset {entry.base_offset}, expected {at}")
-        at = entry.end_offset
+        if entry.timestamp < time:
+            raise CorruptRecordError(
+                f"{path}: entry {number} has timestamp {entry.timestamp}, the one before it {time}"
+            )
+        at, time = entry.end_offset, entry.timestamp
         _check_entry_rows(index, number, topic in names.INTERNAL_TOPICS, path)
     if index.last_stable_offset > index.end_offset:
         raise CorruptRecordError(
             f"{path}: last stable offset {index.last_stable_offset}, beyond the end at {index.end_offset}"
         )
-    _check_compacted(index, path)
     if at > index.end_offset or (index.generation == 0 and at != index.end_offset):
         raise CorruptRecordError(f"{path}: the entries end at offset {at}, the segment at {index.end_offset}")
+    if bool(index.generation) == bool(index.last_digest):
+        raise CorruptRecordError(f"{path}: generation {index.generation} with last_digest {index.last_digest[:12]!r}")
+    _check_compacted(index, path)
+    _check_aborts(index, path)
+    if topic not in names.INTERNAL_TOPICS:
+        _check_places(index, path)
 
 
 def _check_compacted(index: SegmentIndex, path: str) -> None:
@@ -201,6 +211,61 @@ def _check_compacted(index: SegmentIndex, path: str) -> None:
             f"{path}: generation {index.generation}, offsets up to {index.end_offset}: it cannot have been compacted up to "
             f"{compacted.end_offset}, with tombstones up to {ends}"
         )
+
+
+def _check_aborts(index: SegmentIndex, path: str) -> None:
+    """An index that announces fewer aborted transactions than its entries show would bring their rows back."""
+    if index.generation:
+        return
+    opened: set[int] = set()
+    least = most = 0
+    for entry in index.entries:
+        if entry.kind == "data":
+            if entry.transactional:
+                opened.add(entry.producer_id)
+        elif entry.kind == "abort":
+            most += 1
+            least += entry.producer_id in opened
+        if entry.kind in ("commit", "abort"):
+            opened.discard(entry.producer_id)
+    if not least <= index.aborted_txns <= most:
+        raise CorruptRecordError(
+            f"{path}: it announces {index.aborted_txns} aborted transactions, and its entries show {least} to {most}"
+        )
+
+
+def _check_places(index: SegmentIndex, path: str) -> None:
+    """The entries take the rows of the files one after the other, and all of them (PROTOCOL.md, R8)."""
+    before = list(accumulate((file.rows for file in index.files), initial=0))
+    # In generation 0 the rows that rode inline lie in a file of their own, the last.
+    inline = len(index.files) - 1 if not index.generation and index.files and index.files[-1].offset_column else None
+    odd = [
+        file.path
+        for number, file in enumerate(index.files)
+        if file.offset_column != (bool(index.generation) or number == inline)
+    ]
+    if odd:
+        raise CorruptRecordError(
+            f"{path}: `offset_column` of {odd[0]} is not what it is in generation {index.generation}"
+        )
+    rows, inline_rows = 0, 0 if inline is None else before[inline]
+    for number, entry in enumerate(index.entries):
+        if not entry.records or entry.file is None:
+            continue
+        expected = inline_rows if entry.file == inline else rows
+        found = before[entry.file] + entry.first_row
+        if found != expected:
+            raise CorruptRecordError(
+                f"{path}: entry {number} begins at row {entry.first_row} of file {entry.file}, {found - expected:+d} rows from the end of the "
+                "entry before it"
+            )
+        if entry.file == inline:
+            inline_rows += entry.records
+        else:
+            rows += entry.records
+    ends = (before[-1] if inline is None else before[inline], before[-1])
+    if (rows, inline_rows if inline is not None else before[-1]) != ends:
+        raise CorruptRecordError(f"{path}: its files have {before[-1]} rows, and its entries do not take them all")
 
 
 def _check_entry_rows(index: SegmentIndex, number: int, internal: bool, path: str) -> None:

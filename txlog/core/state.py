@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self, TypeAlias
+from itertools import pairwise
+from typing import Any, Self, TypeAlias
+
+import msgspec
 
 from txlog.core import envelope, names
 from txlog.core.names import TopicPartition
@@ -18,6 +21,7 @@ from txlog.core.records import (
     NO_SEQUENCE,
     BatchMetadata,
     CommitRecord,
+    DataFile,
     Entry,
     GroupEntry,
     GroupRow,
@@ -26,7 +30,9 @@ from txlog.core.records import (
     PendingOffsets,
     ProducerStateEntry,
     Snapshot,
+    StagedPart,
     TransactionEntry,
+    TransactionMetadata,
     TransactionRow,
 )
 from txlog.core.segments import check_rows
@@ -130,11 +136,11 @@ def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRe
         check_rows(record, path)
     except CorruptLogError as error:
         raise CorruptRecordError(str(error)) from None
-    try:
-        for file in record.files:
-            names.check_data_path(tp.topic, tp.partition, file.path)
-    except CorruptRecordError as error:
-        raise CorruptRecordError(f"{path}: {error}") from None
+    check_files(record.files, tp, path)
+    _check_kind(record, path)
+    for entry in record.entries:
+        if isinstance(entry, TransactionEntry) and entry.value is not None:
+            _check_transaction(entry.key, entry.value, path)
     return StoredRecord(record=record, digest=envelope.digest(data), data=data)
 
 
@@ -150,6 +156,94 @@ def _check_place(record: CommitRecord, tp: TopicPartition, path: str) -> None:
         raise CorruptRecordError(
             f"{path}: a batch of rows does not belong into {tp.topic}, whose records have entries; an object was swapped or copied"
         )
+
+
+_OF_KINDS: Mapping[str, tuple[str, ...]] = {
+    "coordinator_epoch": ("commit", "abort"),
+    "first_offset": ("abort",),
+    "last_stable_offset": ("abort",),
+    "log_start_offset": ("log_start",),
+    "deleted_version": ("log_start",),
+    "expired": ("expire",),
+}
+"""Fields that only records of these kinds have: elsewhere they have their default. So no record can be taken for another kind."""
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(CommitRecord)}
+
+
+def _check_kind(record: CommitRecord, path: str) -> None:
+    """Raises CorruptRecordError unless the record's producer and its other fields are those of its kind (PROTOCOL.md, R19)."""
+    kind = record.kind
+    for name, kinds in _OF_KINDS.items():
+        if kind not in kinds and getattr(record, name) != _DEFAULTS[name]:
+            raise CorruptRecordError(f"{path}: a {kind} record cannot have `{name}` {getattr(record, name)}")
+    pid, epoch, sequence = record.producer_id, record.producer_epoch, record.base_sequence
+    marker = kind in ("commit", "abort")
+    if (pid < 0) != (epoch < 0) or (pid < 0 and (sequence >= 0 or record.transactional)):
+        raise CorruptRecordError(
+            f"{path}: producer {pid}, epoch {epoch}, sequence {sequence}, transactional {record.transactional} do not fit each other"
+        )
+    if kind != "data" and (sequence >= 0 or record.transactional != marker or (pid >= 0) != marker):
+        raise CorruptRecordError(
+            f"{path}: a {kind} record cannot have producer {pid}, sequence {sequence}, transactional {record.transactional}"
+        )
+    if kind == "log_start" and record.log_start_offset < 0:
+        raise CorruptRecordError(f"{path}: a log_start record without a `log_start_offset`")
+    if kind == "abort" and not (
+        record.first_offset < record.base_offset and 0 <= record.last_stable_offset <= record.end_offset
+    ):
+        raise CorruptRecordError(
+            f"{path}: an ABORT at offset {record.base_offset} cannot have first offset {record.first_offset} and last stable offset "
+            f"{record.last_stable_offset}"
+        )
+
+
+def _check_transaction(key: str, value: TransactionMetadata, path: str) -> None:
+    """Raises CorruptRecordError unless a row of the transaction-state table hangs together (PROTOCOL.md, R19)."""
+    if value.transactional_id != key:
+        raise CorruptRecordError(
+            f"{path}: the state of transactional.id {value.transactional_id!r} has the key {key!r}"
+        )
+    outcome = value.state.rpartition("_")[2].lower() if "_" in value.state else None
+    epochs = (value.last_epoch, value.last_outcome)
+    if outcome is not None and epochs != (value.producer_epoch - 1, outcome):
+        raise CorruptRecordError(
+            f"{path}: transactional.id {key!r} is {value.state} in epoch {value.producer_epoch}, with `last_epoch` {value.last_epoch} and "
+            f"`last_outcome` {value.last_outcome}"
+        )
+    ways = bool(value.staged) + (value.staged_object is not None)
+    if ways > (value.state == "PREPARE_COMMIT"):
+        raise CorruptRecordError(
+            f"{path}: transactional.id {key!r} is {value.state} and cannot have staged what it says"
+        )
+
+
+def check_targets(partitions: Iterable[TopicPartition], parts: Iterable[StagedPart], path: str) -> None:
+    """Raises CorruptRecordError, beginning with `path`, unless a decision names possible partitions, and each staged part has
+    its rows in one place and in files of its partition. A decision that does not stops its own id, and no other of its table."""
+    staged = list(parts)
+    for tp in (*partitions, *(part.topic_partition for part in staged)):
+        if tp.partition < 0 or not names.is_topic_name(tp.topic):
+            raise CorruptRecordError(f"{path}: it names {str(tp)[:100]!r}, which cannot be a partition")
+    for part in staged:
+        tp = part.topic_partition
+        places = [bool(part.files), bool(part.entries), part.inline is not msgspec.UNSET]
+        if sum(places) != 1 or not part.rows:
+            raise CorruptRecordError(f"{path}: the staged part of {tp} has {part.rows} rows in {sum(places)} places")
+        check_files(part.files, tp, path)
+
+
+def check_files(files: Iterable[DataFile], tp: TopicPartition, path: str) -> None:
+    """Raises CorruptRecordError, beginning with `path`, unless files can be the partition's, with as many rows as their row
+    groups."""
+    for file in files:
+        try:
+            names.check_data_path(tp.topic, tp.partition, file.path)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"{path}: {error}") from None
+        if sum(file.row_groups) != file.rows:
+            raise CorruptRecordError(
+                f"{path}: {file.path}: {file.rows} rows, and its row groups hold {sum(file.row_groups)}"
+            )
 
 
 def replay(state: PartitionState, records: Iterable[StoredRecord]) -> PartitionState:
@@ -245,6 +339,23 @@ class _Fold:
         if record.segment_base not in (record.base_offset, self.segment[0]):
             raise CorruptRecordError(
                 f"{path}: segment_base {record.segment_base}, the active segment begins at {self.segment[0]}"
+            )
+        if record.timestamp < self.last_timestamp:
+            raise CorruptRecordError(
+                f"{path}: its timestamp {record.timestamp} is before {self.last_timestamp}, that of the record before it"
+            )
+        if record.kind == "abort":
+            self._check_abort(record, path)
+
+    def _check_abort(self, record: CommitRecord, path: str) -> None:
+        """A reader hides rows by what an ABORT says: it must be what the chain says (PROTOCOL.md, R19)."""
+        old = self.producers.get(record.producer_id)
+        first = old.txn_first_offset if old is not None else NO_OFFSET
+        lso = lso_of(self.producers, record.end_offset, self.log_start_offset, but=record.producer_id)
+        if (record.first_offset, record.last_stable_offset) != (first, lso):
+            raise CorruptRecordError(
+                f"{path}: the ABORT of producer {record.producer_id} says first offset {record.first_offset} and last stable offset "
+                f"{record.last_stable_offset}; by the records before it these are {first} and {lso}"
             )
 
     def _count_segment(self, stored: StoredRecord) -> None:
@@ -394,5 +505,62 @@ def decode_snapshot(data: bytes, tp: TopicPartition, offset: int) -> PartitionSt
     snapshot, _ = envelope.decode(data, Snapshot, path)
     if snapshot.offset != offset:
         raise CorruptRecordError(f"{path}: it says offset {snapshot.offset}; an object was swapped or copied")
-    names.check_own(snapshot.partition, path)
+    check_snapshot(snapshot, path)
     return from_snapshot(snapshot, tp)
+
+
+def check_snapshot(snapshot: Snapshot, path: str) -> None:
+    """Raises CorruptRecordError naming `path` unless the snapshot can be the state of its partition at its offset (PROTOCOL.md, R19)."""
+    names.check_own(snapshot.partition, path)
+    if snapshot.log_start_offset > snapshot.offset:
+        raise CorruptRecordError(
+            f"{path}: log start {snapshot.log_start_offset}, above the log end {snapshot.offset} of this state"
+        )
+    tables: dict[str, list[Any]] = {
+        "producers": [entry.producer_id for entry in snapshot.producers],
+        "transactions": [row.value.transactional_id for row in snapshot.transactions],
+        "committed": [row.entry.key for row in snapshot.committed],
+        "pending": [each.producer_id for each in snapshot.pending],
+        "groups": [row.entry.group for row in snapshot.groups],
+        **{
+            f"pending of producer {each.producer_id}": [row.entry.key for row in each.rows] for each in snapshot.pending
+        },
+    }
+    for name, keys in tables.items():
+        if any(a >= b for a, b in pairwise(keys)):
+            raise CorruptRecordError(f"{path}: its table of {name} is not in order, or holds a key twice")
+    for entry in snapshot.producers:
+        _check_producer(entry, snapshot.offset, path)
+    opened = {entry.producer_id for entry in snapshot.producers if entry.txn_first_offset >= 0}
+    for each in snapshot.pending:
+        if each.producer_id not in opened or not each.rows:
+            raise CorruptRecordError(
+                f"{path}: it has pending offsets of producer {each.producer_id}, which has no open transaction in it"
+            )
+    for row in snapshot.transactions:
+        _check_transaction(row.value.transactional_id, row.value, path)
+    positions = [
+        *(row.offset for row in snapshot.transactions),
+        *(row.position for row in snapshot.committed),
+        *(row.position for row in snapshot.groups),
+        *(row.position for each in snapshot.pending for row in each.rows),
+    ]
+    if any(position >= snapshot.offset for position in positions):
+        raise CorruptRecordError(f"{path}: a row of it is of offset {max(positions)}, above its own offset")
+    if None in [*(row.entry.value for row in snapshot.committed), *(row.entry.value for row in snapshot.groups)]:
+        raise CorruptRecordError(f"{path}: a row of it is a tombstone, and those are not kept")
+
+
+def _check_producer(entry: ProducerStateEntry, end: int, path: str) -> None:
+    ordered = [0, *(at for batch in entry.batches for at in (batch.base_offset, batch.base_offset + 1)), end]
+    if (
+        ordered != sorted(ordered)
+        or any(batch.base_sequence > batch.last_sequence for batch in entry.batches)
+        or len(entry.batches) > BATCHES_TO_RETAIN
+        or (entry.batches and entry.batches[-1].last_sequence != entry.last_sequence)
+        or max(entry.last_offset, entry.txn_first_offset) >= end
+    ):
+        raise CorruptRecordError(
+            f"{path}: the state of producer {entry.producer_id} (last sequence {entry.last_sequence}, last offset {entry.last_offset}, "
+            f"transaction from {entry.txn_first_offset}, {len(entry.batches)} batches) cannot be one at offset {end}"
+        )

@@ -63,7 +63,7 @@ def check_rows_file(
         store = cast(ObjectStore, _Kept(reader.store, path, file.bytes))
         verify_file(store, topic, file)
         reader.count(file.bytes)
-        for _ in read_ranges(store, topic, file, [_all_rows(file, 0)], fields):
+        for _ in read_ranges(store, topic, file, [_all_rows(file, 0 if placed is None else BY_COLUMN)], fields):
             pass
         if placed is not None and segment is not None:
             _check_offsets(reader.findings, store, topic, file, placed, segment)

@@ -31,7 +31,15 @@ from txlog.core.records import (
     TxnIndex,
 )
 from txlog.core.segments import build_index, check_index
-from txlog.core.state import PartitionState, StoredRecord, from_snapshot, replay, stored_record, to_snapshot
+from txlog.core.state import (
+    PartitionState,
+    StoredRecord,
+    check_snapshot,
+    from_snapshot,
+    replay,
+    stored_record,
+    to_snapshot,
+)
 from txlog.core.txn_index import check_txn_index
 from txlog.core.words import count_text
 from txlog.errors import CorruptLogError, TxlogError, UnsupportedStoreError
@@ -208,9 +216,9 @@ class _PartitionCheck:
                 self.findings.damaged(path, f"offset {number}, as its name says", f"offset {found.offset}")
                 continue
             try:
-                names.check_own(found.partition, path)
+                check_snapshot(found, path)
             except CorruptLogError as error:
-                self.findings.damaged(path, "the state of the partition that it lies in", reason(error, path))
+                self.findings.damaged(path, "a state of the partition that it lies in", reason(error, path))
                 continue
             self.snapshots[number] = found
 

@@ -19,7 +19,7 @@ from txlog.core.segments import check_index, end_of_entry, first_at_or_after_tim
 from txlog.core.snapshots import SnapshotCut
 from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
 from txlog.core.words import count_text
-from txlog.errors import MissingObjectError, OffsetOutOfRangeError
+from txlog.errors import CorruptRecordError, MissingObjectError, OffsetOutOfRangeError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import present, reload
 
@@ -92,6 +92,8 @@ def plan_read(
         try:
             chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < stop]
             known = yield from read_indexes(view.topic_partition, chosen, known)
+            for name in chosen:
+                _check_in_view(view, known[name].index, name)
             aborted: tuple[AbortedTxn, ...] = ()
             if isolation == "read_committed":
                 known, aborted = yield from aborted_of_range(view, chosen, known, start, stop)
@@ -289,6 +291,33 @@ def read_indexes(
         return known
     found = yield Gather(tuple(read_index(tp, name) for name in missing))
     return {**known, **dict(zip(missing, found, strict=True))}
+
+
+def _check_in_view(view: PartitionView, index: SegmentIndex, name: SegmentName) -> None:
+    """Raises CorruptRecordError where an index contradicts the state that the view was opened with (PROTOCOL.md, R19)."""
+    if index.generation:
+        return
+    path = view.topic_partition.folder + name.index
+    opened: dict[int, int] = {}
+    for entry in index.entries:
+        if entry.kind == "data" and entry.transactional:
+            opened.setdefault(entry.producer_id, entry.base_offset)
+        elif entry.kind in ("commit", "abort"):
+            opened.pop(entry.producer_id, None)
+    first = min(opened.values(), default=index.end_offset)
+    if index.last_stable_offset > max(first, view.state.log_start_offset):
+        raise CorruptRecordError(
+            f"{path}: last stable offset {index.last_stable_offset}, and a transaction in it is open from offset {first} on"
+        )
+    base = view.base
+    # A last stable offset that is too low only has later transaction indexes read for nothing.
+    if index.end_offset == base.next_offset and (
+        index.last_digest != base.last_digest or index.last_stable_offset > base.last_stable_offset
+    ):
+        raise CorruptRecordError(
+            f"{path}: it ends with digest {index.last_digest[:12]}… and last stable offset {index.last_stable_offset}; the state at its end "
+            f"has {base.last_digest[:12]}… and {base.last_stable_offset}; one of the two was replaced"
+        )
 
 
 def _below(bound: int, hits: list[TimeHit]) -> tuple[TimeHit, ...]:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from txlog.config import TopicConfig, check_topic_config, nearest
+from txlog.config import TopicConfig, check_topic_config, nearest, restrict
 from txlog.core import envelope, names
 from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome, ReadClocks
 from txlog.core.features import STORE_FEATURES, check_features
@@ -136,7 +136,7 @@ def _get_descriptor(where: str) -> Program[StoreDescriptor | None]:
 
 
 class _Descriptor(msgspec.Struct, frozen=True):
-    features: tuple[str, ...] = ()
+    features: tuple[str, ...]
 
 
 # -- reading topics ---------------------------------------------------------------------------------------------------
@@ -475,7 +475,12 @@ def _altered(
     schema = evolve(
         current.schema, [*(field for field in current.schema if field.name not in new_names), *added], where
     )
-    checked = _check_config(current.topic, {**current.config, **config}, schema)
+    known = restrict(current.config, "topic")
+    # A later txlog may have set what this one does not know: it stays as it is, or goes if that is asked for (PROTOCOL.md, R4).
+    later = {name: value for name, value in current.config.items() if name not in known}
+    wanted = {name: value for name, value in config.items() if value is not None or name not in later}
+    checked = _check_config(current.topic, {**known, **wanted}, schema)
+    checked |= {name: value for name, value in later.items() if name not in config}
     if (count, checked, schema) == (current.partitions, current.config, current.schema):
         return current
     number = current.number + 1

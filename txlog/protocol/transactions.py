@@ -28,7 +28,7 @@ from txlog.core.records import (
     TransactionRow,
 )
 from txlog.core.staged_parts import merge_parts
-from txlog.core.state import PartitionState
+from txlog.core.state import PartitionState, check_targets
 from txlog.core.transactions import (
     IDLE,
     PREPARED,
@@ -574,13 +574,16 @@ def _staged_object(
 
 
 def _staged_parts(ctx: Context, txn: TransactionMetadata) -> Program[tuple[StagedPart, ...]]:
+    table = state_partition(ctx, txn.transactional_id).folder
+    where = f"{table} transactional.id {txn.transactional_id!r}"
     if txn.staged_object is None:
+        check_targets(txn.partitions, txn.staged, where)
         return txn.staged
     if names.parse_staged_list_name(txn.staged_object.name) is None:
         raise CorruptRecordError(
             f"transactional.id {txn.transactional_id!r}: {txn.staged_object.name!r} is not the name of a staged list"
         )
-    path = state_partition(ctx, txn.transactional_id).folder + txn.staged_object.name
+    path = table + txn.staged_object.name
     data = yield Get(path)
     if data is None:
         raise MissingObjectError(
@@ -588,7 +591,12 @@ def _staged_parts(ctx: Context, txn: TransactionMetadata) -> Program[tuple[Stage
         )
     if envelope.digest(data) != txn.staged_object.digest:
         raise CorruptRecordError(f"{path}: its digest is not the one in the PREPARE record of {txn.transactional_id!r}")
+    if len(data) != txn.staged_object.bytes:
+        raise CorruptRecordError(
+            f"{path}: it has {len(data)} bytes, and the PREPARE record of {txn.transactional_id!r} says {txn.staged_object.bytes}"
+        )
     value, _ = envelope.decode(data, StagedList, path)
+    check_targets(txn.partitions, value.staged, path)
     return value.staged
 
 

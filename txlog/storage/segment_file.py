@@ -206,23 +206,30 @@ def read_ranges(
     schema = opened.parquet.schema_arrow
     positions = find_columns(schema, wanted)
     names = [schema.field(at).name for at in positions if at is not None]
-    if plan.by_column:
+    # Where a file tells the offsets of its rows, they are compared with what the index says (PROTOCOL.md, R19).
+    told = isinstance(file, IndexedFile) and file.offset_column
+    if plan.by_column or told:
         _check_offset_columns(schema, path)
         names += [OFFSET_COLUMN, TIMESTAMP_COLUMN]
     first_row = 0
+    before = -1
     for group, rows in enumerate(file.row_groups):
         if plan.overlaps(first_row, first_row + rows):
             held: list[pa.RecordBatch] = []
             opened.fetch(group, set(names))
             for batch in opened.decode(group, names, min(batch_rows, opened.rows_of_bytes(group, BATCH_BYTES))):
-                found = _trim(batch, first_row, wanted, positions, schema, plan, path)
+                found = _trim(batch, first_row, wanted, positions, schema, plan, path, told=told)
                 first_row += batch.num_rows
+                if told and not is_sorted:
+                    before = _check_rising(found, before, path)
                 if found.num_rows and is_sorted:
                     held.append(found)
                 elif found.num_rows:
                     yield found
             if held:
-                yield from _in_order(held, batch_rows)
+                for found in _in_order(held, batch_rows):
+                    before = _check_rising(found, before, path)
+                    yield found
         else:
             first_row += rows
     opened.check_digest()
@@ -235,12 +242,18 @@ def read_inline_rows(
     columns: Sequence[str] | None = None,
     *,
     where: str = "inline rows",
+    rows: int | None = None,
 ) -> pa.RecordBatch:
-    """Rows that ride in a commit record, in the form of `read_ranges`. Raises CorruptRecordError, beginning with `where`."""
+    """Rows that ride in a commit record, in the form of `read_ranges`.
+
+    `rows` are all that the record says it has. Raises CorruptRecordError, beginning with `where`.
+    """
     wanted = _wanted_fields(fields, columns)
     stored = read_ipc(payload, where)
     first, last = row_range.first_row, row_range.first_row + row_range.rows
     # Counted before columns are chosen: a table without columns has no rows.
+    if rows is not None and rows != stored.num_rows:
+        raise CorruptRecordError(f"{where}: it says that it has {rows} rows, and {stored.num_rows} ride in it")
     if last > stored.num_rows:
         raise CorruptRecordError(f"{where}: rows up to {last} are referenced, and there are {stored.num_rows}")
     table = select_fields(stored, wanted, where).slice(first, row_range.rows)
@@ -798,6 +811,8 @@ def _trim(
     schema: pa.Schema,
     plan: _Ranges,
     path: str,
+    *,
+    told: bool,
 ) -> pa.RecordBatch:
     """The wanted rows of a decoded batch, as the topic's columns with `_offset` and `_timestamp`."""
     rows, offsets, timestamps = plan.rows(first_row, first_row + batch.num_rows)
@@ -809,6 +824,16 @@ def _trim(
         stamps = np.where(mine, _integers(batch, TIMESTAMP_COLUMN, path)[local], stamps)
         kept = ~mine | ((offsets >= plan.start) & (offsets < plan.end))
         rows, offsets, stamps = rows[kept], offsets[kept], stamps[kept]
+    elif told:
+        local = rows - first_row
+        for name, expected in ((OFFSET_COLUMN, offsets), (TIMESTAMP_COLUMN, stamps)):
+            own = _integers(batch, name, path)[local]
+            if not np.array_equal(own, expected):
+                at = int(np.argmax(own != expected))
+                raise CorruptRecordError(
+                    f"{path}: row {rows[at]} has {name} {own[at]}, and the index of its segment says {expected[at]}; one of the two was "
+                    "replaced, look at them with `txlog fsck`"
+                )
     selected = _take(batch, rows - first_row)
     arrow_fields = list(to_arrow(fields)) if fields else []
     columns = [
@@ -820,6 +845,16 @@ def _trim(
     ]  # fmt: skip
     columns += [pa.array(offsets, pa.int64()), pa.array(stamps, pa.int64()).cast(TIMESTAMP_FIELD.type)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*arrow_fields, OFFSET_FIELD, TIMESTAMP_FIELD]))
+
+
+def _check_rising(batch: pa.RecordBatch, before: int, path: str) -> int:
+    """The last offset of `batch`, or `before` if it is empty; raises CorruptRecordError unless they rise from `before` on."""
+    offsets: NDArray[np.int64] = batch.column(OFFSET_COLUMN).to_numpy()
+    if not len(offsets):
+        return before
+    if offsets[0] <= before or bool((np.diff(offsets) <= 0).any()):
+        raise CorruptRecordError(f"{path}: its column {OFFSET_COLUMN!r} does not rise from row to row")
+    return int(offsets[-1])
 
 
 def _in_order(batches: Sequence[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
