@@ -116,7 +116,7 @@ def test_directory_that_is_no_store(tmp_path):
 
 
 def put_descriptor(world: World, **changes) -> None:
-    descriptor = StoreDescriptor(store_id="s", created_at=1, constants=StoreConstants())
+    descriptor = StoreDescriptor(store_id="5" * 32, created_at=1, constants=StoreConstants())
     world.memory.put("txlog.json", envelope.encode(msgspec.structs.replace(descriptor, **changes)))
 
 

@@ -328,6 +328,9 @@ class Admin:
     def delete_records(self, topic: str, partition: int, before: int | None = None) -> int:
         """Moves a partition's log start to `before`, or behind its last row if None; -> the log start then.
 
+        A consumer that has read every row stays in range, as in Kafka: the control record that moves the log start lies at or
+        above it.
+
         Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError.
         """
         view = self._view(topic, partition)

@@ -11,7 +11,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import CommitRecord, TransactionMetadata
 from txlog.core.state import PartitionState
 from txlog.errors import IllegalStateError, StorageError
-from txlog.protocol.context import Context, Views, with_view
+from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.slot import Appended, Guard, Stop, append_slot
 from txlog.protocol.table import registered_guard
@@ -100,15 +100,18 @@ def _young_files_guard(ctx: Context, tp: TopicPartition, begun: Moment) -> Guard
 def append_log_start(
     ctx: Context, views: Views, tp: TopicPartition, log_start_offset: int | None, deleted_version: int = 0
 ) -> Program[tuple[Views, int]]:
-    """Moves the log start (never back) to `log_start_offset`, or to the log end if None. -> the log start then.
+    """Moves the log start (never back) to `log_start_offset`, or behind the last row if None. -> the log start then.
 
-    A deletion gives the topic version that says so; a partition that already holds it is left alone (DESIGN 2.6).
+    A reader that stands behind the last row stays in range. A deletion gives the topic version that says so, and leaves the log
+    empty; a partition that already holds it is left alone (DESIGN 2.6).
     """
     write_id = yield NewId()
+    views, view = yield from get_fresh_view(ctx, views, tp)
+    wanted = _end_of_rows(view) if log_start_offset is None else log_start_offset
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
-        # The record itself takes an offset; the log starts after it where everything goes.
-        target = state.next_offset + 1 if log_start_offset is None else log_start_offset
+        # The record itself takes an offset. Only a deletion hides that too: a reader may stand right before it (W47).
+        target = state.next_offset + 1 if deleted_version else wanted
         if deleted_version and state.deleted_version >= deleted_version:
             return Stop(None)
         if not deleted_version and target <= state.log_start_offset:
@@ -122,9 +125,14 @@ def append_log_start(
             roll=ctx.roll_of(tp),
         )
 
-    views, view = yield from get_fresh_view(ctx, views, tp)
     view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
     return with_view(views, view), view.state.log_start_offset
+
+
+def _end_of_rows(view: PartitionView) -> int:
+    """The offset behind the last row of the view; where its tail has no rows, the beginning of the tail."""
+    ends = [stored.record.end_offset for stored in view.tail if stored.record.records]
+    return max(ends, default=view.base.next_offset)
 
 
 def _check_transaction(tp: TopicPartition, draft: BatchDraft, txn: TransactionMetadata | None) -> None:
