@@ -432,7 +432,14 @@ def test_maps_may_be_dictionaries():
         (pa.int64(), 1.5, "expected int64, found float 1.5"),
         (pa.int64(), "1", "expected int64, found str '1'"),
         (pa.int64(), True, "expected int64, found bool True"),
-        (pa.int8(), 300, "expected int8"),
+        (pa.int8(), 300, "row 1: column 'c': 300 does not fit into int8, which holds -128 to 127"),
+        (pa.int16(), np.int64(-(2**15) - 1), "does not fit into int16, which holds -32768 to 32767"),
+        (pa.int64(), 2**63, "9223372036854775808 does not fit into int64, which holds -9223372036854775808 to 9223372036854775807"),
+        (pa.float32(), 1e40, "row 1: column 'c': 1e+40 does not fit into float32, which holds finite numbers up to 3.4028235e+38"),
+        (pa.float32(), np.float64(-1e40), "does not fit into float32"),
+        (pa.list_(pa.float32()), [1.0, 1e40], "row 1: column 'c.element': 1e+40 does not fit into float32"),
+        (pa.float32(), 2**24 + 1, "16777217 does not fit into float32, which holds -16777216 to 16777216 without rounding"),
+        (pa.float64(), 2**53 + 1, "does not fit into float64, which holds -9007199254740992 to 9007199254740992 without rounding"),
         (pa.float64(), "1", "expected float64, found str"),
         (pa.bool_(), 1, "expected bool, found int 1"),
         (pa.string(), b"x", "expected string, found bytes"),
@@ -463,6 +470,14 @@ def test_wrong_values_are_refused(arrow, value, words):
         conform([{}, {"c": value}], fields_of(c=arrow), topic="orders")
     assert "topic 'orders'" in str(raised.value)
     assert words in str(raised.value)
+
+
+def test_fractions_are_rounded_and_infinities_kept():
+    values = [0.1, 3.4028235e38, float("inf"), -float("inf"), np.float32(0.5), 2**24, np.int8(1)]
+    found = (
+        conform([{"c": value} for value in values], fields_of(c=pa.float32()), topic="orders").column("c").to_pylist()
+    )
+    assert found == [float(np.float32(value)) for value in values]
 
 
 def test_wrong_rows_are_refused():

@@ -21,7 +21,7 @@ import msgspec
 
 from txlog.config import nearest
 from txlog.core.records import SchemaField
-from txlog.core.schema import describe, parse_decimal
+from txlog.core.schema import describe, parse_decimal, range_left
 from txlog.core.words import count_text
 from txlog.errors import SchemaMismatchError
 
@@ -161,15 +161,17 @@ def _integer(given: Any, bits: int) -> int:
     return given
 
 
-def _float(given: Any) -> float:
+def _float(given: Any, type_name: str) -> float:
     if isinstance(given, str):
         return _NOT_NUMBERS[given]
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError
-    found = float(given)
-    if math.isinf(found):
+    if math.isinf(given):
         raise OverflowError
-    return found
+    range_ = range_left(type_name, given)
+    if range_ is not None:
+        raise _WrongFormError(range_)
+    return float(given)
 
 
 class _Spelled(float):
@@ -291,8 +293,8 @@ _SPELLING_DECODER = msgspec.json.Decoder(float_hook=_Spelled.of)
 """Slower; where there are decimals."""
 _SCALARS: dict[str, Callable[[Any], Any]] = {
     "bool": _bool,
-    "float32": _float,
-    "float64": _float,
+    "float32": lambda given: _float(given, "float32"),
+    "float64": lambda given: _float(given, "float64"),
     "string": _string,
     "binary": _binary,
     "date": _date,

@@ -7,7 +7,9 @@ changes only by nullable columns at its end. Arrow's view of the same list is `t
 
 from __future__ import annotations
 
+import numbers
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -32,6 +34,13 @@ SCALAR_TYPES = frozenset(
     }
 )
 """Besides these: `decimal(p,s)` with 1 <= p <= 38 and 0 <= s <= p, and the nested `list`, `map`, `struct`."""
+
+NUMBERS = {
+    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    "float32": (-(2**24), 2**24),
+    "float64": (-(2**53), 2**53),
+}
+"""Types of numbers, and the integers that each holds as they are."""
 
 KEY_TYPES = ("string", "binary", "int16", "int32", "int64", "float64")
 """Types that Kafka's serializers write, and so can be keys (DESIGN 5)."""
@@ -58,6 +67,23 @@ def parse_decimal(type_name: str) -> tuple[int, int] | None:
 def decimal_type(precision: int, scale: int) -> str:
     """The name of a decimal type."""
     return f"decimal({precision},{scale})"
+
+
+def range_left(type_name: str, value: float) -> str | None:
+    """The range of a type of NUMBERS in words, if `value` is not in it; None if it is.
+
+    A fraction may be rounded, as Python's own floats are. A finite number must not become infinite, nor an integer another.
+    """
+    least, greatest = NUMBERS[type_name]
+    if isinstance(value, numbers.Integral):  # numpy has its own
+        if least <= value <= greatest:
+            return None
+        return f"{least} to {greatest}" + (" without rounding" if type_name.startswith("float") else "")
+    try:
+        struct.pack("<f" if type_name == "float32" else "<d", value)
+    except OverflowError:
+        return "finite numbers up to 3.4028235e+38"
+    return None
 
 
 def check_fields(fields: Sequence[SchemaField], where: str = "schema") -> None:

@@ -22,12 +22,14 @@ from txlog.config import nearest
 from txlog.core.records import SchemaField
 from txlog.core.schema import (
     KAFKA_FIELDS,
+    NUMBERS,
     RESERVED_PREFIXES,
     assign_ids,
     check_fields,
     decimal_type,
     describe,
     parse_decimal,
+    range_left,
 )
 from txlog.errors import CorruptRecordError, SchemaMismatchError
 
@@ -599,6 +601,11 @@ def _checked(value: object, field: SchemaField, path: str, row: int, where: str)
             for k, v in _pairs(pairs, path, row, where)
         ]
     if field.type in _ACCEPTS and _ACCEPTS[field.type](value):
+        range_ = range_left(field.type, value) if field.type in NUMBERS else None  # type: ignore[arg-type]
+        if range_ is not None:
+            raise SchemaMismatchError(
+                f"{where}: row {row}: column {path!r}: {value!r:.50} does not fit into {field.type}, which holds {range_}"
+            )
         return value
     if field.type.startswith("decimal") and isinstance(value, decimal.Decimal | int) and not isinstance(value, bool):
         return value
