@@ -101,7 +101,7 @@ def check_depth(line: bytes, path: str) -> None:
 
 
 def _check_stated(fields: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct], path: str) -> None:
-    """Raises CorruptRecordError if a field is left out that the struct would fill in, and that must be stored (PROTOCOL.md, R20)."""
+    """Raises CorruptRecordError if a field is left out that the struct would fill in, and that must be stored (PROTOCOL.md, R21)."""
     for name in getattr(kind, "STATED", ()):
         outer, _, inner = name.partition(".")
         if outer not in fields or (inner and inner not in _RAW_FIELDS.decode(fields[outer])):

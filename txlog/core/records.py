@@ -212,6 +212,8 @@ class StagedList(_Object, frozen=True, kw_only=True):
 class CommitRecord(_Object, frozen=True, kw_only=True):
     """One batch: `<base_offset>.batch`. Creating it is the append (DESIGN 2.1)."""
 
+    STATED: ClassVar[tuple[str, ...]] = ("version", "transactional")
+
     base_offset: Offset
     records: Count
     """Rows. A control batch without rows has 0 and takes one offset."""

@@ -171,7 +171,7 @@ _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Commi
 
 
 def _check_kind(record: CommitRecord, path: str) -> None:
-    """Raises CorruptRecordError unless the record's producer and its other fields are those of its kind (PROTOCOL.md, R20)."""
+    """Raises CorruptRecordError unless the record's producer and its other fields are those of its kind (PROTOCOL.md, R21)."""
     kind = record.kind
     for name, kinds in _OF_KINDS.items():
         if kind not in kinds and getattr(record, name) != _DEFAULTS[name]:
@@ -198,7 +198,7 @@ def _check_kind(record: CommitRecord, path: str) -> None:
 
 
 def _check_transaction(key: str, value: TransactionMetadata, path: str) -> None:
-    """Raises CorruptRecordError unless a row of the transaction-state table hangs together (PROTOCOL.md, R20)."""
+    """Raises CorruptRecordError unless a row of the transaction-state table hangs together (PROTOCOL.md, R21)."""
     if value.transactional_id != key:
         raise CorruptRecordError(
             f"{path}: the state of transactional.id {value.transactional_id!r} has the key {key!r}"
@@ -348,7 +348,7 @@ class _Fold:
             self._check_abort(record, path)
 
     def _check_abort(self, record: CommitRecord, path: str) -> None:
-        """A reader hides rows by what an ABORT says: it must be what the chain says (PROTOCOL.md, R20)."""
+        """A reader hides rows by what an ABORT says: it must be what the chain says (PROTOCOL.md, R21)."""
         old = self.producers.get(record.producer_id)
         first = old.txn_first_offset if old is not None else NO_OFFSET
         lso = lso_of(self.producers, record.end_offset, self.log_start_offset, but=record.producer_id)
@@ -510,7 +510,7 @@ def decode_snapshot(data: bytes, tp: TopicPartition, offset: int) -> PartitionSt
 
 
 def check_snapshot(snapshot: Snapshot, path: str) -> None:
-    """Raises CorruptRecordError naming `path` unless the snapshot can be the state of its partition at its offset (PROTOCOL.md, R20)."""
+    """Raises CorruptRecordError naming `path` unless the snapshot can be the state of its partition at its offset (PROTOCOL.md, R21)."""
     names.check_own(snapshot.partition, path)
     if snapshot.log_start_offset > snapshot.offset:
         raise CorruptRecordError(

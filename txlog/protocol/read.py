@@ -294,7 +294,7 @@ def read_indexes(
 
 
 def _check_in_view(view: PartitionView, index: SegmentIndex, name: SegmentName) -> None:
-    """Raises CorruptRecordError where an index contradicts the state that the view was opened with (PROTOCOL.md, R20)."""
+    """Raises CorruptRecordError where an index contradicts the state that the view was opened with (PROTOCOL.md, R21)."""
     if index.generation:
         return
     path = view.topic_partition.folder + name.index

@@ -206,7 +206,7 @@ def read_ranges(
     schema = opened.parquet.schema_arrow
     positions = find_columns(schema, wanted)
     names = [schema.field(at).name for at in positions if at is not None]
-    # Where a file tells the offsets of its rows, they are compared with what the index says (PROTOCOL.md, R20).
+    # Where a file tells the offsets of its rows, they are compared with what the index says (PROTOCOL.md, R21).
     told = isinstance(file, IndexedFile) and file.offset_column
     if plan.by_column or told:
         _check_offset_columns(schema, path)
