@@ -110,7 +110,7 @@ def append_log_start(
     wanted = _end_of_rows(view) if log_start_offset is None else log_start_offset
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
-        # The record itself takes an offset. Only a deletion hides that too: a reader may stand right before it (W48).
+        # The record itself takes an offset. Only a deletion hides that too: a reader may stand right before it (W49).
         target = state.next_offset + 1 if deleted_version else wanted
         if deleted_version and state.deleted_version >= deleted_version:
             return Stop(None)
