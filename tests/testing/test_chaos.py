@@ -9,12 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import txlog
+from txlog.clock import SystemClock
 from txlog.errors import InvalidRequestError
+from txlog.testing.chaos import __main__ as command
 from txlog.testing.chaos import plan
 from txlog.testing.chaos.plan import AUDIT, JOBS, ORDERS, Assignment, Place
 from txlog.testing.chaos.proof import Proof, prove, recover
@@ -22,7 +26,7 @@ from txlog.testing.chaos.settings import Settings, parse_options
 from txlog.testing.chaos.show import Show
 from txlog.testing.chaos.storm import LEAST_COMMITS, Slot, Storm
 from txlog.testing.chaos.supervisor import LAST_INSTANCE, chaos, make_place
-from txlog.testing.chaos.workers import Worker
+from txlog.testing.chaos.workers import Worker, clocks_wrong_by
 from txlog.testing.histories.events import Begin, End, Send
 from txlog.testing.histories.recorder import read_history
 
@@ -54,6 +58,20 @@ def test_a_storm(tmp_path: Path) -> None:
     assert proof.versions["job"] > 1
     for word in ("SIGKILL", "second instances", "longest reader stall"):
         assert word in text
+
+
+def test_daemons_may_have_a_short_grace_and_wrong_clocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = make_place(replace(settings(tmp_path), maintain=True, grace_ms=15_000, clock_skew_ms=60_000))
+    assert place.clock_skew_ms == 60_000
+    with txlog.open(place.url) as store:
+        assert store.runtime.constants.delete_grace_ms == 15_000
+    clock = SystemClock()
+    with clocks_wrong_by(-60_000):
+        assert -61_000 < clock.now_ms() - time.time_ns() // 1_000_000 < -59_000
+    assert abs(clock.now_ms() - time.time_ns() // 1_000_000) < 1_000
+    with pytest.raises(SystemExit):
+        command.main(["--clock-skew", "60"])
+    assert "--maintain" in capsys.readouterr().err
 
 
 # -- the proof has teeth ----------------------------------------------------------------------------------------------

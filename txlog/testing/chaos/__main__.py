@@ -30,8 +30,20 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="two `txlog maintain --daemon` merge and vacuum meanwhile, and are struck, too",
     )
+    parser.add_argument(
+        "--grace", type=float, default=20, metavar="SECONDS", help="with --maintain: delete.grace.ms of the store (20)"
+    )
+    parser.add_argument(
+        "--clock-skew",
+        type=float,
+        default=0,
+        metavar="SECONDS",
+        help="with --maintain: the clock of one daemon is so far ahead, that of the other one so far behind",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder")
     given: Any = parser.parse_args(arguments)
+    if (given.clock_skew or given.grace != parser.get_default("grace")) and not given.maintain:
+        parser.error("--grace and --clock-skew are of the daemons that --maintain starts")
     seed: int = random.randrange(1, 10**6) if given.seed is None else given.seed
     print(f"seed {seed} (--seed {seed} strikes the same roles in the same order)", file=sys.stderr, flush=True)
     folder = Path(tempfile.mkdtemp(prefix="txlog-chaos-"))
@@ -45,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
             seed=seed,
             spark=not given.no_spark,
             maintain=given.maintain,
+            grace_ms=round(given.grace * 1000),
+            clock_skew_ms=round(given.clock_skew * 1000),
         )
         proof = chaos(settings, Show())
         keep = keep or not proof.holds

@@ -42,6 +42,8 @@ class Place:
     url: str
     storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     histories: str
+    clock_skew_ms: int = 0
+    """Of the maintainers' clocks: one is ahead, the other one behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +75,13 @@ SLOTS: tuple[tuple[Role, str], ...] = (
 """Who is killed; the witness is not, and Spark has a rhythm of its own."""
 MAINTAINERS: tuple[tuple[Role, str], ...] = (("maintain", "maintain-a"), ("maintain", "maintain-b"))
 """Beside them, if the storm is to have clean-ups: killed and stopped as everybody."""
+AHEAD = MAINTAINERS[0][1]
+"""Whose clock is ahead, if clocks are to be wrong; the other one's is behind."""
 MAINTAINED_CONFIG: Mapping[str, object] = {
-    "delete.grace.ms": 20_000,
     "transaction.state.log.num.partitions": 4,
     "offsets.topic.num.partitions": 4,
 }
-"""Of the store then. A day would have vacuum wait until the storm is over; stops last up to two thirds of this grace."""
+"""Of the store then, beside its grace. A day would have vacuum wait until the storm is over; stops last up to two thirds of 20 s."""
 MAINTAINED_TOPIC_CONFIG: Mapping[str, object] = {**TOPIC_CONFIG, "segment.batches": 10}
 MAINTAINED_SUFFIX = ".maintained"
 """After a maintainer's name: the file of what its rounds did."""

@@ -26,6 +26,10 @@ class Settings:
     spark: bool = True
     maintain: bool = False
     """Whether two `txlog maintain --daemon` run beside everybody, on a store with a short grace."""
+    grace_ms: int = 20_000
+    """`delete.grace.ms` of the store then."""
+    clock_skew_ms: int = 0
+    """By how much the wall clock of one of the two is ahead, and that of the other one behind."""
 
 
 def parse_options(given: Iterable[str]) -> dict[str, object]:

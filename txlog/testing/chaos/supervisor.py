@@ -64,7 +64,7 @@ def make_place(settings: Settings) -> Place:
         )
     Path(settings.histories).mkdir(parents=True, exist_ok=True)
     url = settings.url if "://" in settings.url else str(Path(settings.url).absolute())
-    config = MAINTAINED_CONFIG if settings.maintain else {}
+    config = {**MAINTAINED_CONFIG, "delete.grace.ms": settings.grace_ms} if settings.maintain else {}
     with txlog.open(url, storage_options=settings.storage_options, config=config) as opened:
         for topic, partitions in PARTITIONS.items():
             opened.create_topic(
@@ -73,7 +73,12 @@ def make_place(settings: Settings) -> Place:
                 partitions=partitions,
                 config=plan.MAINTAINED_TOPIC_CONFIG if settings.maintain else plan.TOPIC_CONFIG,
             )
-    return Place(url=url, storage_options=settings.storage_options, histories=settings.histories)
+    return Place(
+        url=url,
+        storage_options=settings.storage_options,
+        histories=settings.histories,
+        clock_skew_ms=settings.clock_skew_ms,
+    )
 
 
 def spark_starter() -> Callable[[Assignment], Program]:

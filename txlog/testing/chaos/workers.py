@@ -12,11 +12,12 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import pyarrow as pa
 import typer
@@ -468,12 +469,22 @@ def maintain(worker: Worker) -> None:
     with (worker.histories / f"{worker.process}{plan.MAINTAINED_SUFFIX}").open("ab") as file:
         os.dup2(file.fileno(), 1)
     arguments = ["maintain", *plan.MAINTAIN_OPTIONS, "--store", place.url, *options, "--output", "json"]
+    skew_ms = place.clock_skew_ms if worker.name == plan.AHEAD else -place.clock_skew_ms
     try:
-        typer.main.get_command(program.app).main(arguments, prog_name="txlog")
+        with clocks_wrong_by(skew_ms):
+            typer.main.get_command(program.app).main(arguments, prog_name="txlog")
     except SystemExit as ended:
         if ended.code:
             # By itself: no error is a reason to.
             raise TxlogError(f"txlog {' '.join(arguments[:2])} ended with status {ended.code}") from None
+
+
+@contextmanager
+def clocks_wrong_by(ms: int) -> Iterator[None]:
+    """Every wall clock that this process makes is ahead by so much (below 0: behind)."""
+    right = SystemClock.now_ms
+    with patch.object(SystemClock, "now_ms", lambda clock: right(clock) + ms):
+        yield
 
 
 def rows_of(batch: pa.RecordBatch) -> tuple[Row, ...]:
