@@ -13,6 +13,7 @@ from txlog.client import reading
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.core import names
+from txlog.core.moments import MAX_CLOCK_SKEW_MS
 from txlog.core.names import NumberedName, SegmentObject
 from txlog.errors import ClockSkewError
 from txlog.maintenance.fsck import check_store
@@ -118,3 +119,28 @@ def test_a_clock_that_was_set_since_the_store_was_opened_deletes_nothing(world: 
     slow.close()
     assert world.read() == list(range(15))
     daemon.runtime.close()
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_vacuum_whose_clock_is_ahead_by_more_than_the_grace_deletes_nothing_young(
+    world: World, dry_run: bool
+) -> None:
+    """Else the writer, whose view is a moment old, would create a deleted slot anew and acknowledge what nobody reads."""
+    opened = world.open(**{"delete.grace.ms": 10_000})
+    opened.create_topic("orders", SCHEMA, config={"segment.batches": 2})
+    with opened.producer() as writer, opened.producer() as others:
+        writer.send("orders", [{"id": 0, "name": "n"}], partition=0).result()
+        for number in range(1, 7):
+            others.send("orders", [{"id": number, "name": "n"}], partition=0).result()
+        world.clock.advance_ms(500)
+        ahead = ManualClock(world.clock.now_ms() + MAX_CLOCK_SKEW_MS)
+        vacuuming = txlog.open("memory://", object_store=world.memory, clock=ahead, ids=SeededIds(77))
+        assert clean(vacuuming, dry_run=dry_run).deleted == ()
+        assert writer.send("orders", [{"id": 7, "name": "n"}], partition=0).result().base_offset == 7
+        assert world.read() == list(range(8))
+        # ... and what is old by the store's clock goes, whatever the machine's says.
+        world.clock.advance_ms(10_000)
+        behind = ManualClock(world.clock.now_ms() - MAX_CLOCK_SKEW_MS)
+        vacuuming = txlog.open("memory://", object_store=world.memory, clock=behind, ids=SeededIds(78))
+        assert clean(vacuuming, dry_run=dry_run).deleted
+        vacuuming.close()

@@ -24,16 +24,17 @@ from tests.protocol.harness import (
 )
 from txlog.core import names
 from txlog.core.cleaning import MergePolicy
-from txlog.core.effects import Delete, Get, List, Program, PutIfAbsent
+from txlog.core.effects import Delete, Get, List, Now, Program, PutIfAbsent, StoreNow
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import IndexedFile
 from txlog.core.vacuum import Why
-from txlog.errors import MissingObjectError, StorageError
+from txlog.errors import MissingObjectError, StorageError, StoreAccessError
 from txlog.protocol import clean, transactions
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Views
 from txlog.protocol.read import aborted_transactions, plan_read
-from txlog.protocol.vacuum import Deleted, vacuum_topics
+from txlog.protocol.vacuum import Deleted, read_store_clock, vacuum_topics
 
 GRACE_MS = rolling(2).constants.delete_grace_ms
 CTX = rolling(2)
@@ -583,3 +584,34 @@ def test_the_internal_topics_begin_at_their_boundaries(old: Cluster) -> None:
         assert len([name for name in left if name.endswith(".snapshot")]) <= 1
         assert len([name for name in left if name.endswith(".index")]) == 0
         assert len([name for name in left if name.endswith(".batch")]) <= 2
+
+
+# -- whose clock ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pass_goes_by_the_store_s_clock_and_takes_its_own_only_with_its_error() -> None:
+    def told(program: Program[int], *answers: int | None) -> int:
+        assert next(program) == StoreNow()
+        try:
+            for answer in answers:
+                assert program.send(answer) == Now()
+        except StopIteration as end:
+            return int(end.value)
+        raise AssertionError("it asks for more")
+
+    for dry_run in (False, True):
+        assert told(read_store_clock(dry_run=dry_run), 10**12) == 10**12
+        # A store without times.
+        assert told(read_store_clock(dry_run=dry_run), None, 10**12) == 10**12 - MAX_CLOCK_ERROR_MS
+
+
+def test_a_dry_run_needs_no_permission_to_write() -> None:
+    for error in (StoreAccessError("403"), StorageError("a read-only disk")):
+        looks, deletes = read_store_clock(dry_run=True), read_store_clock()
+        assert next(looks) == next(deletes) == StoreNow()
+        assert looks.throw(error) == Now()
+        with pytest.raises(StopIteration) as end:
+            looks.send(10**12)
+        assert end.value.value == 10**12 - MAX_CLOCK_ERROR_MS
+        with pytest.raises(type(error)):
+            deletes.throw(error)
