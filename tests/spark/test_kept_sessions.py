@@ -19,7 +19,12 @@ from tests.spark.conftest import ORDERS
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
 from txlog.client.staged_files import StagedFiles
-from txlog.errors import InvalidRequestError, ProducerFencedError, StoreChangedError
+from txlog.errors import (
+    InvalidRequestError,
+    ProducerFencedError,
+    StoreChangedError,
+    UnknownTopicOrPartitionError,
+)
 from txlog.storage.arrow_schema import conform
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
@@ -140,6 +145,29 @@ def test_others_come_between_two_micro_batches(query: Query, counted: list[Count
     query.commit(query.begin(), 8)
     assert ids(query.url)[:18] == list(range(18))
     check_store(open_object_store(query.url))
+
+
+def test_a_topic_that_is_created_again_between_the_tasks_and_the_commit_fails_the_micro_batch(
+    query: Query, counted: list[CountingStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.commit(query.begin(), 0)
+    finish = StagedFiles.finish
+
+    def late(files: StagedFiles) -> Any:
+        parts = finish(files)
+        with txlog.open(query.url) as store:
+            store.delete_topic("orders")
+            store.create_topic("orders", ORDERS, partitions=2)
+        return parts
+
+    begun = query.begin()
+    with monkeypatch.context() as patched:
+        patched.setattr(StagedFiles, "finish", late)
+        with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted"):
+            query.commit(begun, 1)
+    # Spark runs the micro-batch again, and its tasks look the topic up.
+    query.commit(query.begin(), 1)
+    assert ids(query.url) == [2, 3]
 
 
 def test_so_many_are_kept_and_the_oldest_goes(query: Query, counted: list[CountingStore]) -> None:
