@@ -18,6 +18,7 @@ import msgspec
 from txlog.clock import Clock, SystemClock
 from txlog.core import envelope, names
 from txlog.core.features import KNOWN_FEATURES
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.partitioning import internal_partition
 from txlog.core.records import (
@@ -57,7 +58,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 _ROUNDS = 5
 """How often a partition is looked at that seems damaged and changes meanwhile."""
-_SKEW_MS = 2 * 15 * 60_000
+_SKEW_MS = 2 * MAX_CLOCK_ERROR_MS
 """Clocks of two writers may be so far apart (PROTOCOL.md, W2)."""
 _LOST_MARKER = (
     'stop every writer before anything else; then bring back what a copy of the store holds (README, "When fsck finds '
