@@ -390,3 +390,20 @@ def test_the_highest_boundary_counts() -> None:
         path = A.folder + names.boundary_name(offset)
         cluster.objects[path] = envelope.encode(Boundary(offset=offset, created_at=1))
     assert cluster.view(A).boundary == 6
+
+
+@pytest.mark.parametrize("passes_ms", [0, GRACE_MS // 10])
+def test_what_an_opening_lacks_counts_only_if_its_list_is_young(passes_ms: int) -> None:
+    """A slot that its LIST showed may have been deleted since, rightly: that is damage only if there was no time for it."""
+    cluster = filled(3, per_segment=100)
+    answer = cluster._answer
+
+    def lacking(effect: Effect) -> Any:
+        if effect != Get(A.folder + names.batch_name(1)):
+            return answer(effect)
+        cluster.pass_ms(passes_ms)
+        return None
+
+    cluster._answer = lacking  # type: ignore[method-assign]
+    with pytest.raises(StorageError if passes_ms else MissingObjectError):
+        cluster.run(load(context(max_loads=3), A))

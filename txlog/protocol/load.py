@@ -46,9 +46,8 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
         if isinstance(view, PartitionView) and young:
             return view
         # Maintenance may also have moved on between the LIST and the GETs: list again. What stays missing is damage.
-        if isinstance(view, CorruptLogError) and (
-            attempt == ctx.max_loads - 1 or (young and not isinstance(view, MissingObjectError))
-        ):
+        last = attempt == ctx.max_loads - 1
+        if isinstance(view, CorruptLogError) and young and (last or not isinstance(view, MissingObjectError)):
             raise view
     raise StorageError(
         f"{tp}: could not be opened within {ctx.max_view_age_ms} ms, a tenth of delete.grace.ms, in {ctx.max_loads} tries"
