@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import pytest
 
-from tests.protocol.test_mutants import MUTANTS
-from txlog.testing.simulate.world import Result, simulate
+from tests.protocol.test_mutants import MUTANTS, keep_view
+from txlog.testing.simulate.world import Result, World, simulate
 
 WORLDS = 100
 
@@ -34,3 +35,14 @@ def test_a_world_shows_it(name):
     assert result is not None, f"{WORLDS} worlds, and none noticed"
     # The history alone tells: no assertion of the simulation's own is needed.
     assert result.anomalies, result
+
+
+def test_a_world_whose_store_goes_back_shows_that_nobody_looks():
+    """Views of what is gone are written on: a hole, and rows that were acknowledged and cannot be read."""
+    with ExitStack() as planted:
+        for module in ("slot", "load"):
+            planted.enter_context(patch(f"txlog.protocol.{module}.prove", keep_view))
+        result = next(
+            (found for seed in range(WORLDS) if World(seed).goes_back and not (found := simulate(seed)).ok), None
+        )
+    assert result is not None, f"{WORLDS} worlds, and none noticed"

@@ -5,8 +5,8 @@ instances of one id at a time. Between any two requests of one process others ma
 applied in silence, refused; a process may die at it, or sleep for a second, a time-out or more than the grace, while
 segments are sealed and their slots deleted. Every process has a clock with an error, also whoever deletes, and the grace may be
 shorter than that error; in some worlds wall clocks jump both ways, or a machine's sleep does not count by its monotonic clock.
-Then the weather clears, everything recovers,
-the log is read once more, and the history goes to the checker.
+In one world of four the store is put back to an older state once, while processes live that know the newer one.
+Then the weather clears, everything recovers, the log is read once more, and the history goes to the checker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from txlog.core.append_rules import RollPolicy
@@ -29,7 +29,7 @@ from txlog.errors import (
     OutcomeUnknownError,
     RetriableError,
 )
-from txlog.protocol.context import Context
+from txlog.protocol.context import PROOF_AGE_MS, Context, Views
 from txlog.testing.histories.anomaly import Anomaly
 from txlog.testing.histories.checker import Report, check
 from txlog.testing.histories.events import Event, Isolation, Note, TopicPolicy
@@ -77,6 +77,8 @@ Trouble: TypeAlias = Literal["none", "jumps", "sleeps", "one host"]
 still; or all processes and the store have one wall clock, which is set."""
 LEVELS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 DEFAULT_STEPS = 2_000
+LIVING_ON = 12
+"""How many of the processes that knew the store as it was go on after it was put back."""
 MAX_SETTLING_STEPS = 60_000
 """Steps that a world may take to come to rest: more is a livelock."""
 
@@ -172,17 +174,18 @@ class World:
         self._kinds += ["vacuum"] * choice([0, 1, 2]) + ["retention"] * choice([0, 1])
         if remakers:
             self._kinds += ["remaker"] * remakers + [*BANKS, "plain"] * 4
+        self.goes_back = choice([True, False, False, False]) and not remakers
+        """Whether the store is put back to an older state once, between the calls of processes that live on."""
+        self._living: list[tuple[str, Machine, Client]] = []
 
     def run(self) -> Result:
         self.recorder.single("world", TopicPolicy(topic=USERS.topic, compacted=True))
         try:
             if "remaker" in self._kinds:
                 self._run_alone("remaker", make_drafts)
-            for _ in range(self.steps):
-                while len(self._tasks) < self._crowd:
-                    self._spawn()
-                self._step(self._fault_rate)
-                self._weather()
+            self._live(self.steps - self.steps // 4 if self.goes_back else self.steps)
+            if self.goes_back:
+                self._go_back(self.steps // 4)
             self._settle()
         except _NoRestError as error:
             self.trouble.append(str(error))
@@ -202,6 +205,35 @@ class World:
             events=tuple(self.recorder.events),
         )
 
+    def _live(self, steps: int) -> None:
+        for _ in range(steps):
+            while len(self._tasks) < self._crowd:
+                self._spawn()
+            self._step(self._fault_rate)
+            self._weather()
+
+    def _go_back(self, steps: int) -> None:
+        """Takes a copy while nobody is at work, lets the world go on, and puts the store back between all calls.
+
+        What happened since the copy is lost, so its history is, too. Those who did it live on with what they know of
+        partitions: they must notice (W47), or the log is damaged and rows are missing at the end.
+        """
+        self._rest()
+        self._land_all()
+        objects, written = dict(self.cluster.objects), dict(self.cluster.written_at_ms)
+        events = len(self.recorder.events)
+        self._living = []
+        self._live(steps)
+        self._rest()
+        self._land_all()
+        self.cluster.objects, self.cluster.written_at_ms = objects, written
+        del self.recorder.events[events:]
+        self._pass(PROOF_AGE_MS)
+        self.recorder.single("weather", Note(text="the store is put back to an older state"))
+        for kind, machine, client in self._living[-LIVING_ON:]:
+            self._start(kind, lambda life, kind=kind: live(kind, life), machine, client.views)
+        self._rest()
+
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
@@ -210,11 +242,17 @@ class World:
         # Some are as slow as if they slept, and do their next request long after the one before.
         self._weights[name] = self.random.choice([0.01, 0.1, 1, 1, 1])
 
-    def _start(self, kind: str, program: Any) -> str:
+    def _start(self, kind: str, program: Any, before: Machine | None = None, views: Views | None = None) -> str:
+        """A process; `before` and `views` are those of one that lives on."""
         name = f"{kind}#{next(self._numbers)}"
         skew_ms = self.cluster.store_skew_ms if self._clocks == "one host" else self.random.choice(SKEWS_MS)
         machine = Machine(name, skew_ms=skew_ms, monotonic_base_ms=self.random.randrange(10**9))
+        if before is not None:
+            machine = replace(before, name=name)
         client = Client(machine, self._ctx, self.recorder, lambda: next(self._numbers))
+        client.views = views or {}
+        if self.goes_back:
+            self._living.append((kind, machine, client))
         life = Life(client, random.Random(self.random.random()), self._habits, self.cluster)
         self._tasks[name] = Task(self.cluster, machine, program(life))
         self._weights[name] = 1
@@ -305,8 +343,8 @@ class World:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        """Faults end, everybody who lives finishes, what is in flight lands, new instances of all ids take over."""
+    def _rest(self) -> None:
+        """Faults end, and everybody who lives finishes."""
         for _ in range(MAX_SETTLING_STEPS):
             if not self._tasks:
                 break
@@ -314,9 +352,12 @@ class World:
             self.cluster.passed_ms += 1
         else:
             raise _NoRestError(f"{sorted(self._tasks)} did not end in {MAX_SETTLING_STEPS} steps of fair weather")
+
+    def _settle(self) -> None:
+        """Everything comes to rest, new instances of all ids take over, and what is in flight lands."""
+        self._rest()
         self._recover()
-        while self.cluster.in_flight:
-            self.cluster.land(0)
+        self._land_all()
         for _ in range(2):
             for kind in ("merger", "compactor"):
                 self._run_alone(kind, lambda life, kind=kind: live(kind, life))
@@ -324,6 +365,10 @@ class World:
             self._run_alone("vacuum", lambda life: live("vacuum", life))
         self._recover()
         self._run_alone("final", _read_all)
+
+    def _land_all(self) -> None:
+        while self.cluster.in_flight:
+            self.cluster.land(0)
 
     def _recover(self) -> None:
         for transactional_id in (*BANKS, *PIPELINES):
