@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.client.world import ORDERS, World, orders
+from tests.fuzz.hostile import changed, closed, opened
 from tests.maintenance import damage as d
-from tests.maintenance import matrix
+from tests.maintenance import fields, matrix
 from txlog.core import envelope, records, state
 from txlog.core.names import TopicPartition
-from txlog.errors import CorruptRecordError, TxlogError, UnsupportedStoreError
+from txlog.errors import CorruptRecordError, InvalidConfigurationError, TxlogError, UnsupportedStoreError
 
 SMALL_BYTES = 700
 
@@ -25,6 +27,101 @@ def test_damage_is_an_error_and_fsck_finds_it(store: str, record_property, capsy
         print(f"\n{store}:", *figures.lines()[1:], sep="\n")
     assert not figures.faults
     assert sum(figures.tried.values()) > 100
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(lambda: fields.some_cells(3), id="some"),
+        pytest.param(fields.every_cell, marks=[pytest.mark.storm, pytest.mark.timeout(7200)], id="all"),
+    ],
+)
+def test_every_field_is_checked_under_a_right_checksum(found: Any, record_property: Any) -> None:
+    counts, faults = fields.try_all(found())
+    record_property("cells", sum(counts.values()))
+    assert not faults, faults
+    assert sum(counts.values()) > 40
+    assert {cell.partition(":")[0] for cell in counts} == set(fields.HOWS)
+
+
+SNAPSHOT = "orders/1/00000000000000000005.snapshot"
+INDEX = "orders/1/00000000000000000000-00000000000000000005-0.index"
+RECORD = "orders/1/00000000000000000007.batch"
+VERSION = "orders/topic.00000000000000000001.json"
+
+
+@pytest.mark.parametrize(
+    ("path", "where", "new"),
+    [
+        pytest.param(SNAPSHOT, ("log_start_offset",), 10**6, id="a log start above the log end"),
+        pytest.param(SNAPSHOT, ("producers", 0), "twice", id="a producer twice"),
+        pytest.param(INDEX, ("entries", 0, "first_row"), 1, id="rows that another entry has"),
+        pytest.param(INDEX, ("last_digest",), "", id="an index without a last digest"),
+        pytest.param(INDEX, ("last_digest",), "f" * 64, id="another last digest than the snapshot's"),
+        pytest.param("txlog.json", ("features",), "drop", id="no features"),
+        pytest.param(RECORD, ("write_id",), "ab", id="an id that is too short"),
+        pytest.param(RECORD, ("schema_id",), -1, id="a schema of no version"),
+        pytest.param(RECORD, ("version",), 0, id="version 0"),
+        pytest.param(RECORD, ("transactional",), "drop", id="not said whether it is transactional"),
+        pytest.param(VERSION, ("topic_id",), "x", id="a topic id that cannot be one"),
+    ],
+)
+def test_damage_under_a_right_checksum_is_named(path: str, where: tuple[Any, ...], new: Any) -> None:
+    objects = matrix.objects_of("golden")
+    said, payload = opened(objects[path])
+    how = new if new in ("drop", "twice") else "put"
+    damaged = {**objects, path: closed(changed(said, where, new, how), payload)}
+    error = fields.limited(d.seen, damaged)
+    assert isinstance(error, CorruptRecordError)
+    assert path in str(error)
+    assert any(finding.path == path for finding in d.checked(damaged).findings)
+
+
+def test_an_index_that_contradicts_the_columns_of_its_file() -> None:
+    """The index hangs together, and only the file tells."""
+    world = World()
+    store = world.open()
+    store.create_topic("orders", ORDERS, config={"segment.batches": 2})
+    with store.producer() as producer:
+        for count in (1, 2, 1):
+            producer.send("orders", orders(*range(count)), partition=0).result()
+    world.close()
+    objects = d.objects_of(world.memory)
+    (path,) = (path for path in objects if path.endswith("-0.index"))
+    said, _ = opened(objects[path])
+    said["entries"][1]["timestamp"] += 1
+    error = d.seen({**objects, path: closed(said)})
+    assert isinstance(error, CorruptRecordError)
+    assert "the index of its segment says" in str(error)
+    assert path.removesuffix("-0.index") in str(error)
+
+
+def test_an_unknown_setting_locks_nobody_out() -> None:
+    world = World()
+    store = world.open()
+    store.create_topic("orders", ORDERS)
+    path = "orders/topic.00000000000000000000.json"
+    data = world.memory.get(path)
+    assert data is not None
+    for config in ({"later.setting": "7"}, {"later.setting": "7", "segment.batches": "many"}):
+        world.memory.put(path, closed({**opened(data)[0], "config": config}))
+        with world.open().consumer("orders", auto_offset_reset="earliest") as consumer:
+            assert list(consumer.iterate()) == []
+    with (
+        world.open().producer() as producer,
+        pytest.raises(InvalidConfigurationError, match=r"'orders'.*segment\.batches"),
+    ):
+        producer.send("orders", orders(1), partition=0).result()
+    changed_topic = world.open().alter_topic("orders", config={"segment.batches": 5})
+    assert changed_topic.config == {"later.setting": "7", "segment.batches": "5"}
+    with world.open().producer() as producer:
+        producer.send("orders", orders(1), partition=0).result()
+    assert world.open().alter_topic("orders", remove_config=["later.setting"]).config == {"segment.batches": "5"}
+
+
+def test_every_struct_of_the_golden_store_has_its_cells() -> None:
+    found = {cell.name.partition(".")[0] for cell in fields.every_cell()}
+    assert found >= set(fields.UNCONTRADICTED) - {"Compaction", "Tombstones"}
 
 
 def test_every_kind_of_object_is_damaged() -> None:
