@@ -11,6 +11,7 @@ import pytest
 from tests.client.world import ORDERS, World, orders
 from txlog.client.sender import Sender
 from txlog.client.store import Store
+from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import PutOutcome
 from txlog.core.names import TopicPartition
 from txlog.errors import (
@@ -21,6 +22,7 @@ from txlog.errors import (
     TransactionAbortableError,
 )
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.failing_store import Fault
 
 A = TopicPartition("orders", 0)
 TAKEOVERS = 110
@@ -182,3 +184,18 @@ def test_rows_of_a_transaction_that_may_be_in_the_log_are_not_said_to_be_refused
         producer.send("orders", orders(1)).result()
     assert world.read(isolation="read_uncommitted") == [1]
     assert world.read() == []
+
+
+@pytest.mark.parametrize("refusal", ["403", "404", "501"])
+def test_a_refusal_while_sealing_is_not_the_answer_to_the_commit_before_it(world, refusal):
+    store = world.open()
+    store.create_topic("orders", ORDERS)
+    _, other = world.failing(
+        Fault(action=refusal, match=r"put_if_absent __consumer_offsets/\S+(index|snapshot)", times=100)
+    )
+    consumer = other.consumer(group_id="g")
+    for number in range(RollPolicy().batches + 2):
+        consumer.commit({A: number})
+    committed = world.open().consumer(group_id="g").committed(A)[A]
+    assert committed is not None
+    assert committed.offset == number

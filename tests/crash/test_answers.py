@@ -66,16 +66,23 @@ PATIENCE: Mapping[str, object] = {
 }
 """So that an outage is over soon."""
 
+ANY = r"^(?!\w+ __probe/)"
+"""Every request but those of the probe, which a process makes once and not in every run."""
+
 Faults: TypeAlias = Callable[[int, str], tuple[Fault, ...]]
 """(number of the request, its path) -> what goes wrong from there on."""
 
 
 def _from(number: int, action: Any) -> Fault:
-    return Fault(action=action, number=number, times=ALWAYS)
+    return Fault(action=action, match=ANY, number=number, times=ALWAYS)
+
+
+def _once(number: int, action: Any) -> Fault:
+    return Fault(action=action, match=ANY, number=number)
 
 
 def _lost(number: int, moment: Any = "after") -> Fault:
-    return Fault(action="lose_reply", moment=moment, number=number)
+    return Fault(action="lose_reply", moment=moment, match=ANY, number=number)
 
 
 def _damaged(path: str, times: int) -> Fault:
@@ -92,16 +99,16 @@ OF_CREATES: Mapping[str, Faults] = {
 }
 """What only a conditional write can meet."""
 OF_ALL: Mapping[str, Faults] = {
-    "fails": lambda number, path: (Fault(action="fail", number=number),),
+    "fails": lambda number, path: (_once(number, "fail"),),
     "silence": lambda number, path: (_from(number, "fail"),),
-    "403": lambda number, path: (Fault(action="403", number=number),),
-    "404": lambda number, path: (Fault(action="404", number=number),),
-    "501": lambda number, path: (Fault(action="501", number=number),),
+    "403": lambda number, path: (_once(number, "403"),),
+    "404": lambda number, path: (_once(number, "404"),),
+    "501": lambda number, path: (_once(number, "501"),),
     "403 from there on": lambda number, path: (_from(number, "403"),),
     "501 from there on": lambda number, path: (_from(number, "501"),),
 }
 OF_READS: Mapping[str, Faults] = {
-    "damaged once": lambda number, path: (Fault(action="damage", number=number),),
+    "damaged once": lambda number, path: (_once(number, "damage"),),
     "damaged": lambda number, path: (_damaged(path, ALWAYS),),
 }
 
@@ -137,11 +144,9 @@ class World:
         with operations.open_store(failing, clock, SeededIds(2), PATIENCE) as store:
             CALLS[self.name].act(store, lambda event, unit: None)
             # What comes after this closes the store.
-            requests = failing.operations
+            requests = [request for request in failing.operations if "__probe/" not in request]
         for number, request in enumerate(requests, 1):
             verb, _, path = request.partition(" ")
-            if "__probe/" in path:
-                continue
             kinds = {**OF_ALL, **(OF_CREATES if verb == "put_if_absent" else OF_READS if verb == "get" else {})}
             for outcome, faults in kinds.items():
                 yield Cell(self.name, number, request, outcome, faults(number, path))

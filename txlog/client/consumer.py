@@ -41,6 +41,7 @@ from txlog.errors import (
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     StoreChangedError,
+    TxlogError,
     UnstableOffsetCommitError,
 )
 from txlog.protocol import groups as protocol
@@ -372,7 +373,11 @@ class Consumer:
             except CommitFailedError as error:
                 _LOG.warning("%s: closed without committing its positions: %s", self._who, error)
             finally:
-                self._leave()
+                try:
+                    self._leave()
+                except TxlogError as error:
+                    # The answer of close() is that of the commit; a membership that stays fences nobody.
+                    _LOG.warning("%s: closed without leaving its group: %s", self._who, error)
                 self._session.forget(list(self._session.views))
 
     def _leave(self) -> None:
