@@ -21,7 +21,7 @@ from txlog.testing.baton import Baton, BatonThread, Hook, StuckError, _Task, hoo
 Name = tuple[str, str]
 HOOKED = ("txlog.client", "txlog.storage")
 NEVER = 10**9
-SHARE = 10
+SHARE = 13
 KNOWN: list[tuple[Name, Name]] = [
     (("staged", "commit_transaction"), ("staged", "send")),
     (("eager", "commit_transaction"), ("eager", "abort_transaction")),
@@ -59,10 +59,13 @@ def prepared() -> dict[str, object]:
 class Run:
     """One schedule of one pair: the second call comes in at switch point `at` of the first.
 
+    When the second call waits, the first one goes on. If it is `asleep`, the producer's thread goes on instead of it.
     With a seed the order is random from there on; with an odd one it may change at each line of the client.
     """
 
-    def __init__(self, hook: Hook, first: Name, second: Name, at: int, seed: int | None = None) -> None:
+    def __init__(
+        self, hook: Hook, first: Name, second: Name, at: int, seed: int | None = None, *, asleep: bool = False
+    ) -> None:
         self.first, self.second = first, second
         self.steps = 0
         self.answers: dict[str, str] = {}
@@ -73,7 +76,7 @@ class Run:
             return rng.choice(able) if rng.random() < 0.3 else now if now in able else rng.choice(able)
 
         self._baton = Baton(keep_on if seed is None else choose)
-        self._at, self._seed = at, seed
+        self._at, self._seed, self._asleep = at, seed, asleep
         hook.baton = self._baton
         try:
             self._baton.run(self._play)
@@ -82,7 +85,7 @@ class Run:
 
     def __str__(self) -> str:
         names = f"{'.'.join(self.first)} and {'.'.join(self.second)}"
-        return f"{names}, {f'seed {self._seed}' if self._seed is not None else f'at {self._at}'}, {self.answers}"
+        return f"{names}, {f'seed {self._seed}' if self._seed is not None else f'at {self._at}'}{', asleep' * self._asleep}, {self.answers}"
 
     def _play(self) -> None:
         memory = MemoryObjectStore(clock=self._baton.clock)
@@ -93,6 +96,8 @@ class Run:
         threads: list[BatonThread] = []
 
         def call(number: int, name: Name) -> None:
+            if number and self._asleep:
+                threads[0].task.rank = -1
             try:
                 prepares[number]()
                 self.answers["ab"[number]] = "ok"
@@ -207,10 +212,13 @@ def schedules(hook: Hook, first: Name, second: Name, *, most: int, seeds: int) -
     whole = Run(hook, first, second, NEVER)
     yield whole
     points = range(whole.steps + 1)
+    step = -(-len(points) // most)
     # Other pairs take other points, the same ones in each run.
-    offset = zlib.crc32(repr((first, second)).encode()) % max(1, -(-len(points) // most)) if most else 0
-    for at in points[offset :: max(1, -(-len(points) // most))] if most else ():
-        yield Run(hook, first, second, at)
+    offset = zlib.crc32(repr((first, second)).encode()) % step
+    for number, at in enumerate(points[offset::step]):
+        yield Run(hook, first, second, at, asleep=number % 2 == 0)
+        if step == 1:
+            yield Run(hook, first, second, at, asleep=number % 2 == 1)
     for seed in range(seeds):
         yield Run(hook, first, second, random.Random(seed).randrange(whole.steps + 1), seed)
 
@@ -231,7 +239,7 @@ def failures(pairs: Sequence[tuple[Name, Name]], *, most: int, seeds: int) -> tu
 
 @pytest.mark.parametrize(("first", "second"), KNOWN, ids=".".join)
 def test_calls_that_once_went_wrong(first: Name, second: Name) -> None:
-    _, wrong = failures([(first, second)], most=8, seeds=6)
+    _, wrong = failures([(first, second)], most=16, seeds=6)
     assert not wrong, "\n\n".join(wrong)
 
 
