@@ -50,6 +50,23 @@ def test_every_field_of_every_object_stands_in_its_table_in_order(name: str) -> 
         assert tables()[name] == fields
 
 
+def test_the_tables_tell_a_default_from_a_value_that_must_be_stored() -> None:
+    for match in re.finditer(r"<!-- fields: (\w+) -->\n\|.*\n\|.*\n((?:\|.*\n)+)", DOCUMENT):
+        kind = STRUCTS[match[1]]
+        stated = {name.rpartition(".")[2] for name in getattr(kind, "STATED", ())}
+        if kind is records.StoreConstants:
+            stated = set(kind.__struct_fields__)
+        defaults = {
+            field.encode_name: not field.required and field.encode_name not in stated
+            for field in msgspec.structs.fields(kind)
+        }
+        for line in match[2].splitlines():
+            field, said = line.split(" | ")[:2]
+            names = re.findall(r"`(\w+)`", field)
+            if len(names) == 1:
+                assert ("default" in said) == defaults[names[0]], f"{match[1]}.{names[0]}: {said}"
+
+
 def test_no_table_is_of_an_object_that_does_not_exist() -> None:
     assert set(tables()) <= set(STRUCTS)
 
