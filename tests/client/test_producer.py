@@ -552,3 +552,19 @@ def test_what_goes_wrong_after_the_rows_are_in_does_not_end_the_thread(world, st
     producer.close()
     assert world.read() == [0, 1, 2]
     assert "the rows are in" in caplog.text
+
+
+def test_a_writer_forgets_whose_dead_transactions_it_looked_at(world, store):
+    with store.producer() as plain:
+        for number in range(4):
+            dead = world.open().producer(f"dead-{number}", transaction_timeout_ms=1000)
+            dead.init_transactions()
+            dead.begin_transaction()
+            dead.send("orders", orders(number), partition=0).result()
+            plain.send("orders", orders(10 + number), partition=0).result()
+            world.clock.advance_ms(11_000)
+            # The first of these is answered before the writer looks; the second one waits for that.
+            plain.send("orders", orders(20 + number), partition=0).result()
+            plain.send("orders", orders(30 + number), partition=0).result()
+            assert len(plain._session._looked_at_ms) == 1
+    assert [row for row in world.read() if row < 20] == [10, 11, 12, 13]

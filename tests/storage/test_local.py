@@ -14,6 +14,7 @@ import pytest
 
 from tests.storage.processes import start
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, UnsupportedStoreError
+from txlog.storage import local
 from txlog.storage.local import TEMPORARY_PREFIX, LocalObjectStore
 from txlog.storage.object_store import PutOutcome, make_durable
 from txlog.testing.store_contract import StoreContract
@@ -229,6 +230,14 @@ def test_missing_folders_are_made_durable_from_above(store, system_calls):
         ("fsync", "t"),
     ]
     assert system_calls[6:] == [("fsync", "temporary"), ("link", "a"), ("fsync", "0")]
+
+
+def test_what_it_knows_of_folders_is_bounded(store, monkeypatch):
+    monkeypatch.setattr(local, "_MAX_KNOWN_FOLDERS", 4)
+    for number in range(20):
+        store.put_if_absent(f"t/staged/{number}/a", b"1")
+        assert len(store._state._durable) <= 4
+        assert len(store._state._swept) <= 4
 
 
 def test_a_file_that_another_program_wrote_is_made_durable(store, system_calls):

@@ -160,6 +160,10 @@ class Session:
                 looked_at_ms = self._looked_at_ms.get(producer_id)
                 if looked_at_ms is not None and monotonic_ms - looked_at_ms < OVERDUE_LOOK_MS:
                     continue
+                # Of others nothing is remembered for longer than it counts: dead producers come and go for months.
+                self._looked_at_ms = {
+                    pid: at_ms for pid, at_ms in self._looked_at_ms.items() if monotonic_ms - at_ms < OVERDUE_LOOK_MS
+                }
                 self._looked_at_ms[producer_id] = monotonic_ms
             before = self._views
             # Any error of the store's: what was asked of this call is done, and must not look as if it had failed.

@@ -416,6 +416,10 @@ class LocalObjectStore:
             ) from error
 
 
+_MAX_KNOWN_FOLDERS = 10_000
+"""A stream makes new folders for each micro-batch, and a process runs for months."""
+
+
 class _State:
     """What a store learned about its file system; lost over pickling, harmless to lose."""
 
@@ -428,7 +432,7 @@ class _State:
     def is_first_temporary(self, folder: str) -> bool:
         with self._lock:
             first = folder not in self._swept
-            self._swept.add(folder)
+            _note(self._swept, folder)
             return first
 
     def is_durable(self, folder: str) -> bool:
@@ -436,11 +440,18 @@ class _State:
 
     def remember(self, folder: str) -> None:
         with self._lock:
-            self._durable.add(folder)
+            _note(self._durable, folder)
 
     def forget(self, folder: str) -> None:
         with self._lock:
             self._durable.discard(folder)
+
+
+def _note(folders: set[str], folder: str) -> None:
+    """Adds a folder; all others are forgotten now and then, and are looked at once more."""
+    if len(folders) >= _MAX_KNOWN_FOLDERS:
+        folders.clear()
+    folders.add(folder)
 
 
 @dataclass(frozen=True, slots=True)
