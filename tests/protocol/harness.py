@@ -336,6 +336,8 @@ class Cluster:
                     assert parsed is not None
                     epoch = record.producer_epoch - (record.kind == "commit")
                     assert (parsed.producer_id, parsed.producer_epoch) == (record.producer_id, epoch)
+            opened = {pid: entry for pid, entry in state.producers.items() if entry.txn_first_offset >= 0}
+            assert state.open_producers == opened, tp
             if settled:
                 assert state.open_transactions == (), tp
                 assert state.pending == {}, tp

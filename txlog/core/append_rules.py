@@ -176,7 +176,7 @@ def next_marker(state: PartitionState, draft: MarkerDraft, *, now_ms: int, write
     lso = (
         NO_OFFSET
         if draft.commit
-        else lso_of(state.producers, offset + 1, state.log_start_offset, but=draft.producer_id)
+        else lso_of(state.open_producers, offset + 1, state.log_start_offset, but=draft.producer_id)
     )
     return CommitRecord(
         base_offset=offset,

@@ -89,6 +89,9 @@ class PartitionState:
     committed: Mapping[OffsetKey, OffsetRow] = field(default_factory=dict)
     pending: Mapping[int, Mapping[OffsetKey, OffsetRow]] = field(default_factory=dict)
     groups: Mapping[str, GroupRow] = field(default_factory=dict)
+    opened: Mapping[int, ProducerStateEntry] | None = field(default=None, repr=False, compare=False)
+    """Those of `producers` with an open transaction, as a fold knows them; None: nobody has looked. A partition may know
+    100,000 producers, and each append asks for its LSO."""
 
     @classmethod
     def empty(cls, tp: TopicPartition) -> Self:
@@ -99,13 +102,19 @@ class PartitionState:
     @property
     def last_stable_offset(self) -> int:
         """First offset of the earliest open transaction with rows at or above the log start, else the log end."""
-        return lso_of(self.producers, self.next_offset, self.log_start_offset)
+        return lso_of(self.open_producers, self.next_offset, self.log_start_offset)
+
+    @property
+    def open_producers(self) -> Mapping[int, ProducerStateEntry]:
+        """Producers with an open transaction here, by their ids."""
+        if self.opened is not None:
+            return self.opened
+        return {pid: entry for pid, entry in self.producers.items() if entry.txn_first_offset >= 0}
 
     @property
     def open_transactions(self) -> tuple[ProducerStateEntry, ...]:
         """Producers with an open transaction here, earliest first."""
-        opened = [entry for entry in self.producers.values() if entry.txn_first_offset >= 0]
-        return tuple(sorted(opened, key=lambda entry: entry.txn_first_offset))
+        return tuple(sorted(self.open_producers.values(), key=lambda entry: entry.txn_first_offset))
 
 
 def lso_of(
@@ -261,6 +270,7 @@ class _Fold:
     def __init__(self, state: PartitionState) -> None:
         self.base = state
         self.producers = dict(state.producers)
+        self.opened = dict(state.open_producers)
         self.transactions = dict(state.transactions)
         self.committed = dict(state.committed)
         self.pending = {pid: dict(rows) for pid, rows in state.pending.items()}
@@ -290,6 +300,7 @@ class _Fold:
             last_digest=self.last_digest,
             deleted_version=self.deleted_version,
             producers=self.producers,
+            opened=self.opened,
             transactions=self.transactions,
             committed=self.committed,
             pending=self.pending,
@@ -310,6 +321,7 @@ class _Fold:
         elif record.kind == "expire":
             for pid in record.expired:
                 self.producers.pop(pid, None)
+                self.opened.pop(pid, None)
                 self.pending.pop(pid, None)
         self.next_offset = record.end_offset
         self.last_timestamp = record.timestamp
@@ -351,7 +363,7 @@ class _Fold:
         """A reader hides rows by what an ABORT says: it must be what the chain says (PROTOCOL.md, R21)."""
         old = self.producers.get(record.producer_id)
         first = old.txn_first_offset if old is not None else NO_OFFSET
-        lso = lso_of(self.producers, record.end_offset, self.log_start_offset, but=record.producer_id)
+        lso = lso_of(self.opened, record.end_offset, self.log_start_offset, but=record.producer_id)
         # A last stable offset that is too low only has more transaction indexes read.
         if record.first_offset != first or record.last_stable_offset > lso:
             raise CorruptRecordError(
@@ -389,7 +401,7 @@ class _Fold:
             if first < 0 and (record.transactional or was_open):
                 # A transaction of which no row is left opens anew with its next rows: the LSO must not fall to the old ones.
                 first = record.base_offset
-            self.producers[pid] = ProducerStateEntry(
+            entry = self.producers[pid] = ProducerStateEntry(
                 producer_id=pid,
                 producer_epoch=record.producer_epoch,
                 last_sequence=last_sequence,
@@ -399,6 +411,8 @@ class _Fold:
                 batches=batches,
                 txn_first_offset=first,
             )
+            if first >= 0:
+                self.opened[pid] = entry
         self._apply_entries(record, pending_of=pid if record.transactional else None)
 
     def _apply_marker(self, record: CommitRecord) -> None:
@@ -414,6 +428,7 @@ class _Fold:
             coordinator_epoch=max(record.coordinator_epoch, old.coordinator_epoch if old else -1),
             batches=old.batches if old and same_epoch else (),
         )
+        self.opened.pop(pid, None)
         rows = self.pending.pop(pid, {})
         if record.kind == "commit":
             for row in rows.values():

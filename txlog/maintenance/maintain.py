@@ -682,12 +682,8 @@ def _vacuum(a_round: _Round, step: _Step) -> None:
 
 def _candidates(view: PartitionView) -> tuple[SegmentName, ...]:
     """Whatever a plan of merges depends on: indexes do not change, and the log start only matters segment by segment."""
-    state = view.state
-    return tuple(
-        name
-        for name in view.walk
-        if name.end_offset <= state.last_stable_offset and name.end_offset > state.log_start_offset
-    )
+    log_start, stable = view.state.log_start_offset, view.state.last_stable_offset
+    return tuple(name for name in view.walk if log_start < name.end_offset <= stable)
 
 
 def _tell_merged(step: _Step, merged: Merged) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from txlog.core import envelope
-from txlog.core.effects import Gather, Get, Now, Program
+from txlog.core.effects import Gather, Get, Program, ReadClocks
 from txlog.core.fetch_plan import Piece, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn, SegmentIndex, TxnIndex
@@ -106,7 +106,7 @@ def plan_read(
             continue
         if cut is not None:
             # After the indexes were read: a snapshot that became too old meanwhile may not be told by them any more.
-            cut.check_age((yield Now()), ctx.constants.delete_grace_ms)
+            cut.check_age((yield ReadClocks()), ctx.constants.delete_grace_ms)
             for name in chosen:
                 cut.check_compacted(view.topic_partition, known[name].index)
         pieces = plan_fetch(

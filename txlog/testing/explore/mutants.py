@@ -320,6 +320,7 @@ def _apply_with_a_clock(self: Any, stored: Any) -> None:
     for pid, entry in list(self.producers.items()):
         if stored.record.timestamp - entry.timestamp >= 3_600_000:
             del self.producers[pid]
+            self.opened.pop(pid, None)
 
 
 _ORIGINAL_APPLY = state._Fold.apply
@@ -490,6 +491,7 @@ def _closed_by_retention(self: Any, stored: Any) -> None:
     for pid, entry in self.producers.items():
         if 0 <= entry.txn_first_offset < self.log_start_offset:
             self.producers[pid] = msgspec.structs.replace(entry, txn_first_offset=-1)
+            self.opened.pop(pid, None)
 
 
 def _never_opened_anew(self: Any, stored: Any) -> None:
@@ -498,7 +500,8 @@ def _never_opened_anew(self: Any, stored: Any) -> None:
     _ORIGINAL_APPLY(self, stored)
     if stored.record.kind == "data" and before is not None and before.txn_first_offset >= 0:
         after = self.producers[before.producer_id]
-        self.producers[before.producer_id] = msgspec.structs.replace(after, txn_first_offset=before.txn_first_offset)
+        old = msgspec.structs.replace(after, txn_first_offset=before.txn_first_offset)
+        self.producers[before.producer_id] = self.opened[before.producer_id] = old
 
 
 def _end_without_refusal(
