@@ -6,6 +6,7 @@ plain       an idempotent producer without transactions
 tail        a reader of either isolation level, by name
 watcher     the one member of a group, which commits its offsets plainly
 auditor     reads all accounts, and knows what it may expect (`txlog.testing.histories.bank`)
+looker      takes a snapshot of all partitions, and reads it at once, and again later on what is there then
 sweeper     times out, rolls forward, seals, expires, aborts as an operator
 merger      `txlog merge`, of all that may be merged or of the small ones, again and again
 compactor   `txlog compact` of the topic with keys, with much memory or little
@@ -17,20 +18,23 @@ remaker     deletes a topic that banks and plain producers write to, and makes i
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from txlog.core.cleaning import MergePolicy
 from txlog.core.compaction import CompactionPolicy
-from txlog.core.effects import InlineRows, Program, Sleep, WriteRows
+from txlog.core.effects import InlineRows, Program, ReadClocks, Sleep, WriteRows
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import IndexedFile
 from txlog.core.segments import indexed_file
+from txlog.core.snapshots import SnapshotCut
 from txlog.core.transactions import PREPARED
 from txlog.errors import (
     AbortableError,
+    InvalidRequestError,
     MissingObjectError,
     OffsetOutOfRangeError,
     OutcomeUnknownError,
@@ -44,9 +48,12 @@ from txlog.protocol import transactions
 from txlog.protocol.append import append_log_start
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.compact import CompactionPlan, plan_compaction
+from txlog.protocol.context import PartitionView, Views
 from txlog.protocol.load import load
+from txlog.protocol.read import plan_read
 from txlog.protocol.retention import RetentionPolicy, apply_plan, plan_retention
 from txlog.protocol.seal import seal
+from txlog.protocol.snapshot import take_snapshot
 from txlog.protocol.vacuum import vacuum_topics
 from txlog.testing.compacting import KeyedRow, reach
 from txlog.testing.compacting import choose as choose_rows
@@ -279,6 +286,75 @@ def auditor(life: Life) -> Program[None]:
         yield Sleep(choose.choice([0, 100, 10_000]))
 
 
+def looker(life: Life) -> Program[None]:
+    """A snapshot shows each transfer whole. Read again it shows the same rows, except that newer ones of their keys may have
+    taken some away, or it is too old."""
+    client, choose = life.client, life.choose
+    for _ in range(choose.randint(1, 3)):
+        try:
+            began = yield ReadClocks()
+            client.views, cut = yield from take_snapshot(client.ctx, client.views, PARTITIONS)
+            rows = yield from _shown(client, cut, client.views)
+            _check_whole(client, rows)
+            yield Sleep(choose.choice([0, 100, 61_000]))
+            if choose.random() < 0.7:
+                # Rarely would another one compact in just that time.
+                yield from client.draw_identity()
+                yield from _change_users(life)
+                yield from seal(client.ctx, (yield from load(client.ctx, USERS)))
+                yield from compactor(life)
+            fresh: dict[TopicPartition, PartitionView] = {}
+            for tp in PARTITIONS:
+                fresh[tp] = yield from load(client.ctx, tp)
+            again = yield from _shown(client, cut, fresh)
+            ended = yield ReadClocks()
+        except (MissingObjectError, OffsetOutOfRangeError, InvalidRequestError):
+            # Vacuum was there, retention, or a compaction: a new snapshot it is.
+            client.record(Note(text="the snapshot is too old"))
+            client.views = {}
+            continue
+        if ended.ms_since(began) < client.ctx.constants.delete_grace_ms // 2:
+            _check_again(client, rows, again, fresh)
+            client.record(Note(text=f"looked twice at {len(rows[USERS])} rows with keys"))
+
+
+_Shown = dict[TopicPartition, tuple[Row, ...]]
+
+
+def _shown(client: Client, cut: SnapshotCut, views: Views) -> Program[_Shown]:
+    found = {}
+    for tp in PARTITIONS:
+        start = views[tp].state.log_start_offset
+        _, plan = yield from plan_read(client.ctx, views[tp], start, None, "read_committed", cut=cut)
+        found[tp] = yield from rows_of(plan.pieces)
+    return found
+
+
+def _check_whole(client: Client, rows: _Shown) -> None:
+    legs = [leg for tp in ACCOUNTS for row in rows[tp] if (leg := Leg.decode(row.content)) is not None]
+    counted = Counter(leg.transfer for leg in legs)
+    if torn := next((leg for leg in legs if counted[leg.transfer] != leg.legs), None):
+        raise AssertionError(
+            f"{client.name}: a snapshot shows {counted[torn.transfer]} of {torn.legs} rows of {torn.transfer}"
+        )
+
+
+def _check_again(client: Client, first: _Shown, again: _Shown, views: Views) -> None:
+    for tp in PARTITIONS:
+        start = views[tp].state.log_start_offset
+        expected = {row for row in first[tp] if row.offset >= start}
+        rows = {row for row in again[tp] if row.offset >= start}
+        keys = {row.content.partition("=")[0] for row in rows} if tp == USERS else set()
+        gone = {row for row in expected - rows if row.content.partition("=")[0] not in keys}
+        # A tombstone goes with what is older of its key.
+        newest = {row.content.partition("=")[0]: row for row in sorted(expected, key=lambda row: row.offset)}
+        lost = {row for row in gone if tp != USERS or not newest[row.content.partition("=")[0]].content.endswith("=")}
+        if lost or rows - expected:
+            raise AssertionError(
+                f"{client.name}: {tp}: a snapshot that is read again lacks {lost}, and shows {rows - expected} as well"
+            )
+
+
 def sweeper(life: Life) -> Program[None]:
     client, choose = life.client, life.choose
     what = choose.choice(["expire", "expire", "seal", "producers", "abort"])
@@ -435,6 +511,7 @@ ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
     "tail": tail,
     "watcher": watcher,
     "auditor": auditor,
+    "looker": looker,
     "sweeper": sweeper,
     "merger": merger,
     "compactor": compactor,

@@ -174,6 +174,9 @@ class World:
         self._kinds += ["vacuum"] * choice([0, 1, 2]) + ["retention"] * choice([0, 1])
         if remakers:
             self._kinds += ["remaker"] * remakers + [*BANKS, "plain"] * 4
+        else:
+            # Where topics are made anew, rows of a snapshot go for another reason.
+            self._kinds += ["looker"] * random.Random(seed).choice([0, 0, 1, 2])
         self.goes_back = choice([True, False, False, False]) and not remakers
         """Whether the store is put back to an older state once, between the calls of processes that live on."""
         self._living: list[tuple[str, Machine, Client]] = []
