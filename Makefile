@@ -22,7 +22,7 @@ OLDEST_STAMP := $(OLDEST)/.stamp
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance bench-long-run conf wheel clean distclean
+.PHONY: help setup check format test test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance bench-long-run bench-growth conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -109,6 +109,9 @@ bench-maintenance: $(OLDEST_STAMP) ## Merge and vacuum many small commits, in on
 
 bench-long-run: $(STAMP) ## 20,000 transactions with txlog maintain now and then, and without: objects, metadata and cold opens over time, table and plot
 	$(BIN)/python -m benchmarks.long_run $(ARGS)
+
+bench-growth: $(STAMP) ## What groups, ids, segments, partitions and months of running cost, at n and at 4 n: table and plot
+	$(BIN)/python -m benchmarks.growth $(ARGS)
 
 conf: $(STAMP) ## Write conf/txlog.toml and the options in KAFKA.md from the tables in the code
 	$(BIN)/python conf/generate.py
