@@ -72,9 +72,10 @@ UNCONTRADICTED = {
 same then."""
 ONLY_PLACE_OF_ROWS = {
     "SchemaField.id", "SchemaField.name", "SchemaField.type", "SchemaField.nullable", "SchemaField.fields", "TopicMetadata.schema",
-    "TopicMetadata.partitions", "TopicMetadata.deleted", "TopicMetadata.schema_id", "IndexEntry.timestamp",
+    "TopicMetadata.partitions", "TopicMetadata.deleted", "TopicMetadata.schema_id", "CommitRecord.timestamp", "CommitRecord.producer_id", "Clean.runs", "IndexEntry.timestamp",
 }  # fmt: skip
-"""Fields that decide how rows are read, and whose other value no object that a reader reads contradicts."""
+"""Fields that decide how rows are read, and whose other value no object that a reader reads contradicts: of a record, if it is the
+last of its partition; without its runs a `.clean` is as one before them."""
 
 
 class HungError(Exception):
