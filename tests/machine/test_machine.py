@@ -288,6 +288,7 @@ class Machine(RuleBasedStateMachine):
             except UnknownTopicOrPartitionError:
                 assert stale
                 instance.metadata_of.pop(tp.topic)
+                self.give_up(instance)
                 return
             assert told.base_offset == -1
             txn.staged.setdefault(tp, []).extend(values)
