@@ -101,7 +101,13 @@ class Row:
 
 
 def compacted(
-    log: Sequence[Row], before: Compaction, now_ms: int, *, max_keys: int = 1000, end_offset: int | None = None
+    log: Sequence[Row],
+    before: Compaction,
+    now_ms: int,
+    *,
+    max_keys: int = 1000,
+    end_offset: int | None = None,
+    policy: CompactionPolicy = POLICY,
 ) -> tuple[list[Row], Compaction, Selection]:
     """One pass over a whole log."""
     end = log[-1].offset + 1 if end_offset is None else end_offset
@@ -110,7 +116,7 @@ def compacted(
     taken = latest.put(digests([row.key or "" for row in dirty]), np.array([row.offset for row in dirty], np.int64))
     if taken < len(dirty):
         end = min(end, dirty[taken].offset)
-    selection = Selection(latest, end_offset=end, tombstones=before.tombstones, now_ms=now_ms, policy=POLICY)
+    selection = Selection(latest, end_offset=end, tombstones=before.tombstones, now_ms=now_ms, policy=policy)
     stays = selection.keep(
         Rows(
             offsets=np.array([row.offset for row in log], np.int64),
@@ -333,11 +339,20 @@ def test_a_pass_ends_where_a_segment_does_unless_that_is_no_progress() -> None:
 # -- what an index may say of it --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("retention_ms", [10**17, 2**63 - 1])
+def test_a_tombstone_that_is_kept_for_ever_can_be_read_again(retention_ms: int) -> None:
+    policy = replace(POLICY, delete_retention_ms=retention_ms)
+    _, made, _ = compacted([Row(0, "a", dead=True)], NEW, 1_700_000_000_000, policy=policy)
+    assert made.tombstones[0].delete_at >= retention_ms
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Compaction) == made
+
+
 def test_an_index_that_says_what_cannot_be_is_refused() -> None:
     def refuse(generation: int, compaction: Compaction) -> None:
-        made = msgspec.structs.replace(
-            index(0, 20, generation=generation, compacted=compaction), files=(), entries=(), aborted_txns=0
-        )
+        made = index(0, 20, generation=generation, compacted=compaction)
+        control = msgspec.structs.replace(made.entries[0], records=0, kind="expire", file=None)
+        entries = tuple(msgspec.structs.replace(control, base_offset=at) for at in range(20))
+        made = msgspec.structs.replace(made, files=(), entries=entries, last_digest="" if generation else "0" * 64)
         name = SegmentName(0, 20, generation, "x" if generation else "")
         with pytest.raises(CorruptRecordError, match="it cannot have been compacted"):
             check_index(made, name, f"orders/0/{name.index}")

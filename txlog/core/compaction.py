@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from txlog.config import INT64_MAX
 from txlog.core.cleaning import DEFAULT_MAX_KEYS
 from txlog.core.names import SegmentName
 from txlog.core.partitioning import Bytes, Offsets
@@ -283,7 +284,9 @@ class Selection:
 
     def compaction(self) -> Compaction:
         """What the run's index says, once all rows have been seen."""
-        horizons = np.append(self._delete_at, self._now_ms + self._policy.delete_retention_ms)
+        # delete.retention.ms may be as large as any int64, "for ever".
+        horizon = min(self._now_ms + self._policy.delete_retention_ms, INT64_MAX)
+        horizons = np.append(self._delete_at, np.int64(horizon))
         ends = np.append(self._ends, self._end_offset)
         return Compaction(
             key=self._policy.key,

@@ -292,8 +292,8 @@ class Tombstones(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: Offset
     """They lie below, and at or above the end of the item before this one."""
     rows: Count
-    delete_at: Time
-    """Kafka's delete horizon: from then on (ms) a compaction may drop them."""
+    delete_at: Int64
+    """Kafka's delete horizon: from then on (ms) a compaction may drop them. In years, if delete.retention.ms says so."""
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
