@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -13,6 +17,7 @@ import pytest
 import txlog
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.client import reading
+from txlog.client.patience import MAX_REQUEST_RETRIES
 from txlog.core import envelope
 from txlog.core.records import StoreConstants, StoreDescriptor
 from txlog.errors import (
@@ -25,17 +30,22 @@ from txlog.errors import (
     InvalidTopicError,
     MissingObjectError,
     NotAStoreError,
+    OutcomeUnknownError,
     SchemaMismatchError,
+    StorageError,
     TopicExistsError,
     UnknownOptionError,
     UnknownTopicOrPartitionError,
     UnsupportedStoreError,
 )
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
+from txlog.protocol.put import MAX_DAMAGED_READS
 from txlog.storage import segment_file
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
+from txlog.storage.object_store import ObjectStore
 from txlog.testing.clock import ManualClock
+from txlog.testing.failing_store import FailingStore, Fault
 
 # -- opening ----------------------------------------------------------------------------------------------------------
 
@@ -362,6 +372,96 @@ def test_deleted_topic_is_gone_and_its_offsets_are_not_given_again(world, store)
     with store.producer() as producer:
         assert producer.send("orders", orders(3), partition=0).result().base_offset == 3
     assert world.read() == [3]
+
+
+class Interrupted:
+    """A store whose requests that match fail so often that one try of a call fails, and then something happens: `then`.
+
+    With `landed` they are reads that come back damaged, after writes that were applied and whose answers are lost.
+    """
+
+    def __init__(self, inner: ObjectStore, pattern: str, then: Callable[[], object], *, landed: bool = False) -> None:
+        lost = Fault(action="lose_reply", moment="after", match="^put_if_absent .*/topic", times=MAX_DAMAGED_READS)
+        self._inner = FailingStore(inner, *((lost,) if landed else ()))
+        self._pattern, self._then, self._landed = pattern, then, landed
+        self.left = MAX_DAMAGED_READS if landed else 1 + MAX_REQUEST_RETRIES
+
+    def __getattr__(self, verb: str) -> Any:
+        found = getattr(self._inner, verb)
+
+        def request(path: str, *args: Any) -> Any:
+            if not self.left or re.search(self._pattern, f"{verb} {path}") is None:
+                return found(path, *args)
+            self.left -= 1
+            if not self.left:
+                self._then()
+            if not self._landed:
+                raise StorageError(f"{verb} {path!r} fails")
+            return b"damaged"
+
+        return request if callable(found) else found
+
+
+def made_anew_by_another(world):
+    """Another process deletes `orders`, if it is still there, and makes it anew with a row. -> the topic."""
+    other = world.open()
+    with contextlib.suppress(UnknownTopicOrPartitionError):
+        other.delete_topic("orders")
+    made = other.create_topic("orders", ORDERS, 4)
+    with other.producer() as producer:
+        producer.send("orders", orders(7), partition=0).result()
+    return made
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_deletion_that_is_tried_again_spares_the_topic_that_was_made_anew_meanwhile(world, store, twice):
+    made = []
+
+    def others() -> None:
+        made_anew_by_another(world)
+        # The topic that is there now may also be a third one, or have changed.
+        made.append(made_anew_by_another(world) if twice else world.open().alter_topic("orders", partitions=5))
+
+    slow = Interrupted(world.memory, "put_if_absent orders/0/", others)
+    world.open(slow).delete_topic("orders")
+    assert [world.open().topic("orders")] == made
+    assert world.read() == [7]
+
+
+def test_a_deletion_in_doubt_is_finished_by_its_next_try_and_no_other_is(world, store):
+    slow = Interrupted(world.memory, "get orders/topic.*1.json", lambda: made_anew_by_another(world), landed=True)
+    # The version that was in doubt is this call's own, so the answer is that of a deletion.
+    world.open(slow).delete_topic("orders")
+    assert not slow.left
+    assert world.open().topic("orders").version == 2
+    assert world.read() == [7]
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_an_alteration_that_is_tried_again_spares_the_topic_that_was_made_anew_meanwhile(world, store, landed):
+    pattern = "get orders/topic.*1.json" if landed else "put_if_absent orders/topic"
+    slow = Interrupted(world.memory, pattern, lambda: made_anew_by_another(world), landed=landed)
+    refused = OutcomeUnknownError if landed else UnknownTopicOrPartitionError
+    with pytest.raises(refused, match="was deleted and made anew as version"):
+        world.open(slow).alter_topic("orders", config={"retention.ms": 1000})
+    assert not slow.left
+    assert world.open().topic("orders").config == {}
+
+
+def test_a_topic_that_was_made_and_deleted_is_not_made_again_by_the_same_call(world, store):
+    slow = Interrupted(world.memory, "get new/topic", lambda: world.open().delete_topic("new"), landed=True)
+    with pytest.raises(OutcomeUnknownError, match=r"'new' was deleted \(version 1"):
+        world.open(slow).create_topic("new", ORDERS)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        store.topic("new")
+
+
+def test_a_topic_that_was_made_and_altered_is_known_by_the_same_call(world, store):
+    slow = Interrupted(
+        world.memory, "get new/topic", lambda: world.open().alter_topic("new", partitions=2), landed=True
+    )
+    made = world.open(slow).create_topic("new", ORDERS, 1)
+    assert (made.version, made.partitions) == (1, 2)
 
 
 def test_deleting_a_topic_leaves_no_transaction_hanging(world, store):

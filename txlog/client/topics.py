@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from txlog.client.runtime import Runtime
+from txlog.core.effects import Program
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS
 from txlog.core.schema import describe as describe_type
@@ -73,7 +74,7 @@ class Topics:
         runtime.ensure_writable()
         runtime.make_store()
         ctx = runtime.context()
-        write_id = runtime.ids.new_id()
+        topic_id = runtime.ids.new_id()
         if runtime.where.startswith("file:"):
             # A copy of the store may come to a file system that ignores case, even if this one does not.
             runtime.patiently("looking for topics", lambda: protocol.check_case(name))
@@ -87,7 +88,7 @@ class Topics:
                     partitions=partitions,
                     config=config,
                     append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
-                    write_id=write_id,
+                    topic_id=topic_id,
                 ),
             )
         except TopicExistsError:
@@ -117,7 +118,7 @@ class Topics:
         if add_columns is not None:
             added = to_fields(_schema(add_columns, name), where=f"topic {name!r}: added columns")
         runtime = self._runtime
-        runtime.topic(name, 0)
+        topic_id = runtime.topic(name, 0).topic_id
         runtime.ensure_writable()
         changes: dict[str, object | None] = {**(config or {}), **dict.fromkeys(remove_config)}
         return self._remember(
@@ -130,6 +131,7 @@ class Topics:
                     partitions=partitions,
                     add_columns=added,
                     allow_key_movement=allow_key_movement,
+                    topic_id=topic_id,
                 ),
             )
         )
@@ -143,15 +145,22 @@ class Topics:
         runtime.check_store()
         ctx = runtime.context()
         write_id = runtime.ids.new_id()
-        runtime.patiently(
-            f"deleting topic {name!r}",
-            lambda: protocol.delete_topic(
-                ctx,
-                name,
-                append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
-                write_id=write_id,
-            ),
-        )
+        doomed: TopicMetadata | None = None
+
+        def program() -> Program[TopicMetadata]:
+            nonlocal doomed
+            doomed = doomed or (yield from protocol.find_doomed(name))
+            return (
+                yield from protocol.delete_topic(
+                    ctx,
+                    name,
+                    append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
+                    doomed=doomed,
+                    write_id=write_id,
+                )
+            )
+
+        runtime.patiently(f"deleting topic {name!r}", program)
 
     def _remember(self, metadata: TopicMetadata) -> TopicDescription:
         self._runtime.remember_topic(metadata)

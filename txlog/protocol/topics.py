@@ -214,6 +214,14 @@ def _newest_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
     return newest
 
 
+def _last_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
+    """The newest version of this very topic, whatever was made under its name since it was deleted."""
+    newest = metadata
+    while not newest.deleted and (later := (yield from _version(metadata.topic, newest.number + 1))) is not None:
+        newest = later
+    return newest
+
+
 def _version(topic: str, number: int) -> Program[TopicMetadata | None]:
     data = yield Get(names.topic_metadata_path(topic, number))
     return None if data is None else _decode(data, topic, number)
@@ -248,17 +256,18 @@ def create_topic(
     partitions: int = 1,
     config: Mapping[str, object] | None = None,
     append_log_start: AppendLogStart,
-    write_id: str | None = None,
+    topic_id: str | None = None,
 ) -> Program[TopicMetadata]:
     """Creates a topic; without `fields` it has Kafka's record shape. Ids in `fields` do not matter.
 
-    With the same `write_id` a later try of one call recognises the topic that an earlier try has made.
+    With the same `topic_id` a later try of one call recognises the topic that an earlier try has made (W50).
 
     A name that was deleted is made anew: first the old partitions get the `log_start` records that they may still lack,
     then comes a version with a new topic id; offsets go on from the old end. It needs at least as many partitions.
 
     Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigurationError, SchemaMismatchError;
-    MissingObjectError if there are records of that name and no metadata; CoordinatorContentionError or OutcomeUnknownError as every write of this module.
+    MissingObjectError if there are records of that name and no metadata; UnknownTopicOrPartitionError if the topic that an
+    earlier try has made was deleted since; CoordinatorContentionError or OutcomeUnknownError as every write of this module.
     """
     names.check_topic_name(topic)
     _check_partitions(topic, partitions)
@@ -267,16 +276,18 @@ def create_topic(
     check_fields(wanted, where)
     check_new_names(wanted, (), where)
     checked = _check_config(topic, config or {}, wanted)
-    topic_id = yield NewId()
+    topic_id = topic_id or (yield NewId())
     for _ in range(ctx.max_races):
         old = yield from find_topic(topic)
         if old is None:
             old = yield from _without_records(topic)
         number, schema = 0, wanted
         if old is not None:
+            if old.topic_id == topic_id:
+                if old.deleted:
+                    raise (yield from _unknown_topic(topic, old))
+                return old
             if not old.deleted:
-                if old.write_id == write_id:
-                    return old
                 raise TopicExistsError(
                     f"{where} exists already, with {count_text(old.partitions, 'partition')}; alter it, or choose another name"
                 )
@@ -289,7 +300,7 @@ def create_topic(
             # Ids go on where the deleted topic's ended, so no file of its can ever be read by the new schema.
             number, schema = old.number + 1, assign_ids(wanted, max_field_id(old.schema) + 1)
         created_at = yield Now()
-        write_id = write_id or (yield NewId())
+        write_id = yield NewId()
         metadata = TopicMetadata(
             number=number,
             topic=topic,
@@ -314,8 +325,11 @@ def alter_topic(
     partitions: int | None = None,
     add_columns: Sequence[SchemaField] = (),
     allow_key_movement: bool = False,
+    topic_id: str | None = None,
 ) -> Program[TopicMetadata]:
     """Changes a topic: settings (None removes one), more partitions, further nullable columns at the end.
+
+    With `topic_id` only that topic, and none that was made anew under its name: all tries of one call give the same (W50).
 
     -> the metadata that holds the changes; without a new version if they hold already, so a call may be repeated.
 
@@ -324,7 +338,6 @@ def alter_topic(
     `allow_key_movement`; never of a compacted one: W39), InvalidConfigurationError, SchemaMismatchError.
     """
     names.check_topic_name(topic)
-    topic_id: str | None = None
     for _ in range(ctx.max_races):
         current = yield from describe_topic(topic)
         if topic_id is not None and current.topic_id != topic_id:
@@ -341,33 +354,51 @@ def alter_topic(
     raise _contention(topic, ctx)
 
 
+def find_doomed(topic: str) -> Program[TopicMetadata]:
+    """The topic that a call of `delete_topic` is about: its newest version, also one that says `deleted`.
+
+    Raises UnknownTopicOrPartitionError if there never was one; InvalidTopicError for names that no user's topic can have.
+    """
+    names.check_topic_name(topic)
+    found = yield from find_topic(topic)
+    if found is None:
+        raise (yield from _unknown_topic(topic, None))
+    return found
+
+
 def delete_topic(
-    ctx: Context, topic: str, *, append_log_start: AppendLogStart, write_id: str | None = None
+    ctx: Context,
+    topic: str,
+    *,
+    append_log_start: AppendLogStart,
+    doomed: TopicMetadata | None = None,
+    write_id: str | None = None,
 ) -> Program[TopicMetadata]:
     """Deletes a topic: a `deleted` version, then `log_start` = LEO in every partition. -> the `deleted` version.
 
+    All tries of one call give the same `doomed`, from `find_doomed`, and the same `write_id`: a later one finishes what an
+    earlier one began, and spares a topic that was made anew under the name (W50).
+
     Called for a topic that is deleted already it finishes what an interrupted call left, then raises
-    UnknownTopicOrPartitionError, unless the deletion has the same `write_id`: an earlier try of this call. Raises
-    InvalidTopicError for names that no user's topic can have; OutcomeUnknownError if ending the partitions failed.
+    UnknownTopicOrPartitionError, unless the deletion has the same `write_id`. Raises as `find_doomed`, and
+    OutcomeUnknownError if ending the partitions failed.
     """
-    names.check_topic_name(topic)
+    current = doomed or (yield from find_doomed(topic))
+    write_id = write_id or (yield NewId())
     for _ in range(ctx.max_races):
-        current = yield from find_topic(topic)
-        if current is None:
-            raise (yield from _unknown_topic(topic, None))
         if current.deleted:
             yield from _finish_decided(current, append_log_start)
             if current.write_id == write_id:
                 return current
             raise (yield from _unknown_topic(topic, current))
         created_at = yield Now()
-        write_id = write_id or (yield NewId())
         gone = msgspec.structs.replace(
             current, number=current.number + 1, deleted=True, created_at=created_at, write_id=write_id
         )
         if (yield from _put_version(ctx, gone)):
             yield from _finish_decided(gone, append_log_start)
             return gone
+        current = yield from _last_version(current)
     raise _contention(topic, ctx)
 
 
