@@ -42,7 +42,7 @@ def file_piece(
 
 def inline_piece(number: int, rows: int, size: int = 100) -> InlinePiece:
     row_range = RowRange(first_row=0, rows=rows, base_offset=number * 10**6, timestamp=1)
-    return InlinePiece(topic_partition=TP, payload=b"x" * size, schema_id=0, range=row_range)
+    return InlinePiece(topic_partition=TP, payload=b"x" * size, schema_id=0, range=row_range, rows=rows)
 
 
 def offsets(pieces: list[Piece]) -> list[int]:

@@ -313,7 +313,11 @@ def test_files_are_skipped() -> None:
     }.items():
         assert predicate(text).may_match(piece_of(file)) is match, text
     inline = InlinePiece(
-        topic_partition=TP, payload=b"", schema_id=0, range=RowRange(first_row=0, rows=1, base_offset=7, timestamp=0)
+        topic_partition=TP,
+        payload=b"",
+        schema_id=0,
+        range=RowRange(first_row=0, rows=1, base_offset=7, timestamp=0),
+        rows=1,
     )
     assert predicate("big > 20").may_match(inline)
     assert not predicate("_offset > 7").may_match(inline)

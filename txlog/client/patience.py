@@ -153,15 +153,16 @@ def watched(program: Program[T], created: Callable[[], None]) -> Program[T]:
                 created()
 
 
-def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:
+def limited(program: Program[T], clock: Clock, limit: Limit, met: list[Exception] | None = None) -> Program[T]:
     """`program`, abandoned by raising `limit.late` before the first effect that comes after the deadline.
 
     A request that failed without effect is tried again here: a program that catches up over many slots would seldom get
-    through a store that fails one request in ten, if each failure made it start over.
+    through a store that fails one request in ten, if each failure made it start over. `met` has what failed so far, also in
+    the programs that run beside this one: the last of it is why there was no time left.
     """
     answer: Any = None
     failure: Exception | None = None
-    met: Exception | None = None
+    met = [] if met is None else met
     while True:
         try:
             effect: Effect = program.send(answer) if failure is None else program.throw(failure)
@@ -172,10 +173,10 @@ def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:
         left_ms = limit.deadline_ms - clock.monotonic_ms()
         if left_ms < 0:
             program.close()
-            raise limit.late(met)
+            raise limit.late(met[-1] if met else None)
         match effect:
             case Gather(programs):
-                effect = Gather(tuple(limited(each, clock, limit) for each in programs))
+                effect = Gather(tuple(limited(each, clock, limit, met) for each in programs))
             case Sleep(ms):
                 effect = Sleep(min(ms, left_ms + 1))
         # A Gather's programs have tried again themselves; the name of a file of rows is used once.
@@ -185,7 +186,8 @@ def limited(program: Program[T], clock: Clock, limit: Limit) -> Program[T]:
                 answer, failure = (yield effect), None
                 break
             except StorageError as error:
-                failure = met = error
+                failure = error
+                met[:] = [error]
                 left_ms = limit.deadline_ms - clock.monotonic_ms()
                 if number < tries and left_ms > 0:
                     yield Sleep(min(limit.backoff_ms(number), left_ms))
