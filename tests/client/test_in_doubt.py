@@ -124,8 +124,40 @@ def test_a_commit_of_which_nothing_is_left_to_see_is_unknown_and_not_refused(wor
     with pytest.raises(OutcomeUnknownError, match="an earlier try of this very call may have taken effect"):
         producer.commit_transaction()
     assert world.read() == [1]
-    with pytest.raises(ProducerFencedError):  # this speaks of the repetition
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknownError, match=r"this one met ProducerFencedError.*no longer show"):
+            producer.commit_transaction()
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["eager", "staged"])
+@pytest.mark.parametrize("applies", [False, True], ids=["lost", "won"])
+@pytest.mark.parametrize("takeovers", [1, TAKEOVERS])
+def test_a_commit_that_the_caller_repeats_is_refused_only_if_the_records_show_that_it_lost(
+    world, staged, applies, takeovers
+):
+    world.open().create_topic("orders", ORDERS)
+    silent = Silent(world.counting, "__transaction_state/", applies=applies)
+    producer = world.open(cast(ObjectStore, silent), max_block_ms=300).producer("x", staged=staged)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", orders(1))
+    producer.flush()
+    silent.armed = True
+    with pytest.raises(OutcomeUnknownError):
         producer.commit_transaction()
+    silent.armed = False
+    for _ in range(takeovers):
+        world.open().producer("x").init_transactions()
+    world.clock.advance_ms(3 * 3600_000)  # what this process had read of the table is too old: it opens it anew
+    if takeovers > 1:
+        with pytest.raises(OutcomeUnknownError, match=r"this one met ProducerFencedError.*no longer show"):
+            producer.commit_transaction()
+    elif applies:
+        assert producer.commit_transaction().txn.last_outcome == "commit"
+    else:
+        with pytest.raises(ProducerFencedError):
+            producer.commit_transaction()
+    assert world.read() == ([1] if applies else [])
 
 
 def test_a_refused_commit_is_refused_if_no_try_can_have_won(world):

@@ -104,6 +104,23 @@ def test_of_two_offsets_of_a_partition_the_later_call_wins_though_the_first_fail
     assert committed(world) == later
 
 
+@both_kinds
+def test_of_three_calls_the_last_wins_though_it_repeats_the_first(world, staged):
+    outage, store = world.outage(max_block_ms=300)
+    producer = begun(store, staged=staged)
+    outage.pattern = "__consumer_offsets"
+    for offset in (5, 7):
+        if staged:
+            producer.send_offsets_to_transaction({A: offset}, "g")
+        else:
+            with pytest.raises(TxlogTimeoutError):
+                producer.send_offsets_to_transaction({A: offset}, "g")
+    outage.pattern = None
+    producer.send_offsets_to_transaction({A: 5}, "g")
+    producer.commit_transaction()
+    assert committed(world) == 5
+
+
 def test_an_abort_forgets_the_offsets(world):
     outage, store = world.outage(max_block_ms=300)
     producer = begun(store)

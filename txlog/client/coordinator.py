@@ -19,9 +19,12 @@ from txlog.core.records import StagedPart, TopicMetadata, TransactionMetadata
 from txlog.core.transactions import Skipped, TxnVersion
 from txlog.errors import (
     InvalidRequestError,
+    InvalidTxnStateError,
     OutcomeUnknownError,
+    RecordTooLargeError,
     TxlogError,
     TxlogTimeoutError,
+    TxnVersionScopeError,
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol import topics
@@ -31,6 +34,10 @@ from txlog.protocol.groups import send_offsets
 from txlog.protocol.transactions import EndResult
 
 _Found: TypeAlias = tuple[TopicMetadata | UnknownTopicOrPartitionError, ...]
+
+_OF_EVERY_TRY = (InvalidTxnStateError, TxnVersionScopeError, InvalidRequestError, RecordTooLargeError)
+"""Refusals of an end that hold for its earlier tries, too: the record says that the epoch was aborted, or the same arguments
+were refused before, for nothing that they are compared with changes within an epoch."""
 
 
 class Coordinator:
@@ -139,7 +146,8 @@ class Coordinator:
 
         Raises `refusal`, ProducerFencedError, InvalidProducerIdMappingError, InvalidTxnStateError (timed out before the commit),
         TxnVersionScopeError; OutcomeUnknownError from a commit, TxlogTimeoutError or OutcomeUnknownError from an abort
-        (repeat the very same call).
+        (repeat the very same call). Once a commit may have been decided, a refusal is raised only if the records show that
+        it was not, else an OutcomeUnknownError (W44).
         """
         parts = tuple(staged)
         written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
@@ -161,8 +169,13 @@ class Coordinator:
             raise OutcomeUnknownError(str(error)) from error
         except OutcomeUnknownError:
             raise
-        except TxlogError:
+        except TxlogError as error:
             self._in_doubt = in_doubt
+            if in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
+                raise OutcomeUnknownError(
+                    f"{self.session.who}: an earlier try of its commit may have taken effect, this one met {type(error).__name__}, and the records no "
+                    "longer show what became of the first. Delete nothing; read its topics to see whether its rows are visible"
+                ) from error
             raise
         self.txn, self._in_doubt = result.txn, False
         self.session.end_overdue(written, self.txn.producer_id)
@@ -175,6 +188,17 @@ class Coordinator:
             return protocol.remove(ctx, views, self.transactional_id, force=True)
 
         return self.session.call("forgetting the transactional.id", program)
+
+    def _is_lost(self) -> bool:
+        """Whether it can be seen that no try of the commit won."""
+
+        def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
+            return protocol.shows_lost(ctx, views, self.txn)
+
+        try:
+            return self.session.call("looking for an earlier try of the commit", program)
+        except TxlogError:
+            return False
 
     def _take(self, answer: TransactionMetadata | Skipped) -> bool:
         if isinstance(answer, Skipped):

@@ -114,7 +114,7 @@ class Patience:
         """The error of a call whose last try was refused, and whose first may have done what was asked."""
         return OutcomeUnknownError(
             f"{self.who}: {what}: an earlier try of this very call may have taken effect, and a later one was refused ({error}). Do not take it for "
-            "failed: look at what is there, or repeat the same call, whose answer speaks of the repetition alone"
+            "failed: look at what is there before you do it again"
         )
 
 

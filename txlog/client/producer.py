@@ -325,9 +325,9 @@ class Producer:
                 self._fail(error)
             if not sent.offsets or self._repeats:
                 return
-            # What a failed call left comes first: of two offsets of a partition the later call's is to win.
-            if sent not in self._offsets:
-                self._offsets.append(sent)
+            # What a failed call left comes first: of two offsets of a partition the later call's is to win, also if an
+            # earlier call gave the same; that one is repeated by this one.
+            self._offsets = [*(waiting for waiting in self._offsets if waiting != sent), sent]
             if not self._config.staged:
                 self._send_offsets(self._version)
 

@@ -435,6 +435,23 @@ def look_up(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[
     return views, None if row is None else row.value
 
 
+def shows_lost(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[tuple[Views, bool]]:
+    """Whether the records, read fresh, still show that `txn` was not committed and never will be: its epoch was ended by an
+    abort, or by the init of a newer instance. Without that a refused repetition says nothing of an earlier try (W44)."""
+    tp = state_partition(ctx, txn.transactional_id)
+    views, view = yield from get_fresh_view(ctx, views, tp)
+    row = view.state.transactions.get(txn.transactional_id)
+    values = [*_changes(view), *([row.value] if row is not None else [])]
+    return views, any(
+        value.producer_id == txn.producer_id
+        and (
+            (value.last_epoch == txn.producer_epoch and value.last_outcome == "abort")
+            or (value.producer_epoch == txn.producer_epoch + 1 and value.state == "EMPTY")
+        )
+        for value in values
+    )
+
+
 def describe(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionRow]]:
     """The id's last record, read fresh; raises TransactionalIdNotFoundError."""
     views, view = yield from get_fresh_view(ctx, views, state_partition(ctx, transactional_id))
@@ -535,18 +552,25 @@ def _own_commit(view: PartitionView, txn: TransactionMetadata) -> TransactionMet
     An earlier try of the same call had won although it could not be told, and the id has moved on since: the answer to
     the repetition is the commit's, and the next call of this instance is fenced (DESIGN 4.1).
     """
-    for stored in view.tail:
-        for entry in stored.record.entries:
-            value = entry.value if isinstance(entry, TransactionEntry) else None
-            if (
-                value is not None
-                and value.state == "PREPARE_COMMIT"
-                and (value.producer_id, value.last_epoch) == (txn.producer_id, txn.producer_epoch)
-            ):
-                # The id has moved on, so it was completed. As it was prepared it names partitions, and an append that
-                # took them for registered would stand in a partition that nobody ends.
-                return _completed(value)
+    for value in _changes(view):
+        if value.state == "PREPARE_COMMIT" and (value.producer_id, value.last_epoch) == (
+            txn.producer_id,
+            txn.producer_epoch,
+        ):
+            # The id has moved on, so it was completed. As it was prepared it names partitions, and an append that
+            # took them for registered would stand in a partition that nobody ends.
+            return _completed(value)
     return None
+
+
+def _changes(view: PartitionView) -> list[TransactionMetadata]:
+    """What the records of the tail made of the ids, oldest first."""
+    return [
+        entry.value
+        for stored in view.tail
+        for entry in stored.record.entries
+        if isinstance(entry, TransactionEntry) and entry.value is not None
+    ]
 
 
 def _completed(prepare: TransactionMetadata) -> TransactionMetadata:
