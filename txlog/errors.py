@@ -112,7 +112,10 @@ class InvalidTxnStateError(FencedError):
 
 
 class StoreChangedError(FencedError):
-    """The store was made anew, or put back to an older state, since this client read it. Nothing was written."""
+    """The store was created again, or put back to an older state, since this client read it.
+
+    The client looks at most once a second, so a call before this one may have left a record: run `txlog fsck`.
+    """
 
 
 # -- fix the call ---------------------------------------------------------------------------------

@@ -366,6 +366,9 @@ def test_what_is_not_damaged_is_shown_all_the_same(cli: Cli, store: Store, harm:
     assert [each["partition"] for each in described["ends"]] == [1]
     group = shown("consumer-groups", "describe", "audit")
     assert [(each["partition"], each["lag"]) for each in group["offsets"]] == [(0, None), (1, 3)]
+    for command in (("consumer-groups", "describe", "audit"), ("consumer-groups", "list")):
+        (total,) = [line.split()[-1] for line in cli(*command, status=4).lines if line.startswith(("lag", "audit "))]
+        assert total == "-"  # a sum that leaves a partition out would look like the lag
     (listed,) = shown("consumer-groups", "list")
     assert listed["group"] == "audit"
 

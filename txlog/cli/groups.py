@@ -223,7 +223,10 @@ def _plan_to_offset(
     return admin.plan_reset(name, partitions, spec)
 
 
-def _lag(found: GroupInfo) -> int:
+def _lag(found: GroupInfo) -> int | None:
+    """How far behind in all; None if that is not known of a partition that it has an offset for."""
+    if any(each.committed is not None and each.lag is None for each in found.offsets):
+        return None
     return sum(each.lag or 0 for each in found.offsets)
 
 

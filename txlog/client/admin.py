@@ -326,7 +326,8 @@ class Admin:
         return self._session.call(f"describing {tp}", program)
 
     def delete_records(self, topic: str, partition: int, before: int | None = None) -> int:
-        """Moves a partition's log start to `before`, or behind its last row if None; -> the log start then.
+        """Moves a partition's log start to `before`, or behind its last row if None; -> the log start then, which is higher if
+        it was higher already (as in Kafka, so a script may be run again).
 
         A consumer that has read every row stays in range, as in Kafka: the control record that moves the log start lies at or
         above it.
@@ -336,6 +337,8 @@ class Admin:
         view = self._view(topic, partition)
         tp = view.topic_partition
         if before is not None:
+            if 0 <= before < view.state.log_start_offset:
+                return view.state.log_start_offset
             lookup.check_range(view, before, "deleting records")
         self._runtime.ensure_writable()
 

@@ -188,7 +188,7 @@ def _changed(ctx: Context, view: PartitionView, loaded: PartitionView) -> Progra
     what = f"the log ends at {end}, and" if end < seen else f"the log ends at {end}, but with other records:"
     return StoreChangedError(
         f"{view.topic_partition}: {what} this process has seen it up to {seen}. The store was put back to an older state, or records were "
-        "deleted. Nothing was written. Close what was made from the store, and open it again; run `txlog fsck`"
+        "deleted. Close what was made from the store, run `txlog fsck`, and open the store again"
     )
 
 

@@ -93,7 +93,7 @@ def check_store(ctx: Context) -> Program[None]:
         )
         raise StoreChangedError(
             f"{known.where}: {there}. This process has opened store_id {known.store_id[:8]}…, which was deleted or replaced since. "
-            "Nothing was written. Close what was made from it, and open the store again"
+            "Close what was made from it, and open the store again"
         )
     if known.note is not None:
         known.note(now)
