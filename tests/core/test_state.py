@@ -187,6 +187,26 @@ def test_a_transaction_of_a_deleted_topic_holds_nobody_back_in_the_one_made_anew
         state = replay(state, [stored])
 
 
+@pytest.mark.parametrize(
+    ("log_start", "says", "fits"),
+    [(2, 3, True), (2, 0, True), (2, 1, True), (2, 2, False), (2, -1, False), (0, 0, True), (0, 1, False)],
+)
+def test_an_abort_of_an_older_writer_may_begin_below_the_log_start(log_start: int, says: int, fits: bool) -> None:
+    log = Log()
+    log.data(1, 0, 0, 2, txn=True)
+    log.log_start(log_start)
+    log.data(1, 0, 2, 1, txn=True)
+    before = log.state
+    log.abort(1, 1)
+    record = msgspec.structs.replace(log.last(), first_offset=says)
+    data = envelope.encode(record)
+    if fits:
+        assert replay(before, [stored_record(data, TP, record.base_offset)]).last_stable_offset == 5
+    else:
+        with pytest.raises(CorruptRecordError, match=f"says first offset {says}"):
+            replay(before, [stored_record(data, TP, record.base_offset)])
+
+
 def test_a_log_start_never_moves_back_nor_past_the_end() -> None:
     log = Log()
     log.plain(5)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txlog.core.names import SegmentName
-from txlog.core.records import AbortedTxn, BatchKind, CommitRecord, TxnIndex
+from txlog.core.records import AbortedTxn, BatchKind, CommitRecord, IndexEntry, TxnIndex
 from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
 from txlog.errors import CorruptRecordError
 
@@ -157,6 +157,44 @@ class TestCheck:
         with pytest.raises(CorruptRecordError, match=message) as caught:
             check_txn_index(TxnIndex(partition="orders-0", aborted=aborted), self.NAME, self.PATH)
         assert str(caught.value).startswith(self.PATH)
+
+    @pytest.mark.parametrize(
+        ("kinds", "firsts"),
+        [
+            ("data log_start data abort", {20, 22}),
+            ("data data data abort", {20}),
+            ("log_start data data abort", {21}),
+            ("data data log_start abort", {20}),
+            ("data log_start data data abort", {20, 22}),
+        ],
+    )
+    def test_a_transaction_may_begin_anew_after_a_move_of_the_log_start_alone(
+        self, kinds: str, firsts: set[int]
+    ) -> None:
+        entries = [
+            IndexEntry(
+                base_offset=20 + number,
+                records=int(kind == "data"),
+                kind=kind,  # type: ignore[arg-type]
+                producer_id=-1 if kind == "log_start" else 1,
+                producer_epoch=0,
+                base_sequence=-1,
+                transactional=kind != "log_start",
+                timestamp=0,
+                file=None,
+            )
+            for number, kind in enumerate(kinds.split())
+        ]
+        marker = entries[-1].base_offset
+        taken = set()
+        for first in range(20, marker):
+            index = TxnIndex(partition="orders-0", aborted=(txn(1, first, marker, 20),))
+            try:
+                check_txn_index(index, self.NAME, self.PATH, entries=entries)
+                taken.add(first)
+            except CorruptRecordError as error:
+                assert "begins at" in str(error)
+        assert taken == firsts
 
     @pytest.mark.parametrize("expected", [0, 2])
     def test_the_index_announces_how_many(self, expected: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.client.world import ORDERS, World, orders, tp
 from tests.golden.make_golden import HOUR_MS, START_MS
 from tests.maintenance import damage as d
-from txlog.core import envelope, names, records
+from txlog.core import envelope, names, records, state
 from txlog.core.fetch_plan import BY_COLUMN, RowRange
 from txlog.core.records import IndexedFile
 from txlog.errors import StorageError, UnknownTopicOrPartitionError
@@ -310,3 +310,43 @@ def test_memory_is_bounded_by_a_segment() -> None:
         tracemalloc.stop()
     assert whole > 20 * 2**20
     assert peak < whole / 2
+
+
+@pytest.mark.parametrize("more", [True, False])
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_an_older_writer_folded_over_an_open_transaction_is_no_damage(
+    world: World, monkeypatch: pytest.MonkeyPatch, ends: bool, more: bool
+) -> None:
+    """It let a transaction hold the LSO when all its rows lay below the log start, and did not open it anew."""
+    with monkeypatch.context() as older:
+        older.setattr(state, "_holds_back", lambda entry, _: entry.txn_first_offset >= 0)
+        store = world.open()
+        store.create_topic("orders", ORDERS, partitions=1, config={"segment.batches": 3})
+        producer = store.producer(transactional_id="t")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", orders(1, 2)).result()
+        store.admin().delete_records("orders", 0)
+        plain = store.producer()
+        for number in (10, 11, 12, 13):
+            plain.send("orders", orders(number)).result()
+        if more:
+            producer.send("orders", orders(3)).result()
+        for number in (20, 21, 22, 23):
+            plain.send("orders", orders(number)).result()
+        if ends:
+            producer.abort_transaction()
+        for number in (30, 31, 32, 33):
+            plain.send("orders", orders(number)).result()
+    before, after = [10, 11, 12, 13], [20, 21, 22, 23, 30, 31, 32, 33]
+    assert world.read(isolation="read_uncommitted") == [*before, *([3] if more else []), *after]
+    report = check_store(world.memory, threads=0, clock=world.clock)
+    assert [each for each in report.findings if each.kind != "note"] == []
+    if ends:
+        assert world.read() == [*before, *after]
+    world.open().producer().send("orders", orders(9)).result()
+
+
+def test_an_index_whose_lso_is_lower_for_no_reason_is_damage() -> None:
+    report = check(rewritten(INDEX, records.SegmentIndex, replace(last_stable_offset=0)))
+    assert "last stable offset" in of(report, INDEX).expected

@@ -95,12 +95,21 @@ class Script:
         pytest.param("d1 3, d0 2, start 4, c1", [4], [4], id="the log start inside a batch"),
         pytest.param("d1 3, start 2, a1, d0 2", [5, 6], [2, 5, 6], id="the log start inside an aborted transaction"),
         pytest.param("d1 3, start 2, d0 2", [], [2, 4, 5], id="the log start inside an open transaction"),
+        pytest.param("d1, start 1, d1, d0, d0", [], [2, 3, 4], id="a transaction that opened anew, open"),
     ],
 )
 def test_levels(steps: str, committed: list[int], uncommitted: list[int], per_segment: int) -> None:
     script = Script(steps, per_segment)
     assert script.offsets() == committed
     assert script.offsets("read_uncommitted") == uncommitted
+
+
+@pytest.mark.parametrize("ends", [3, 4, 5])
+def test_a_transaction_that_opened_anew_is_aborted(ends: int) -> None:
+    """Its rows of before lie below the log start, also where they are in the segment of the marker."""
+    script = Script("d1, start 1, d1, a1, d0, d0, d0", ends)
+    assert script.offsets() == [4, 5, 6]
+    assert script.offsets("read_uncommitted") == [2, 4, 5, 6]
 
 
 SPANNING = "d1 2, d0, d2, d1, c2, d0 3, a1, d0"  # the marker of 1 lies far behind its rows

@@ -134,6 +134,30 @@ def _holds_back(entry: ProducerStateEntry, log_start_offset: int) -> bool:
     return entry.txn_first_offset >= 0 and entry.last_offset >= log_start_offset
 
 
+def kept_lso(state: PartitionState, found: int) -> int:
+    """The LSO at `state` of an index that says `found`: the log start, if it says that and a transaction is open.
+
+    Older writers let a transaction of which no row is left hold the LSO there.
+    """
+    lso = state.last_stable_offset
+    return found if found == state.log_start_offset < lso and state.open_producers else lso
+
+
+def kept_snapshot(expected: Snapshot, found: Snapshot) -> Snapshot:
+    """`expected` with the first offsets of `found` that are lower and lie below the log start.
+
+    Older writers did not open a transaction anew that had lost all its rows.
+    """
+    firsts = {entry.producer_id: entry.txn_first_offset for entry in found.producers}
+    kept = []
+    for entry in expected.producers:
+        first = firsts.get(entry.producer_id, NO_OFFSET)
+        if 0 <= first < min(entry.txn_first_offset, expected.log_start_offset):
+            entry = msgspec.structs.replace(entry, txn_first_offset=first)
+        kept.append(entry)
+    return msgspec.structs.replace(expected, producers=tuple(kept))
+
+
 def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRecord:
     """Decodes `<base_offset>.batch`; raises CorruptRecordError naming it."""
     path = tp.folder + names.batch_name(base_offset)
@@ -364,8 +388,10 @@ class _Fold:
         old = self.producers.get(record.producer_id)
         first = old.txn_first_offset if old is not None else NO_OFFSET
         lso = lso_of(self.opened, record.end_offset, self.log_start_offset, but=record.producer_id)
+        # Older writers did not open a transaction anew: theirs begins at its first row, which lies below the log start.
+        fits = record.first_offset == first or 0 <= record.first_offset < min(first, self.log_start_offset)
         # A last stable offset that is too low only has more transaction indexes read.
-        if record.first_offset != first or record.last_stable_offset > lso:
+        if not fits or record.last_stable_offset > lso:
             raise CorruptRecordError(
                 f"{path}: the ABORT of producer {record.producer_id} says first offset {record.first_offset} and last stable offset "
                 f"{record.last_stable_offset}; by the records before it these are {first} and {lso}"

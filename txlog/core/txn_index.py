@@ -94,21 +94,27 @@ def check_txn_index(
 
 def _check_markers(txn_index: TxnIndex, entries: Sequence[IndexEntry], path: str) -> None:
     listed = {txn.last_offset: txn for txn in txn_index.aborted}
-    opened: dict[int, int] = {}
+    opened: dict[int, list[int]] = {}
+    log_start_moved = -1
     for entry in entries:
+        if entry.kind == "log_start":
+            log_start_moved = entry.base_offset
         if entry.kind == "data":
             if entry.transactional:
-                opened.setdefault(entry.producer_id, entry.base_offset)
+                firsts = opened.setdefault(entry.producer_id, [])
+                # A transaction may have opened anew at its first rows after a move of the log start.
+                if not firsts or firsts[-1] < log_start_moved:
+                    firsts.append(entry.base_offset)
             continue
         if entry.kind not in ("commit", "abort"):
             continue
-        first = opened.pop(entry.producer_id, None)
+        firsts = opened.pop(entry.producer_id, [])
         txn = listed.pop(entry.base_offset, None)
         if txn is None:
-            if entry.kind == "abort" and first is not None:
+            if entry.kind == "abort" and firsts:
                 raise CorruptRecordError(
                     f"{path}: the transaction of producer {entry.producer_id} that the marker at offset {entry.base_offset} "
-                    f"aborted had rows from offset {first} on, and is not in it"
+                    f"aborted had rows from offset {firsts[0]} on, and is not in it"
                 )
             continue
         if (entry.kind, entry.producer_id) != ("abort", txn.producer_id):
@@ -117,10 +123,10 @@ def _check_markers(txn_index: TxnIndex, entries: Sequence[IndexEntry], path: str
                 f"lists an ABORT of producer {txn.producer_id}; an object was swapped or copied"
             )
         # A transaction that began before the segment may have more rows here.
-        if txn.first_offset != first and txn.first_offset >= entries[0].base_offset:
+        if txn.first_offset not in firsts and txn.first_offset >= entries[0].base_offset:
             raise CorruptRecordError(
                 f"{path}: the transaction of producer {txn.producer_id} that the marker at offset {txn.last_offset} aborted begins at "
-                f"{first} in the index, and it says {txn.first_offset}; an object was swapped or copied"
+                f"{firsts[0] if firsts else 'no offset'} in the index, and it says {txn.first_offset}; an object was swapped or copied"
             )
     for txn in listed.values():
         raise CorruptRecordError(f"{path}: the index has no marker at offset {txn.last_offset}")

@@ -36,6 +36,8 @@ from txlog.core.state import (
     StoredRecord,
     check_snapshot,
     from_snapshot,
+    kept_lso,
+    kept_snapshot,
     replay,
     stored_record,
     to_snapshot,
@@ -390,7 +392,7 @@ class _PartitionCheck:
             except CorruptLogError as error:
                 self.findings.damaged(path, "an index of the segment's records", str(error))
                 continue
-            expected = msgspec.structs.replace(expected, last_stable_offset=after.last_stable_offset)
+            expected = msgspec.structs.replace(expected, last_stable_offset=kept_lso(after, index.last_stable_offset))
             if index != expected:
                 self.findings.damaged(path, "the index of the segment's records", _difference(index, expected))
             found = self.txn_indexes.get(name)
@@ -405,7 +407,7 @@ class _PartitionCheck:
     def compare_snapshot(self, state: PartitionState) -> None:
         """Compares the snapshot at the end of `state`, if there is one."""
         found = self.snapshots.get(state.next_offset)
-        if found is not None and found != (expected := to_snapshot(state)):
+        if found is not None and found != (expected := kept_snapshot(to_snapshot(state), found)):
             self.findings.damaged(self.folder + names.snapshot_name(found.offset), _STATE, _difference(found, expected))
 
     def _compare_indexes_with_snapshots(self) -> None:
@@ -428,7 +430,7 @@ class _PartitionCheck:
                     f"a last record with digest {snapshot.last_digest[:12]}…, as the snapshot at its end says",
                     f"{index.last_digest[:12]}…; one of the two is of another log",
                 )
-            lso = from_snapshot(snapshot, self.tp).last_stable_offset
+            lso = kept_lso(from_snapshot(snapshot, self.tp), index.last_stable_offset)
             if index.last_stable_offset != lso:
                 self.findings.damaged(
                     path, f"last stable offset {lso}, as the snapshot at its end says", f"{index.last_stable_offset}"

@@ -299,14 +299,15 @@ def _check_in_view(view: PartitionView, index: SegmentIndex, name: SegmentName) 
         return
     path = view.topic_partition.folder + name.index
     log_start = view.state.log_start_offset
-    opened: dict[int, tuple[int, int]] = {}
+    opened: dict[int, int] = {}
     for entry in index.entries:
         if entry.kind == "data" and entry.transactional:
-            first, _ = opened.get(entry.producer_id, (entry.base_offset, 0))
-            opened[entry.producer_id] = (first, entry.end_offset)
+            # Only what is left of a transaction holds the LSO.
+            if entry.end_offset > log_start:
+                opened.setdefault(entry.producer_id, entry.base_offset)
         elif entry.kind in ("commit", "abort"):
             opened.pop(entry.producer_id, None)
-    first = min((first for first, end in opened.values() if end > log_start), default=index.end_offset)
+    first = min(opened.values(), default=index.end_offset)
     if index.last_stable_offset > max(first, log_start):
         raise CorruptRecordError(
             f"{path}: last stable offset {index.last_stable_offset}, and a transaction in it is open from offset {first} on"

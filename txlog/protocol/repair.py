@@ -18,7 +18,16 @@ from txlog.core.effects import Delete, Gather, Get, InlineRows, List, NewId, Pro
 from txlog.core.names import NumberedName, SegmentName, TopicPartition
 from txlog.core.records import Clean, DataFile, SegmentIndex, Snapshot, TxnIndex
 from txlog.core.segments import build_index
-from txlog.core.state import PartitionState, StoredRecord, from_snapshot, replay, stored_record, to_snapshot
+from txlog.core.state import (
+    PartitionState,
+    StoredRecord,
+    from_snapshot,
+    kept_lso,
+    kept_snapshot,
+    replay,
+    stored_record,
+    to_snapshot,
+)
 from txlog.core.txn_index import aborted_txn_of
 from txlog.errors import CorruptLogError
 from txlog.protocol.context import Context
@@ -205,7 +214,7 @@ def _judge(
         why, _ = yield from _look(tp, name.txnindex, expected, TxnIndex)
         if why:
             wrong.append(_Wrong(name=name.txnindex, why=why, segment=name, value=expected, of_segment=True))
-    why, index = yield from _look_at_index(tp, name, stored, after.last_stable_offset)
+    why, index = yield from _look_at_index(tp, name, stored, after)
     if why:
         wrong.append(
             _Wrong(
@@ -233,11 +242,13 @@ def _look(
         found, _ = envelope.decode(data, kind, path)
     except CorruptLogError as error:
         return str(error).removeprefix(f"{path}: "), None
+    if isinstance(expected, Snapshot) and isinstance(found, Snapshot):
+        expected = kept_snapshot(expected, found)
     return "" if found == expected else "it is not what its records say", found
 
 
 def _look_at_index(
-    tp: TopicPartition, name: SegmentName, stored: Sequence[StoredRecord], last_stable_offset: int
+    tp: TopicPartition, name: SegmentName, stored: Sequence[StoredRecord], after: PartitionState
 ) -> Program[tuple[str, SegmentIndex | None]]:
     """What is wrong with an index; and the right one, if it takes no file of inline rows to make it."""
     path = tp.folder + name.index
@@ -245,6 +256,7 @@ def _look_at_index(
     why = "it is not there"
     file: DataFile | None = None
     found: SegmentIndex | None = None
+    lso = after.last_stable_offset
     if data is not None:
         try:
             found, _ = envelope.decode(data, SegmentIndex, path)
@@ -252,11 +264,12 @@ def _look_at_index(
             why = str(error).removeprefix(f"{path}: ")
         else:
             why = "it is not what its records say"
+            lso = kept_lso(after, found.last_stable_offset)
             # Which of several equal files has the inline rows, only the index tells.
             its = next((each for each in found.files if each.offset_column), None)
             file = None if its is None else _plain(its)
     try:
-        index = _index(tp, stored, file, last_stable_offset)
+        index = _index(tp, stored, file, lso)
     except CorruptLogError:
         return why, None
     if found == index:
