@@ -115,7 +115,8 @@ class _Wrong:
     value: msgspec.Struct | None = field(default=None, repr=False)
     records: tuple[StoredRecord, ...] = field(default=(), repr=False)
     """Of an index whose inline rows must be written first; `value` is None then."""
-    last_stable_offset: int = 0
+    after: PartitionState = field(repr=False)
+    """At the segment's end."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,19 +202,21 @@ def _judge(
         snapshot = names.snapshot_name(name.end_offset)
         why, _ = yield from _look(tp, snapshot, to_snapshot(after), Snapshot)
         if why:
-            wrong.append(_Wrong(name=snapshot, why=why, segment=name, value=to_snapshot(after)))
+            wrong.append(_Wrong(name=snapshot, why=why, segment=name, value=to_snapshot(after), after=after))
     if records[0].segment_base != name.base_offset or not there.is_current(name):
         return wrong
     others = [each.index for each in there.listing.segments if each.base_offset == name.base_offset and each != name]
     if others:
         why = f"{others[0]} begins at the same offset, and the records say that the segment ends at {name.end_offset}"
-        return [*wrong, _Wrong(name=others[0], why=why, segment=name, is_refused=True)]
+        return [*wrong, _Wrong(name=others[0], why=why, segment=name, is_refused=True, after=after)]
     aborted = tuple(txn for txn in map(aborted_txn_of, records) if txn is not None)
     if aborted:
         expected = TxnIndex(partition=str(tp), aborted=aborted)
         why, _ = yield from _look(tp, name.txnindex, expected, TxnIndex)
         if why:
-            wrong.append(_Wrong(name=name.txnindex, why=why, segment=name, value=expected, of_segment=True))
+            wrong.append(
+                _Wrong(name=name.txnindex, why=why, segment=name, value=expected, of_segment=True, after=after)
+            )
     why, index = yield from _look_at_index(tp, name, stored, after)
     if why:
         wrong.append(
@@ -223,7 +226,7 @@ def _judge(
                 segment=name,
                 value=index,
                 records=() if index is not None else tuple(stored),
-                last_stable_offset=after.last_stable_offset,
+                after=after,
                 of_segment=True,
             )
         )
@@ -301,12 +304,12 @@ def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Pro
         file: DataFile | None = None
         if rows:
             file = yield WriteRows(tp.topic, names.segment_file_path(tp.partition, own), rows)
-        value = _index(tp, wrong.records, file, wrong.last_stable_offset)
+        value = _index(tp, wrong.records, file, wrong.after.last_stable_offset)
     data = encode_readable(path, value)
     if wrong.value is not None:
         why, _ = yield from _look(tp, wrong.name, wrong.value, type(wrong.value))
     else:
-        why, _ = yield from _look_at_index(tp, wrong.segment, wrong.records, wrong.last_stable_offset)
+        why, _ = yield from _look_at_index(tp, wrong.segment, wrong.records, wrong.after)
     if not why:
         # Another repair was faster. Who deleted what that made, and died, would leave a hole where there was none.
         return _told(tp, wrong, is_made=True)
