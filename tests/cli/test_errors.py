@@ -338,6 +338,7 @@ def test_rows_that_wait_behind_an_open_transaction_are_told(cli: Cli, store: Sto
     assert told.startswith("orders-0: 4 offsets from 0 on wait behind an open transaction of 'loader', quiet for ")
     assert "`txlog transactions abort loader` ends it" in told
     assert "wait" not in cli(*look, "--isolation-level", "read_uncommitted").err
+    assert "wait" not in cli(*look, "--property", "isolation.level=read_uncommitted").err
     assert "wait" not in cli(*look, "--partition", 1).err
     producer.commit_transaction()
     assert (len(cli(*look).rows), cli(*look).err) == (5, "")

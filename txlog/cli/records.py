@@ -391,9 +391,8 @@ def consume(
             consumer.seek(tp, offset or 0)
         printer = _Printer(consumer, interrupts, metadata=metadata)
         printed = printer.run(store.runtime.clock, max_messages, timeout_ms)
-    if (timeout_ms is not None and (max_messages is None or printed < max_messages)) and (
-        isolation_level != "read_uncommitted"
-    ):
+    is_out_of_time = timeout_ms is not None and (max_messages is None or printed < max_messages)
+    if is_out_of_time and consumer.isolation_level == "read_committed":
         _say_what_waits(session, names, chosen)
     if not printed and timeout_ms is not None and sys.stderr.isatty():
         where = "" if from_beginning or offset is not None else "; --from-beginning shows what is there already"
@@ -401,26 +400,22 @@ def consume(
 
 
 def _say_what_waits(session: Session, names: list[str], chosen: list[TopicPartition]) -> None:
-    """Says which open transactions hold committed rows back: nothing printed does not mean that nothing is there."""
-    admin = session.admin
-    for name in names:
-        ends = admin.list_offsets(name)
-        held = {tp: info for tp, info in ends.items() if info.last_stable_offset < info.log_end_offset}
-        for tp in sorted(set(held) & set(chosen or held)):
-            info = held[tp]
-            first = min(
-                (each for each in admin.find_hanging(-1, name) if each.partition == tp.partition),
-                key=lambda each: each.first_offset,
-                default=None,
-            )
-            if first is None:
-                continue  # it ended meanwhile
-            whose = f"of {first.transactional_id!r}" if first.transactional_id else f"of producer {first.producer_id}"
-            typer.echo(
-                f"{tp}: {count_text(info.log_end_offset - info.last_stable_offset, 'offset')} from {info.last_stable_offset} on wait "
-                f"behind an open transaction {whose}, quiet for {duration_text(first.open_ms)}; {first.advice}.",
-                err=True,
-            )
+    """Names the open transactions that hold committed rows back: rows may be there although none was printed."""
+    ends = session.admin.list_offsets(names)
+    held = {tp for tp, info in ends.items() if info.last_stable_offset < info.log_end_offset} & set(chosen or ends)
+    hanging = [each for name in sorted({tp.topic for tp in held}) for each in session.admin.find_hanging(-1, name)]
+    for tp in sorted(held):
+        here = [each for each in hanging if (each.topic, each.partition) == (tp.topic, tp.partition)]
+        if not here:
+            continue  # it ended meanwhile
+        first = min(here, key=lambda each: each.first_offset)
+        whose = f"of {first.transactional_id!r}" if first.transactional_id else f"of producer {first.producer_id}"
+        waiting = count_text(ends[tp].log_end_offset - ends[tp].last_stable_offset, "offset")
+        typer.echo(
+            f"{tp}: {waiting} from {ends[tp].last_stable_offset} on wait behind an open transaction {whose}, quiet for "
+            f"{duration_text(first.open_ms)}; {first.advice}.",
+            err=True,
+        )
 
 
 def _chosen_partitions(
