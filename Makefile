@@ -76,7 +76,7 @@ test-kill: $(CLASSES) ## Kill streaming queries at every point of a micro-batch,
 	$(BIN)/python -m tests.kill --sink txlog $(ARGS)
 	$(BIN)/python -m tests.kill --sink txlog-append --rounds 1 $(ARGS)
 
-simulate: $(STAMP) ## Explore every scenario of the protocol whole, plant every mutant, then run WORLDS=300 random worlds; about 8 and 2 minutes on two quiet cores
+simulate: $(STAMP) ## Explore every scenario of the protocol whole, plant every mutant, then run WORLDS=300 random worlds; one process per core
 	$(BIN)/python -m txlog.testing.explore $(ARGS)
 	$(BIN)/python -m txlog.testing.simulate --seeds $(WORLDS) --start $(START)
 

@@ -77,7 +77,7 @@ def test_one_world_by_its_seed(capsys, monkeypatch):
 def test_worlds_tell_how_far_they_are_where_there_is_no_terminal(capsys, monkeypatch):
     one = simulate(1, 300)
     monkeypatch.setattr(command, "simulate", lambda seed, steps: one)
-    assert command.main(["--seeds", "120"]) == 0
+    assert command.main(["--seeds", "120", "--processes", "1"]) == 0
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines() if " of 120 worlds" in line] == [
         "50 of 120 worlds",
         "100 of 120 worlds",

@@ -442,7 +442,7 @@ def test_the_command_says_that_all_is_well(capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr().out
     assert "late abort" in said
     assert "all hold" in said
-    assert command.main(["--mutants", "--scenario", "late abort"]) == 0
+    assert command.main(["--mutants", "--scenario", "late abort", "--processes", "1"]) == 0
     caught = sum(mutant.scenario == "late abort" for mutant in MUTANTS)
     assert f"{caught} of {caught} mutants caught" in capsys.readouterr().out
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from txlog.testing.explore.explorer import Exploration
 from txlog.testing.explore.mutants import MUTANTS
 from txlog.testing.explore.rules import NAMES
 from txlog.testing.explore.runner import MAX_MUTANT_SECONDS, MutantResult, ScenarioResult, explore, hunt
 from txlog.testing.explore.scenarios import SCENARIOS, Size
+from txlog.testing.spread import add_processes, spread
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,30 +31,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     known = [mutant for mutant in MUTANTS if not chosen.scenario or mutant.scenario in names]
     planted = known if chosen.mutants or not chosen.scenario else []
-    total = len(planted) + (0 if chosen.mutants else len(names))
-    scenarios: list[ScenarioResult] = []
-    mutants: list[MutantResult] = []
-    with console.status("exploring") as status:
-
-        def progress(name: str, found: Exploration) -> None:
-            status.update(
-                f"{escape(name)}: {found.states:,} states, {found.transitions:,} transitions, {found.seconds:.0f} s"
-            )
-
-        def ended(name: str, result: str, seconds: float) -> None:
+    tasks = [_Task(name=name, size=size, seconds=chosen.seconds) for name in ([] if chosen.mutants else names)]
+    tasks += [_Task(name=each.name, mutant=True, size=size, seconds=chosen.seconds) for each in planted]
+    found: dict[_Task, ScenarioResult | MutantResult] = {}
+    with console.status(f"exploring: 0 of {len(tasks)}") as status:
+        for task, result in spread(_run, tasks, chosen.processes):
+            found[task] = result
+            line = f"{len(found)} of {len(tasks)}: {result.name}, {_ended(result)}, {result.seconds:,.1f} s"
+            status.update(f"exploring: {escape(line)}")
             # On a terminal the status line moves; elsewhere nothing would be seen for minutes.
             if not console.is_terminal:
-                line = f"{len(scenarios) + len(mutants)} of {total}: {name}, {result}, {seconds:,.1f} s"
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-        for name in [] if chosen.mutants else names:
-            found = explore(SCENARIOS[name], size, max_seconds=chosen.seconds, progress=progress)
-            scenarios.append(found)
-            ended(name, "all hold" if found.complete else found.violation or "not finished", found.seconds)
-        for mutant in planted:
-            hunted = hunt(mutant, max_seconds=min(chosen.seconds, MAX_MUTANT_SECONDS), progress=progress)
-            mutants.append(hunted)
-            ended(f"mutant {mutant.name}", "caught" if hunted.caught else "SURVIVED", hunted.seconds)
+    results = [found[task] for task in tasks]
+    scenarios = [each for each in results if isinstance(each, ScenarioResult)]
+    mutants = [each for each in results if isinstance(each, MutantResult)]
     if chosen.output == "json":
         sys.stdout.write(msgspec.json.encode({"scenarios": scenarios, "mutants": mutants}).decode() + "\n")
     else:
@@ -62,6 +52,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(scenarios, mutants, terminal if terminal.is_terminal else Console(width=180), traces=chosen.traces)
     failed = [each.name for each in scenarios if not each.complete] + [each.name for each in mutants if not each.caught]
     return 1 if failed else 0
+
+
+class _Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One exploration for one process."""
+
+    name: str
+    mutant: bool = False
+    size: Size
+    seconds: float
+
+
+def _run(task: _Task) -> ScenarioResult | MutantResult:
+    if not task.mutant:
+        return explore(SCENARIOS[task.name], task.size, max_seconds=task.seconds)
+    (mutant,) = (each for each in MUTANTS if each.name == task.name)
+    return hunt(mutant, max_seconds=min(task.seconds, MAX_MUTANT_SECONDS))
+
+
+def _ended(result: ScenarioResult | MutantResult) -> str:
+    if isinstance(result, MutantResult):
+        return "caught" if result.caught else "SURVIVED"
+    return "all hold" if result.complete else result.violation or "not finished"
 
 
 def show(
@@ -82,10 +94,9 @@ def show(
             "result",
         )
         for each in scenarios:
-            result = "all hold" if each.complete else each.violation or "not finished"
             table.add_row(
                 each.name, each.what, _faults(each), f"{each.states:,}", f"{each.transitions:,}", f"{each.stores:,}", f"{each.seconds:,.1f}",
-                ", ".join(NAMES[number] for number in each.invariants), escape(result), style=None if each.complete else "bold red",
+                ", ".join(NAMES[number] for number in each.invariants), escape(_ended(each)), style=None if each.complete else "bold red",
             )  # fmt: skip
         states, transitions = sum(each.states for each in scenarios), sum(each.transitions for each in scenarios)
         table.add_section()
@@ -144,6 +155,7 @@ def _arguments(arguments: Sequence[str] | None) -> Any:
         "--seconds", type=float, default=3_600.0, help="at most so long for one scenario; then it is not finished"
     )
     parser.add_argument("--traces", action="store_true", help="print how each mutant was caught")
+    add_processes(parser)
     parser.add_argument("--output", choices=("text", "json"), default="text")
     return parser.parse_args(arguments)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, Protocol, TypeAlias
@@ -135,13 +135,7 @@ class Explorer:
         self._notes: dict[int, int] = {}
         self._checked_alone: set[tuple[int, int]] = set()
 
-    def run(
-        self,
-        *,
-        max_states: int = 50_000_000,
-        max_seconds: float = 1e9,
-        progress: Callable[[Exploration], None] | None = None,
-    ) -> Exploration:
+    def run(self, *, max_states: int = 50_000_000, max_seconds: float = 1e9) -> Exploration:
         """Explores until all is seen, a rule is broken, or the limit is reached (then it is not complete)."""
         began = time.process_time()
         found = Exploration()
@@ -179,8 +173,6 @@ class Explorer:
                     break
             if found.transitions & 0xFFF == 0 or not moved:
                 found.states, found.seconds = len(parents), time.process_time() - began
-                if progress is not None:
-                    progress(found)
                 if found.states > max_states or found.seconds > max_seconds:
                     break
         else:

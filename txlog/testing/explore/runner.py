@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TypeAlias
 from unittest.mock import patch
 
 import msgspec
@@ -16,8 +15,6 @@ from txlog.testing.explore.mutants import Mutant
 from txlog.testing.explore.rules import Rules
 from txlog.testing.explore.scenarios import SCENARIOS, Scenario, Size
 from txlog.testing.explore.world import decoded_once
-
-Progress: TypeAlias = Callable[[str, Exploration], None]
 
 MAX_MUTANT_SECONDS = 60.0
 
@@ -65,14 +62,12 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     trace: tuple[str, ...] = ()
 
 
-def explore(
-    scenario: Scenario, size: Size, *, max_seconds: float = 3_600.0, progress: Progress | None = None
-) -> ScenarioResult:
+def explore(scenario: Scenario, size: Size, *, max_seconds: float = 3_600.0) -> ScenarioResult:
     """Explores one scenario to its end, in breadth: the trace of a violation is a shortest one."""
     with _prepared():
         scene = scenario.build(size)
         explorer = scene.explorer()
-        found = explorer.run(max_seconds=max_seconds, progress=_named(scenario.name, progress))
+        found = explorer.run(max_seconds=max_seconds)
     watch = explorer.watch
     assert isinstance(watch, Rules)
     return ScenarioResult(
@@ -97,7 +92,7 @@ def explore(
     )
 
 
-def hunt(mutant: Mutant, *, max_seconds: float = MAX_MUTANT_SECONDS, progress: Progress | None = None) -> MutantResult:
+def hunt(mutant: Mutant, *, max_seconds: float = MAX_MUTANT_SECONDS) -> MutantResult:
     """Explores the mutant's scenario (its small size) with the rule broken, in depth, until somebody notices."""
     with _prepared(), mutant.planted():
         try:
@@ -106,7 +101,7 @@ def hunt(mutant: Mutant, *, max_seconds: float = MAX_MUTANT_SECONDS, progress: P
             # So broken that the scenario cannot even begin.
             found = Exploration(violation=Violation(rule=f"15 liveness: {type(error).__name__}: {error}", trace=()))
         else:
-            found = explorer.run(max_seconds=max_seconds, progress=_named(mutant.name, progress))
+            found = explorer.run(max_seconds=max_seconds)
     violation = found.violation
     return MutantResult(
         name=mutant.name,
@@ -129,9 +124,3 @@ def _prepared() -> Iterator[None]:
         for module in ("load", "slot"):
             stack.enter_context(patch(f"txlog.protocol.{module}.stored_record", decoded_once))
         yield
-
-
-def _named(name: str, progress: Progress | None) -> Callable[[Exploration], None] | None:
-    if progress is None:
-        return None
-    return lambda found: progress(name, found)

@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -24,6 +25,7 @@ from txlog.clock import Clock, SystemClock
 from txlog.testing.histories.events import Note
 from txlog.testing.histories.recorder import encode_history
 from txlog.testing.simulate.world import DEFAULT_STEPS, Result, simulate
+from txlog.testing.spread import add_processes, spread
 
 REPORT_WORLDS = 50
 """Where no bar can be shown, a line comes after so many worlds."""
@@ -88,8 +90,8 @@ def main(arguments: Sequence[str] | None = None, clock: Clock | None = None) -> 
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("worlds", total=options.seeds)
-        for seed in range(options.start, options.start + options.seeds):
-            result = simulate(seed, options.steps)
+        seeds = range(options.start, options.start + options.seeds)
+        for seed, result in spread(partial(_world, steps=options.steps), seeds, options.processes):
             totals.add(result)
             if not result.ok:
                 progress.console.print(f"[bold red]seed {seed} failed[/]")
@@ -107,9 +109,13 @@ def main(arguments: Sequence[str] | None = None, clock: Clock | None = None) -> 
                 )
             progress.update(bar, description=f"worlds ({len(totals.failed)} failed)" if totals.failed else "worlds")
     console.print(_table(totals, clock.monotonic_ms() - started_ms))
-    for seed in totals.failed:
+    for seed in sorted(totals.failed):
         console.print(_rerun(seed, options.steps), markup=False, highlight=False)
     return 1 if totals.failed else 0
+
+
+def _world(seed: int, steps: int) -> Result:
+    return simulate(seed, steps)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -121,6 +127,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, metavar="N", help="this world alone")
     parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="requests a world (default: %(default)s)")
     parser.add_argument("--history", type=Path, help="folder to write every world's history to, as JSON lines")
+    add_processes(parser)
     options = parser.parse_args(arguments)
     if options.seed is not None:
         if options.seeds is not None or options.start is not None:
