@@ -43,7 +43,8 @@ def test_a_seed_is_one_story():
 
 
 def test_the_command_prints_what_there_was(capsys, tmp_path):
-    assert command.main(["--seeds", "2", "--start", "1", "--steps", "300", "--history", str(tmp_path)]) == 0
+    two = ["--seeds", "2", "--start", "1", "--steps", "300", "--processes", "2"]
+    assert command.main([*two, "--history", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "worlds with an anomaly" in printed
     history = decode_history((tmp_path / "2.jsonl").read_bytes())

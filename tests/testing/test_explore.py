@@ -12,7 +12,7 @@ import pytest
 from txlog.core.effects import Delete, Gather, Get, List, NewId, Now, PutIfAbsent, PutOutcome, ReadClocks, Sleep
 from txlog.errors import StorageError
 from txlog.testing.explore import __main__ as command
-from txlog.testing.explore import frames
+from txlog.testing.explore import frames, runner
 from txlog.testing.explore.explorer import Budget, Exploration, Explorer
 from txlog.testing.explore.machine import Machine, WaitUntil
 from txlog.testing.explore.mutants import MUTANTS, Mutant
@@ -438,7 +438,7 @@ def test_a_mutant_is_taken_back() -> None:
 
 
 def test_the_command_says_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--quick", "--scenario", "late abort"]) == 0
+    assert command.main(["--quick", "--scenario", "late abort", "--scenario", "slot", "--processes", "2"]) == 0
     said = capsys.readouterr().out
     assert "late abort" in said
     assert "all hold" in said
@@ -456,7 +456,8 @@ def test_the_command_fails_for_what_is_not_finished(capsys: pytest.CaptureFixtur
 
 def test_the_command_fails_for_a_survivor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     harmless = Mutant(name="harmless", scenario="late abort", section="0", patches={"txlog.protocol.put.Sleep": Sleep})
-    monkeypatch.setattr(command, "MUTANTS", (harmless,))
+    for module in (command, runner):
+        monkeypatch.setattr(module, "MUTANTS", (harmless,))
     assert command.main(["--mutants"]) == 1
     assert "SURVIVED" in capsys.readouterr().out
 
@@ -469,9 +470,9 @@ def test_the_command_prints_how_a_rule_broke(
         scene.expects = {"slow": {"committed"}}
         return scene
 
-    monkeypatch.setattr(
-        command, "SCENARIOS", {"odd": Scenario(name="odd", what="an odd wish", rules=(15,), build=build)}
-    )
+    odd = Scenario(name="odd", what="an odd wish", rules=(15,), build=build)
+    for module in (command, runner):
+        monkeypatch.setattr(module, "SCENARIOS", {"odd": odd})
     assert command.main(["--quick", "--scenario", "odd", "--traces"]) == 1
     said = capsys.readouterr().out
     assert "15 liveness: slow was told done" in said

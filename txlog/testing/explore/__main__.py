@@ -14,7 +14,7 @@ from rich.table import Table
 
 from txlog.testing.explore.mutants import MUTANTS
 from txlog.testing.explore.rules import NAMES
-from txlog.testing.explore.runner import MAX_MUTANT_SECONDS, MutantResult, ScenarioResult, explore, hunt
+from txlog.testing.explore.runner import MutantResult, ScenarioResult, Task, run
 from txlog.testing.explore.scenarios import SCENARIOS, Size
 from txlog.testing.spread import add_processes, spread
 
@@ -31,11 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     known = [mutant for mutant in MUTANTS if not chosen.scenario or mutant.scenario in names]
     planted = known if chosen.mutants or not chosen.scenario else []
-    tasks = [_Task(name=name, size=size, seconds=chosen.seconds) for name in ([] if chosen.mutants else names)]
-    tasks += [_Task(name=each.name, mutant=True, size=size, seconds=chosen.seconds) for each in planted]
-    found: dict[_Task, ScenarioResult | MutantResult] = {}
+    tasks = [Task(name=name, size=size, max_seconds=chosen.seconds) for name in ([] if chosen.mutants else names)]
+    tasks += [Task(name=each.name, mutant=True, size=size, max_seconds=chosen.seconds) for each in planted]
+    found: dict[Task, ScenarioResult | MutantResult] = {}
     with console.status(f"exploring: 0 of {len(tasks)}") as status:
-        for task, result in spread(_run, tasks, chosen.processes):
+        for task, result in spread(run, tasks, chosen.processes):
             found[task] = result
             line = f"{len(found)} of {len(tasks)}: {result.name}, {_ended(result)}, {result.seconds:,.1f} s"
             status.update(f"exploring: {escape(line)}")
@@ -52,22 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(scenarios, mutants, terminal if terminal.is_terminal else Console(width=180), traces=chosen.traces)
     failed = [each.name for each in scenarios if not each.complete] + [each.name for each in mutants if not each.caught]
     return 1 if failed else 0
-
-
-class _Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One exploration for one process."""
-
-    name: str
-    mutant: bool = False
-    size: Size
-    seconds: float
-
-
-def _run(task: _Task) -> ScenarioResult | MutantResult:
-    if not task.mutant:
-        return explore(SCENARIOS[task.name], task.size, max_seconds=task.seconds)
-    (mutant,) = (each for each in MUTANTS if each.name == task.name)
-    return hunt(mutant, max_seconds=min(task.seconds, MAX_MUTANT_SECONDS))
 
 
 def _ended(result: ScenarioResult | MutantResult) -> str:

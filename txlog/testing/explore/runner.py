@@ -11,7 +11,7 @@ import msgspec
 from txlog.errors import TxlogError
 from txlog.testing.explore import frames
 from txlog.testing.explore.explorer import Exploration, Violation
-from txlog.testing.explore.mutants import Mutant
+from txlog.testing.explore.mutants import MUTANTS, Mutant
 from txlog.testing.explore.rules import Rules
 from txlog.testing.explore.scenarios import SCENARIOS, Scenario, Size
 from txlog.testing.explore.world import decoded_once
@@ -60,6 +60,24 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     """Of the trace."""
     seconds: float
     trace: tuple[str, ...] = ()
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A scenario or a mutant, by its name, as another process can be asked for it."""
+
+    name: str
+    mutant: bool = False
+    size: Size
+    """A mutant is hunted in the small size."""
+    max_seconds: float
+
+
+def run(task: Task) -> ScenarioResult | MutantResult:
+    """Explores the scenario, or hunts the mutant."""
+    if not task.mutant:
+        return explore(SCENARIOS[task.name], task.size, max_seconds=task.max_seconds)
+    (mutant,) = (each for each in MUTANTS if each.name == task.name)
+    return hunt(mutant, max_seconds=min(task.max_seconds, MAX_MUTANT_SECONDS))
 
 
 def explore(scenario: Scenario, size: Size, *, max_seconds: float = 3_600.0) -> ScenarioResult:

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None, clock: Clock | None = None) -> 
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("worlds", total=options.seeds)
         seeds = range(options.start, options.start + options.seeds)
-        for seed, result in spread(partial(_world, steps=options.steps), seeds, options.processes):
+        for seed, result in spread(partial(simulate, steps=options.steps), seeds, options.processes):
             totals.add(result)
             if not result.ok:
                 progress.console.print(f"[bold red]seed {seed} failed[/]")
@@ -112,10 +112,6 @@ def main(arguments: Sequence[str] | None = None, clock: Clock | None = None) -> 
     for seed in sorted(totals.failed):
         console.print(_rerun(seed, options.steps), markup=False, highlight=False)
     return 1 if totals.failed else 0
-
-
-def _world(seed: int, steps: int) -> Result:
-    return simulate(seed, steps)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
