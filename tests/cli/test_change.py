@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from tests.cli.conftest import ORDERS
 from tests.cli.support import Cli
 from txlog.client import Store, TopicPartition
-from txlog.errors import CommitFailedError, InvalidPartitionsError
+from txlog.errors import CommitFailedError, InvalidConfigurationError, InvalidPartitionsError
 
 ORDERS_0 = TopicPartition("orders", 0)
 
@@ -106,6 +108,55 @@ def test_more_partitions_move_keys(cli: Cli, store: Store) -> None:
     assert store.alter_topic("orders", partitions=4, allow_key_movement=True).partitions == 4
     # As many as there are moves nothing.
     assert store.alter_topic("orders", partitions=4).partitions == 4
+
+
+def test_another_key_moves_keys(cli: Cli, store: Store) -> None:
+    """W39: where there are rows in several partitions, another key.columns is said, and asked for; compacted topics refuse it."""
+    alter = ("topics", "alter", "orders", "--set")
+    cli("topics", "delete", "orders", "--execute")
+    cli("topics", "create", "other", "--column", "id:int64", "--column", "item:string", "--partitions", 2)
+    cli("topics", "alter", "other", "--set", "key.columns=id")
+    cli("topics", "alter", "other", "--set", "key.columns=item")  # Nothing was written yet: no key has moved.
+    store.create_topic("orders", ORDERS, partitions=2, config={"key.columns": "item"})
+    with store.producer() as producer:
+        producer.send("orders", rows(5))
+    said = cli.fails(*alter, "key.columns=id")
+    assert said.startswith("topic 'orders': key.columns=id instead of key.columns=item would move keys to other partitions")
+    assert "--allow-key-movement" in said
+    with pytest.raises(InvalidConfigurationError, match="allow_key_movement=True"):
+        store.alter_topic("orders", remove_config=["key.columns"])
+    cli(*alter, "cleanup.policy=compact")
+    for more in ((), ("--allow-key-movement",)):
+        assert "compaction would keep rows of a key in both" in cli.fails(*alter, "key.columns=id", *more)
+    cli("topics", "alter", "orders", "--unset", "cleanup.policy")
+    assert cli(*alter, "key.columns=id", "--allow-key-movement", "-o", "json").json["config"] == {"key.columns": "id"}
+
+
+@pytest.mark.parametrize("moved", [{"partitions": 3}, {"config": {"key.columns": "item"}}], ids=["partitions", "key"])
+def test_a_topic_whose_keys_have_moved_is_not_compacted(store: Store, moved: dict[str, Any]) -> None:
+    """W39: compaction works within a partition, so the old row of a moved key would stay for ever."""
+    compact = {"cleanup.policy": "compact"}
+    store.alter_topic("orders", config={"key.columns": "id"})
+    with store.producer() as producer:
+        producer.send("orders", rows(5))
+    store.alter_topic("orders", **moved, allow_key_movement=True)
+    store.alter_topic("orders", config={"segment.batches": 7})
+    for asked in (False, True):
+        with pytest.raises(InvalidConfigurationError, match=r"version 2 moved keys to other partitions \(key.columns=id, 2 p") as refused:
+            store.alter_topic("orders", config=compact, allow_key_movement=asked)
+        assert "copy the rows" in str(refused.value) and len(str(refused.value)) <= 300
+    # A topic of that name that is made anew has keys of its own.
+    store.delete_topic("orders")
+    store.create_topic("orders", ORDERS, partitions=3, config={"key.columns": "id"})
+    assert store.alter_topic("orders", config=compact).config["cleanup.policy"] == "compact"
+
+
+def test_one_partition_has_nowhere_to_move_keys_to(store: Store) -> None:
+    store.create_topic("single", ORDERS, config={"key.columns": "id"})
+    with store.producer() as producer:
+        producer.send("single", rows(5))
+    config = {"key.columns": "item", "cleanup.policy": "compact"}
+    assert dict(store.alter_topic("single", config=config).config) == dict(sorted(config.items()))
 
 
 def test_alter_with_a_schema_file_adds_what_is_new(cli: Cli, store: Store, tmp_path: Path) -> None:

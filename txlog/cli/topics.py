@@ -196,7 +196,7 @@ def alter(
         typer.Option(
             "--allow-key-movement",
             metavar="",
-            help="Add partitions to a topic with key.columns: new rows of a key go to another partition than its older ones.",
+            help="Add partitions, or set other key.columns, although new rows of a key then go to another partition than its older ones.",
         ),
     ] = False,
 ) -> None:

@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 from txlog.client.runtime import check_columns
 from txlog.client.settings import Settings
 from txlog.core.records import TopicMetadata
-from txlog.core.schema import KAFKA_FIELDS
+from txlog.core.schema import kafka_key
 from txlog.core.words import count_text
 from txlog.errors import SchemaMismatchError
 from txlog.storage.keys import NO_KEY, partition_table
 
 __all__ = ["NO_KEY", "check_keys", "key_columns_of", "partitions_of"]
-
-_KAFKA_COLUMNS = [(field.name, field.type) for field in KAFKA_FIELDS]
 
 
 def key_columns_of(settings: Settings, topic: TopicMetadata, columns: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -28,10 +26,7 @@ def key_columns_of(settings: Settings, topic: TopicMetadata, columns: Sequence[s
     """
     if columns is not None:
         return check_columns(topic, tuple(columns))
-    configured = settings.topic_config(topic).key_columns
-    if configured:
-        return configured
-    return ("key",) if [(field.name, field.type) for field in topic.schema] == _KAFKA_COLUMNS else ()
+    return settings.topic_config(topic).key_columns or kafka_key(topic.schema)
 
 
 def partitions_of(rows: pa.Table, key_columns: Sequence[str], topic: TopicMetadata) -> NDArray[np.int32]:

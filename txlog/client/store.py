@@ -134,8 +134,9 @@ class Store:
     ) -> TopicDescription:
         """Changes settings, adds partitions (never fewer), appends nullable columns (a pyarrow.Schema of them).
 
-        More partitions of a topic with `key.columns` move keys: new rows of a key go to another partition than its older
-        ones. That is refused unless `allow_key_movement`, and always for a topic with cleanup.policy=compact.
+        More partitions of a topic with `key.columns`, or other `key.columns` of a topic with rows in several partitions, move
+        keys: new rows of a key go to another partition than its older ones. That is refused unless `allow_key_movement`, and
+        always for a topic with cleanup.policy=compact. That policy is refused too if keys have moved before.
 
         Raises UnknownTopicOrPartitionError, InvalidConfigurationError, InvalidPartitionsError, SchemaMismatchError.
         """

@@ -269,3 +269,9 @@ KAFKA_FIELDS = assign_ids(
     ]
 )
 """The schema of a topic that is created without one: Kafka's record, `timestamp` being the user's own."""
+
+
+def kafka_key(schema: Sequence[SchemaField]) -> tuple[str, ...]:
+    """The key of a topic that sets no `key.columns`: `key` if the topic has Kafka's columns, else none."""
+    kafkas = [(field.name, field.type) for field in KAFKA_FIELDS]
+    return ("key",) if [(field.name, field.type) for field in schema] == kafkas else ()

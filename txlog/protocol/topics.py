@@ -22,7 +22,7 @@ from txlog.core.features import STORE_FEATURES, check_features
 from txlog.core.moments import Moment
 from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
 from txlog.core.records import SchemaField, StoreConstants, StoreDescriptor, TopicMetadata
-from txlog.core.schema import KAFKA_FIELDS, KEY_TYPES, assign_ids, check_fields, check_new_names, evolve, max_field_id
+from txlog.core.schema import KAFKA_FIELDS, KEY_TYPES, assign_ids, check_fields, check_new_names, evolve, kafka_key, max_field_id
 from txlog.core.words import count_text
 from txlog.errors import (
     CoordinatorContentionError,
@@ -333,9 +333,12 @@ def alter_topic(
 
     -> the metadata that holds the changes; without a new version if they hold already, so a call may be repeated.
 
+    More partitions of a topic with `key.columns`, or other `key.columns` of one that has several partitions and records, move
+    keys. That needs `allow_key_movement`, and is refused for a compacted topic (W39). `cleanup.policy=compact` is refused if
+    an earlier version has moved keys.
+
     Raises UnknownTopicOrPartitionError (also if the topic is deleted meanwhile), InvalidTopicError,
-    InvalidPartitionsError (fewer; or more of a topic with `key.columns`, whose keys would move, unless
-    `allow_key_movement`; never of a compacted one: W39), InvalidConfigurationError, SchemaMismatchError.
+    InvalidPartitionsError (fewer, or keys would move), InvalidConfigurationError, SchemaMismatchError.
     """
     names.check_topic_name(topic)
     for _ in range(ctx.max_races):
@@ -343,9 +346,10 @@ def alter_topic(
         if topic_id is not None and current.topic_id != topic_id:
             raise (yield from _unknown_topic(topic, current))
         topic_id = current.topic_id
-        changed = _altered(current, config or {}, partitions, add_columns, allow_key_movement)
+        changed = _altered(current, config or {}, partitions, add_columns)
         if changed == current:
             return current
+        yield from _check_key_movement(current, changed, allow_key_movement)
         created_at = yield Now()
         write_id = yield NewId()
         changed = msgspec.structs.replace(changed, created_at=created_at, write_id=write_id)
@@ -490,7 +494,6 @@ def _altered(
     config: Mapping[str, object | None],
     partitions: int | None,
     added: Sequence[SchemaField],
-    allow_key_movement: bool,
 ) -> TopicMetadata:
     """The version after `current`, or `current` itself if nothing changes."""
     where = f"topic {current.topic!r}"
@@ -500,8 +503,6 @@ def _altered(
         raise InvalidPartitionsError(
             f"{where} has {count_text(current.partitions, 'partition')}; {count} would be fewer, and offsets are never given up"
         )
-    if count > current.partitions:
-        _check_key_movement(current, count, allow_key_movement)
     new_names = {field.name for field in added}
     schema = evolve(
         current.schema, [*(field for field in current.schema if field.name not in new_names), *added], where
@@ -532,23 +533,91 @@ def _check_partitions(topic: str, partitions: int) -> None:
         )
 
 
-def _check_key_movement(current: TopicMetadata, count: int, allowed: bool) -> None:
-    """W39: with another number of partitions a key hashes to another one, and its older rows stay where they are."""
-    parsed = TopicConfig.parse(current.config)
-    if not parsed.key_columns:
-        return
-    moves = (
-        f"topic {current.topic!r}: {count} partitions instead of {current.partitions} would move keys ({', '.join(parsed.key_columns)}) "
-        "to other partitions than their older rows"
-    )
-    if "compact" in parsed.cleanup_policy:
-        raise InvalidPartitionsError(
-            f"{moves}, and compaction (cleanup.policy) would keep rows of a key in both; create a new topic and copy the rows"
+def _check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: bool) -> Program[None]:
+    """Raise if rows of a key would lie in another partition than its older ones, and that was not asked for (W39).
+
+    No request where keys stay; else one LIST, and a GET for each earlier version if compaction is turned on.
+    """
+    is_compacted = _is_compacted(changed)
+    if changed.partitions > current.partitions and _set_keys(current):
+        moves = (
+            f"topic {current.topic!r}: {changed.partitions} partitions instead of {current.partitions} would move keys "
+            f"({', '.join(_set_keys(current))}) to other partitions than their older rows"
         )
-    if not allowed:
-        raise InvalidPartitionsError(
-            f"{moves}; if readers do not need the order of a key, say --allow-key-movement (Python: allow_key_movement=True)"
+        if is_compacted or _is_compacted(current):
+            raise InvalidPartitionsError(
+                f"{moves}, and compaction (cleanup.policy) would keep rows of a key in both; create a new topic and copy the rows"
+            )
+        if not allowed:
+            raise InvalidPartitionsError(f"{moves}; {_ALLOW}")
+    elif _keys(current) != _keys(changed) and _moves_keys(current, changed) and (yield from _has_records(current.topic)):
+        moves = (
+            f"topic {current.topic!r}: {_key_text(changed)} instead of {_key_text(current)} would move keys to other partitions than their "
+            "older rows"
         )
+        if is_compacted:
+            raise InvalidConfigurationError(
+                f"{moves}, and compaction would keep rows of a key in both; create a new topic with these settings and copy the rows"
+            )
+        if not allowed:
+            raise InvalidConfigurationError(f"{moves}; {_ALLOW}")
+    if is_compacted and not _is_compacted(current) and changed.partitions > 1:
+        yield from _check_never_moved(current)
+
+
+_ALLOW = "if readers do not need the order of a key, say --allow-key-movement (Python: allow_key_movement=True)"
+
+
+def _check_never_moved(newest: TopicMetadata) -> Program[None]:
+    """Raise InvalidConfigurationError if a version of this topic has moved keys of rows that may still be there."""
+    later = newest
+    while later.number > 0:
+        earlier = yield from _version(later.topic, later.number - 1)
+        if earlier is None:
+            raise MissingObjectError(
+                f"{names.topic_metadata_path(later.topic, later.number - 1)} is gone; versions of topics are never removed, look at it with "
+                "`txlog fsck`"
+            )
+        if earlier.topic_id != newest.topic_id:
+            return
+        if _moves_keys(earlier, later):
+            if not (yield from _has_records(newest.topic)):
+                return
+            before, after = (f"{_key_text(each)}, {count_text(each.partitions, 'partition')}" for each in (earlier, later))
+            raise InvalidConfigurationError(
+                f"topic {newest.topic!r}: cleanup.policy=compact would keep old rows of a key: version {later.number} moved keys to other "
+                f"partitions ({before}; then {after}); create a new topic with cleanup.policy=compact and copy the rows"
+            )
+        later = earlier
+
+
+def _moves_keys(before: TopicMetadata, after: TopicMetadata) -> bool:
+    """Whether a key of `after` may have older rows in another partition than its new ones."""
+    is_keyed = bool(_keys(before) or _keys(after))
+    return after.partitions > 1 and is_keyed and (_keys(before), before.partitions) != (_keys(after), after.partitions)
+
+
+def _keys(metadata: TopicMetadata) -> tuple[str, ...]:
+    return _set_keys(metadata) or kafka_key(metadata.schema)
+
+
+def _set_keys(metadata: TopicMetadata) -> tuple[str, ...]:
+    # As text: a later txlog may have written settings beside it that this one cannot parse.
+    return tuple(filter(None, metadata.config.get("key.columns", "").split(",")))
+
+
+def _key_text(metadata: TopicMetadata) -> str:
+    return f"key.columns={','.join(_keys(metadata))}" if _keys(metadata) else "no key.columns"
+
+
+def _is_compacted(metadata: TopicMetadata) -> bool:
+    return "compact" in metadata.config.get("cleanup.policy", "").split(",")
+
+
+def _has_records(topic: str) -> Program[bool]:
+    """Whether a partition of the topic has ever been written to: one LIST."""
+    listed = yield List(f"{topic}/")
+    return any(names.parse_partition_folder(name) is not None for name in listed)
 
 
 def _check_config(topic: str, config: Mapping[str, object | None], schema: Sequence[SchemaField]) -> dict[str, str]:
