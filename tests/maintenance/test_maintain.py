@@ -104,6 +104,51 @@ def test_a_round_in_which_nothing_is_due_costs_a_few_requests_and_no_write(world
     assert (cost.list, cost.get, cost.total) == (3, 7, 10)
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_what_is_too_old_is_not_written_once_more(world: World, store: Store, policy: str) -> None:
+    """Retention goes first: a merge or a compaction would copy rows that go in the same round."""
+    limits = {"segment.batches": 2, "retention.ms": 10_000, "min.cleanable.dirty.ratio": 0}
+    store.alter_topic("orders", config={"key.columns": "id", "cleanup.policy": policy, **limits})
+    send(store, 0, 8)
+    world.clock.advance_ms(11_000)
+    send(store, 8, 6)
+    maintainer = Maintainer(world.open().runtime, EAGER)
+    report = maintainer.run()
+    assert not report.failures
+    assert done(report, "retention")["retired_rows"] == 8
+    copying = "merge" if policy == "delete" else "compact"
+    written = [each.text for step in report.steps if step.step == copying for each in step.done]
+    assert re.search("into 1 file" if policy == "delete" else "compacted 6 rows, .* into 6 rows", written[0]), written
+    assert world.read() == list(range(8, 14))
+    assert maintainer.run().is_idle
+
+
+@pytest.mark.parametrize(
+    "skip", [frozenset({"merge"}), frozenset({"merge", "retention"}), frozenset({"merge", "compact"})]
+)
+def test_a_compaction_makes_room_before_rows_go_by_size(world: World, store: Store, skip: frozenset[str]) -> None:
+    """Else `retention.bytes` would take the latest rows of keys that fit, once older rows of others have gone."""
+    send(store, 0, 1)
+    store.create_topic("keyed", ORDERS, config={"segment.batches": 2, "key.columns": "id", "inline.max.bytes": 0})
+    with store.producer() as producer:
+        for number in [0, *[1] * 9]:
+            producer.send("keyed", [{"id": number, "name": str(number)}]).result()
+    size = max(len(world.memory.get(f"keyed/0/rows/{name}") or b"") for name in world.memory.list("keyed/0/rows/"))
+    store.alter_topic(
+        "keyed",
+        config={"cleanup.policy": "compact,delete", "retention.bytes": 6 * size, "min.cleanable.dirty.ratio": 0},
+    )
+    maintainer = Maintainer(world.open().runtime, MaintainPolicy(skip=skip))
+    assert not maintainer.run().failures
+    # Of ten files of one size a limit of six would cut the first four off; compacted, there are four.
+    assert (0 in world.read("keyed")) == ("compact" not in skip)
+    store.alter_topic("keyed", config={"retention.bytes": 0})
+    report = Maintainer(world.open().runtime, MaintainPolicy(skip=skip)).run()
+    assert not report.failures
+    assert (0 in world.read("keyed")) == ("retention" in skip)
+    assert maintainer.run().failures == 0
+
+
 def test_keys_are_compacted_and_old_rows_go_as_their_topics_say(world: World, store: Store) -> None:
     store.alter_topic("orders", config={"key.columns": "id", "cleanup.policy": "compact"})
     store.create_topic("old", ORDERS, config={"segment.batches": 2, "retention.ms": 1000})

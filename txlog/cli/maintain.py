@@ -96,8 +96,8 @@ def maintain(
     """Do everything that is due: end transactions, forget what is idle, seal, merge, compact, retire, vacuum; say what was left and why.
 
     In this order: transactions (roll forward what is decided, abort what is overdue, forget idle ids), groups, deletions,
-    producers, seal, merge, compact, retention, and vacuum, which deletes what nothing has needed for delete.grace.ms. Safe beside writers, readers and other daemons. A signal ends it after the step it is in; a
-    second one at once, which harms nothing either.
+    producers, seal, retention, merge, compact, and vacuum, which deletes what nothing has needed for delete.grace.ms. It is safe
+    beside writers, readers and other daemons. A signal ends it after the current step; a second signal ends it at once, which is safe too.
     """
     if once == daemon:
         raise InvalidRequestError("say --once for one round, or --daemon for round after round")

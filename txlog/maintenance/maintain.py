@@ -2,7 +2,7 @@
 
 A round is a sweep of steps, each small and each safe beside writers, readers and other rounds: decided transactions are
 rolled forward and overdue ones aborted first, for they hold back all that follows; then what is idle is forgotten, what
-is finished is sealed, what is sealed is cleaned, and what nothing needs any more is deleted (DESIGN 6). A step that fails for one partition goes on with the
+is finished is sealed, rows that are too old are removed, the others are merged and compacted, and what nothing needs any more is deleted (DESIGN 6). A step that fails for one partition goes on with the
 next. A `Maintainer` remembers what it has looked at, so that a round in which nothing is due costs a LIST or two and a GET
 a partition, and writes nothing.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -44,6 +44,7 @@ from txlog.protocol import topics as topic_protocol
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.groups import expire_groups
+from txlog.protocol.retention import RetentionPolicy
 from txlog.protocol.seal import finished_segments, seal
 from txlog.protocol.transactions import ExpireResult, expire, expire_producers, idle_producers
 
@@ -557,7 +558,13 @@ def _remember(a_round: _Round, step: _Step, tp: TopicPartition) -> None:
 
 
 def _compact(a_round: _Round, step: _Step) -> None:
-    """The latest row of each key stays, in topics that are compacted."""
+    """The latest row of each key stays, in topics that are compacted; then they are as large as retention.bytes means."""
+    _compact_keys(a_round, step)
+    if "retention" not in a_round.policy.skip:
+        _retire(a_round, step, after_compaction=True)
+
+
+def _compact_keys(a_round: _Round, step: _Step) -> None:
     due: dict[TopicPartition, CompactionPolicy] = {}
     for topic in a_round.topics(step):
         with step.attempt():
@@ -609,22 +616,27 @@ def _tell_compacted(step: _Step, done: Compacted) -> None:
 
 
 def _retention(a_round: _Round, step: _Step) -> None:
-    """Rows that are older, or more, than their topic keeps."""
+    """Rows that are older, or more, than their topic keeps; before these would be written once more by a merge or compaction."""
+    _retire(a_round, step, after_compaction=False)
+
+
+def _retire(a_round: _Round, step: _Step, *, after_compaction: bool) -> None:
+    job = "retention after compaction" if after_compaction else "retention"
     for topic in a_round.topics(step):
         if topic.deleted:
             continue
-        policy = policy_from(a_round.runtime.settings.topic_config(topic))
+        policy = _retention_now(a_round, topic, after_compaction)
         if policy is None:
             continue
         for tp in a_round.partitions_of(topic, step):
-            if not a_round.is_worth_a_look("retention", tp):
+            if not a_round.is_worth_a_look(job, tp):
                 continue
             with step.attempt(tp), a_round.history.over(tp, "retention"):
                 plan = plan_partition(a_round.session, tp, policy)
                 if plan.moves:
                     # As with a compaction: what goes is what the settings of this moment let go.
                     newest = a_round.maintainer.newest(topic)
-                    now = None if newest is None else policy_from(a_round.runtime.settings.topic_config(newest))
+                    now = None if newest is None else _retention_now(a_round, newest, after_compaction)
                     if now != policy:
                         step.leave("the topic's settings changed; the next round goes by them", tp)
                         continue
@@ -632,7 +644,23 @@ def _retention(a_round: _Round, step: _Step) -> None:
                     _tell_retained(a_round, step, retained_of(plan))
                 elif plan.hold is not None:
                     step.leave(f"rows that would go are held for consumer group {plan.hold.group!r}", tp)
-                a_round.looked("retention", tp)
+                a_round.looked(job, tp)
+
+
+def _retention_now(a_round: _Round, topic: TopicMetadata, after_compaction: bool) -> RetentionPolicy | None:
+    """What a topic keeps, before or after it was compacted; None if that is everything.
+
+    Of a compacted topic only age counts before. By size, retention would remove the latest rows of keys for which a compaction
+    makes room.
+    """
+    config = a_round.runtime.settings.topic_config(topic)
+    policy = policy_from(config)
+    waits = "compact" in config.cleanup_policy and config.retention_bytes >= 0 and "compact" not in a_round.policy.skip
+    if policy is None or after_compaction:
+        return policy if waits else None
+    if not waits:
+        return policy
+    return replace(policy, retention_bytes=-1) if policy.retention_ms >= 0 else None
 
 
 def _tell_retained(a_round: _Round, step: _Step, gone: Retained) -> None:
@@ -719,9 +747,9 @@ _STEPS: dict[str, Callable[[_Round, _Step], None]] = {
     "deletions": _deletions,
     "producers": _producers,
     "seal": _seal,
+    "retention": _retention,
     "merge": _merge,
     "compact": _compact,
-    "retention": _retention,
     "vacuum": _vacuum,
 }
 STEPS = tuple(_STEPS)

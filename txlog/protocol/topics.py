@@ -22,7 +22,16 @@ from txlog.core.features import STORE_FEATURES, check_features
 from txlog.core.moments import Moment
 from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
 from txlog.core.records import SchemaField, StoreConstants, StoreDescriptor, TopicMetadata
-from txlog.core.schema import KAFKA_FIELDS, KEY_TYPES, assign_ids, check_fields, check_new_names, evolve, kafka_key, max_field_id
+from txlog.core.schema import (
+    KAFKA_FIELDS,
+    KEY_TYPES,
+    assign_ids,
+    check_fields,
+    check_new_names,
+    evolve,
+    kafka_key,
+    max_field_id,
+)
 from txlog.core.words import count_text
 from txlog.errors import (
     CoordinatorContentionError,
@@ -550,7 +559,9 @@ def _check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed:
             )
         if not allowed:
             raise InvalidPartitionsError(f"{moves}; {_ALLOW}")
-    elif _keys(current) != _keys(changed) and _moves_keys(current, changed) and (yield from _has_records(current.topic)):
+    elif (
+        _keys(current) != _keys(changed) and _moves_keys(current, changed) and (yield from _has_records(current.topic))
+    ):
         moves = (
             f"topic {current.topic!r}: {_key_text(changed)} instead of {_key_text(current)} would move keys to other partitions than their "
             "older rows"
@@ -583,7 +594,9 @@ def _check_never_moved(newest: TopicMetadata) -> Program[None]:
         if _moves_keys(earlier, later):
             if not (yield from _has_records(newest.topic)):
                 return
-            before, after = (f"{_key_text(each)}, {count_text(each.partitions, 'partition')}" for each in (earlier, later))
+            before, after = (
+                f"{_key_text(each)}, {count_text(each.partitions, 'partition')}" for each in (earlier, later)
+            )
             raise InvalidConfigurationError(
                 f"topic {newest.topic!r}: cleanup.policy=compact would keep old rows of a key: version {later.number} moved keys to other "
                 f"partitions ({before}; then {after}); create a new topic with cleanup.policy=compact and copy the rows"
