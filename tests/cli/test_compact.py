@@ -43,7 +43,8 @@ def test_it_says_what_it_did(keyed: Cli) -> None:
         "OUTCOME",
     ]
     assert [line.split()[-1] for line in planned.lines[1:3]] == ["planned", "due"]
-    assert planned.lines[-1] == "Would compact 1 partition."
+    assert planned.lines[-2] == "Would compact 1 partition."
+    assert planned.lines[-1].startswith("Not due: all new rows are in the active segment")
     assert consumed(keyed) == before
     done = keyed("compact", "users")
     assert done.lines[1].split()[:5] == ["users-0", "0", "to", "7", "4"]
@@ -53,6 +54,34 @@ def test_it_says_what_it_did(keyed: Cli) -> None:
     assert keyed("compact").out.startswith("Nothing to compact")
     assert keyed("fsck").lines[4:7] == ["damaged     0", "missing     0", "notes       0"]
     assert [step["job"] for step in (row["step"] for row in keyed("history", "-o", "json").json)] == ["compact"]
+
+
+def test_it_says_why_there_is_nothing_to_compact(keyed: Cli, store: Store) -> None:
+    def why(*args: object) -> str:
+        (line,) = keyed("compact", "users", *args).lines
+        return line.removeprefix("Nothing to compact: ")
+
+    active = "all new rows are in the active segment, which ends by segment.batches, segment.bytes or segment.ms"
+    assert why("--partition", 1) == f"{active} (1 partition)."
+    keyed("topics", "alter", "users", "--set", "min.compaction.lag.ms=3600000")
+    assert why("--partition", 0) == "the new rows are younger than min.compaction.lag.ms (1 partition)."
+    keyed("topics", "alter", "users", "--unset", "min.compaction.lag.ms")
+    keyed("compact", "users")
+    assert why() == f"{active} (2 partitions)."
+    with store.producer("open", linger_ms=0) as producer:
+        producer.begin_transaction()
+        for number in range(3):
+            producer.send("users", [{"id": 0, "item": f"{number}"}], partition=1).result()
+        assert why("--partition", 1) == "a transaction over the new rows has not ended yet (1 partition)."
+        producer.abort_transaction()
+    with store.producer(linger_ms=0) as producer:
+        for number in range(4):
+            producer.send("users", [{"id": 0, "item": f"{number}"}], partition=0).result()
+    assert why("--partition", 0, "--min-cleanable-dirty-ratio", 0.99) == (
+        "less than min.cleanable.dirty.ratio=0.99 of the bytes is new (1 partition)."
+    )
+    store.create_topic("empty", store.topic("orders").schema, config=SETTINGS)
+    assert keyed("compact", "empty").out == "Nothing to compact: there are no new rows (1 partition).\n"
 
 
 def test_json(keyed: Cli) -> None:
@@ -69,9 +98,8 @@ def test_json(keyed: Cli) -> None:
 
 def test_what_is_chosen(keyed: Cli) -> None:
     assert keyed("compact", "users", "--partition", 1).out.startswith("Nothing to compact")
-    assert keyed("compact", "--topic", "users", "--min-cleanable-dirty-ratio", 1, "--dry-run").out.endswith(
-        "Would compact 1 partition.\n"
-    )
+    planned = keyed("compact", "--topic", "users", "--min-cleanable-dirty-ratio", 1, "--dry-run")
+    assert "Would compact 1 partition." in planned.lines
     said = keyed.fails("compact", "orders")
     assert "found cleanup.policy=delete; `txlog topics alter orders --set cleanup.policy=compact" in said
     assert "the snapshots of an internal topic are its compaction" in keyed.fails("compact", "__consumer_offsets")

@@ -267,6 +267,7 @@ def cleanable(*indexes: SegmentIndex, lso: int = 10**6, start: int = 0, now_ms: 
         named,
         log_start_offset=start,
         last_stable_offset=lso,
+        next_offset=10**6,
         now_ms=now_ms,
         policy=replace(POLICY, **policy),  # type: ignore[arg-type]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,9 +102,13 @@ def compact(
                 # The others can be compacted; this one has to be looked at.
                 failed.append(error)
             reads.forget([tp])
+    # Looked up only if a sentence about it is shown.
+    waiting = [] if documents or failed else [cleanable_part(reads, tp, policy) for tp, policy in policies.items()]
     session.out.show(
         documents,
-        lambda out: show_compactions(out, documents, partitions=len(policies), dry_run=dry_run, failed=len(failed)),
+        lambda out: show_compactions(
+            out, documents, partitions=len(policies), dry_run=dry_run, failed=len(failed), waiting=waiting
+        ),
     )
     raise_first(failed)
 
@@ -150,6 +155,7 @@ def planned_document(tp: TopicPartition, found: Cleanable) -> CompactDocument:
         bytes_before=found.clean_bytes + found.dirty_bytes,
         dirty_bytes=found.dirty_bytes,
         dirty_ratio=round(found.dirty_ratio, 4),
+        waits_for=found.waits_for or None,
         expired_tombstones=found.due_tombstones,
     )
 
@@ -180,9 +186,18 @@ def compact_document(done: Compacted) -> CompactDocument:
 
 
 def show_compactions(
-    out: Output, documents: Sequence[CompactDocument], *, partitions: int, dry_run: bool, failed: int
+    out: Output,
+    documents: Sequence[CompactDocument],
+    *,
+    partitions: int,
+    dry_run: bool,
+    failed: int,
+    waiting: Sequence[Cleanable],
 ) -> None:
-    """Shows a table of passes over so many `partitions` and a sentence; `failed` of them could not be compacted."""
+    """Shows a table of passes over so many `partitions` and a sentence; `failed` of them could not be compacted.
+
+    `waiting` are the partitions that were not compacted, if none was.
+    """
     if not partitions:
         out.line(
             "Nothing to compact: no topic has cleanup.policy=compact. `txlog topics alter TOPIC --set cleanup.policy=compact "
@@ -214,9 +229,9 @@ def show_compactions(
         )  # fmt: skip
         out.line()
     elif not failed:
-        out.line(
-            "Nothing to compact: nowhere is the part that was not compacted yet as large as min.cleanable.dirty.ratio asks."
-        )
+        # What became due between the two looks is another clean-up's, or the next call's.
+        reasons = Counter(each.waits_for or "what is due has just changed; try again" for each in waiting)
+        out.line(f"Nothing to compact: {_reasons_text(reasons)}.")
         return
     made = [each for each in documents if each.outcome == "compacted"]
     if made:
@@ -249,5 +264,12 @@ def _show_plan(out: Output, documents: Sequence[CompactDocument]) -> None:
         empty="",
     )
     due = sum(each.outcome == "planned" for each in documents)
+    reasons = Counter(each.waits_for for each in documents if each.waits_for is not None)
     out.line()
     out.line(f"Would compact {count_text(due, 'partition')}.")
+    if reasons:
+        out.line(f"Not due: {_reasons_text(reasons)}.")
+
+
+def _reasons_text(reasons: Counter[str]) -> str:
+    return "; ".join(f"{reason} ({count_text(number, 'partition')})" for reason, number in reasons.most_common())

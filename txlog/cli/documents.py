@@ -274,6 +274,8 @@ class CompactDocument(msgspec.Struct, frozen=True, kw_only=True):
     dirty_bytes: int | None = None
     """Not compacted yet; of a plan."""
     dirty_ratio: float | None = None
+    waits_for: str | None = None
+    """Of a plan that is not due: why."""
     generation: int | None = None
     compacted_to: int | None = None
     """Below this offset no two rows have the same key."""

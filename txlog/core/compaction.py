@@ -32,6 +32,10 @@ Digests: TypeAlias = NDArray[np.bytes_]
 """16 bytes each."""
 Flags: TypeAlias = NDArray[np.bool_]
 
+_OPEN = "a transaction over the new rows has not ended yet"
+_YOUNG = "the new rows are younger than min.compaction.lag.ms"
+_ACTIVE = "all new rows are in the active segment, which ends by segment.batches, segment.bytes or segment.ms"
+_NOTHING = "there are no new rows"
 _DIGEST_BYTES = 16
 _YOUNG_KEYS = 65_536
 """New keys wait in a small table until there are so many of them, or an eighth of the large one."""
@@ -66,6 +70,8 @@ class Cleanable:
     """Rows that may go now."""
     is_due: bool
     """Whether there is enough to do: `min.cleanable.dirty.ratio`."""
+    waits_for: str
+    """Why it is not due, in words; empty if it is."""
 
     @property
     def end_offset(self) -> int:
@@ -84,6 +90,7 @@ def find_cleanable(
     *,
     log_start_offset: int,
     last_stable_offset: int,
+    next_offset: int,
     now_ms: int,
     policy: CompactionPolicy,
     complete: SnapshotCut | None = None,
@@ -102,17 +109,21 @@ def find_cleanable(
     tombstones = sorted((item for each in earlier for item in each.tombstones), key=lambda item: item.end_offset)
     names: list[SegmentName] = []
     clean = dirty = due_bytes = due_rows = 0
+    waits_for = ""
     for name in walk:
         if name.end_offset <= log_start_offset:
             continue
         index = indexes[name]
         if name.end_offset > last_stable_offset:
+            waits_for = _OPEN
             break
-        if name.end_offset > first_dirty and (
-            _is_young(index, now_ms, policy.min_compaction_lag_ms)
-            or (complete is not None and any(map(complete.hides, index.entries)))
-        ):
-            break
+        if name.end_offset > first_dirty:
+            if _is_young(index, now_ms, policy.min_compaction_lag_ms):
+                waits_for = _YOUNG
+                break
+            if complete is not None and any(map(complete.hides, index.entries)):
+                waits_for = _OPEN
+                break
         names.append(name)
         its_bytes = sum(file.bytes for file in index.files)
         its_rows = sum(entry.records for entry in index.entries)
@@ -125,6 +136,14 @@ def find_cleanable(
             due_rows += due
             due_bytes += its_bytes * due // max(its_rows, 1)
     dirt = dirty + due_bytes
+    is_due = dirt > 0 and dirt >= policy.min_cleanable_dirty_ratio * (clean + dirty)
+    if is_due:
+        waits_for = ""
+    elif dirt:
+        waits_for = f"less than min.cleanable.dirty.ratio={policy.min_cleanable_dirty_ratio:g} of the bytes is new"
+    elif not waits_for:
+        sealed_end = max(walk[-1].end_offset if walk else 0, log_start_offset)
+        waits_for = _ACTIVE if next_offset > sealed_end else _NOTHING
     return Cleanable(
         names=tuple(names),
         first_dirty_offset=max(first_dirty, log_start_offset),
@@ -132,7 +151,8 @@ def find_cleanable(
         clean_bytes=clean,
         dirty_bytes=dirty,
         due_tombstones=due_rows,
-        is_due=dirt > 0 and dirt >= policy.min_cleanable_dirty_ratio * (clean + dirty),
+        is_due=is_due,
+        waits_for=waits_for,
     )
 
 

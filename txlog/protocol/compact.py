@@ -141,6 +141,7 @@ def _look(
         {name: known[name].index for name in view.walk},
         log_start_offset=view.state.log_start_offset,
         last_stable_offset=view.state.last_stable_offset,
+        next_offset=view.state.next_offset,
         now_ms=now_ms,
         policy=policy,
         complete=complete,

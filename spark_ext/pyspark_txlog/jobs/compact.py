@@ -123,15 +123,18 @@ def main(
             max_keys=max_keys,
         )
         failed: tuple[TxlogError, ...] = ()
+        session = read_session(opened.runtime)
         if dry_run:
-            session = read_session(opened.runtime)
             documents = [planned_document(tp, cleanable_part(session, tp, policy)) for tp, policy in policies.items()]
         else:
             made, failed = compact_partitions(job.session(conf), opened, policies)
             documents = [compact_document(each) for each in made]
+        waiting = [] if documents or failed else [cleanable_part(session, tp, each) for tp, each in policies.items()]
         out.show(
             documents,
-            lambda out: show_compactions(out, documents, partitions=len(policies), dry_run=dry_run, failed=len(failed)),
+            lambda out: show_compactions(
+                out, documents, partitions=len(policies), dry_run=dry_run, failed=len(failed), waiting=waiting
+            ),
         )
         job.raise_first(failed)
 
