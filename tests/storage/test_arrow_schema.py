@@ -234,10 +234,50 @@ def test_wrong_types_are_refused(given, target):
     for word in (
         "topic 'orders'",
         "column 'c'",
-        f"expected {to_arrow(fields_of(c=target)).field(0).type}",
-        f"found {given.type}",
+        f"expected {core_schema.describe(fields_of(c=target)[0])}",
     ):
         assert word in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "words"),
+    [
+        (pa.array([1.5]), pa.float32(), "expected float32 (SQL FLOAT), found float64; cast"),
+        (pa.array([1.5], pa.float16()), pa.int32(), "expected int32 (SQL INT), found float16; cast"),
+        (pa.array(["a"]), pa.float64(), "expected float64 (SQL DOUBLE), found string; cast"),
+        (pa.array([1], pa.timestamp("us")), pa.timestamp("us", "UTC"), "expected timestamp (Arrow timestamp[us, tz=UTC]), found timestamp[us]; cast"),
+        (pa.array([2**53 + 1]), pa.float64(), "expected float64 (SQL DOUBLE), found int64 with values that do not fit"),
+        (pa.array([2**63 - 1]), pa.float64(), "Integer value 9223372036854775807 not in range"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_types_are_named_as_users_write_them(given, target, words):
+    """str(pyarrow.float64()) is "double", and str(pyarrow.float32()) is "float", which is Python's word for the other one."""
+    with pytest.raises(SchemaMismatchError) as raised:
+        conform(pa.table({"c": given}), fields_of(c=target), topic="orders")
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("arrow", [pa.float32(), pa.float64()], ids=str)
+def test_an_integer_is_stored_exactly_or_refused_however_it_comes(arrow):
+    """One rule on all roads: what a float column holds of integers does not end at 2**24 or 2**53."""
+    fits, does_not = (2**25, 2**24 + 1) if arrow == pa.float32() else (2**60, 2**60 + 1)
+    fields = fields_of(c=arrow, n=pa.list_(arrow))
+    for value in (fits, -fits, np.int64(fits)):
+        assert conform([{"c": value, "n": [value]}], fields, topic="t").to_pylist() == [{"c": value, "n": [value]}]
+    for row in ({"c": does_not}, {"n": [does_not]}, {"c": -does_not}, {"c": np.int64(does_not)}, {"c": 10**400}):
+        with pytest.raises(SchemaMismatchError, match="does not fit into float"):
+            conform([row], fields, topic="t")
+    if arrow == pa.float64():
+        columns = pa.table({"c": [fits, None], "n": [[fits], None]})
+        frame = pd.DataFrame({"c": [fits, -fits]})
+        assert conform(columns, fields, topic="t").to_pylist() == columns.to_pylist()
+        assert conform(frame, fields, topic="t").column("c").to_pylist() == [fits, -fits]
+        for wrong in (pa.table({"c": [does_not]}), pa.table({"n": [[does_not]]}), pd.DataFrame({"c": [does_not]})):
+            with pytest.raises(SchemaMismatchError, match="not in range"):
+                conform(wrong, fields, topic="t")
+    # A float is rounded to the nearest, as everywhere: Python has no other. A whole column of them is not narrowed unasked.
+    assert conform([{"c": 16777217.0}], fields_of(c=pa.float32()), topic="t").column("c").to_pylist() == [16777216.0]
 
 
 @pytest.mark.parametrize(

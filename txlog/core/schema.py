@@ -40,7 +40,7 @@ NUMBERS = {
     "float32": (-(2**24), 2**24),
     "float64": (-(2**53), 2**53),
 }
-"""Types of numbers, and the integers that each holds as they are."""
+"""Types of numbers, and the range in which each holds every integer."""
 
 KEY_TYPES = ("string", "binary", "int16", "int32", "int64", "float64")
 """Types that Kafka's serializers write, and so can be keys (DESIGN 5)."""
@@ -72,17 +72,20 @@ def decimal_type(precision: int, scale: int) -> str:
 def range_left(type_name: str, value: float) -> str | None:
     """The range of a type of NUMBERS in words, if `value` is not in it; None if it is.
 
-    A fraction may be rounded, as Python's own floats are. A finite number must not become infinite, nor an integer another.
+    An integer is stored exactly, or not at all. A float is stored as the nearest value of the column, as IEEE 754 rounds it,
+    but a finite one must not become infinite (PROTOCOL.md, "Types").
     """
     least, greatest = NUMBERS[type_name]
-    if isinstance(value, numbers.Integral):  # numpy has its own
-        if least <= value <= greatest:
-            return None
-        return f"{least} to {greatest}" + (" without rounding" if type_name.startswith("float") else "")
+    is_integer = isinstance(value, numbers.Integral)  # numpy has its own
+    if type_name.startswith("int"):
+        return None if least <= value <= greatest else f"{least} to {greatest}"
+    form = "<f" if type_name == "float32" else "<d"
     try:
-        struct.pack("<f" if type_name == "float32" else "<d", value)
-    except OverflowError:
-        return "finite numbers up to 3.4028235e+38"
+        stored = struct.unpack(form, struct.pack(form, value))[0]
+    except (OverflowError, struct.error):
+        return "finite numbers up to 3.4028235e+38" if form == "<f" else "finite numbers up to 1.7976931348623157e+308"
+    if is_integer and stored != int(value):
+        return f"{least} to {greatest} without rounding, and only some larger integers"
     return None
 
 

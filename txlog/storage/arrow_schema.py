@@ -56,6 +56,17 @@ _SCALARS: dict[str, pa.DataType] = {
 }
 _SCALAR_NAMES = {arrow: name for name, arrow in _SCALARS.items()}
 
+_OTHER_NAMES = {
+    "bool": "SQL BOOLEAN",
+    "int8": "SQL TINYINT",
+    "int16": "SQL SMALLINT",
+    "int32": "SQL INT",
+    "int64": "SQL BIGINT",
+    "float32": "SQL FLOAT",
+    "float64": "SQL DOUBLE",
+    **{name: f"Arrow {_SCALARS[name]}" for name in ("date", "timestamp", "timestamp_ntz")},
+}
+
 _INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_uint8, "int16"),
     (pa.types.is_uint16, "int32"),
@@ -369,7 +380,7 @@ def _hint(name: str, known: Sequence[str]) -> str:
 def _cast_column(column: pa.ChunkedArray[Any], field: SchemaField, target: pa.Field[Any], where: str) -> Any:
     if not _is_lossless(column.type, target.type):
         raise SchemaMismatchError(
-            f"{where}: column {field.name!r}: expected {target.type}, found {column.type}; cast it before sending"
+            f"{where}: column {field.name!r}: expected {_expected(field)}, found {_found(column.type)}; cast it before sending"
         )
     _check_nulls(column, field, field.name, where)
     if column.type.equals(target.type, check_metadata=True):
@@ -378,7 +389,7 @@ def _cast_column(column: pa.ChunkedArray[Any], field: SchemaField, target: pa.Fi
         return _cast(column, field, field.name, where)
     except pa.ArrowException as error:
         raise SchemaMismatchError(
-            f"{where}: column {field.name!r}: expected {target.type}, found {column.type} with values that do not fit: {error}"
+            f"{where}: column {field.name!r}: expected {_expected(field)}, found {_found(column.type)} with values that do not fit: {error}"
         ) from error
 
 
@@ -392,6 +403,33 @@ def _check_values(column: pa.ChunkedArray[Any], field: SchemaField, where: str) 
             f"{where}: column {field.name!r}: expected {describe(field)}, found values that are none: {error}. Text in another encoding is "
             "decoded before sending, or goes into a binary column"
         ) from error
+
+
+def _expected(field: SchemaField) -> str:
+    """The type of a column, with what else it is called where the user may look for it."""
+    return describe(field).removesuffix(" not null") + (
+        f" ({_OTHER_NAMES[field.type]})" if field.type in _OTHER_NAMES else ""
+    )
+
+
+def _found(arrow: pa.DataType) -> str:
+    """A type as pyarrow's constructors name it: there is no pyarrow.double(), and Python's float is one."""
+    return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(arrow), str(arrow))
+
+
+def _exactly(values: Any, target: Any) -> Any:
+    """`values` cast without a change of any; Arrow itself refuses each integer beyond 2**53 in a float64. Raises ArrowException."""
+    try:
+        return values.cast(target)
+    except pa.ArrowInvalid as refused:
+        changed = values.cast(options=pc.CastOptions(target_type=target, allow_float_truncate=True))
+        try:
+            is_exact = changed.cast(values.type).equals(values)
+        except pa.ArrowInvalid:
+            is_exact = False
+        if not is_exact:
+            raise refused
+        return changed
 
 
 def _is_lossless(source: Any, target: Any) -> bool:
@@ -473,8 +511,8 @@ def _cast(column: Any, field: SchemaField, path: str, where: str) -> Any:
     """
     target = _to_arrow_type(field)
     if all(_allows_nulls(child) for child in field.fields) or pa.types.is_null(column.type):
-        return column.cast(target)
-    loose = column.cast(_to_arrow_type(field, loose=True))
+        return _exactly(column, target)
+    loose = _exactly(column, _to_arrow_type(field, loose=True))
     whole = loose if isinstance(loose, pa.ChunkedArray) else pa.chunked_array([loose])
     _check_nulls(whole, field, path, where)
     if whole is not loose:
@@ -568,7 +606,7 @@ def _from_rows(rows: Sequence[object], fields: Sequence[SchemaField], where: str
             arrays.append(pa.array(values, arrow_field.type))
         except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
             raise SchemaMismatchError(
-                f"{where}: column {field.name!r}: expected {arrow_field.type}: {error}"
+                f"{where}: column {field.name!r}: expected {_expected(field)}: {error}"
             ) from error
     return pa.Table.from_arrays(arrays, schema=to_arrow(fields))
 
@@ -606,7 +644,8 @@ def _checked(value: object, field: SchemaField, path: str, row: int, where: str)
             raise SchemaMismatchError(
                 f"{where}: row {row}: column {path!r}: {value!r:.50} does not fit into {field.type}, which holds {range_}"
             )
-        return value
+        # Arrow takes integers beyond 2**24 and 2**53 for rounded, also those that are exact.
+        return float(value) if field.type.startswith("float") else value  # type: ignore[arg-type]
     if field.type.startswith("decimal") and isinstance(value, decimal.Decimal | int) and not isinstance(value, bool):
         return value
     raise SchemaMismatchError(
