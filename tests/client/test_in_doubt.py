@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.client.world import ORDERS, World, orders
+from txlog.client.admin import Admin
 from txlog.client.sender import Sender
 from txlog.client.store import Store
 from txlog.core.append_rules import RollPolicy
@@ -16,10 +17,12 @@ from txlog.core.effects import PutOutcome
 from txlog.core.names import TopicPartition
 from txlog.errors import (
     CommitFailedError,
+    GroupIdNotFoundError,
     OutcomeUnknownError,
     ProducerFencedError,
     StorageError,
     TransactionAbortableError,
+    TxlogTimeoutError,
 )
 from txlog.storage.object_store import ObjectStore
 from txlog.testing.failing_store import Fault
@@ -193,6 +196,64 @@ def test_offsets_that_may_have_been_committed_before_another_member_joined(world
     assert committed.offset == 3
     with pytest.raises(CommitFailedError):
         consumer.commit({A: 3})
+
+
+def _reset(admin: Admin) -> tuple[str, ...]:
+    return admin.reset_offsets("g", {A: 1}, force=True)
+
+
+def _delete(admin: Admin) -> tuple[str, ...]:
+    return admin.delete_group("g", force=True)
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["one call", "repeated by the caller"])
+@pytest.mark.parametrize("change", [_reset, _delete])
+def test_a_change_of_a_group_that_is_tried_again_joins_the_one_that_won(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[Admin], tuple[str, ...]], twice: bool
+) -> None:
+    world.open().create_topic("orders", ORDERS)
+    member = world.open().consumer("orders", group_id="g").group_metadata().member_id
+    silent, store = silent_process(world, "__consumer_offsets/", applies=True)
+    admin = store.admin()
+
+    def go_on() -> None:
+        silent.armed = False
+        # Who takes the group over then is not touched by the second try.
+        world.open().consumer("orders", group_id="g", client_id="next")
+
+    silent.armed = True
+    if twice:
+        with pytest.raises(TxlogTimeoutError):
+            change(admin)
+        go_on()
+    else:
+        between_tries(world, monkeypatch, go_on)
+    assert change(admin) == (member,), "the member that the first try has removed"
+    (found,) = store.admin().list_groups()
+    assert found.client_id == "next"
+    # That settles it: the next call is another one.
+    assert change(admin) == (found.member_id,)
+
+
+def test_a_deletion_that_may_have_won_is_not_said_to_be_refused(world: World) -> None:
+    world.open().create_topic("orders", ORDERS)
+    world.open().admin().reset_offsets("g", {A: 0})
+    silent, store = silent_process(world, "__consumer_offsets/", applies=True)
+    admin = store.admin()
+    silent.armed = True
+    with pytest.raises(TxlogTimeoutError):
+        admin.delete_group("g")
+    silent.armed = False
+    # Its record is in no tail any more.
+    other = world.open().admin()
+    for _ in range(TAKEOVERS):
+        other.reset_offsets("g", {A: 0})
+    other.delete_group("g")
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknownError, match="an earlier try may have taken effect"):
+            admin.delete_group("g")
+    with pytest.raises(GroupIdNotFoundError):
+        store.admin().delete_group("g")
 
 
 def test_rows_of_a_transaction_that_may_be_in_the_log_are_not_said_to_be_refused(world, monkeypatch):

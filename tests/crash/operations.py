@@ -25,7 +25,7 @@ from txlog.client.store import Store
 from txlog.clock import Clock, IdGenerator, SystemClock
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
-from txlog.errors import FencedError, TopicExistsError, UnknownTopicOrPartitionError
+from txlog.errors import FencedError, NotAStoreError, TopicExistsError, UnknownTopicOrPartitionError
 from txlog.storage.arrow_schema import conform
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
@@ -424,7 +424,13 @@ def first_topic(store: Store, note: Note = _unheard) -> None:
 
 
 def _has(topic: str, version: int = 0) -> Callable[[Store], bool]:
-    return lambda store: any(found.name == topic and found.version >= version for found in store.topics())
+    def shows(store: Store) -> bool:
+        try:
+            return any(found.name == topic and found.version >= version for found in store.topics())
+        except NotAStoreError:
+            return False
+
+    return shows
 
 
 _TOPIC = {"topic": Unit(shows=_has("new"))}

@@ -23,7 +23,17 @@ from txlog.client.consumer import Consumer
 from txlog.client.producer import Producer
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
-from txlog.errors import IllegalStateError, OutcomeUnknownError, TxlogError, TxlogTimeoutError
+from txlog.errors import (
+    CorruptLogError,
+    IllegalStateError,
+    NotAStoreError,
+    OutcomeUnknownError,
+    StoreAccessError,
+    TransactionalIdNotFoundError,
+    TxlogError,
+    TxlogTimeoutError,
+    UnsupportedStoreError,
+)
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.failing_store import FailingStore, Fault
@@ -225,13 +235,17 @@ def _go_on(patch: pytest.MonkeyPatch, then: Then) -> list[str]:
 
 
 def _repeat(call: Callable[[], Any], first: Exception) -> Any:
+    """Repeats a call of unknown outcome. A verdict on the repetition is the answer to both, and is judged as that."""
     for _ in range(3):
         try:
             return call()
         except UNKNOWN:
             continue
-        except TxlogError as error:
-            # It speaks of the repetition; the first call may have won.
+        except (StoreAccessError, NotAStoreError, UnsupportedStoreError, CorruptLogError) as error:
+            # The store has refused the repetition before it could look: that says nothing of the first call.
+            raise first from error
+        except TransactionalIdNotFoundError as error:
+            # Of `expire_id`: nobody can tell who has removed the id.
             raise first from error
     raise first
 

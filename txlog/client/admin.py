@@ -6,7 +6,7 @@ Everything is read fresh. Descriptions are dataclasses of plain values, ready fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from txlog.client import offsets as lookup
@@ -24,12 +24,20 @@ from txlog.core.effects import Program
 from txlog.core.names import TopicPartition, is_reserved
 from txlog.core.records import GroupValue, OffsetValue, TransactionMetadata, TransactionRow
 from txlog.core.transactions import PREPARED, is_timed_out, may_expire
-from txlog.errors import CorruptLogError, GroupIdNotFoundError, InvalidRequestError, TransactionalIdNotFoundError
+from txlog.errors import (
+    CorruptLogError,
+    GroupIdNotFoundError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    TransactionalIdNotFoundError,
+    TxlogError,
+    TxlogTimeoutError,
+)
 from txlog.protocol import groups as group_protocol
 from txlog.protocol import transactions as protocol
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
-from txlog.protocol.groups import GroupDescription
+from txlog.protocol.groups import GroupChange, GroupDescription
 from txlog.protocol.load import get_fresh_view
 from txlog.protocol.read import aborted_transactions, end_offset, plan_read
 from txlog.protocol.table import state_partition
@@ -160,6 +168,8 @@ class Admin:
                 retries=config.retries,
             ),
         )
+        self._unsettled: dict[str, tuple[object, GroupChange]] = {}
+        """By group: the last call that changes it and whose outcome is unknown, for the same call to join."""
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
@@ -450,10 +460,10 @@ class Admin:
         self._require_group(group)
         self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
-            return group_protocol.remove_members(ctx, views, group)
+        def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
+            return group_protocol.remove_members(ctx, views, group, change)
 
-        return _ids(self._session.call(f"removing the member of group {group!r}", program))
+        return self._change(group, f"removing the member of group {group!r}", (), program)
 
     def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> tuple[str, ...]:
         """Removes a group without undecided offsets and, but with `force`, without a member, whose next commit fails then.
@@ -465,10 +475,10 @@ class Admin:
         if not dry_run:
             self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
-            return group_protocol.delete_group(ctx, views, group, force=force, dry_run=dry_run)
+        def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
+            return group_protocol.delete_group(ctx, views, group, force=force, dry_run=dry_run, change=change)
 
-        return _ids(self._session.call(f"deleting group {group!r}", program))
+        return self._change(group, f"deleting group {group!r}", (force, dry_run), program)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -547,10 +557,43 @@ class Admin:
         if not dry_run:
             self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
-            return group_protocol.reset_offsets(ctx, views, group, values, force=force, dry_run=dry_run)
+        def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
+            return group_protocol.reset_offsets(ctx, views, group, values, force=force, dry_run=dry_run, change=change)
 
-        return _ids(self._session.call(f"{what} of group {group!r}", program))
+        return self._change(group, f"{what} of group {group!r}", (values, force, dry_run), program)
+
+    def _change(
+        self,
+        group: str,
+        what: str,
+        arguments: tuple[object, ...],
+        program: Callable[[Context, Views, GroupChange], Program[tuple[Views, GroupValue | None]]],
+    ) -> tuple[str, ...]:
+        """Changes a group. The same call after an unknown outcome joins the one before (PROTOCOL.md, W44).
+
+        -> the members that were removed. Raises OutcomeUnknownError instead of a refusal that says nothing of an earlier try.
+        """
+        call = (what, arguments)
+        known, change = self._unsettled.pop(group, (None, GroupChange("")))
+        if known != call:
+            change = GroupChange(self._runtime.ids.new_id())
+
+        def attempt(ctx: Context, views: Views) -> Program[tuple[Views, GroupValue | None]]:
+            return program(ctx, views, change)
+
+        try:
+            # Not `settles`: each try looks for the record of the earlier ones.
+            return _ids(self._session.call(what, attempt, settles=False))
+        except BaseException as error:
+            if not change.in_doubt:
+                raise
+            self._unsettled[group] = (call, change)
+            if not isinstance(error, TxlogError) or isinstance(error, OutcomeUnknownError | TxlogTimeoutError):
+                raise
+            raise OutcomeUnknownError(
+                f"{self._session.who}: {what}: an earlier try may have taken effect, and this one was refused ({error}). Look at the "
+                "group before you do it again"
+            ) from error
 
     def _group_infos(
         self, described: Sequence[GroupDescription], damaged: list[CorruptLogError] | None

@@ -6,7 +6,7 @@ See PROTOCOL.md, "Consumer offsets"; DESIGN 4.5, kafka-semantics G.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -37,10 +37,10 @@ from txlog.errors import (
     TxlogError,
     UnstableOffsetCommitError,
 )
-from txlog.protocol.context import Context, Views, with_view
+from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
 from txlog.protocol.seal import seal_quietly
-from txlog.protocol.slot import Guard, Stop, append_slot
+from txlog.protocol.slot import Guard, Stop, append_slot, find_own
 from txlog.protocol.table import registered_guard
 from txlog.protocol.transactions import add_partitions, resolve
 
@@ -56,6 +56,32 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     member: GroupValue | None
     offsets: dict[TopicPartition, OffsetValue]
     pending: dict[TopicPartition, OffsetValue]
+
+
+@dataclass(slots=True)
+class GroupChange:
+    """One call of an operator that changes a group, over all of its tries (PROTOCOL.md, W44)."""
+
+    write_id: str
+    """Of the record of every try, so that a later try finds what an earlier one has written."""
+    member: GroupValue | None = None
+    """The member that the record removes."""
+    slots: set[int] = field(default_factory=set)
+    """Where a record of an earlier try may lie, or may still land."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an earlier try may have taken effect."""
+        return bool(self.slots)
+
+    def has_won(self, view: PartitionView) -> bool:
+        """Whether `view`, a fresh one, shows the record of an earlier try. Forgets the slots that it shows to be lost."""
+        if not self.slots:
+            return False
+        if find_own(view, self.write_id) is not None:
+            return True
+        self.slots.difference_update(stored.record.base_offset for stored in view.tail)
+        return False
 
 
 def fetch_offsets(
@@ -245,18 +271,23 @@ def reset_offsets(
     *,
     force: bool = False,
     dry_run: bool = False,
+    change: GroupChange | None = None,
 ) -> Program[tuple[Views, GroupValue | None]]:
     """An operator's commit for a group without a member; a None offset removes it, an empty map is a no-op.
 
     With `force` a member loses the group in the same record. -> that member. Whoever joins or leaves before the record
-    has its slot is judged anew. With `dry_run` nothing is written. Raises InvalidRequestError (a member, without
-    `force`), ConcurrentTransactionsError (a pending conditional offset; the membership changed: repeat the call).
+    has its slot is judged anew. With `dry_run` nothing is written. With the `change` of an earlier try it joins that try.
+    Raises InvalidRequestError (a member, without `force`), ConcurrentTransactionsError (a pending conditional offset; the
+    membership changed: repeat the call).
     """
     if not offsets:
         return views, None
     views, view = yield from get_fresh_view(
         ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     )
+    change = change or GroupChange((yield NewId()))
+    if change.has_won(view):
+        return views, change.member
     member = _member(view.state, group)
 
     def check_member(state: PartitionState) -> TxlogError | None:
@@ -269,6 +300,7 @@ def reset_offsets(
         raise wrong
     if dry_run:
         return views, member
+    change.member = member
     now_ms = yield Now()
     moved = offset_entries(group, {tp: _stamped(tp, value, now_ms, False) for tp, value in offsets.items()})
     entries: tuple[Entry, ...] = (*_removal(group, member, now_ms), *moved)
@@ -278,37 +310,53 @@ def reset_offsets(
         return wrong or rules.check_commit(state, moved, group=group, condition=None, producer_id=None)
 
     draft = BatchDraft(records=len(entries), entries=entries)
-    return (yield from _append_entries(ctx, views, group, draft, check)), member
+    return (yield from _append_entries(ctx, views, group, draft, check, change=change)), change.member
 
 
-def remove_members(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupValue | None]]:
+def remove_members(
+    ctx: Context, views: Views, group: str, change: GroupChange | None = None
+) -> Program[tuple[Views, GroupValue | None]]:
     """Ends the membership with generation + 1: if the member lives after all, its next commit fails. -> that member.
 
-    Raises GroupIdNotFoundError, ConcurrentTransactionsError (the membership changed: repeat the call).
+    With the `change` of an earlier try it joins that try. Raises GroupIdNotFoundError, ConcurrentTransactionsError (the
+    membership changed: repeat the call).
     """
-    views, description = yield from describe_group(ctx, views, group)
+    change = change or GroupChange((yield NewId()))
+    views, description = yield from _describe_unless_won(ctx, views, group, change)
+    if description is None:
+        return views, change.member
     member = _held(description.member)
     if member is None:
         return views, None
+    change.member = member
     entries = _removal(group, member, (yield Now()))
 
     def check(state: PartitionState) -> TxlogError | None:
         return None if _member(state, group) == member else _changed(group)
 
     draft = BatchDraft(records=len(entries), entries=entries)
-    return (yield from _append_entries(ctx, views, group, draft, check)), member
+    return (yield from _append_entries(ctx, views, group, draft, check, change=change)), change.member
 
 
 def delete_group(
-    ctx: Context, views: Views, group: str, *, force: bool = False, dry_run: bool = False
+    ctx: Context,
+    views: Views,
+    group: str,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    change: GroupChange | None = None,
 ) -> Program[tuple[Views, GroupValue | None]]:
     """Removes membership and offsets of a group without pending offsets (kafka-semantics case 136).
 
-    With `force` also that of a member, whose next commit fails. -> that member. With `dry_run` nothing is written.
-    Raises GroupIdNotFoundError, InvalidRequestError (a member, without `force`; pending offsets),
-    ConcurrentTransactionsError (the group changed: repeat the call).
+    With `force` also that of a member, whose next commit fails. -> that member. With `dry_run` nothing is written. With the
+    `change` of an earlier try it joins that try. Raises GroupIdNotFoundError, InvalidRequestError (a member, without
+    `force`; pending offsets), ConcurrentTransactionsError (the group changed: repeat the call).
     """
-    views, description = yield from describe_group(ctx, views, group)
+    change = change or GroupChange((yield NewId()))
+    views, description = yield from _describe_unless_won(ctx, views, group, change)
+    if description is None:
+        return views, change.member
     member = _held(description.member)
     entries = _tombstones(description)
 
@@ -332,8 +380,24 @@ def delete_group(
         raise wrong
     if dry_run:
         return views, member
+    change.member = member
     draft = BatchDraft(records=len(entries), entries=entries)
-    return (yield from _append_entries(ctx, views, group, draft, check)), member
+    return (yield from _append_entries(ctx, views, group, draft, check, change=change)), change.member
+
+
+def _describe_unless_won(
+    ctx: Context, views: Views, group: str, change: GroupChange
+) -> Program[tuple[Views, GroupDescription | None]]:
+    """The group, read fresh; None if an earlier try of `change` is seen to have won. Raises GroupIdNotFoundError."""
+    views, view = yield from get_fresh_view(
+        ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
+    )
+    if change.has_won(view):
+        return views, None
+    description = _describe(view.state, group)
+    if description is None:
+        raise _no_such_group(group)
+    return views, description
 
 
 def expire_groups(
@@ -409,11 +473,12 @@ def _append_entries(
     draft: BatchDraft,
     check: Callable[[PartitionState], TxlogError | None],
     guard: Guard | None = None,
+    change: GroupChange | None = None,
 ) -> Program[Views]:
     """Appends `draft` where `check` finds nothing wrong. A transaction that is in the way is finished if that is due."""
     tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     draft = replace(draft, roll=ctx.internal_roll)
-    write_id = yield NewId()
+    write_id = change.write_id if change is not None else (yield NewId())
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
         verdict = check_batch(state, draft)
@@ -421,6 +486,8 @@ def _append_entries(
             return Stop(verdict.error, refused=True)
         if (wrong := check(state)) is not None:
             return Stop(wrong, refused=True)
+        if change is not None:
+            change.slots.add(state.next_offset)
         return next_record(state, draft, now_ms=now_ms, write_id=write_id)
 
     views, view = yield from get_view(ctx, views, tp)
@@ -431,7 +498,7 @@ def _append_entries(
         for producer_id in _pending_elsewhere(view.state, draft):
             views = yield from resolve(ctx, views, producer_id)
         view, outcome = yield from append_slot(ctx, views[tp], decide, write_id=write_id, guard=guard)
-    if isinstance(outcome, Stop):
+    if isinstance(outcome, Stop) and not (change is not None and change.has_won(view)):
         raise outcome.value.error if isinstance(outcome.value, Refuse) else outcome.value
     view = yield from seal_quietly(ctx, view)
     return with_view(views, view)

@@ -78,7 +78,7 @@ def append_slot(
             # Nor may it be written to behind a record that is not there any more: that would leave a hole (W47).
             view = yield from prove(ctx, view)
         for race in range(ctx.max_races):
-            if in_doubt is not None and (own := _find_own(view, write_id)) is not None:
+            if in_doubt is not None and (own := find_own(view, write_id)) is not None:
                 return view, own
             now_ms = yield Now()
             decision = decide(view.state, now_ms)
@@ -176,8 +176,8 @@ def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool
     return chain.parse_listing(listed, view.topic_partition.folder).boundary <= slot
 
 
-def _find_own(view: PartitionView, write_id: str) -> Appended | None:
-    """One's own record in the tail, or as the last one of its key in the folded tables."""
+def find_own(view: PartitionView, write_id: str) -> Appended | None:
+    """The record with this `write_id`, in the tail, or as the last one of its key in the folded tables."""
     for stored in view.tail:
         if stored.record.write_id == write_id:
             return _appended(stored.record)
