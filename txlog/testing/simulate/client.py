@@ -217,8 +217,12 @@ class Client:
                 )
             except OutcomeUnknownError:
                 raise
-            except TxlogError:
+            except TxlogError as error:
                 self._in_doubt = in_doubt
+                if error is refusal:
+                    # Only now: a try that failed before it was refused is repeated, and looks at them again.
+                    for part in parts:
+                        self.topics.pop(part.topic, None)
                 raise
             self._take(result.txn)
             return "committed" if commit or result.already_committed else "aborted"
@@ -341,7 +345,6 @@ class Client:
         for topic in sorted(set(staged) & set(self.topics)):
             newest = yield from topic_programs.refresh_topic_of_rows(topic, staged[topic], self.topics[topic])
             if isinstance(newest, TxlogError):
-                del self.topics[topic]
                 return newest
         return None
 
