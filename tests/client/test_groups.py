@@ -17,6 +17,7 @@ from txlog.errors import (
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
 IN_0 = tp("orders", 0)
+IN_1 = tp("orders", 1)
 both_kinds = pytest.mark.parametrize("staged", [False, True], ids=["eager", "staged"])
 
 
@@ -92,6 +93,23 @@ def test_reader_of_offsets_times_a_dead_transaction_out(world, pipe):
     world.clock.advance_ms(1001)
     assert committed(world) is None
     assert world.open().admin().describe_transaction("copy").state == "COMPLETE_ABORT"
+
+
+def test_reader_that_may_not_write_gets_the_offsets_that_are_decided(world, pipe):
+    world.open().admin().reset_offsets("g", {IN_0: 2})
+    read_only = Fault(action="403", match=r"^(put|write|delete)", times=10**6)
+    peek = world.failing(read_only)[1].consumer(group_id="g", default_api_timeout_ms=500)
+    producer = pipe.producer("copy", transaction_timeout_ms=1000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({IN_1: 1}, "g")
+    world.clock.advance_ms(1001)
+    assert peek.committed(IN_0)[IN_0].offset == 2
+    with pytest.raises(UnstableOffsetCommitError, match="this reader may not write"):
+        peek.committed(IN_0, IN_1)
+    assert committed(world) == 2
+    assert world.open().consumer(group_id="g").committed(IN_1) == {IN_1: None}
+    assert peek.committed(IN_0, IN_1)[IN_1] is None
 
 
 @both_kinds

@@ -328,7 +328,8 @@ class Consumer:
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets; all assigned partitions if none is named.
 
-        Waits for an undecided transaction that holds newer ones; raises UnstableOffsetCommitError if that lasts.
+        Waits for an undecided transaction that holds newer ones; raises UnstableOffsetCommitError if that lasts. It ends such a
+        transaction if that is due, and only waits if the store does not let this process write.
         """
         self._check_open()
         group = self._require_group("committed")

@@ -34,6 +34,7 @@ from txlog.errors import (
     GroupIdNotFoundError,
     InvalidRequestError,
     OffsetMetadataTooLargeError,
+    StoreAccessError,
     TxlogError,
     UnstableOffsetCommitError,
 )
@@ -89,21 +90,30 @@ def fetch_offsets(
 ) -> Program[tuple[Views, dict[TopicPartition, OffsetValue | None]]]:
     """The committed offsets, read fresh; None where none is committed.
 
-    An undecided transaction that holds one is rolled forward or timed out if that is due; else
-    UnstableOffsetCommitError (retriable), never the older value.
+    An undecided transaction that holds one is rolled forward or timed out if that is due, and if the store lets this reader
+    write (PROTOCOL.md, R18); else UnstableOffsetCommitError (retriable), never the older value.
     """
     tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     wanted = tuple(partitions)
     views, view = yield from get_fresh_view(ctx, views, tp)
+    refused: StoreAccessError | None = None
     if require_stable:
         for producer_id in sorted(view.state.pending):
             if any((group, *want) in view.state.pending[producer_id] for want in wanted):
-                views = yield from resolve(ctx, views, producer_id)
+                try:
+                    views = yield from resolve(ctx, views, producer_id)
+                except StoreAccessError as error:
+                    # Whether it may read, too, the next request tells.
+                    refused = error
         if view.state.pending:
             views, view = yield from get_fresh_view(ctx, views, tp)
     found: dict[TopicPartition, OffsetValue | None] = {}
     for want in wanted:
         answer = rules.fetch_offset(view.state, group, want, require_stable=require_stable)
+        if isinstance(answer, UnstableOffsetCommitError) and refused is not None:
+            raise UnstableOffsetCommitError(
+                f"{answer}. It may be decided or timed out, but this reader may not write, so it waits for a writer or for maintenance to end it"
+            ) from refused
         if isinstance(answer, UnstableOffsetCommitError):
             raise answer
         found[want] = answer
