@@ -195,6 +195,29 @@ def test_position_below_the_log_start(world, store):
     assert consumer.beginning_offsets([ORDERS_0]) == {ORDERS_0: 2}
 
 
+@pytest.mark.parametrize("how", ["subscribe", "assign", "assign_topics"])
+def test_every_poll_says_that_a_topic_was_deleted(world, store, how):
+    store.create_topic("other", ORDERS)
+    send(world, 1, 2)
+    consumer = world.open().consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    getattr(consumer, how)([ORDERS_0, tp("other", 0)] if how == "assign" else ["orders", "other"])
+    assert ids_of(rows_of(consumer)) == [1, 2]
+    store.delete_topic("orders")
+    for _ in range(3):
+        with pytest.raises(UnknownTopicOrPartitionError, match="topic 'orders'"):
+            consumer.poll(0)
+        world.clock.advance_ms(200_000)
+    assert consumer.position(ORDERS_0) == 2
+    store.create_topic("orders", ORDERS, partitions=4)
+    send(world, 3)
+    assert ids_of(rows_of(consumer)) == [3]
+    store.delete_topic("orders")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        consumer.poll(0)
+    consumer.assign_topics("other")
+    assert consumer.poll(0) is None
+
+
 def test_seek(world, store):
     send(world, *range(10))
     consumer = store.consumer(auto_offset_reset="earliest")

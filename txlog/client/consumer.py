@@ -197,7 +197,8 @@ class Consumer:
 
         With `enable.auto.commit` and a group it commits, now and then, what earlier polls handed out. Raises
         NoOffsetForPartitionError and OffsetOutOfRangeError if `auto.offset.reset` is none, CommitFailedError (another
-        member has the group), CorruptRecordError naming the object.
+        member has the group), CorruptRecordError naming the object. After a topic was deleted every poll raises
+        UnknownTopicOrPartitionError, until other topics are subscribed or assigned, or that one is created again.
         """
         self._check_open()
         if not self._fetcher.assigned:
@@ -207,6 +208,7 @@ class Consumer:
         self._handed = self._fetcher.positions
         self._auto_commit()
         self._follow_topics()
+        self._check_deleted()
         looked, resets = False, 0
         while True:
             # While a transaction that carries newer offsets is undecided its partitions wait, so that nothing is read
@@ -230,6 +232,7 @@ class Consumer:
             if looked:
                 clock.sleep_ms(min(self._config.fetch_max_wait_ms, left_ms))
             self._fetcher.look()
+            self._check_deleted()
             looked = True
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -406,12 +409,23 @@ class Consumer:
         now_ms = self._runtime.clock.monotonic_ms()
         if not self._topics or now_ms - self._last_topics_ms < self._config.metadata_max_age_ms:
             return
-        self._last_topics_ms = now_ms
         now = self._partitions_of(self._topics)
+        # Not before: as long as a topic of them is deleted, each poll says so.
+        self._last_topics_ms = now_ms
         added = [tp for tp in now if tp not in self._fetcher.assigned]
         if added:
             self._fetcher.assign(now)
             self._find_positions(default="earliest")
+
+    def _check_deleted(self) -> None:
+        """Raises UnknownTopicOrPartitionError if a log that is read shows that its topic was deleted, unless it was made anew."""
+        for tp in self._fetcher.assigned:
+            view = self._session.views.get(tp)
+            if view is None or not view.state.deleted_version:
+                continue
+            known = self._runtime.known_topic(tp.topic)
+            if known is None or known.number < view.state.deleted_version:
+                self._runtime.topic(tp.topic, 0)
 
     def _find_positions(self, default: lookup.Missing | None = None, *, wait: bool = True) -> None:
         lost = self._fetcher.lost
