@@ -113,7 +113,7 @@ bench-long-run: $(STAMP) ## 20,000 transactions with txlog maintain now and then
 bench-growth: $(STAMP) ## What groups, ids, segments, partitions and months of running cost, at n and at 4 n: table and plot
 	$(BIN)/python -m benchmarks.growth $(ARGS)
 
-conf: $(STAMP) ## Write conf/txlog.toml and the options in KAFKA.md from the tables in the code
+conf: $(STAMP) ## Write conf/txlog.toml and the options in docs/kafka.md from the tables in the code
 	$(BIN)/python conf/generate.py
 
 wheel: $(STAMP) ## Build sdist and wheel into dist/

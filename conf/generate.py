@@ -1,4 +1,4 @@
-"""Writes what must say what the code says (`make conf`): conf/txlog.toml and the options in KAFKA.md."""
+"""Writes what must say what the code says (`make conf`): conf/txlog.toml and the options in docs/kafka.md."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def with_options(page: str) -> str:
     before, found, rest = page.partition(START)
     _, closed, after = rest.partition(END)
     if not found or not closed:
-        raise ValueError(f"KAFKA.md has no {START.strip()} and {END.strip()}")
+        raise ValueError(f"docs/kafka.md has no {START.strip()} and {END.strip()}")
     return f"{before}{START}\n{render_markdown()}\n{END}{after}"
 
 
 if __name__ == "__main__":
     (ROOT / "conf" / "txlog.toml").write_text(render_toml(), encoding="utf-8")
-    page = ROOT / "KAFKA.md"
+    page = ROOT / "docs" / "kafka.md"
     page.write_text(with_options(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -14,6 +14,6 @@ def test_txlog_toml_is_the_table_of_settings() -> None:
     assert (ROOT / "conf" / "txlog.toml").read_text(encoding="utf-8") == render_toml(), "run `make conf`"
 
 
-def test_the_options_in_kafka_md_are_the_table_of_options() -> None:
-    page = (ROOT / "KAFKA.md").read_text(encoding="utf-8")
+def test_the_options_in_the_page_are_the_table_of_options() -> None:
+    page = (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8")
     assert page == with_options(page), "run `make conf`"

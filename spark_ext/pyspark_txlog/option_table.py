@@ -1,7 +1,7 @@
 """Which options does `format("txlog")` take, and what became of those of Spark's Kafka source and sink?
 
 One table, `OPTIONS`: name, calls, default, range, sentence, and how it differs from Spark's Kafka option of the same name.
-`options` parses by it, messages list it, KAFKA.md is it, rendered. A second one, `KAFKA_OPTIONS`, lists the options of
+`options` parses by it, messages list it, docs/kafka.md is it, rendered. A second one, `KAFKA_OPTIONS`, lists the options of
 Spark's Kafka source and sink (Spark 4.2, "Structured Streaming + Kafka Integration Guide"), so that each of them has a row:
 those that txlog shares are found in the first, the others say here what there is instead.
 
@@ -60,7 +60,7 @@ def kafka_option(name: str) -> KafkaOption | None:
 
 
 def render_markdown() -> str:
-    """KAFKA.md between its two markers: both tables, for people."""
+    """docs/kafka.md between its two markers: both tables, for people."""
     lines = ["### Options of Spark's Kafka source and sink", ""]
     lines += ['| Spark\'s Kafka | where | in `format("txlog")` |', "|---|---|---|"]
     rows = [(one.name, _side(one.calls), one.kafka) for one in OPTIONS if one.kafka is not None]

@@ -1,4 +1,4 @@
-"""How does txlog come to executors that do not have it? Each way of the README, on interpreters with its dependencies alone."""
+"""How does txlog come to executors that do not have it? Each way of docs/cluster.md, on interpreters with its dependencies alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does KAFKA.md tell the truth? Its program runs, and its commands name parameters that the job has."""
+"""Does docs/kafka.md tell the truth? Its program runs, and its commands name parameters that the job has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests import jars
 from tests.kafka.broker import KafkaClient
 from tests.kafka.records import Expected
 
-PAGE = (Path(__file__).parents[2] / "KAFKA.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text(encoding="utf-8")
 
 
 def test_parameters_are_the_job_s() -> None:

@@ -532,7 +532,8 @@ def test_the_tables_in_readme_are_the_demos(
 
     show.proofs([proof(topic, *figures) for topic, figures in rows.items()])
     shown = [line.strip() for line in screen.getvalue().splitlines()]
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    root = Path(__file__).parents[2]
+    readme = "".join((root / name).read_text(encoding="utf-8") for name in ("README.md", "docs/demo.md"))
     (block,) = re.findall(rf"^```text\n( +{next(iter(rows))} .*?)^```$", readme, re.MULTILINE | re.DOTALL)
     assert [line.strip() for line in block.splitlines()] == shown
 

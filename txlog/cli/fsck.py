@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 _STOP = (
-    "Stop every writer before anything is repaired: who goes on over a lost record makes another log of it. Then restore the "
-    'objects below; README, "When fsck finds something", says how, and whether rows are lost.'
+    "Stop every writer before you repair anything: a writer that continues after a lost record changes the log for good. Then restore "
+    "the objects below. docs/restore.md explains how, and whether rows are lost."
 )
 
 

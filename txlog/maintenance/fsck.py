@@ -61,8 +61,7 @@ _ROUNDS = 5
 _SKEW_MS = 2 * MAX_CLOCK_ERROR_MS
 """Clocks of two writers may be so far apart (PROTOCOL.md, W2)."""
 _LOST_MARKER = (
-    'stop every writer before anything else; then bring back what a copy of the store holds (README, "When fsck finds '
-    'something")'
+    "stop every writer first; then restore the object from a copy of the store (docs/restore.md)"
 )
 _OWN_FOLDERS = frozenset({names.PROBE_FOLDER, names.MAINTENANCE_FOLDER})
 

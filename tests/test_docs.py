@@ -1,0 +1,162 @@
+"""Do README.md and the pages tell the truth? Their programs run as printed, in order and twice, and print what stands below them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import txlog
+from txlog.config import KEYS
+
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+}
+TUTORIAL = (
+    "README.md",
+    "docs/first-program.md",
+    "docs/streams.md",
+    "docs/transactions.md",
+    "docs/sql.md",
+    "docs/maintenance.md",
+)
+"""Pages with programs, in the order in which a reader runs them in one folder."""
+ELSEWHERE = {"docs/kafka.md"}
+"""Its program needs a Kafka broker: tests/kafka/test_page.py runs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A code block that can be run, and what its page prints below it ("" if nothing)."""
+
+    page: str
+    language: str
+    code: str
+    printed: str
+
+    @property
+    def needs_spark(self) -> bool:
+        return "pyspark_txlog" in self.code
+
+
+def programs(page: str) -> list[Program]:
+    """The blocks of Python and of `txlog` commands; other shell blocks set things up."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    found = []
+    for (language, code), (next_language, after) in zip(blocks, [*blocks[1:], ("", "")], strict=False):
+        if language == "python" or (language == "sh" and all(line.startswith("txlog ") for line in code.splitlines())):
+            found.append(Program(page, language, code, after if next_language == "text" else ""))
+    return found
+
+
+PROGRAMS = [program for page in TUTORIAL for program in programs(page)]
+PYTHON = [program for program in PROGRAMS if program.language == "python"]
+COMMANDS = [program for program in PROGRAMS if program.language == "sh"]
+BY_HEART = [program for program in PYTHON if not program.needs_spark]
+
+NEXT = "-- the next program --"
+KERNEL = f"""
+import json, sys
+for code in json.loads(sys.argv[1]):
+    exec(compile(code, "page", "exec"), {{"__name__": "__main__"}})
+    print("{NEXT}", flush=True)
+"""
+"""Runs programs as the cells of a notebook are run, in one process: Spark's share one session, as `session()` promises."""
+
+
+def run(folder: Path, *command: str) -> str:
+    """What the program prints. Programs of a virtual environment are found as its user's shell finds them."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def python(folder: Path, chosen: list[Program]) -> list[str]:
+    """What each program prints."""
+    printed = run(folder, sys.executable, "-c", KERNEL, json.dumps([program.code for program in chosen]))
+    return [each.strip() for each in printed.split(NEXT)[: len(chosen)]]
+
+
+def read(folder: Path, topic: str) -> list[int]:
+    with txlog.open(folder / "my-log") as store, store.consumer(topic, auto_offset_reset="earliest") as consumer:
+        return sorted(row["order_id"] for batch in consumer.iterate() for row in batch.to_pylist())
+
+
+def test_every_page_with_programs_is_run() -> None:
+    assert {page for page in PAGES if programs(page)} == {*TUTORIAL, *ELSEWHERE}
+    assert (len(PYTHON), len(BY_HEART), len(COMMANDS)) == (7, 2, 6)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_programs_print_what_stands_below_them_also_the_second_time(tmp_path: Path) -> None:
+    printed = python(tmp_path, [*PYTHON, *PYTHON])
+    expected = [program.printed.strip() for program in PYTHON]
+    assert printed[: len(PYTHON)] == expected
+    # The group of the first program has read everything then.
+    assert printed[len(PYTHON) :] == ["", *expected[1:]]
+    assert read(tmp_path, "orders") == [1, 2, 3, 1001, 1003]
+    assert read(tmp_path, "german") == [1001, 1003]
+    assert (read(tmp_path, "cheap"), read(tmp_path, "dear")) == ([1], [2, 3])
+
+
+def test_programs_of_the_client_may_be_run_again(tmp_path: Path) -> None:
+    """Killed anywhere, or just twice: the second run ends well, prints nothing, and no row is there twice."""
+    first, second = BY_HEART
+    assert python(tmp_path, [first, first, second, second, first]) == [first.printed.strip(), "", "", "", ""]
+    assert (read(tmp_path, "orders"), read(tmp_path, "large")) == ([1, 2, 3], [1, 3])
+    with txlog.open(tmp_path / "my-log") as store:
+        (group,) = [group for group in store.admin().list_groups() if group.group == "filter"]
+        assert [offset.committed for offset in group.offsets] == [2, 1]
+        # What the later program for Spark SQL prints of it.
+        described = store.admin().describe_transaction("loader")
+        assert (described.txn_version, described.last_outcome) == (1, "commit")
+
+
+def test_the_commands_show_what_the_programs_wrote_and_may_be_run_again(tmp_path: Path) -> None:
+    python(tmp_path, BY_HEART)
+    shown, *rest = [run(tmp_path, "bash", "-euc", program.code) for program in COMMANDS]
+    assert re.search(r"^orders +2 +3 ", shown, re.MULTILINE)
+    assert '{"order_id":3,"country":null,"amount":7.25}\n' in shown
+    assert re.search(r"^loader +COMPLETE_COMMIT ", shown, re.MULTILINE)
+    assert "partition     orders-0" in shown
+    assert all(rest)
+    assert all([run(tmp_path, "bash", "-euc", program.code) for program in COMMANDS])
+    assert read(tmp_path, "orders") == [1, 2, 3]
+
+
+def test_the_table_of_defaults_is_the_code_s() -> None:
+    table = dict(re.findall(r"^\| `([a-z.]+)` \| `?([^`|]+?)`? \|", PAGES["docs/settings.md"], re.MULTILINE))
+    expected = {key.name: key.text(key.default) for key in KEYS.values() if key.kafka_default}
+    assert table == expected
+
+
+def test_readme_is_short() -> None:
+    assert len(PAGES["README.md"].encode()) <= 10_000
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    anchors = {
+        path: {
+            re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-")
+            for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        }
+        for path, text in {**PAGES, "PROTOCOL.md": (ROOT / "PROTOCOL.md").read_text(encoding="utf-8")}.items()
+    }
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^)]*)\)", PAGES[page]):
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), target
+        if anchor:
+            assert anchor in anchors[path.resolve().relative_to(ROOT).as_posix()], f"{target}#{anchor}"
+    for folder in re.findall(r"`((?:txlog|spark_ext|conf|tests|benchmarks)/[\w/.]*)`", PAGES[page]):
+        assert (ROOT / folder).exists(), folder
