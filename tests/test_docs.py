@@ -130,7 +130,7 @@ def test_the_commands_show_what_the_programs_wrote_and_may_be_run_again(tmp_path
     assert re.search(r"^loader +COMPLETE_COMMIT ", shown, re.MULTILINE)
     assert "partition     orders-0" in shown
     assert all(rest)
-    assert all([run(tmp_path, "bash", "-euc", program.code) for program in COMMANDS])
+    assert all(run(tmp_path, "bash", "-euc", program.code) for program in COMMANDS)
     assert read(tmp_path, "orders") == [1, 2, 3]
 
 
