@@ -100,7 +100,13 @@ def test_the_commands_are_entry_points(dist: Dist) -> None:
 
 def test_the_sdist_holds_what_is_needed_to_build_and_to_test(dist: Dist) -> None:
     expected = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "scripts/setup.sh", ".ci/run"}
-    expected |= {"conf/txlog.toml", "docs/kafka.md", "tests/test_packaging.py", "txlog/py.typed", "spark_ext/pyspark_txlog/py.typed"}
+    expected |= {
+        "conf/txlog.toml",
+        "docs/kafka.md",
+        "tests/test_packaging.py",
+        "txlog/py.typed",
+        "spark_ext/pyspark_txlog/py.typed",
+    }
     assert sorted(expected - dist.sdist_names) == []
     assert [name for name in dist.sdist_names if name.endswith(".pyc") or name.startswith((".venv", ".git/"))] == []
 

@@ -60,9 +60,7 @@ _ROUNDS = 5
 """How often a partition is looked at that seems damaged and changes meanwhile."""
 _SKEW_MS = 2 * MAX_CLOCK_ERROR_MS
 """Clocks of two writers may be so far apart (PROTOCOL.md, W2)."""
-_LOST_MARKER = (
-    "stop every writer first; then restore the object from a copy of the store (docs/restore.md)"
-)
+_LOST_MARKER = "stop every writer first; then restore the object from a copy of the store (docs/restore.md)"
 _OWN_FOLDERS = frozenset({names.PROBE_FOLDER, names.MAINTENANCE_FOLDER})
 
 
