@@ -159,8 +159,8 @@ def test_rows_of_a_batch_that_lie_in_a_file(full: Cli) -> None:
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("orders/0/*.index", "is no partition, as in 'orders/0', and no .batch: only of those can rows be shown"),
-        ("orders/0/*.parquet", "is no partition, as in 'orders/0', and no .batch"),
+        ("orders/0/*.index", "has no rows to show: expected a partition, as in 'orders/0', or a .batch"),
+        ("orders/0/*.parquet", "has no rows to show: expected a partition"),
         ("__transaction_state/*/*0.batch", "__transaction_state has no rows but entries"),
     ],
 )
@@ -297,9 +297,7 @@ def test_what_is_not_there(seen: Cli, path: str, message: str) -> None:
 
 
 def test_offsets_are_for_partitions(seen: Cli) -> None:
-    assert "--start-offset and --end-offset are for partitions" in seen.fails(
-        "dump-log", "txlog.json", "--end-offset", 3
-    )
+    assert "--start-offset and --end-offset need a partition" in seen.fails("dump-log", "txlog.json", "--end-offset", 3)
 
 
 @pytest.mark.parametrize("pattern", [pattern for pattern, (kind, _) in KINDS.items() if kind != "rows"])

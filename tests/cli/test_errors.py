@@ -67,11 +67,11 @@ ROW = '{"id": 1, "item": "x"}\n'
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (("topics", "create", "bad name"), "topic name 'bad name' is not valid: 1 to 249 of the characters"),
+        (("topics", "create", "bad name"), "topic name 'bad name' is not valid: expected 1 to 249 of the characters"),
         (("topics", "create", "__mine"), "topic name '__mine' is reserved"),
         (("topics", "create"), "which topic? Name it after the command"),
         (("topics", "create", "a", "--topic", "b"), "two topics are named, 'a' and 'b'; name one"),
-        (("topics", "create", "a", "--partitions", 0), "topic 'a': 0 is no number of partitions"),
+        (("topics", "create", "a", "--partitions", 0), "topic 'a': 0 is not a number of partitions"),
         (
             ("topics", "create", "a", "--set", "retention.mss=1"),
             "unknown topic configuration key 'retention.mss'. Did you mean 'retention.ms'?",
@@ -111,7 +111,10 @@ ROW = '{"id": 1, "item": "x"}\n'
         (("transactions", "abort", "nobody"), "no transactional.id 'nobody' in this store"),
         (("transactions", "expire", "--transactional-id", "nobody"), "no transactional.id 'nobody' in this store"),
         (("transactions", "expire", "--force"), "--force needs --transactional-id"),
-        (("transactions", "list", "--state", "DEAD"), "'DEAD' is no state of a transaction; those are EMPTY, ONGOING"),
+        (
+            ("transactions", "list", "--state", "DEAD"),
+            "'DEAD' is not a state of a transaction; expected one of EMPTY, ONGOING",
+        ),
         (("transactions", "find-hanging", "--partition", 1), "--partition needs --topic"),
         (("transactions", "find-hanging", "--topic", "orders", "--partition", 7), "topic 'orders' has no partition 7"),
         (("transactions", "find-hanging", "--max-transaction-timeout", -1), "expected minutes, at least 0"),
@@ -186,6 +189,58 @@ def test_a_wrong_option_names_the_nearest(cli: Cli) -> None:
 
 
 # -- what is no store, or none for this txlog --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            ("--bootstrap-server", "localhost:9092", "topics", "list"),
+            "there are no servers, so name the store with --store URL",
+        ),
+        (("topics", "create", "t", "--replication-factor", 3), "leave it out, because the storage keeps the copies"),
+        (("topics", "--list"), "this is a command, not an option; write `list`"),
+        (("topics", "alter", "orders", "--partitions", 1), "partitions cannot be removed. hint: create a new topic"),
+        (("maintain", "--once", "--metrics-port", 80), "hint: --metrics-file keeps them"),
+        (("consume", "orders/0"), "hint: name topic 'orders' and partition 0 separately"),
+        (("topics", "describe", "orders:1"), "hint: name topic 'orders' and partition 1 separately"),
+        (("produce", "orders"), "expected a JSON object with the columns of topic 'orders', found 'id,item'"),
+    ],
+)
+def test_what_a_newcomer_types_is_answered_with_what_to_type(
+    cli: Cli, store: Store, command: tuple[object, ...], said: str
+) -> None:
+    assert store.topic("orders").partitions == 2
+    found = cli.fails(*command, stdin="id,item\n1,x\n")
+    assert said in found
+    assert len(found) <= 300
+
+
+def test_a_partition_is_named_as_elsewhere_on_the_command_line(cli: Cli, store: Store) -> None:
+    def partitions(*named: object) -> list[tuple[str, int]]:
+        return [(each["topic"], each["partition"]) for each in cli("get-offsets", *named, "-o", "json").json]
+
+    store.create_topic("other-1", store.topic("orders").schema)
+    for spelling in ("orders/1", "orders:1", "orders-1", "orders/1/"):
+        assert partitions(spelling) == [("orders", 1)], spelling
+    assert partitions("orders/1", "orders:0") == partitions("orders:0,1") == partitions("orders", "orders/1")
+    assert len(partitions("orders:0,1")) == 2
+    # A topic that is called so comes first.
+    assert partitions("other-1", "orders-0") == [("orders", 0), ("other-1", 0)]
+    for command in ("get-offsets", "merge", "retention"):
+        assert "topic 'orders' has no partition 7: it has 2" in cli.fails(command, "orders/7")
+        assert "names partitions, and so does --partitions 0" in cli.fails(command, "orders/1", "--partitions", 0)
+        assert "topic 'ordres-1' does not exist" in cli.fails(command, "ordres-1")
+    assert "no row of 1 partition is beyond" in cli("retention", "orders/0").out
+    assert "topic 'orders' is not compacted" in cli.fails("compact", "orders/0")
+
+
+def test_no_transaction_is_open(cli: Cli, store: Store) -> None:
+    assert store.topics()
+    assert cli("transactions", "find-hanging", "--max-transaction-timeout", 0).out == "No transaction is open.\n"
+    assert cli("transactions", "find-hanging").out == (
+        "No open transaction has written nothing for longer than 15 min. --max-transaction-timeout 0 lists every open one.\n"
+    )
 
 
 def test_no_store_is_named() -> None:

@@ -57,7 +57,7 @@ def test_calls_that_make_no_sense(cli: Cli, store: Store) -> None:
     assert "--once for one round, or --daemon" in cli.fails("maintain", "--once", "--daemon")
     assert "--interval-ms -1: expected milliseconds" in cli.fails("maintain", "--daemon", "--interval-ms", -1)
     assert "--metrics-port needs --daemon" in cli.fails("maintain", "--once", "--metrics-port", 0)
-    assert "'sweep' is no step" in cli.fails("maintain", "--once", "--skip", "sweep")
+    assert "'sweep' is not a step" in cli.fails("maintain", "--once", "--skip", "sweep")
 
 
 def test_a_daemon_goes_round_until_a_signal_ends_it_in_peace(cli: Cli, store: Store) -> None:

@@ -63,7 +63,9 @@ def test_transactions_that_are_not_there(store):
     for call in (admin.describe_transaction, admin.abort_transaction, admin.expire_id):
         with pytest.raises(TransactionalIdNotFoundError, match=r"no transactional.id 'nobody'"):
             call("nobody")
-    with pytest.raises(InvalidRequestError, match="'open' is no state of a transaction; those are EMPTY, ONGOING"):
+    with pytest.raises(
+        InvalidRequestError, match="'open' is not a state of a transaction; expected one of EMPTY, ONGOING"
+    ):
         admin.list_transactions(states=["open"])
 
 
@@ -332,9 +334,7 @@ def test_a_member_that_was_killed_is_removed_and_fenced(world, store):
     assert admin.remove_members("g") == ()
     described = admin.describe_group("g")
     assert (described.state, described.generation, described.offsets[0].committed) == ("EMPTY", 2, 0)
-    with pytest.raises(
-        CommitFailedError, match="the group has no member now: another consumer joined, or this one was"
-    ):
+    with pytest.raises(CommitFailedError, match="the group has no member now: this one left, or was removed"):
         killed.commit({ORDERS_0: 5})
     killed.close()
     assert admin.describe_group("g").generation == 2

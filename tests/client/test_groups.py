@@ -230,14 +230,14 @@ def test_offsets_that_cannot_be(pipe):
     with pipe.producer("copy") as producer:
         producer.begin_transaction()
         for offsets, error, message in (
-            ({IN_0: -1}, InvalidRequestError, "orders-0: -1 is no offset"),
-            ({IN_0: True}, InvalidRequestError, "orders-0: True is no offset"),
-            ({"orders": 1}, InvalidRequestError, "'orders' is no partition"),
-            ({("or/ders", 0): 1}, InvalidRequestError, "is no partition"),
+            ({IN_0: -1}, InvalidRequestError, "orders-0: -1 is not an offset"),
+            ({IN_0: True}, InvalidRequestError, "orders-0: True is not an offset"),
+            ({"orders": 1}, InvalidRequestError, "'orders' is not a partition"),
+            ({("or/ders", 0): 1}, InvalidRequestError, "is not a partition"),
         ):
             with pytest.raises(error, match=message):
                 producer.send_offsets_to_transaction(offsets, "g")
-        with pytest.raises(InvalidRequestError, match=r"is no group.id"):
+        with pytest.raises(InvalidRequestError, match=r"is not a group.id"):
             producer.send_offsets_to_transaction({IN_0: 1}, "")
         with pytest.raises(InvalidRequestError, match="generation 3 of group 'g' needs its member id"):
             producer.send_offsets_to_transaction({IN_0: 1}, ConsumerGroupMetadata(group_id="g", generation_id=3))

@@ -86,7 +86,7 @@ def test_columns_that_cannot_be(filled):
         SchemaMismatchError, match=r"'mixed' has no column 'nam'. Did you mean 'name'\? Its columns are id, name"
     ):
         task_of(filled, columns=["nam"])
-    with pytest.raises(InvalidConfigurationError, match="'_size' is no column that txlog adds"):
+    with pytest.raises(InvalidConfigurationError, match="'_size' is not a column that txlog adds"):
         task_of(filled, metadata_columns=["_size"])
     with pytest.raises(InvalidConfigurationError, match=r"isolation.level = 'chaos'"):
         reading.plan(filled.runtime, "mixed", 0, 0, None, "chaos")

@@ -306,13 +306,13 @@ def test_timeout_at_its_maximum(store):
 
 @pytest.mark.parametrize("bad", ["x" * 1001, "\ud800"])
 def test_transactional_id_that_cannot_be(store, bad):
-    with pytest.raises(InvalidRequestError, match=r"is no transactional.id: expected text of 1 to 1000 characters"):
+    with pytest.raises(InvalidRequestError, match=r"is not a transactional.id: expected text of 1 to 1000 characters"):
         store.producer(bad)
 
 
 @pytest.mark.parametrize("version", [-1, True, "7", 2**63])
 def test_version_that_cannot_be(store, version):
-    with store.producer("loader") as producer, pytest.raises(InvalidRequestError, match=r"is no txn.version"):
+    with store.producer("loader") as producer, pytest.raises(InvalidRequestError, match=r"is not a txn.version"):
         producer.begin_transaction(version)
 
 

@@ -365,7 +365,7 @@ def test_a_round_that_is_asked_to_stop_ends_after_its_step(world: World, store: 
 def test_steps_can_be_left_out(world: World, store: Store) -> None:
     report = Maintainer(world.open().runtime, MaintainPolicy(skip=frozenset({"merge", "groups"}))).run()
     assert {each.step for each in report.steps} == set(STEPS) - {"merge", "groups"}
-    with pytest.raises(InvalidRequestError, match="'sweep' is no step of maintenance"):
+    with pytest.raises(InvalidRequestError, match="'sweep' is not a step of maintenance"):
         MaintainPolicy(skip=frozenset({"sweep"}))
 
 

@@ -299,7 +299,7 @@ class TestCreate:
     @pytest.mark.parametrize(
         ("given", "error", "message"),
         [
-            ({"partitions": 0}, InvalidPartitionsError, "0 is no number of partitions; ask for 1 to 100000"),
+            ({"partitions": 0}, InvalidPartitionsError, "0 is not a number of partitions; expected 1 to 100000"),
             ({"partitions": -1}, InvalidPartitionsError, "-1 is no number"),
             ({"partitions": 100_001}, InvalidPartitionsError, "100001 is no number"),
             ({"partitions": True}, InvalidPartitionsError, "True is no number"),
@@ -312,7 +312,7 @@ class TestCreate:
             (
                 {"config": {"key.columns": "kye"}},
                 InvalidConfigurationError,
-                "'kye', which is no column. Did you mean 'key'",
+                "'kye', which is not a column. Did you mean 'key'",
             ),
             (
                 {"fields": [col("price", "decimal(9,2)")], "config": {"key.columns": "price"}},
@@ -460,7 +460,7 @@ class TestRefresh:
         with pytest.raises(UnknownTopicOrPartitionError, match="topic 'orders' was deleted"):
             log.world.run(topics.refresh_topic(made))
         log.create()
-        with pytest.raises(UnknownTopicOrPartitionError, match="was deleted and made anew as version 2"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="was deleted and created again \\(version 2, "):
             log.world.run(topics.refresh_topic(made))
 
 

@@ -162,7 +162,7 @@ def test_write_options() -> None:
         ({"endingOffsets": "earliest"}, InvalidConfigurationError, "endingOffsets = 'earliest': expected latest"),
         ({"endingOffsets": '{"orders":{"0":-2}}'}, InvalidConfigurationError, "orders-0 says -2"),
         ({"startingTimestamp": "noon"}, InvalidConfigurationError, "startingTimestamp = 'noon': expected milliseconds"),
-        ({"endingOffsetsByTimestamp": '{"orders":{"x":1}}'}, InvalidConfigurationError, "'x' is no partition"),
+        ({"endingOffsetsByTimestamp": '{"orders":{"x":1}}'}, InvalidConfigurationError, "'x' is not a partition"),
         ({"startingOffsets": ""}, InvalidRequestError, "'startingOffsets' is empty"),
         ({"path": "memory://log"}, UnsupportedStoreError, "in memory lives in one process"),
     ],

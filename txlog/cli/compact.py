@@ -35,7 +35,9 @@ def compact(
     topic: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TOPIC", help="Topics; all whose cleanup.policy says so if none is named.", show_default=False
+            metavar="TOPIC",
+            help="Topics, or partitions as in orders/0 (default: every topic with cleanup.policy=compact).",
+            show_default=False,
         ),
     ] = None,
     topic_option: TopicsOption = None,

@@ -70,7 +70,9 @@ def dump_log(
     tp = parse_partition(runtime, path)
     if tp is None:
         if start_offset or end_offset is not None:
-            raise InvalidRequestError(f"--start-offset and --end-offset are for partitions, and {path!r} is none")
+            raise InvalidRequestError(
+                f"--start-offset and --end-offset need a partition, as in orders/0; found {path!r}"
+            )
         found = dump_object(runtime, path, rows=rows)
         session.out.show(_readable(found), lambda out: _show_object(out, found))
         return

@@ -9,9 +9,10 @@ import typer
 
 from txlog.cli.documents import GroupDeletionDocument, ResetDocument, ResetOffset
 from txlog.cli.errors import raise_first
-from txlog.cli.offsets import parse_partitions, parse_spec
+from txlog.cli.offsets import parse_spec
 from txlog.cli.options import Session, command, group, one_of
 from txlog.cli.output import Output, Row
+from txlog.cli.partitions import parse_partitions
 from txlog.core.names import TopicPartition, is_reserved
 from txlog.core.words import count_text, time_text
 from txlog.errors import CorruptLogError, InvalidRequestError

@@ -100,12 +100,14 @@ def maintain(
     beside writers, readers and other daemons. A signal ends it after the current step; a second signal ends it at once, which is safe too.
     """
     if once == daemon:
-        raise InvalidRequestError("say --once for one round, or --daemon for round after round")
+        raise InvalidRequestError("give either --once for one round or --daemon for one round after another")
     for name, value in (("--interval-ms", interval_ms), ("--jitter-ms", jitter_ms)):
         if value < 0:
             raise InvalidRequestError(f"{name} {value}: expected milliseconds, at least 0")
     if metrics_port is not None and not daemon:
-        raise InvalidRequestError("--metrics-port needs --daemon: nobody could ask a program that has ended")
+        raise InvalidRequestError(
+            "--metrics-port needs --daemon: with --once the program ends before its metrics can be read. hint: --metrics-file keeps them"
+        )
     # Here and not at the top: it loads pyarrow.
     from txlog.maintenance.maintain import Maintainer, MaintainPolicy
     from txlog.maintenance.metrics import Metrics, MetricsServer

@@ -9,7 +9,7 @@ import typer
 
 from txlog.cli.documents import MergeDocument
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Partitions, Session, Topics, TopicsOption, command
+from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions, command
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.cli.progress import progress_bar
@@ -29,7 +29,7 @@ def register(app: typer.Typer, *, panel: str) -> None:
 
 def merge(
     session: Session,
-    topic: Topics = None,
+    topic: TopicsOrPartitions = None,
     topic_option: TopicsOption = None,
     partitions: Partitions = None,
     target_bytes: Annotated[

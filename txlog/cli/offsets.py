@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Partitions, Session, Topics, TopicsOption, command
+from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions, command
 from txlog.cli.output import Output, Row
+from txlog.cli.partitions import split_topics
 from txlog.core.words import parse_time, time_text
 from txlog.errors import CorruptLogError, InvalidRequestError
 
@@ -22,7 +23,7 @@ def register(app: typer.Typer, *, panel: str) -> None:
 
 def get_offsets(
     session: Session,
-    topic: Topics = None,
+    topic: TopicsOrPartitions = None,
     topic_option: TopicsOption = None,
     partitions: Partitions = None,
     time: Annotated[
@@ -45,16 +46,15 @@ def get_offsets(
 
     Readers of committed rows get as far as the last stable offset; a transaction that is open holds it back.
     """
-    wanted = None if partitions is None else parse_partitions(partitions, "--partitions")
     spec = parse_spec(time, "--time") if time is not None else "latest"
     store = session.store
     names = [*(topic or ()), *(topic_option or ())] or [each.name for each in store.topics()]
-    for name in names:
-        for number in wanted or ():
-            store.runtime.partition(name, number)
+    wanted = split_topics(store, names, partitions)
     damaged: list[CorruptLogError] = []
-    found = session.admin.list_offsets(names, spec, isolation_level, damaged=damaged)
-    infos = [info for tp, info in sorted(found.items()) if wanted is None or tp.partition in wanted]
+    found = session.admin.list_offsets(list(wanted), spec, isolation_level, damaged=damaged)
+    infos = [
+        info for tp, info in sorted(found.items()) if (numbers := wanted[tp.topic]) is None or tp.partition in numbers
+    ]
 
     def text(out: Output) -> None:
         columns = ["topic", "partition", "log start", "last stable", "log end"]
@@ -83,11 +83,3 @@ def parse_spec(text: str, option: str) -> str | int:
             f"{option} {text!r}: expected earliest, latest, a moment as in 2013-01-31T05:17:00Z, or milliseconds since 1970"
         )
     return moment
-
-
-def parse_partitions(text: str, option: str) -> tuple[int, ...]:
-    """Numbers with commas between them. Raises InvalidRequestError naming the option."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise InvalidRequestError(f"{option} {text!r}: expected numbers of partitions, as in 0,1")
-    return tuple(int(part) for part in parts)

@@ -79,6 +79,14 @@ Topics = Annotated[
     list[str] | None,
     typer.Argument(metavar="TOPIC", help="Only these topics; all if none is named.", show_default=False),
 ]
+TopicsOrPartitions = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TOPIC",
+        help="Only these topics, or partitions as in orders/0; all if none is named.",
+        show_default=False,
+    ),
+]
 TopicsOption = Annotated[list[str] | None, typer.Option("--topic", hidden=True)]
 """The same for those who know the option from Kafka's tools."""
 Partitions = Annotated[

@@ -2,33 +2,74 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from txlog.cli.offsets import parse_partitions
 from txlog.core.names import TopicPartition
-from txlog.errors import UnknownTopicOrPartitionError
+from txlog.errors import InvalidRequestError, InvalidTopicError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from txlog.client.store import Store
 
+_SPELLED = re.compile(r"(?P<topic>[^/:]+)(?P<mark>[/:-])(?P<numbers>\d{1,9}(,\d{1,9})*)/?", re.ASCII)
+
+
+def split_topics(store: Store, named: Sequence[str], partitions: str | None) -> dict[str, tuple[int, ...] | None]:
+    """The topics that are named, each with the numbers of its partitions that are meant; None: all.
+
+    Numbers are those of `partitions`, or of a name such as `orders/0`, `orders:0,1` or, unless a topic is called so, `orders-0`.
+    Raises InvalidRequestError for both, or a text that names no numbers; UnknownTopicOrPartitionError.
+    """
+    numbers = None if partitions is None else parse_partitions(partitions, "--partitions")
+    found: dict[str, tuple[int, ...] | None] = {}
+    for name in named:
+        spelled = _SPELLED.fullmatch(name)
+        if spelled is None or (
+            spelled["mark"] == "-" and (_is_topic(store, name) or not _is_topic(store, spelled["topic"]))
+        ):
+            found[name] = numbers
+            continue
+        if numbers is not None:
+            raise InvalidRequestError(
+                f"{name!r} names partitions, and so does --partitions {partitions}; name them once, as in {spelled['topic']} --partitions "
+                f"{spelled['numbers']}"
+            )
+        topic = spelled["topic"]
+        earlier = found.get(topic, ())
+        more = parse_partitions(spelled["numbers"], name)
+        found[topic] = None if earlier is None else (*earlier, *more)
+    for name, wanted in found.items():
+        for number in wanted or ():
+            store.runtime.partition(name, number)
+    return found
+
+
+def _is_topic(store: Store, name: str) -> bool:
+    try:
+        store.topic(name)
+    except (UnknownTopicOrPartitionError, InvalidTopicError):
+        return False
+    return True
+
 
 def choose_partitions(store: Store, topics: Sequence[str], partitions: str | None = None) -> list[TopicPartition]:
-    """The partitions of `topics` (empty: of all topics of users) whose numbers `partitions` names, or all.
+    """The partitions of `topics` (empty: of all topics of users) that `split_topics` finds named, or all.
 
     Raises UnknownTopicOrPartitionError, InvalidRequestError for an internal topic or a text that names no numbers.
     """
-    numbers = None if partitions is None else parse_partitions(partitions, "--partitions")
-    found = [store.topic(name) for name in topics] if topics else list(store.topics())
-    chosen = [
-        TopicPartition(each.name, number)
-        for each in found
-        for number in range(each.partitions)
+    wanted = split_topics(store, topics or [each.name for each in store.topics()], partitions)
+    return [
+        TopicPartition(name, number)
+        for name, numbers in wanted.items()
+        for number in range(store.topic(name).partitions)
         if numbers is None or number in numbers
     ]
-    for each in found if numbers is not None else ():
-        if missing := [number for number in sorted(numbers or ()) if number >= each.partitions]:
-            raise UnknownTopicOrPartitionError(
-                f"topic {each.name!r} has no partition {missing[0]}: it has {each.partitions}, numbered 0 to {each.partitions - 1}"
-            )
-    return chosen
+
+
+def parse_partitions(text: str, option: str) -> tuple[int, ...]:
+    """Numbers with commas between them. Raises InvalidRequestError naming the option."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise InvalidRequestError(f"{option} {text!r}: expected numbers of partitions, as in 0,1")
+    return tuple(int(part) for part in parts)

@@ -57,6 +57,23 @@ _ORDER = (
 _MANAGE = "Topics and state"
 _MORE = "More commands"
 
+_OF_KAFKA = {
+    **dict.fromkeys(
+        ("--bootstrap-server", "--bootstrap-servers", "--broker-list", "--zookeeper"),
+        "there are no servers, so name the store with --store URL",
+    ),
+    **dict.fromkeys(
+        ("--command-config", "--consumer.config", "--producer.config"),
+        "settings are in a TOML file, which --config FILE names",
+    ),
+    **{
+        f"--{verb}": f"this is a command, not an option; write `{verb}`"
+        for verb in ("list", "describe", "create", "alter", "delete")
+    },
+    "--replication-factor": "leave it out, because the storage keeps the copies",
+}
+"""Options of Kafka's tools that people bring, and what to write instead."""
+
 # typer carries a copy of click in newer versions; the common ancestor of its errors has the same name in both.
 _USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
@@ -213,6 +230,9 @@ def _report_usage(error: Any) -> int:
         # Help was asked for by saying nothing; typer has printed it already, unless rich is off.
         typer.echo(message, err=True, nl=bool(message))
     else:
+        option = getattr(error, "option_name", "")
+        if option in _OF_KAFKA and type(error).__name__ == "NoSuchOption":
+            message = f"No such option: {option}. hint: {_OF_KAFKA[option]}"
         complain(message, *([f"Try '{context.command_path} --help'."] if context is not None else []))
     return int(error.exit_code)
 

@@ -12,9 +12,9 @@ import typer
 from txlog.cli.documents import ProduceDocument, ProducedRows
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.lines import Lines, write_lines
-from txlog.cli.offsets import parse_partitions
 from txlog.cli.options import Session, TopicsOption, command, one_of, parse_pairs
 from txlog.cli.output import Output
+from txlog.cli.partitions import parse_partitions
 from txlog.cli.rows import decode_rows, encode_row
 from txlog.clock import Clock
 from txlog.core.names import TopicPartition

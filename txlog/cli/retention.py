@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txlog.cli.documents import RetentionDocument
-from txlog.cli.options import Partitions, Session, Topics, TopicsOption, command
+from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions, command
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.core.words import bytes_text, count_text, time_text
@@ -24,7 +24,7 @@ def register(app: typer.Typer, *, panel: str) -> None:
 
 def retention(
     session: Session,
-    topic: Topics = None,
+    topic: TopicsOrPartitions = None,
     topic_option: TopicsOption = None,
     partitions: Partitions = None,
     delete: Annotated[
@@ -110,7 +110,7 @@ def show_retention(out: Output, documents: Sequence[RetentionDocument], partitio
     rows, size = sum(each.rows for each in documents), sum(each.bytes for each in documents)
     what = f"{count_text(rows, 'row')}, {bytes_text(size)}, of {looked}"
     if not rows:
-        out.line(f"Nothing is older, or more, than its topic keeps, in {looked}.")
+        out.line(f"Nothing to remove: no row of {looked} is beyond retention.ms or retention.bytes.")
     elif executed:
         out.line(f"Removed {what}. Their files are there until they are vacuumed.")
     else:

@@ -93,7 +93,9 @@ def decode_rows(
         try:
             given = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise SchemaMismatchError(f"{where}: not JSON: {error}") from None
+            raise SchemaMismatchError(
+                f"{where}: expected a JSON object with the columns of topic {topic!r}, found {_line_text(line)} (not JSON: {error})"
+            ) from None
         if not isinstance(given, dict):
             raise SchemaMismatchError(
                 f"{where}: expected a JSON object with the columns of topic {topic!r}, found {_shown(given)}"
@@ -286,6 +288,13 @@ def _map(given: Any, field: SchemaField, path: str, where: str) -> list[tuple[An
         raise _mismatch(given, field, path, where, "an object, or a list of pairs")
     key, item = field.fields
     return [(_value(k, key, f"{path}.key", where), _value(v, item, f"{path}.value", where)) for k, v in pairs]
+
+
+def _line_text(line: bytes | str) -> str:
+    """The beginning of a line that is not JSON, as a message shows it."""
+    text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+    text = text.strip()
+    return repr(text if len(text) <= 40 else text[:39] + "…")
 
 
 _DECODER = msgspec.json.Decoder()

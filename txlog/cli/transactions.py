@@ -95,14 +95,14 @@ def find_hanging(
         typer.Option(
             "--max-transaction-timeout",
             metavar="MINUTES",
-            help="Quiet for longer than this is hanging; 0 shows all that are open.",
+            help="List transactions that have written nothing for longer than this; 0 lists every open one.",
         ),
     ] = 15,
 ) -> None:
     """Find transactions that have been open in a partition for too long, and say what ends each.
 
-    An open transaction holds the last stable offset back, and with it every reader of committed rows. Those whose last
-    row is younger than --max-transaction-timeout are left out.
+    An open transaction holds the last stable offset back, and with it every reader of committed rows. Listed are those that have
+    written nothing for longer than --max-transaction-timeout, and those that are past their own time-out.
     """
     if partition is not None and topic is None:
         raise InvalidRequestError("--partition needs --topic")
@@ -144,8 +144,10 @@ def find_hanging(
                 )
                 for each in found
             ],
-            empty=f"No transaction has been open and quiet for longer than {duration_text(max_transaction_timeout * 60_000)}."
-            + (" A lower --max-transaction-timeout shows younger ones." if max_transaction_timeout else ""),
+            empty=f"No open transaction has written nothing for longer than {duration_text(max_transaction_timeout * 60_000)}. "
+            "--max-transaction-timeout 0 lists every open one."
+            if max_transaction_timeout
+            else "No transaction is open.",
         )
 
     session.out.show(found, text)

@@ -660,7 +660,7 @@ def _check_states(states: Iterable[str]) -> frozenset[str]:
     wanted = [state.upper().replace("-", "_") for state in named]
     for given, state in zip(named, wanted, strict=True):
         if state not in STATES:
-            raise InvalidRequestError(f"{given!r} is no state of a transaction; those are {', '.join(STATES)}")
+            raise InvalidRequestError(f"{given!r} is not a state of a transaction; expected one of {', '.join(STATES)}")
     return frozenset(wanted)
 
 

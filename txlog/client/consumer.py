@@ -297,7 +297,7 @@ class Consumer:
         """For each partition the first offset appended at or after a time (ms); None if there is none (case 126)."""
         for tp, time in times.items():
             if isinstance(time, bool) or not isinstance(time, int) or time < 0:
-                raise InvalidRequestError(f"{tp}: {time!r} is no time: expected milliseconds since 1970")
+                raise InvalidRequestError(f"{tp}: {time!r} is not a time: expected milliseconds since 1970")
         self._look(times)
         found = lookup.offsets_for_times(self._session, times, self.isolation_level)
         return {

@@ -237,7 +237,7 @@ def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
         return version
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
         raise InvalidRequestError(
-            f"{version!r} is no txn.version: expected an integer from 0 that grows with every transaction of the id"
+            f"{version!r} is not a txn.version: expected an integer from 0 that grows with every transaction of the id"
         )
     return TxnVersion(version=version)
 

@@ -145,9 +145,7 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
             f"{'orders/0/' + names.batch_name(0)!r}, or a partition, as in 'orders/0', for its whole chain"
         )
     if rows and name.kind != "batch":
-        raise InvalidRequestError(
-            f"{path!r} is no partition, as in 'orders/0', and no .batch: only of those can rows be shown"
-        )
+        raise InvalidRequestError(f"{path!r} has no rows to show: expected a partition, as in 'orders/0', or a .batch")
     if name.kind == "rows":
         try:
             size_bytes = store.size(path)

@@ -127,13 +127,13 @@ def topic_partition(key: object) -> TopicPartition:
         number = key[1]
         if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < MAX_PARTITIONS:
             return TopicPartition(key[0], number)
-    raise InvalidRequestError(f"{key!r} is no partition; give TopicPartition(topic, number)")
+    raise InvalidRequestError(f"{key!r} is not a partition; expected TopicPartition(topic, number)")
 
 
 def check_offset(tp: TopicPartition, offset: object) -> int:
     """`offset`, if it can be one; raises InvalidRequestError."""
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_OFFSET:
-        raise InvalidRequestError(f"{tp}: {offset!r} is no offset: expected an integer from 0")
+        raise InvalidRequestError(f"{tp}: {offset!r} is not an offset: expected an integer from 0")
     return offset
 
 
@@ -146,7 +146,7 @@ def check_text(text: object, what: str) -> str:
     """`text`, if it can name something for ever; raises InvalidRequestError (kafka-semantics case 3)."""
     if isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and _is_unicode(text):
         return text
-    raise InvalidRequestError(f"{text!r:.200} is no {what}: expected text of 1 to {MAX_NAME_LENGTH} characters")
+    raise InvalidRequestError(f"{text!r:.200} is not a {what}: expected text of 1 to {MAX_NAME_LENGTH} characters")
 
 
 def _is_unicode(text: str) -> bool:

@@ -371,7 +371,9 @@ def _parse_numbers(text: str, option: str, minimum: int, expected: str) -> dict[
             )
         for key, number in numbers.items():
             if not (key.isascii() and key.isdigit()) or len(key) > 9:
-                raise InvalidConfigurationError(f"{option}: topic {topic!r}: {key!r} is no partition")
+                raise InvalidConfigurationError(
+                    f"{option}: topic {topic!r}: {key!r} is not a partition; expected a number from 0"
+                )
             if not _is_number(number, minimum):
                 raise InvalidConfigurationError(f"{option}: {topic}-{key} has {number!r}, expected {expected}")
             found[TopicPartition(topic, int(key))] = number

@@ -294,6 +294,6 @@ def _check_metadata_columns(columns: Sequence[str]) -> tuple[str, ...]:
     for column in columns:
         if column not in KNOWN_METADATA_COLUMNS:
             raise InvalidConfigurationError(
-                f"{column!r} is no column that txlog adds; those are {', '.join(KNOWN_METADATA_COLUMNS)}"
+                f"{column!r} is not a column that txlog adds; expected one of {', '.join(KNOWN_METADATA_COLUMNS)}"
             )
     return tuple(columns)

@@ -29,10 +29,11 @@ from txlog.config import (
 )
 from txlog.core.append_rules import RollPolicy
 from txlog.core.records import StoreConstants, TopicMetadata
-from txlog.errors import InvalidConfigurationError
+from txlog.errors import InvalidConfigurationError, InvalidTxnTimeoutError
 
 CONFIG_VARIABLE = "TXLOG_CONFIG"
 
+_TIMEOUTS = ("transaction.timeout.ms", "transaction.max.timeout.ms")
 _BY_FIELD = {key.field: key.name for key in KEYS.values()}
 
 
@@ -44,6 +45,8 @@ class Settings:
     """What the store was opened with; keys of any scope."""
     file: Mapping[Scope, Mapping[str, Value]] = field(default_factory=dict)
     """The configuration file, by scope."""
+    path: str | None = None
+    """Where that file is."""
 
     @classmethod
     def load(cls, config: Layer | None, config_file: str | os.PathLike[str] | None) -> Settings:
@@ -54,7 +57,8 @@ class Settings:
         given = dict(config or {})
         # A key that no scope knows is refused by the narrowest table there is; values by each scope that has the key.
         ClientConfig.parse({name: value for name, value in given.items() if name not in KEYS})
-        settings = cls(client=given, file=_read_file(config_file))
+        file, path = _read_file(config_file)
+        settings = cls(client=given, file=file, path=path)
         for scope in SCOPES:
             for name, value in restrict(given, scope).items():
                 if value is not None:
@@ -67,7 +71,13 @@ class Settings:
 
     def producer_config(self, call: Layer) -> ProducerConfig:
         """Settings of a producer, and of Spark's writes."""
-        return ProducerConfig.parse(call, *self._below("producer"))
+        try:
+            return ProducerConfig.parse(call, *self._below("producer"))
+        except InvalidTxnTimeoutError as error:
+            # Each value is good by itself; one of them may be the file's, which the caller does not see.
+            if not any(name in self.file.get("producer", {}) for name in _TIMEOUTS):
+                raise
+            raise InvalidTxnTimeoutError(f"{error} (settings of {self.path} are among them)") from None
 
     def consumer_config(self, call: Layer, defaults: Layer | None = None) -> ConsumerConfig:
         """Settings of a consumer; `defaults` go before Kafka's, and after everything else."""
@@ -129,17 +139,17 @@ def call_layer(config: Layer | None, keywords: Mapping[str, object]) -> dict[str
     return layer
 
 
-def _read_file(config_file: str | os.PathLike[str] | None) -> dict[Scope, dict[str, Value]]:
+def _read_file(config_file: str | os.PathLike[str] | None) -> tuple[dict[Scope, dict[str, Value]], str | None]:
+    """The file's layers and its path; none if no file is named."""
     source = "config_file"
     if config_file is None:
         config_file = os.environ.get(CONFIG_VARIABLE) or None
         source = CONFIG_VARIABLE
     if config_file is None:
-        return {}
+        return {}, None
     path = Path(config_file)
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-        return parse_document(document)
+        return parse_document(tomllib.loads(path.read_text(encoding="utf-8"))), str(path)
     except OSError as error:
         raise InvalidConfigurationError(
             f"{source} names {str(path)!r}, which cannot be read: {error.strerror or error}"
@@ -148,3 +158,5 @@ def _read_file(config_file: str | os.PathLike[str] | None) -> dict[Scope, dict[s
         raise InvalidConfigurationError(f"{path}: not a TOML file: {error}") from None
     except InvalidConfigurationError as error:
         raise InvalidConfigurationError(f"{path}: {error}") from None
+    except InvalidTxnTimeoutError as error:
+        raise InvalidTxnTimeoutError(f"{path}: {error}") from None

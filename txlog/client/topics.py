@@ -205,5 +205,6 @@ def _schema(given: object, topic: str) -> pa.Schema:
         return pa.schema(columns)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise SchemaMismatchError(
-            f"topic {topic!r}: {type(given).__name__} is no schema: expected a pyarrow.Schema or a list of its fields ({error})"
+            f"topic {topic!r}: {type(given).__name__} is not a schema: expected a pyarrow.Schema, or a list of fields or of (name, type) with pyarrow's types "
+            f"({error!s:.100})"
         ) from None

@@ -82,7 +82,8 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
     if draft.schema_id < state.deleted_version:
         return Refuse(
             UnknownTopicOrPartitionError(
-                f"{tp}: topic {tp.topic!r} was deleted (or made anew) since this writer opened it; open the topic again"
+                f"{tp}: topic {tp.topic!r} was deleted after this producer looked it up, and may have been created again; the rows were not "
+                "written. hint: abort the transaction if one is open, then send them again: the producer looks the topic up"
             )
         )
     pid = draft.producer_id

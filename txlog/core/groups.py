@@ -115,11 +115,11 @@ def _check_generation(
     if value is not None and (value.generation, value.member_id) == (condition.generation, condition.member_id):
         return None
     found = (
-        f"generation {value.generation} of member {value.member_id!r}"
+        f"generation {value.generation} of member {value.member_id!r} now: another consumer joined"
         if value is not None and value.member_id
-        else "no member"
+        else "no member now: this one left, or was removed"
     )
     return CommitFailedError(
-        f"group {group!r}: member {condition.member_id!r} of generation {condition.generation} may not commit, the group has {found} now: "
-        "another consumer joined, or this one was removed. Abort, subscribe again and go on from the committed offsets"
+        f"group {group!r}: member {condition.member_id!r} of generation {condition.generation} may not commit, because the group has {found}. "
+        "hint: call subscribe() again and continue from the committed offsets"
     )

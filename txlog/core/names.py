@@ -22,6 +22,7 @@ MAX_OFFSET = 2**63 - 1
 MAX_TOPIC_NAME_LENGTH = 249
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z", re.ASCII)
+_WITH_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})[/:](\d{1,10})/?\Z", re.ASCII)
 _OFFSET = r"(\d{20})"
 # Numbers of any width have one spelling: a name with leading zeros is not ours, or two names would mean one object.
 _NUMBER = r"(0|[1-9]\d{0,18})"
@@ -73,13 +74,20 @@ def check_topic_name(name: str) -> str:
     """`name`, if a user may give it to a topic; raises InvalidTopicError that says what is wrong."""
     if not isinstance(name, str) or not is_topic_name(name):
         raise InvalidTopicError(
-            f"topic name {name!r} is not valid: 1 to {MAX_TOPIC_NAME_LENGTH} of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..'"
+            f"topic name {str(name)!r:.260} is not valid: expected 1 to {MAX_TOPIC_NAME_LENGTH} of the characters a-z A-Z 0-9 . _ -, and not '.' or "
+            f"'..'{_apart(name)}"
         )
     if is_reserved(name):
         raise InvalidTopicError(f"topic name {name!r} is reserved: names that begin with '__' belong to txlog itself")
     if name == STORE_DESCRIPTOR:  # its folder would take the descriptor's name (PROTOCOL.md, W41)
         raise InvalidTopicError(f"topic name {name!r} is reserved: it is the name of the store's descriptor")
     return name
+
+
+def _apart(name: object) -> str:
+    """The hint for a topic and a partition in one name."""
+    found = _WITH_PARTITION.match(name) if isinstance(name, str) else None
+    return f". hint: name topic {found[1]!r} and partition {found[2]} separately" if found else ""
 
 
 def topic_metadata_path(topic: str, number: int) -> str:

@@ -91,7 +91,9 @@ class MaintainPolicy:
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.skip - set(STEPS)):
-            raise InvalidRequestError(f"{unknown[0]!r} is no step of maintenance; those are {', '.join(STEPS)}")
+            raise InvalidRequestError(
+                f"{unknown[0]!r} is not a step of maintenance; expected one of {', '.join(STEPS)}"
+            )
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):

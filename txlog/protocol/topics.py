@@ -510,7 +510,8 @@ def _altered(
     _check_partitions(current.topic, count)
     if count < current.partitions:
         raise InvalidPartitionsError(
-            f"{where} has {count_text(current.partitions, 'partition')}; {count} would be fewer, and offsets are never given up"
+            f"{where} has {count_text(current.partitions, 'partition')}; {count} would be fewer, and partitions cannot be removed. hint: create a new topic "
+            "and copy the rows"
         )
     new_names = {field.name for field in added}
     schema = evolve(
@@ -538,7 +539,7 @@ def _altered(
 def _check_partitions(topic: str, partitions: int) -> None:
     if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidPartitionsError(
-            f"topic {topic!r}: {partitions!r} is no number of partitions; ask for 1 to {MAX_PARTITIONS}"
+            f"topic {topic!r}: {partitions!r} is not a number of partitions; expected 1 to {MAX_PARTITIONS}"
         )
 
 
@@ -641,7 +642,7 @@ def _check_config(topic: str, config: Mapping[str, object | None], schema: Seque
     for column in parsed.key_columns:
         if column not in columns:
             raise InvalidConfigurationError(
-                f"topic {topic!r}: key.columns names {column!r}, which is no column.{nearest(column, columns)} The columns are "
+                f"topic {topic!r}: key.columns names {column!r}, which is not a column.{nearest(column, columns)} The columns are "
                 f"{', '.join(columns)}"
             )
         if columns[column] not in KEY_TYPES:
@@ -650,7 +651,7 @@ def _check_config(topic: str, config: Mapping[str, object | None], schema: Seque
             )
     if "compact" in parsed.cleanup_policy and not parsed.key_columns:
         raise InvalidConfigurationError(
-            f"topic {topic!r}: cleanup.policy=compact keeps the latest row of each key, so it needs key.columns"
+            f"topic {topic!r}: cleanup.policy=compact keeps the latest row of each key, so it needs key.columns; name the columns of the key there"
         )
     return checked
 
@@ -667,7 +668,8 @@ def _unknown_topic(topic: str, found: TopicMetadata | None) -> Program[UnknownTo
         return UnknownTopicOrPartitionError(f"topic {topic!r} was deleted (version {found.number} of its metadata)")
     if found is not None:
         return UnknownTopicOrPartitionError(
-            f"topic {topic!r} was deleted and made anew as version {found.number} with id {found.topic_id}; open it again"
+            f"topic {topic!r} was deleted and created again (version {found.number}, topic_id {found.topic_id[:8]}…): this call began with the "
+            "deleted topic"
         )
     others = yield from topic_names()
     return UnknownTopicOrPartitionError(

@@ -133,10 +133,11 @@ def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> F
         reason = (
             "a chain of file systems hides which one writes"
             if "::" in url
-            else _REASONS.get(scheme, "it is not known to")
+            else _REASONS.get(scheme, "txlog does not know a driver for it")
         )
         raise UnsupportedStoreError(
-            f"{scheme}: a log needs objects that are created atomically, and {reason}; use a local path, s3://, gs:// or abfs://"
+            f"{scheme}: this kind of store is not supported, because a log needs objects that are created atomically: {reason}. hint: use a local "
+            "path, s3://, gs:// or abfs://"
         )
     root, account = _parse(url, scheme)
     settings = _settings(backend, options, account)
