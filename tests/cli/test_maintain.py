@@ -53,8 +53,8 @@ def test_a_failure_has_its_status_and_the_rest_is_done(cli: Cli, store: Store) -
 
 
 def test_calls_that_make_no_sense(cli: Cli, store: Store) -> None:
-    assert "--once for one round, or --daemon" in cli.fails("maintain")
-    assert "--once for one round, or --daemon" in cli.fails("maintain", "--once", "--daemon")
+    assert "--once for one round or --daemon" in cli.fails("maintain")
+    assert "--once for one round or --daemon" in cli.fails("maintain", "--once", "--daemon")
     assert "--interval-ms -1: expected milliseconds" in cli.fails("maintain", "--daemon", "--interval-ms", -1)
     assert "--metrics-port needs --daemon" in cli.fails("maintain", "--once", "--metrics-port", 0)
     assert "'sweep' is not a step" in cli.fails("maintain", "--once", "--skip", "sweep")

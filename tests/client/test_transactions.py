@@ -319,7 +319,7 @@ def test_version_that_cannot_be(store, version):
 def test_the_scope_of_a_version_is_text_of_bounded_length(store):
     with store.producer("loader") as producer:
         producer.begin_transaction()
-        with pytest.raises(InvalidRequestError, match=r"is no scope of a txn.version: expected text of 1 to 1000"):
+        with pytest.raises(InvalidRequestError, match=r"is not a scope of a txn.version: expected text of 1 to 1000"):
             producer.commit_transaction(version=TxnVersion(version=1, scope="q" * 1001))
         producer.abort_transaction()
 

@@ -161,7 +161,7 @@ def test_a_missing_driver_says_what_to_install(monkeypatch):
         ("hdfs://host/log", "visible, empty, while it is written"),
         ("https://host/log", "read only"),
         ("sftp://user:hunter2@host/log", "check followed by a write"),
-        ("zip://x.zip", "not known to"),
+        ("zip://x.zip", "txlog does not know a driver for it"),
         ("simplecache::s3://bucket/log", "chain"),
         ("s3::simplecache://bucket", "chain"),
     ],
