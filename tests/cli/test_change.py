@@ -366,7 +366,7 @@ def test_a_consumer_that_was_killed_is_removed_by_force(
         assert store.admin().describe_group(group).state == "EMPTY"
     else:
         assert store.admin().list_groups() == ()
-    with pytest.raises(CommitFailedError, match="or this one was removed"):
+    with pytest.raises(CommitFailedError, match="this one left, or was removed"):
         killed.commit({ORDERS_0: 7})
     killed.close()
 

@@ -199,6 +199,13 @@ def test_a_wrong_option_names_the_nearest(cli: Cli) -> None:
             "there are no servers, so name the store with --store URL",
         ),
         (("topics", "create", "t", "--replication-factor", 3), "leave it out, because the storage keeps the copies"),
+        (("compact", "--max-keys", 0), "expected at least 1"),
+        (("compact", "--min-cleanable-dirty-ratio", 5), "expected at most 1"),
+        (
+            ("topics", "create", "t", "--column", "a:decimal(50,2)"),
+            "expected decimal(p,s) with p from 1 to 38 and s from 0 to p",
+        ),
+        (("topics", "describe", "nothing-like-it"), "does not exist. The topics are orders"),
         (("topics", "--list"), "this is a command, not an option; write `list`"),
         (("topics", "alter", "orders", "--partitions", 1), "partitions cannot be removed. hint: create a new topic"),
         (("maintain", "--once", "--metrics-port", 80), "hint: --metrics-file keeps them"),

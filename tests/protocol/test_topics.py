@@ -397,7 +397,7 @@ class TestDescribe:
             UnknownTopicOrPartitionError, match=r"topic 'ordres' does not exist\. Did you mean 'orders'\?"
         ):
             log.describe("ordres")
-        with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 'zebra' does not exist\.$"):
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 'zebra' does not exist. The topics are orders$"):
             log.describe("zebra")
 
     @pytest.mark.parametrize(

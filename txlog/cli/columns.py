@@ -141,6 +141,10 @@ class _TypeParser:
         elif type_name.startswith("decimal("):
             type_name = re.sub(r"\s+", "", type_name)
         if type_name not in SCALAR_TYPES and type_name not in _NESTED and parse_decimal(type_name) is None:
+            if type_name.startswith("decimal("):
+                raise SchemaMismatchError(
+                    f"--column {self._whole!r}: type {type_name!r} is not supported; expected decimal(p,s) with p from 1 to 38 and s from 0 to p"
+                )
             known = [*sorted(SCALAR_TYPES), "decimal(p,s)", *_NESTED]
             raise SchemaMismatchError(
                 f"--column {self._whole!r}: type {type_name!r} is not supported; use one of {', '.join(known)}.{_meant(type_name, known)}"

@@ -49,7 +49,7 @@ def compact(
             metavar="0…1",
             min=0,
             max=1,
-            help="Which part must not have been compacted yet; else the topic's setting. 0: whatever there is.",
+            help="Compact a partition if at least this part of its bytes is new (default: the topic's setting). 0: if anything is new.",
             show_default=False,
         ),
     ] = None,
@@ -59,11 +59,11 @@ def compact(
             "--max-keys",
             metavar="KEYS",
             min=1,
-            help="Keys that are held in memory, 24 bytes each; more take more passes.",
+            help="Keys to hold in memory, 24 bytes each. A log with more keys takes several passes.",
         ),
     ] = DEFAULT_MAX_KEYS,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", metavar="", help="Only say how much there is to do; nothing is written.")
+        bool, typer.Option("--dry-run", metavar="", help="Only show how much there is to do. Nothing is written.")
     ] = False,
 ) -> None:
     """Keep the latest committed row of each key, of topics with cleanup.policy=compact; the older ones go.

@@ -35,7 +35,7 @@ def dump_log(
         str,
         typer.Argument(
             metavar="PATH",
-            help="An object, orders/0/00000000000000000000.batch for one, or a partition, orders/0, for its whole chain.",
+            help="An object, as in orders/0/00000000000000000000.batch, or a partition, as in orders/0, for its whole chain.",
             show_default=False,
         ),
     ],
@@ -45,16 +45,20 @@ def dump_log(
             "--rows",
             "--print-data-log",
             metavar="",
-            help="Also the rows: of each batch of a partition, or of a .batch.",
+            help="Also show the rows of the partition or of the .batch.",
         ),
     ] = False,
     start_offset: Annotated[
         int,
-        typer.Option("--start-offset", metavar="N", help="Of a partition: batches from here on.", show_default=False),
+        typer.Option(
+            "--start-offset", metavar="N", help="Show batches of a partition from this offset on.", show_default=False
+        ),
     ] = 0,
     end_offset: Annotated[
         int | None,
-        typer.Option("--end-offset", metavar="N", help="Of a partition: batches before this.", show_default=False),
+        typer.Option(
+            "--end-offset", metavar="N", help="Show batches of a partition before this offset.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Tell what is stored, in words: any object of the store, or the chain of a partition.

@@ -40,7 +40,7 @@ def fsck(
         typer.Option(
             "--metadata-only",
             metavar="",
-            help="Open no Parquet file, only ask for its length: faster, and blind to damage in it.",
+            help="Only check the length of Parquet files. This is faster, but does not find damage inside them.",
         ),
     ] = False,
     repair: Annotated[
@@ -48,7 +48,7 @@ def fsck(
         typer.Option(
             "--repair",
             metavar="",
-            help="Make again what is a pure function of the log: snapshots and indexes of sealed segments. Nothing else.",
+            help="Recreate snapshots and indexes of sealed segments from the log. Nothing else is changed.",
         ),
     ] = False,
 ) -> None:

@@ -24,9 +24,11 @@ app = group("consumer-groups", "List and describe consumer groups, move their of
 
 _Group = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group.id.", show_default=False)]
 _GroupOption = Annotated[str | None, typer.Option("--group", hidden=True)]
-_Execute = Annotated[bool, typer.Option("--execute", metavar="", help="Do it; else only say what would be done.")]
+_Execute = Annotated[
+    bool, typer.Option("--execute", metavar="", help="Make the change. Without this option the command only shows it.")
+]
 _Force = Annotated[
-    bool, typer.Option("--force", metavar="", help="Remove the member first; if it lives, its next commit fails.")
+    bool, typer.Option("--force", metavar="", help="Remove the member first. If it still runs, its next commit fails.")
 ]
 
 
@@ -73,7 +75,7 @@ def reset_offsets(
         typer.Option(
             "--topic",
             metavar="TOPIC[:0,1,…]",
-            help="Only this topic, or these partitions of it; may be repeated. Else all that the group has offsets for.",
+            help="Only this topic, or these partitions of it; may be repeated (default: all for which the group has offsets).",
             show_default=False,
         ),
     ] = None,
@@ -90,7 +92,9 @@ def reset_offsets(
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", metavar="N", help="By so many offsets, back if negative.", show_default=False),
+        typer.Option(
+            "--shift-by", metavar="N", help="Move by this number of offsets; backward if negative.", show_default=False
+        ),
     ] = None,
     force: _Force = False,
     execute: _Execute = False,

@@ -31,26 +31,30 @@ def register(app: typer.Typer, *, panel: str) -> None:
 
 def maintain(
     session: Session,
-    once: Annotated[bool, typer.Option("--once", metavar="", help="One round, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", metavar="", help="Run one round, then end.")] = False,
     daemon: Annotated[
-        bool, typer.Option("--daemon", metavar="", help="Round after round, until a signal ends it.")
+        bool, typer.Option("--daemon", metavar="", help="Repeat rounds until a signal ends the program.")
     ] = False,
     interval_ms: Annotated[
-        int, typer.Option("--interval-ms", metavar="MS", help="With --daemon: how long to rest between two rounds.")
+        int, typer.Option("--interval-ms", metavar="MS", help="With --daemon: the pause between two rounds.")
     ] = _INTERVAL_MS,
     jitter_ms: Annotated[
         int,
         typer.Option(
-            "--jitter-ms", metavar="MS", help="With --daemon: up to so much longer, so that several daemons take turns."
+            "--jitter-ms",
+            metavar="MS",
+            help="With --daemon: a random extra pause up to this, so that several daemons take turns.",
         ),
     ] = _JITTER_MS,
     target_bytes: Annotated[
-        int, typer.Option("--target-bytes", metavar="BYTES", min=1, help="How large a merged file shall be.")
+        int, typer.Option("--target-bytes", metavar="BYTES", min=1, help="Target size of a merged file.")
     ] = DEFAULT_TARGET_BYTES,
     merge_min_segments: Annotated[
         int,
         typer.Option(
-            "--merge-min-segments", metavar="N", help="Merge a partition once so many sealed segments lie there."
+            "--merge-min-segments",
+            metavar="N",
+            help="Merge a partition if it has at least this number of sealed segments.",
         ),
     ] = DEFAULT_MIN_SEGMENTS,
     offsets_retention_ms: Annotated[
@@ -58,7 +62,7 @@ def maintain(
         typer.Option(
             "--offsets-retention-ms",
             metavar="MS",
-            help="Forget consumer groups without a member that committed nothing for so long; -1: never.",
+            help="Forget consumer groups that have no member and committed nothing for this long. -1: never.",
         ),
     ] = -1,
     vacuum_interval_ms: Annotated[
@@ -66,7 +70,7 @@ def maintain(
         typer.Option(
             "--vacuum-interval-ms",
             metavar="MS",
-            help="With --daemon: vacuum so often; every hour, and four times in delete.grace.ms, if not given.",
+            help="With --daemon: the time between two vacuums (default: an hour, or a fourth of delete.grace.ms if that is less).",
             show_default=False,
         ),
     ] = None,

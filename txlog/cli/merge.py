@@ -35,7 +35,10 @@ def merge(
     target_bytes: Annotated[
         int,
         typer.Option(
-            "--target-bytes", metavar="BYTES", min=1, help="How large a merged file shall be; half of it is left alone."
+            "--target-bytes",
+            metavar="BYTES",
+            min=1,
+            help="Target size of a merged file. Files of at least half that size are not rewritten.",
         ),
     ] = DEFAULT_TARGET_BYTES,
     sort: Annotated[
@@ -58,7 +61,7 @@ def merge(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", metavar="", help="Only say what would be merged; nothing is written.")
+        bool, typer.Option("--dry-run", metavar="", help="Only show what would be merged. Nothing is written.")
     ] = False,
 ) -> None:
     """Merge neighbouring sealed segments into files of the target size. No row that a reader sees changes.

@@ -31,14 +31,14 @@ def get_offsets(
         typer.Option(
             "--time",
             metavar="TIME",
-            help="Also the first offset at or after a moment: 2013-01-31T05:17:00Z, milliseconds since 1970, earliest, latest.",
+            help="Also show the first offset at or after a time: 2013-01-31T05:17:00Z, milliseconds since 1970, earliest, latest.",
             show_default=False,
         ),
     ] = None,
     isolation_level: Annotated[
         str,
         typer.Option(
-            "--isolation-level", metavar="LEVEL", help="What counts for --time: read_committed or read_uncommitted."
+            "--isolation-level", metavar="LEVEL", help="Rows that --time looks at: read_committed or read_uncommitted."
         ),
     ] = "read_committed",
 ) -> None:

@@ -241,4 +241,6 @@ def _in_plain_words(message: str) -> str:
     """The message of a parser, without the words of the library below typer."""
     message = message.replace("Value error, ", "")
     message = re.sub(r"Input should be a valid integer\b.*", "expected an integer", message)
-    return re.sub(r"Input should be a valid number\b.*", "expected a number", message)
+    message = re.sub(r"Input should be a valid number\b.*", "expected a number", message)
+    message = message.replace("Input should be less than or equal to", "expected at most")
+    return message.replace("Input should be greater than or equal to", "expected at least")

@@ -61,7 +61,7 @@ def produce(
         typer.Option(
             "--transactional-id",
             metavar="ID",
-            help="All rows in one transaction of this id: all of them become visible, or none.",
+            help="Write all rows in one transaction of this id: either all of them become visible, or none.",
             show_default=False,
         ),
     ] = None,
@@ -77,7 +77,10 @@ def produce(
     key: Annotated[
         str | None,
         typer.Option(
-            "--key", metavar="COLUMN,…", help="Columns that decide the partition; else key.columns.", show_default=False
+            "--key",
+            metavar="COLUMN,…",
+            help="Columns that decide the partition (default: key.columns).",
+            show_default=False,
         ),
     ] = None,
     partition: Annotated[
@@ -315,7 +318,7 @@ def consume(
     from_beginning: Annotated[
         bool,
         typer.Option(
-            "--from-beginning", metavar="", help="Begin at the log start, not at the end, where no offset is committed."
+            "--from-beginning", metavar="", help="Start at the log start instead of the end if no offset is committed."
         ),
     ] = False,
     partition: Annotated[
@@ -323,14 +326,15 @@ def consume(
         typer.Option("--partition", metavar="0,1,…", help="Only these partitions of one topic.", show_default=False),
     ] = None,
     offset: Annotated[
-        int | None, typer.Option("--offset", metavar="N", help="Begin here, in each --partition.", show_default=False)
+        int | None,
+        typer.Option("--offset", metavar="N", help="Start at this offset in each --partition.", show_default=False),
     ] = None,
     group_id: Annotated[
         str | None,
         typer.Option(
             "--group",
             metavar="GROUP",
-            help="Go on where this group has committed, and commit what was printed.",
+            help="Continue from the committed offsets of this consumer group, and commit the rows that are printed.",
             show_default=False,
         ),
     ] = None,
@@ -344,15 +348,18 @@ def consume(
         ),
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", metavar="N", help="End after so many rows.", show_default=False)
+        int | None,
+        typer.Option("--max-messages", metavar="N", help="End after this number of rows.", show_default=False),
     ] = None,
     timeout_ms: Annotated[
         int | None,
-        typer.Option("--timeout-ms", metavar="MS", help="End when no row comes for so long.", show_default=False),
+        typer.Option("--timeout-ms", metavar="MS", help="End if no row arrives for this long.", show_default=False),
     ] = None,
     metadata: Annotated[
         bool,
-        typer.Option("--metadata", metavar="", help="Also _topic, _partition, _offset and _timestamp of each row."),
+        typer.Option(
+            "--metadata", metavar="", help="Also show _topic, _partition, _offset and _timestamp of each row."
+        ),
     ] = False,
     properties: Annotated[
         list[str] | None,

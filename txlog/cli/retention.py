@@ -28,7 +28,8 @@ def retention(
     topic_option: TopicsOption = None,
     partitions: Partitions = None,
     delete: Annotated[
-        bool, typer.Option("--delete", metavar="", help="Do it; else only say what would be removed.")
+        bool,
+        typer.Option("--delete", metavar="", help="Remove the rows. Without this option the command only shows them."),
     ] = False,
 ) -> None:
     """Remove rows that are older, or more, than their topics keep. A dry run, unless --delete is given.

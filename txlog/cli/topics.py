@@ -52,7 +52,7 @@ _Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting of the topic, retention.ms=-1 for one; may be repeated.",
+        help="A setting of the topic, as in retention.ms=-1; may be repeated.",
         show_default=False,
     ),
 ]
@@ -143,7 +143,7 @@ def describe(
         typer.Option(
             "--size",
             metavar="",
-            help="Also files, bytes, how many files are small and rows aborted, and what a merge would gain.",
+            help="Also show files, bytes, small files, aborted rows, and what a merge would gain.",
         ),
     ] = False,
 ) -> None:
@@ -181,7 +181,10 @@ def alter(
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", metavar="N", help="More partitions than there are; never fewer.", show_default=False
+            "--partitions",
+            metavar="N",
+            help="The new number of partitions. It cannot become smaller.",
+            show_default=False,
         ),
     ] = None,
     column: _Columns = None,
@@ -189,7 +192,7 @@ def alter(
     settings: _Set = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="KEY", help="A setting to forget; may be repeated.", show_default=False),
+        typer.Option("--unset", metavar="KEY", help="A setting to remove; may be repeated.", show_default=False),
     ] = None,
     allow_key_movement: Annotated[
         bool,
@@ -236,7 +239,8 @@ def delete(
     topic: _Topic = None,
     topic_option: _TopicOption = None,
     execute: Annotated[
-        bool, typer.Option("--execute", metavar="", help="Do it; else only say what would be done.")
+        bool,
+        typer.Option("--execute", metavar="", help="Make the change. Without this option the command only shows it."),
     ] = False,
 ) -> None:
     """Delete a topic and all its rows. A dry run, unless --execute is given."""

@@ -27,7 +27,7 @@ def list_transactions(
     state: Annotated[
         list[str] | None,
         typer.Option(
-            "--state", metavar="STATE", help="Only this state, ONGOING for one; may be repeated.", show_default=False
+            "--state", metavar="STATE", help="Only this state, as in ONGOING; may be repeated.", show_default=False
         ),
     ] = None,
     producer_id: Annotated[
@@ -185,7 +185,7 @@ def expire(
         typer.Option(
             "--transactional-id",
             metavar="ID",
-            help="Forget this idle id, if it is idle for long enough.",
+            help="Forget only this id, if it is idle for long enough.",
             show_default=False,
         ),
     ] = None,
@@ -194,10 +194,10 @@ def expire(
         typer.Option(
             "--force",
             metavar="",
-            help="Forget --transactional-id now, even if it holds a txn.version: a late replay is let in then.",
+            help="Forget --transactional-id now, even if it holds a txn.version. A replay of that version is then not detected.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Only show what would be done.")] = False,
 ) -> None:
     """Abort what is past its time-out, finish what is decided, forget ids that are idle for too long.
 

@@ -27,14 +27,17 @@ def vacuum(
     topic: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TOPIC", help="Only these topics; all, txlog's own included, if none is named.", show_default=False
+            metavar="TOPIC", help="Only these topics (default: all, including internal ones).", show_default=False
         ),
     ] = None,
     topic_option: TopicsOption = None,
     delete: Annotated[
-        bool, typer.Option("--delete", metavar="", help="Do it; else only say what would be deleted.")
+        bool,
+        typer.Option(
+            "--delete", metavar="", help="Delete the objects. Without this option the command only shows them."
+        ),
     ] = False,
-    objects: Annotated[bool, typer.Option("--objects", metavar="", help="Name every object, and why.")] = False,
+    objects: Annotated[bool, typer.Option("--objects", metavar="", help="Show every object, and the reason.")] = False,
 ) -> None:
     """Delete objects that nothing can need any more. A dry run, unless --delete is given.
 

@@ -52,6 +52,8 @@ from txlog.protocol.context import PROOF_AGE_MS, Context
 from txlog.protocol.put import create
 
 MAX_PARTITIONS = 100_000
+_MAX_SHOWN = 5
+"""Topics that a message names where a name is like none of them."""
 
 AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
 """(partition, `deleted` version) -> appends `log_start` = LEO with that version, unless the partition holds it already."""
@@ -672,9 +674,11 @@ def _unknown_topic(topic: str, found: TopicMetadata | None) -> Program[UnknownTo
             "deleted topic"
         )
     others = yield from topic_names()
-    return UnknownTopicOrPartitionError(
-        f"topic {topic!r} does not exist.{nearest(topic, [name for name in others if name != topic])}"
-    )
+    # The name itself may be among them, if its first version is being made.
+    others = sorted(name for name in others if name != topic)
+    more = f" and {len(others) - _MAX_SHOWN} more" if len(others) > _MAX_SHOWN else ""
+    shown = nearest(topic, others) or (f" The topics are {', '.join(others[:_MAX_SHOWN])}{more}" if others else "")
+    return UnknownTopicOrPartitionError(f"topic {topic!r:.260} does not exist.{shown if len(shown) < 200 else ''}")
 
 
 def _contention(topic: str, ctx: Context) -> CoordinatorContentionError:
