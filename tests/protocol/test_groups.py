@@ -550,7 +550,7 @@ def test_a_member_that_is_removed_is_fenced(cluster: Cluster, call: str) -> None
     calls = {**operators(force=True), "remove": lambda: groups.remove_members(context(), {}, "g")}
     assert cluster.run(calls[call]())[1] == member
     for program in (process.commit_offsets, process.send_offsets):
-        with pytest.raises(CommitFailedError, match=r"the group has no member now: .* this one left, or was removed"):
+        with pytest.raises(CommitFailedError, match=r"the group has no member now: this one left, or was removed"):
             process.do(program({0: 4}, condition=of(member)))
     cluster.run(groups.leave_group(context(), {}, "g", member.generation, "m1"))
     assert cluster.committed() == {"reset": {0: 5}, "delete": {}, "remove": {0: 3}}[call]
