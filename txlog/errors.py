@@ -89,7 +89,7 @@ class OutOfOrderSequenceError(AbortableError):
 
 
 class InvalidProducerEpochError(AbortableError):
-    """The partition has seen a newer epoch of this producer id (INVALID_PRODUCER_EPOCH)."""
+    """The transaction was ended by its time-out or by an operator, or a partition has seen a newer epoch (INVALID_PRODUCER_EPOCH)."""
 
 
 class TransactionAbortableError(AbortableError):

@@ -12,7 +12,6 @@ from txlog.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidRequestError,
-    InvalidTxnStateError,
     InvalidTxnTimeoutError,
     OutcomeUnknownError,
     ProducerFencedError,
@@ -432,14 +431,35 @@ def timed_out(world, store):
     return producer
 
 
-def test_commit_after_the_time_out_is_fatal(world, store):
-    producer = timed_out(world, store)
-    with pytest.raises(InvalidTxnStateError, match=r"aborted before it could commit, by its time-out of 1000 ms"):
-        producer.commit_transaction()
-    with pytest.raises(InvalidTxnStateError):
+@pytest.mark.parametrize("who", ["a time-out", "an operator"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda producer: producer.commit_transaction(),
+        lambda producer: producer.send("orders", orders(2), partition=0).result(),
+        lambda producer: producer.send("orders", orders(2), partition=1).result(),
+        lambda producer: producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g"),
+    ],
+    ids=["commit", "send", "send to another partition", "send offsets"],
+)
+def test_every_call_says_alike_that_the_transaction_was_ended_by_another(world, store, who, call):
+    if who == "a time-out":
+        producer = timed_out(world, store)
+    else:
+        producer = store.producer("loader")
+        producer.init_transactions()
         producer.begin_transaction()
-    producer.close()
-    assert world.read() == []
+        producer.send("orders", orders(1), partition=0).result()
+        world.open().admin().abort_transaction("loader")
+    with pytest.raises(InvalidProducerEpochError, match=r"transactional\.id 'loader'") as told:
+        call(producer)
+    assert len(str(told.value)) <= 300
+    with pytest.raises(InvalidProducerEpochError):
+        producer.begin_transaction()
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send("orders", orders(3), partition=0)
+    assert world.read() == [3]
 
 
 def test_abort_after_the_time_out_lets_the_producer_go_on(world, store):

@@ -42,7 +42,6 @@ from txlog.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidRequestError,
-    InvalidTxnStateError,
     ProducerFencedError,
     TxnVersionScopeError,
 )
@@ -210,7 +209,7 @@ def test_60_62_end_of_an_open_transaction(outcome: Any) -> None:
         ("ONGOING", "current", "PREPARE_ABORT 6", "PREPARE_COMMIT 6"),
         ("ONGOING", "retry", "ProducerFencedError", "ProducerFencedError"),
         ("COMPLETE_ABORT", "current", "PREPARE_ABORT 6", "InvalidTxnStateError"),
-        ("COMPLETE_ABORT", "retry", "Done", "InvalidTxnStateError"),
+        ("COMPLETE_ABORT", "retry", "Done", "InvalidProducerEpochError"),
         ("COMPLETE_COMMIT", "current", "PREPARE_ABORT 6", "InvalidTxnStateError"),
         ("COMPLETE_COMMIT", "retry", "AlreadyCommitted", "Done"),
         *(
@@ -236,7 +235,7 @@ def test_63_end_matrix(state: TransactionState, who: str, abort: str, commit: st
         ("EMPTY", "retry", "ProducerFencedError"),
         ("ONGOING", "retry", "ProducerFencedError"),
         ("COMPLETE_COMMIT", "retry", "Done"),
-        ("COMPLETE_ABORT", "retry", "InvalidTxnStateError"),
+        ("COMPLETE_ABORT", "retry", "InvalidProducerEpochError"),
     ],
 )
 def test_63_staged_commits_and_their_retries(state: TransactionState, who: str, commit: str) -> None:
@@ -263,7 +262,7 @@ def test_65_an_empty_abort_is_a_decision_too() -> None:
 
 def test_a_commit_after_the_time_out_says_why() -> None:
     verdict = end(record("COMPLETE_ABORT"), RETRY, "commit")
-    assert isinstance(verdict.error, InvalidTxnStateError)
+    assert isinstance(verdict.error, InvalidProducerEpochError)
     for part in ("'x'", "producer 7", "epoch 4", "60000 ms", "nothing of it is visible"):
         assert part in str(verdict.error)
 
@@ -404,7 +403,7 @@ def test_the_retry_of_a_commit_that_was_skipped_is_skipped() -> None:
     current = record("COMPLETE_ABORT", txn_version=3)
     assert end(current, RETRY, "commit", version=TxnVersion(version=3)) == Skipped(current)
     later = end(current, RETRY, "commit", version=TxnVersion(version=4))
-    assert isinstance(later.error, InvalidTxnStateError)
+    assert isinstance(later.error, InvalidProducerEpochError)
 
 
 def test_a_fenced_instance_is_told_so_before_its_version_is_looked_at() -> None:

@@ -39,7 +39,6 @@ from txlog.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidRequestError,
-    InvalidTxnStateError,
     InvalidTxnTimeoutError,
     MissingObjectError,
     OutcomeUnknownError,
@@ -371,7 +370,7 @@ def test_the_other_call_after_a_lost_reply(first: bool, repeated: bool) -> None:
         assert ended.already_committed
         assert ended.txn.state == "COMPLETE_COMMIT"
     else:
-        with pytest.raises(InvalidTxnStateError, match="nothing of it is visible"):
+        with pytest.raises(InvalidProducerEpochError, match="nothing of it is visible"):
             process.do(process.end(True))
     assert result(cluster) == (WHOLE if first else NOTHING)
     cluster.check()
@@ -558,9 +557,9 @@ def test_139_a_sweep_aborts_what_is_past_its_timeout_and_nothing_else() -> None:
     cluster.check()
 
 
-def test_140_commit_after_the_time_out_is_an_invalid_state() -> None:
+def test_140_commit_after_the_time_out_is_refused() -> None:
     cluster, process = timed_out()
-    with pytest.raises(InvalidTxnStateError, match="aborted before it could commit"):
+    with pytest.raises(InvalidProducerEpochError, match="aborted before it could commit"):
         process.do(process.commit())
     assert cluster.read(A) == {}
 
@@ -613,7 +612,7 @@ def test_141_a_sweep_that_races_the_commit() -> None:
             assert commit.result.txn.state == "COMPLETE_COMMIT"
             assert cluster.read(A) == {0: "a"}
             outcomes.add("committed")
-        except InvalidTxnStateError:
+        except InvalidProducerEpochError:
             assert cluster.read(A) == {}
             outcomes.add("timed out")
         cluster.check()
@@ -1137,7 +1136,7 @@ def test_the_operator_s_abort(state: str) -> None:
     assert (after.state if after is not None else None) == expected.get(state)
     assert bool(cluster.read(A)) == (state in ("PREPARE_COMMIT", "COMPLETE_COMMIT"))
     if state == "ONGOING":
-        with pytest.raises(InvalidTxnStateError):  # P34: the producer cannot commit what the operator aborted
+        with pytest.raises(InvalidProducerEpochError):  # P34: the producer cannot commit what the operator aborted
             process.do(process.commit())
     cluster.check()
 

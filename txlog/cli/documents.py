@@ -114,7 +114,7 @@ class AbortDocument(msgspec.Struct, frozen=True, kw_only=True):
     """`committed`: the decision to commit had been made, so it was finished."""
     producer_id: int
     producer_epoch: int
-    """Afterwards; a producer of an older epoch is fenced."""
+    """Afterwards; what an older epoch sends or commits is refused."""
 
 
 class ExpireDocument(msgspec.Struct, frozen=True, kw_only=True):

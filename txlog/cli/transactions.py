@@ -155,9 +155,10 @@ def find_hanging(
 
 @command(app, "abort")
 def abort(session: Session, transactional_id: _Id = None, id_option: _IdOption = None) -> None:
-    """Abort the open transaction of a transactional.id, and so fence its producer.
+    """Abort the open transaction of a transactional.id. Its producer cannot commit it any more.
 
-    Through the coordinator, as a time-out does it. A transaction that is already decided is finished as it was decided.
+    Through the coordinator, as a time-out does it. The producer's next send or commit fails with InvalidProducerEpochError; it
+    may abort, and begin a new transaction. A transaction that is already decided is finished as it was decided.
     """
     name = one_of(transactional_id, id_option, "transactional.id")
     ended = session.admin.abort_transaction(name)
@@ -171,8 +172,8 @@ def abort(session: Session, transactional_id: _Id = None, id_option: _IdOption =
     words = {
         "nothing open": f"{name!r} has no open transaction; nothing was changed.",
         "committed": f"The transaction of {name!r} had been decided to commit; it was rolled forward and is visible.",
-        "aborted": f"Aborted the transaction of {name!r}; producer {now.producer_id} goes on at epoch {now.producer_epoch}, "
-        "older instances are fenced.",
+        "aborted": f"Aborted the transaction of {name!r}; nothing of it is visible. Its producer {now.producer_id} "
+        f"may go on at epoch {now.producer_epoch}.",
     }
     session.out.show(document, lambda out: out.line(words[document.result]))
 

@@ -222,8 +222,11 @@ class Admin:
         return tuple(found)
 
     def abort_transaction(self, transactional_id: str) -> TransactionDescription | None:
-        """Aborts the id's open transaction through the coordinator and fences its producer there; a prepared one is
-        rolled forward. None if there was none. Raises TransactionalIdNotFoundError."""
+        """Aborts the id's open transaction through the coordinator; a prepared one is rolled forward. None if there was none.
+
+        The producer's next send or commit raises InvalidProducerEpochError; it may abort, and go on. Raises
+        TransactionalIdNotFoundError.
+        """
         check_transactional_id(transactional_id)
         self._require_ids(transactional_id)
         self._runtime.ensure_writable()

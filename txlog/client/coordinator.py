@@ -18,6 +18,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, TopicMetadata, TransactionMetadata
 from txlog.core.transactions import Skipped, TxnVersion
 from txlog.errors import (
+    InvalidProducerEpochError,
     InvalidRequestError,
     InvalidTxnStateError,
     OutcomeUnknownError,
@@ -35,7 +36,13 @@ from txlog.protocol.transactions import EndResult
 
 _Found: TypeAlias = tuple[TopicMetadata | UnknownTopicOrPartitionError, ...]
 
-_OF_EVERY_TRY = (InvalidTxnStateError, TxnVersionScopeError, InvalidRequestError, RecordTooLargeError)
+_OF_EVERY_TRY = (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    TxnVersionScopeError,
+    InvalidRequestError,
+    RecordTooLargeError,
+)
 """Refusals of an end that hold for its earlier tries, too: the record says that the epoch was aborted, or the same arguments
 were refused before, for nothing that they are compared with changes within an epoch."""
 
@@ -144,7 +151,7 @@ class Coordinator:
 
         `refusal` is what `find_deleted` says of the topics of `staged`, asked after their last row was made.
 
-        Raises `refusal`, ProducerFencedError, InvalidProducerIdMappingError, InvalidTxnStateError (timed out before the commit),
+        Raises `refusal`, ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError (timed out before the commit),
         TxnVersionScopeError; OutcomeUnknownError from a commit, TxlogTimeoutError or OutcomeUnknownError from an abort
         (repeat the very same call). Once a commit may have been decided, a refusal is raised only if the records show that
         it was not, else an OutcomeUnknownError (W44).

@@ -339,7 +339,7 @@ class Producer:
         version writes nothing.
 
         Raises what a send failed with (then only `abort_transaction` helps), an AbortableError for example; ProducerFencedError,
-        InvalidTxnStateError (timed out), TxnVersionScopeError; UnknownTopicOrPartitionError (a topic of its rows was deleted: abort);
+        InvalidProducerEpochError (timed out, or aborted by an operator: abort), TxnVersionScopeError; UnknownTopicOrPartitionError (a topic of its rows was deleted: abort);
         TxlogTimeoutError if rows still wait (call it again, or abort); OutcomeUnknownError if the decision was attempted: call this again, and nothing else.
         """
         with self._turn("commit_transaction"):

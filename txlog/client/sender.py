@@ -318,6 +318,7 @@ class Sender:
         batch.placed_at = now
         batch.draft = BatchDraft(
             records=batch.rows,
+            transactional_id=self.coordinator.transactional_id if self.coordinator is not None else "",
             producer_id=pid,
             producer_epoch=epoch,
             base_sequence=sequence,

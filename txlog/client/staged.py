@@ -143,7 +143,7 @@ class StagedTransaction:
 
         Raises UnknownTopicOrPartitionError (a topic of `parts` was deleted since they were made: abort), CommitFailedError or
         ConcurrentTransactionsError (a condition: abort), ProducerFencedError,
-        InvalidTxnStateError, TxnVersionScopeError; OutcomeUnknownError: only `commit` with the same arguments, or
+        InvalidProducerEpochError (aborted by an operator: abort), TxnVersionScopeError; OutcomeUnknownError: only `commit` with the same arguments, or
         `abort`, which tells what won; delete nothing before.
         """
         wanted = txn_version(version)

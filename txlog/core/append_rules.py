@@ -38,6 +38,8 @@ class BatchDraft:
     """A data batch before it has an offset. A retry must present the identical draft (Kafka pitfall P30)."""
 
     records: int
+    transactional_id: str = ""
+    """For messages."""
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = NO_SEQUENCE
@@ -89,7 +91,8 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
     pid = draft.producer_id
     if pid < 0:
         return Proceed()
-    who = f"{tp}: batch of producer {pid}, epoch {draft.producer_epoch}, sequences {draft.base_sequence}..{draft.last_sequence}"
+    name = f" (transactional.id {draft.transactional_id!r})" if draft.transactional_id else ""
+    who = f"{tp}: batch of producer {pid}{name}, epoch {draft.producer_epoch}, sequences {draft.base_sequence}..{draft.last_sequence}"
     entry = state.producers.get(pid)
     if entry is not None and draft.base_sequence >= 0 and draft.producer_epoch == entry.producer_epoch:
         for batch in entry.batches:
@@ -98,7 +101,7 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
     if entry is not None and draft.producer_epoch < entry.producer_epoch:
         return Refuse(
             InvalidProducerEpochError(
-                f"{who}: the partition has seen epoch {entry.producer_epoch}; a newer instance took over, or the transaction was timed out, or the transaction-state table lost its record; abort or close"
+                f"{who}: the partition has seen epoch {entry.producer_epoch}; a newer instance took over, or a time-out or an operator ended the transaction, or its record was lost; abort or close"
             )
         )
     if entry is not None and entry.txn_first_offset >= 0 and not draft.transactional:

@@ -401,9 +401,10 @@ def _answer_retry(
             # The version is an earlier transaction's, so the first try was skipped; whoever aborted this one, the answer is the same.
             return Skipped(current)
         return Refused(
-            InvalidTxnStateError(
+            # As `_fenced` says it to a send: nobody has taken the id over, so the producer may go on.
+            InvalidProducerEpochError(
                 f"{_who(txn)}: its transaction was aborted before it could commit, by its time-out of "
-                f"{current.timeout_ms} ms or by an operator; nothing of it is visible. Close this producer and start again"
+                f"{current.timeout_ms} ms or by an operator; nothing of it is visible. Abort it, then start a new one"
             )
         )
     return AlreadyCommitted(current) if committed else Done(current)

@@ -168,6 +168,7 @@ def send_offsets(
     entries = offset_entries(group, {key: _stamped(key, value, now_ms, conditional) for key, value in offsets.items()})
     draft = BatchDraft(
         records=len(entries),
+        transactional_id=txn.transactional_id,
         producer_id=txn.producer_id,
         producer_epoch=txn.producer_epoch,
         transactional=True,

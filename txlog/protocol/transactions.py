@@ -190,7 +190,7 @@ def end_transaction(
     `refusal` is raised instead of deciding to commit: a topic that rows are staged for was deleted (`topics.refresh_topic_of_rows`,
     W46). A commit that is decided already, or skipped, ignores it.
     A repeated call joins what the first one decided. Raises ProducerFencedError, InvalidProducerIdMappingError,
-    InvalidTxnStateError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat the
+    InvalidProducerEpochError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat the
     call; delete nothing). InvalidRequestError or RecordTooLargeError, before anything is decided, for staged parts that
     could not be rolled forward.
     """
@@ -309,7 +309,7 @@ def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program
 def abort_transaction(
     ctx: Context, views: Views, transactional_id: str
 ) -> Program[tuple[Views, TransactionMetadata | None]]:
-    """The operator's abort, through the coordinator: ends an ONGOING transaction and so fences its producer there.
+    """The operator's abort, through the coordinator: ends an ONGOING transaction, and with it the producer's epoch.
 
     A PREPARE_* is rolled forward, never changed. -> the id's record afterwards, None if it had no open transaction.
     Raises TransactionalIdNotFoundError.

@@ -245,7 +245,7 @@ def _outcomes(events: list[Event]) -> Counter[str]:
         elif event.type == "info" and not event.error:
             outcome = "committed"  # a Spark write that returned: its version is in, by this attempt or by an older one
         elif event.type == "fail":
-            outcome = "timed out" if "InvalidTxnState" in event.error else "fenced"
+            outcome = "timed out" if "InvalidProducerEpoch" in event.error else "fenced"
         told[event.what.txn] = max(told.get(event.what.txn, "unknown"), outcome, key=rank.index)
     return Counter(told.values())
 
