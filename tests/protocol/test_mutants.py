@@ -38,7 +38,8 @@ class Mutant(NamedTuple):
     target: str
     becomes: Any
     scenario: Callable[[], Any]
-    rule: str
+    rules: str
+    """Which it breaks, by their numbers in PROTOCOL.md."""
 
 
 def nothing(*_: Any, **__: Any) -> Any:
@@ -168,104 +169,104 @@ def with_cluster(test: Callable[..., Any], *args: Any) -> Callable[[], Any]:
 
 MUTANTS = {
     "markers are compared with >": Mutant(
-        HERE + "transactions.marker_is_there", newer_only, fixed(on_transactions.test_p3_a_late_second_abort_leaves_the_next_transaction_alone, "orders/0/"), "4.1"
+        HERE + "transactions.marker_is_there", newer_only, fixed(on_transactions.test_p3_a_late_second_abort_leaves_the_next_transaction_alone, "orders/0/"), "W26"
     ),
     "a staged COMMIT is appended by everybody who rolls forward": Mutant(
-        HERE + "transactions.marker_is_there", newer_only, fixed(on_transactions.test_rolled_forward_by_two_at_once, True, "two sweeps"), "4.3"
+        HERE + "transactions.marker_is_there", newer_only, fixed(on_transactions.test_rolled_forward_by_two_at_once, True, "two sweeps"), "W26"
     ),
     "no re-read before a marker": Mutant(
-        HERE + "transactions.prepared_guard", no_guard, on_transactions.test_a_slow_roll_forward_after_the_partition_forgot_the_producer, "3"
+        HERE + "transactions.prepared_guard", no_guard, on_transactions.test_a_slow_roll_forward_after_the_partition_forgot_the_producer, "W21"
     ),
     "no re-read before the first batch": Mutant(
-        HERE + "append.registered_guard", no_guard, on_transactions.test_a_zombie_s_first_append_after_the_partition_forgot_its_producer, "3"
+        HERE + "append.registered_guard", no_guard, on_transactions.test_a_zombie_s_first_append_after_the_partition_forgot_its_producer, "W21"
     ),
     "an unregistered batch is taken": Mutant(
-        HERE + "append._check_transaction", nothing, with_cluster(on_slot.test_append_batch_takes_only_a_registered_transaction), "9"
+        HERE + "append._check_transaction", nothing, with_cluster(on_slot.test_append_batch_takes_only_a_registered_transaction), "W22"
     ),
     "acknowledged without a look at the boundaries": Mutant(
-        HERE + "slot._not_overtaken", always(True), with_cluster(on_slot.test_a_stale_put_is_not_acknowledged_and_is_tried_again), "2.4"
+        HERE + "slot._not_overtaken", always(True), with_cluster(on_slot.test_a_stale_put_is_not_acknowledged_and_is_tried_again), "W14"
     ),
     "a view never grows old": Mutant(
-        "txlog.protocol.context.Context.max_view_age_ms", property(lambda _: 10**15), on_load.test_a_deleted_tail_is_not_the_end_of_the_log, "4.4"
+        "txlog.protocol.context.Context.max_view_age_ms", property(lambda _: 10**15), on_load.test_a_deleted_tail_is_not_the_end_of_the_log, "R7"
     ),
     "an opening believes slots that it slept over": Mutant(
-        "txlog.protocol.context.Context.max_view_age_ms", property(lambda _: 10**15), fixed(on_load.test_opening_that_slept_between_its_list_and_its_gets_lists_again, 2), "4.4"
+        "txlog.protocol.context.Context.max_view_age_ms", property(lambda _: 10**15), fixed(on_load.test_opening_that_slept_between_its_list_and_its_gets_lists_again, 2), "R7"
     ),
     "an unknown write is taken for a failed one": Mutant(
-        HERE + "slot._create_slot", unknown_means_failed, with_cluster(on_slot.test_an_unknown_write_is_settled_in_its_own_slot, "applied", 1), "2"
+        HERE + "slot._create_slot", unknown_means_failed, with_cluster(on_slot.test_an_unknown_write_is_settled_in_its_own_slot, "applied", 1), "W12, W13"
     ),
     "a conflict with oneself is taken for a lost race": Mutant(
-        HERE + "slot._create_slot", conflict_means_lost, fixed(on_transactions.test_init_with_a_lost_reply_anywhere, "EMPTY", "hidden retry"), "4.1"
+        HERE + "slot._create_slot", conflict_means_lost, fixed(on_transactions.test_init_with_a_lost_reply_anywhere, "EMPTY", "hidden retry"), "W12"
     ),
     "everybody writes the same write_id": Mutant(
-        "tests.protocol.harness.Cluster.unique", lambda _: "0" * 32, fixed(on_transactions.test_20_two_inits_at_once, "EMPTY"), "4.1"
+        "tests.protocol.harness.Cluster.unique", lambda _: "0" * 32, fixed(on_transactions.test_20_two_inits_at_once, "EMPTY"), "W4, W23"
     ),
     "a refusal counts on a stale tail": Mutant(
-        HERE + "slot.refresh", keep_view, on_transactions.test_every_call_works_from_any_older_views, "3"
+        HERE + "slot.refresh", keep_view, on_transactions.test_every_call_works_from_any_older_views, "W15"
     ),
     "sequences are not checked": Mutant(
-        HERE + "append.check_batch", lambda *_: Proceed(), with_cluster(on_slot.test_what_cannot_be_settled_is_unknown_and_the_same_call_joins_it, True), "3"
+        HERE + "append.check_batch", lambda *_: Proceed(), with_cluster(on_slot.test_what_cannot_be_settled_is_unknown_and_the_same_call_joins_it, True), "W17"
     ),
     "a drawn producer in doubt is decided by a fold that lacks it": Mutant(
-        HERE + "slot._is_known", lambda *_: True, with_cluster(on_slot.test_a_drawn_producer_s_first_batch_that_the_fold_forgot_is_unknown), "2"
+        HERE + "slot._is_known", lambda *_: True, with_cluster(on_slot.test_a_drawn_producer_s_first_batch_that_the_fold_forgot_is_unknown), "W15"
     ),
     "records are not read back before the PUT": Mutant(
         HERE + "slot.stored_record", lambda data, tp, base: state.StoredRecord(record=msgspec.json.decode(data.split(b"\n")[0], type=CommitRecord, strict=False), digest="", data=data),
-        with_cluster(on_slot.test_a_record_that_readers_would_refuse_is_never_written), "1",
+        with_cluster(on_slot.test_a_record_that_readers_would_refuse_is_never_written), "W5",
     ),
     "COMPLETE without compare-and-set": Mutant(
-        HERE + "transactions.judge_complete", complete_anything, fixed(on_transactions.test_p3_a_late_second_abort_leaves_the_next_transaction_alone, "__transaction_state"), "4.1"
+        HERE + "transactions.judge_complete", complete_anything, fixed(on_transactions.test_p3_a_late_second_abort_leaves_the_next_transaction_alone, "__transaction_state"), "W27"
     ),
     "an end bumps the epoch twice": Mutant(
-        "txlog.core.transactions._prepare", prepare_bumping(2), on_transactions.test_140_abort_after_the_time_out_succeeds_and_the_producer_goes_on, "4.1"
+        "txlog.core.transactions._prepare", prepare_bumping(2), on_transactions.test_140_abort_after_the_time_out_succeeds_and_the_producer_goes_on, "W24"
     ),
     "an end does not bump the epoch": Mutant(
-        "txlog.core.transactions._prepare", prepare_bumping(0), fixed(on_transactions.test_invariant_8_once_init_returned_nothing_of_the_old_succeeds, "send"), "4.1"
+        "txlog.core.transactions._prepare", prepare_bumping(0), fixed(on_transactions.test_invariant_8_once_init_returned_nothing_of_the_old_succeeds, "send"), "W24"
     ),
     "init does not bump the epoch": Mutant(
-        HERE + "transactions.judge_init", init_without_a_bump, fixed(on_transactions.test_20_two_inits_at_once, "EMPTY"), "8"
+        HERE + "transactions.judge_init", init_without_a_bump, fixed(on_transactions.test_20_two_inits_at_once, "EMPTY"), "W24"
     ),
     "init aborts what was decided": Mutant(
-        HERE + "transactions.judge_init", init_aborting_what_is_prepared, fixed(on_transactions.test_init_over_every_state, "PREPARE_COMMIT", 2, True), "4"
+        HERE + "transactions.judge_init", init_aborting_what_is_prepared, fixed(on_transactions.test_init_over_every_state, "PREPARE_COMMIT", 2, True), "W25"
     ),
     "an abort after an attempted commit decides nothing": Mutant(
-        HERE + "transactions.judge_end", abort_of_nothing_decides_nothing, fixed(on_transactions.test_m9_abort_after_an_unknown_prepare_commit, "after the abort", False), "4.3"
+        HERE + "transactions.judge_end", abort_of_nothing_decides_nothing, fixed(on_transactions.test_m9_abort_after_an_unknown_prepare_commit, "after the abort", False), "W30"
     ),
     "the state machine does not look at versions": Mutant(
-        "txlog.core.transactions.judge_version", nothing, on_transactions.test_m7_two_runs_of_one_query, "4.1"
+        "txlog.core.transactions.judge_version", nothing, on_transactions.test_m7_two_runs_of_one_query, "W31"
     ),
     "an id with a version expires": Mutant(
-        HERE + "transactions.may_expire", lambda txn, now, _: txn.state in transactions.IDLE, on_transactions.test_an_id_with_a_version_stays_until_an_operator_removes_it, "4.1"
+        HERE + "transactions.may_expire", lambda txn, now, _: txn.state in transactions.IDLE, on_transactions.test_an_id_with_a_version_stays_until_an_operator_removes_it, "W32"
     ),
     "a producer expires whatever its transaction does": Mutant(
-        HERE + "transactions.IDLE", frozenset(get_args(TransactionState)), on_transactions.test_a_producer_whose_marker_is_in_but_whose_transaction_is_not_complete_is_kept, "3"
+        HERE + "transactions.IDLE", frozenset(get_args(TransactionState)), on_transactions.test_a_producer_whose_marker_is_in_but_whose_transaction_is_not_complete_is_kept, "W33"
     ),
     "parts of one partition are not merged": Mutant(
-        HERE + "transactions.merge_parts", tuple, with_cluster(on_slot.test_two_parts_of_one_partition_are_one_commit), "4.3"
+        HERE + "transactions.merge_parts", tuple, with_cluster(on_slot.test_two_parts_of_one_partition_are_one_commit), "W29"
     ),
     "rows of a deleted topic are committed": Mutant(
-        HERE + "transactions.next_marker", rows_for_the_dead, on_transactions.test_staged_rows_for_a_deleted_topic_are_skipped_and_markers_are_not, "2.6"
+        HERE + "transactions.next_marker", rows_for_the_dead, on_transactions.test_staged_rows_for_a_deleted_topic_are_skipped_and_markers_are_not, "W19"
     ),
     "the LSO passes an open transaction": Mutant(
-        "txlog.core.state.lso_of", blind_to_open, fixed(on_read.test_levels, "d2, d1 2, d2, c2", [0], [0, 1, 2, 3], 100), "7"
+        "txlog.core.state.lso_of", blind_to_open, fixed(on_read.test_levels, "d2, d1 2, d2, c2", [0], [0, 1, 2, 3], 100), "invariant 7"
     ),
     "a marker's LSO passes an open transaction": Mutant(
-        "txlog.core.append_rules.lso_of", blind_to_open, on_read.test_112_early_stop, "4.4"
+        "txlog.core.append_rules.lso_of", blind_to_open, on_read.test_112_early_stop, "R21"
     ),
     "aborted transactions are looked for in one segment": Mutant(
-        HERE + "read.collect_aborted_txns", search_one_index, fixed(on_read.test_112_an_abort_that_spans_segments, 2), "4.4"
+        HERE + "read.collect_aborted_txns", search_one_index, fixed(on_read.test_112_an_abort_that_spans_segments, 2), "R10"
     ),
     "offsets follow the order of commits": Mutant(
-        "txlog.core.state._Fold._commit_offset", the_last_commit_wins, with_cluster(on_groups.test_the_later_send_wins_whatever_the_order_of_the_commits), "4.5"
+        "txlog.core.state._Fold._commit_offset", the_last_commit_wins, with_cluster(on_groups.test_the_later_send_wins_whatever_the_order_of_the_commits), "invariant 12"
     ),
     "conditions look at committed offsets alone": Mutant(
-        "txlog.core.groups.check_commit", committed_alone, on_groups.test_m6_two_jobs_that_took_one_range_cannot_both_commit, "4.5"
+        "txlog.core.groups.check_commit", committed_alone, on_groups.test_m6_two_jobs_that_took_one_range_cannot_both_commit, "W34"
     ),
     "a snapshot lacks pending offsets": Mutant(
-        HERE + "seal.to_snapshot", without_pending, with_cluster(on_groups.test_offsets_survive_sealing_and_cleaning), "2.2"
+        HERE + "seal.to_snapshot", without_pending, with_cluster(on_groups.test_offsets_survive_sealing_and_cleaning), "W38"
     ),
     "the active segment is sealed too": Mutant(
-        HERE + "seal.finished_segments", all_segments, on_seal.test_appends_go_on_while_somebody_seals, "2.2"
+        HERE + "seal.finished_segments", all_segments, on_seal.test_appends_go_on_while_somebody_seals, "W37"
     ),
 }  # fmt: skip
 

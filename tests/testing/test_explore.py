@@ -455,7 +455,7 @@ def test_the_command_fails_for_what_is_not_finished(capsys: pytest.CaptureFixtur
 
 
 def test_the_command_fails_for_a_survivor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    harmless = Mutant(name="harmless", scenario="late abort", section="0", patches={"txlog.protocol.put.Sleep": Sleep})
+    harmless = Mutant(name="harmless", scenario="late abort", rules="", patches={"txlog.protocol.put.Sleep": Sleep})
     for module in (command, runner):
         monkeypatch.setattr(module, "MUTANTS", (harmless,))
     assert command.main(["--mutants"]) == 1

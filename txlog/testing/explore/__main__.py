@@ -94,11 +94,11 @@ def show(
             _print_trace(each.trace, console)
     if mutants:
         table = _table(
-            "Mutants", "rule that was broken", "DESIGN", "scenario", ">states", ">steps", ">seconds", "caught by"
+            "Mutants", "rule that was broken", "rules", "scenario", ">states", ">steps", ">seconds", "caught by"
         )
         for mutant in mutants:
             table.add_row(
-                mutant.name, mutant.section, mutant.scenario, f"{mutant.states:,}", str(mutant.steps), f"{mutant.seconds:,.1f}",
+                mutant.name, mutant.rules, mutant.scenario, f"{mutant.states:,}", str(mutant.steps), f"{mutant.seconds:,.1f}",
                 escape(mutant.rule[:100]) if mutant.caught else "SURVIVED", style=None if mutant.caught else "bold red",
             )  # fmt: skip
         console.print(table)

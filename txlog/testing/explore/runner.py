@@ -50,7 +50,8 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     """One mutant, and whether its scenario noticed."""
 
     name: str
-    section: str
+    rules: str
+    """Which the mutant breaks, by their numbers in PROTOCOL.md."""
     scenario: str
     caught: bool
     rule: str
@@ -123,7 +124,7 @@ def hunt(mutant: Mutant, *, max_seconds: float = MAX_MUTANT_SECONDS) -> MutantRe
     violation = found.violation
     return MutantResult(
         name=mutant.name,
-        section=mutant.section,
+        rules=mutant.rules,
         scenario=mutant.scenario,
         caught=violation is not None,
         rule=violation.rule if violation is not None else "",
