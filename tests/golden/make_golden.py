@@ -60,6 +60,7 @@ from txlog.storage.driver import Driver
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.segment_file import read_ranges, write_rows_file
 from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.older_writers import staged_offsets
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
@@ -185,9 +186,7 @@ class Story:
         parts = (
             self.staged(ORDERS_0, [self.write(ORDERS_0, txn, rows_0)]),
             self.staged(ORDERS_1, [self.write(ORDERS_1, txn, rows_1, path=spark_path, digest=False)]),
-            *groups.staged_offsets(
-                "nightly-etl", {AUDIT_0: OffsetValue(offset=1)}, self.ctx.constants, self.clock.now_ms()
-            ),
+            *staged_offsets("nightly-etl", {AUDIT_0: OffsetValue(offset=1)}, self.ctx.constants, self.clock.now_ms()),
         )
         self.end(txn, commit=True, staged=parts, version=TxnVersion(version=20251124))
         self.send_as_clerk(ORDERS_0, [order(14, "lea", "14.00", note="by phone")])

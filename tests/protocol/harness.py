@@ -58,6 +58,7 @@ from txlog.protocol.load import load
 from txlog.protocol.read import IsolationLevel, ReadPlan, plan_read
 from txlog.protocol.seal import seal, seal_quietly
 from txlog.protocol.table import state_partition
+from txlog.testing.older_writers import staged_offsets
 
 T = TypeVar("T")
 
@@ -544,7 +545,7 @@ class Process:
 
     def stage_offsets(self, offsets: Mapping[int, int], group: str = "g") -> None:
         values = {TopicPartition("orders", p): OffsetValue(offset=offset) for p, offset in offsets.items()}
-        self.staged.extend(groups.staged_offsets(group, values, self.ctx.constants, self.cluster.now_ms))
+        self.staged.extend(staged_offsets(group, values, self.ctx.constants, self.cluster.now_ms))
 
     def send_offsets(
         self,

@@ -11,11 +11,11 @@ from txlog.core.records import OffsetValue, StagedPart, TransactionMetadata
 from txlog.errors import IllegalStateError, ProducerFencedError
 from txlog.protocol.append import append_batch
 from txlog.protocol.context import Views
-from txlog.protocol.groups import staged_offsets
 from txlog.protocol.transactions import add_partitions, end_transaction, init_producer
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.older_writers import staged_offsets
 
 CTX = context()
 NOTHING: Views = {}

@@ -22,8 +22,6 @@ from txlog.core.records import (
     GroupValue,
     OffsetEntry,
     OffsetValue,
-    StagedPart,
-    StoreConstants,
     TransactionMetadata,
 )
 from txlog.core.state import PartitionState
@@ -180,17 +178,6 @@ def send_offsets(
 
     guard = registered_guard(ctx, views, registered, tp)
     return (yield from _append_entries(ctx, views, group, draft, check, guard)), registered
-
-
-def staged_offsets(
-    group: str, offsets: Mapping[TopicPartition, OffsetValue], constants: StoreConstants, now_ms: int
-) -> tuple[StagedPart, ...]:
-    """Unconditional offsets that ride in `end_transaction(staged=…)`."""
-    if not offsets:
-        return ()
-    tp = offsets_partition(group, constants.consumer_offsets_partitions)
-    entries = offset_entries(group, {key: _stamped(key, value, now_ms, False) for key, value in offsets.items()})
-    return (StagedPart(topic=tp.topic, partition=tp.partition, entries=entries),)
 
 
 def join_group(

@@ -50,6 +50,7 @@ from txlog.protocol.load import get_fresh_view, load, refresh
 from txlog.protocol.read import IsolationLevel, ReadPlan, plan_read
 from txlog.protocol.seal import seal
 from txlog.protocol.snapshot import take_snapshot
+from txlog.testing.older_writers import staged_offsets
 
 T = TypeVar("T")
 Word: TypeAlias = tuple[TopicPartition, str]
@@ -329,7 +330,7 @@ def send_offsets(offset: int | None, *, expected: bool, group: str = "g", staged
         target = offset if offset is not None else (client.started or 0) + 1
         values = {TopicPartition("orders", 0): OffsetValue(offset=target)}
         if staged:
-            parts = groups.staged_offsets(group, values, client.ctx.constants, 0)
+            parts = staged_offsets(group, values, client.ctx.constants, 0)
             return replace(client, staged=(*client.staged, *parts), sent=(*client.sent, (0, target)))
         condition = OffsetsCondition(expected={TopicPartition("orders", 0): client.started}) if expected else None
         client = replace(client, sent=(*client.sent, (0, target)))

@@ -53,6 +53,7 @@ from txlog.testing.histories.events import (
     What,
 )
 from txlog.testing.histories.recorder import Recorder, leaves_open
+from txlog.testing.older_writers import staged_offsets
 from txlog.testing.simulate.cluster import Machine, WriteFile, data_file, decode_rows, encode_rows
 
 T = TypeVar("T")
@@ -388,7 +389,7 @@ class Client:
         def call() -> Program[None]:
             assert self.txn is not None
             if staged and condition is None:
-                self.staged.extend(groups.staged_offsets(group, values, self.ctx.constants, 0))
+                self.staged.extend(staged_offsets(group, values, self.ctx.constants, 0))
                 return
             self.views, txn = yield from groups.send_offsets(self.ctx, self.views, self.txn, group, values, condition)
             assert not isinstance(txn, Skipped)

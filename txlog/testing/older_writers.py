@@ -1,0 +1,22 @@
+"""What do stores hold that only an older txlog wrote, and this one still has to read?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from txlog.core.groups import offset_entries, offsets_partition
+from txlog.core.names import TopicPartition
+from txlog.core.records import OffsetValue, StagedPart, StoreConstants
+
+
+def staged_offsets(
+    group: str, offsets: Mapping[TopicPartition, OffsetValue], constants: StoreConstants, now_ms: int
+) -> tuple[StagedPart, ...]:
+    """Return unconditional offsets that ride in `end_transaction(staged=…)`. Writers of today send them before (PROTOCOL.md, W34)."""
+    if not offsets:
+        return ()
+    tp = offsets_partition(group, constants.consumer_offsets_partitions)
+    stamped = {key: msgspec.structs.replace(value, timestamp=now_ms) for key, value in offsets.items()}
+    return (StagedPart(topic=tp.topic, partition=tp.partition, entries=offset_entries(group, stamped)),)
