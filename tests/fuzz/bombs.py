@@ -56,16 +56,16 @@ def bomb(open_: Callable[[bytes], object]) -> Callable[[Callable[[], bytes]], No
 def record(rows: int, payload: bytes) -> bytes:
     """A commit record of so many inline rows."""
     fields = {
-        "version": 1, "base_offset": 0, "records": rows, "kind": "data", "timestamp": 0, "segment_base": 0,
-        "payload_bytes": len(payload), "write_id": "0" * 32, "previous": "",
+        "version": 1, "base_offset": 0, "records": rows, "kind": "data", "transactional": False, "timestamp": 0, "segment_base": 0,
+        "payload_bytes": len(payload), "write_id": "0" * 32, "previous": "0" * 64,
     }  # fmt: skip
     return closed(fields, payload)
 
 
-def rows_of(fields: tuple[SchemaField, ...]) -> Callable[[bytes], object]:
+def rows_of(fields: tuple[SchemaField, ...]) -> Callable[[bytes], pa.RecordBatch]:
     """Reads all inline rows of a record."""
 
-    def read(data: bytes) -> object:
+    def read(data: bytes) -> pa.RecordBatch:
         stored = state.stored_record(data, TP, 0)
         wanted = RowRange(first_row=0, rows=stored.record.records, base_offset=0, timestamp=0)
         return read_inline_rows(stored.payload, wanted, fields, where=PATH)
