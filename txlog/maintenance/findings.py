@@ -23,6 +23,11 @@ FindingKind: TypeAlias = Literal["damaged", "missing", "note"]
 S = TypeVar("S", bound=msgspec.Struct)
 
 RESTORE = "restore it from a copy of the store, or from the versions that the object store keeps"
+LOST_RECORD = (
+    "stop every writer first; then restore the object from a copy that was made after it was written (docs/restore.md). If the store was put "
+    "back to an older state under a running writer, no copy has it: put that state back once more"
+)
+"""Of a record that what came later speaks of. A store that was put back ends before what a writer had seen."""
 LATER = "nothing: maintenance ends it, or the next writer"
 
 MAX_FINDINGS = 10_000

@@ -34,7 +34,7 @@ from txlog.core.records import (
     TopicMetadata,
     TransactionEntry,
 )
-from txlog.core.schema import check_fields
+from txlog.core.schema import check_fields, contradictions
 from txlog.core.state import PartitionState
 from txlog.core.words import count_text, duration_text
 from txlog.errors import NotAStoreError, SchemaMismatchError, UnknownTopicOrPartitionError
@@ -48,7 +48,7 @@ from txlog.maintenance.decisions import (
     is_decision,
 )
 from txlog.maintenance.file_check import check_rows_file
-from txlog.maintenance.findings import Finding, Findings, Reader
+from txlog.maintenance.findings import LOST_RECORD, Finding, Findings, Reader
 from txlog.maintenance.partition_check import Checked, PartitionTask, Schemas, check_partition
 from txlog.maintenance.repair import RepairedObject
 from txlog.storage.object_store import ObjectStore
@@ -60,7 +60,6 @@ _ROUNDS = 5
 """How often a partition is looked at that seems damaged and changes meanwhile."""
 _SKEW_MS = 2 * MAX_CLOCK_ERROR_MS
 """Clocks of two writers may be so far apart (PROTOCOL.md, W2)."""
-_LOST_MARKER = "stop every writer first; then restore the object from a copy of the store (docs/restore.md)"
 _OWN_FOLDERS = frozenset({names.PROBE_FOLDER, names.MAINTENANCE_FOLDER})
 
 
@@ -370,15 +369,8 @@ class _StoreCheck:
                 self.findings.damaged(path, f"a schema of version {number} or an older one", f"{version.schema_id}")
             if before is None:
                 continue
-            if version.topic_id != before.topic_id and not before.deleted:
-                self.findings.damaged(path, f"topic_id {before.topic_id}, as before", version.topic_id)
-            if version.partitions < before.partitions:
-                self.findings.damaged(path, f"at least {before.partitions} partitions", f"{version.partitions}")
-            if version.schema_id != number and (version.schema_id, version.schema) != (
-                before.schema_id,
-                before.schema,
-            ):
-                self.findings.damaged(path, f"the schema of version {number - 1}, or its own", "another one")
+            for expected, found in contradictions(before, version):
+                self.findings.damaged(path, expected, found)
 
     def _check_topics(self, topics: Sequence[_Topic]) -> None:
         named: dict[str, set[str]] = {topic.name: set() for topic in topics}
@@ -583,7 +575,7 @@ class _StoreCheck:
                 tp.folder,
                 f"a log up to offset {offset}, where group {group!r} goes on",
                 f"group {group!r} goes on at offset {offset} of {tp}, whose log ends at {state.next_offset}",
-                "if nobody set the group's offset by hand, records were lost: compare with a copy of the store",
+                f"if nobody set the group's offset by hand, records were lost: {LOST_RECORD}",
             )
 
     def _judge_markers(self, checked: Checked, state: PartitionState) -> None:
@@ -599,7 +591,7 @@ class _StoreCheck:
                 path, gone = tp.folder + names.batch_name(state.next_offset), "records from here on are gone"
             else:
                 path, gone = tp.folder, f"no record of the log, which ends at offset {state.next_offset}, is it"
-            self.findings.missing(path, self._marker_text(first), _LOST_MARKER, gone, count=len(lost))
+            self.findings.missing(path, self._marker_text(first), LOST_RECORD, gone, count=len(lost))
         for wanted, seen in found.other:
             marker = checked.markers[seen]
             if marker.kind != expected[wanted].kind:
@@ -608,7 +600,7 @@ class _StoreCheck:
                 what = f"a marker of the decision at offset {marker.coordinator_epoch}"
             # An index that has it wrong differs from its records too, if these are left.
             path = tp.folder + (names.batch_name(marker.offset) if marker.coordinator_epoch >= 0 else "")
-            self.findings.damaged(path, self._marker_text(expected[wanted]), what, _LOST_MARKER)
+            self.findings.damaged(path, self._marker_text(expected[wanted]), what, LOST_RECORD)
         for seen in found.uncalled:
             self._need_decision(tp, checked.markers[seen])
 
@@ -662,7 +654,7 @@ class _StoreCheck:
                 path,
                 f"the PREPARE_{marker.kind.upper()} of producer {marker.producer_id}, epoch {marker.epoch}, which "
                 f"{tp.folder}{names.batch_name(marker.offset)} carries out",
-                _LOST_MARKER,
+                LOST_RECORD,
                 "it is not there" if record is None else "another record lies there",
             )
 
@@ -673,7 +665,7 @@ class _StoreCheck:
         tp = TopicPartition(TRANSACTION_STATE_TOPIC, partition)
         # The table was read before: it may have grown since.
         if self.reader.get(tp.folder + names.batch_name(slot)) is None:
-            self.findings.missing(tp.folder + names.batch_name(slot), what)
+            self.findings.missing(tp.folder + names.batch_name(slot), what, LOST_RECORD)
 
     # -- committed offsets, and partitions that others speak of --------------------------------------------------------
 

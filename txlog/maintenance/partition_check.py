@@ -17,6 +17,7 @@ import msgspec
 from txlog.core import chain, names
 from txlog.core.names import INTERNAL_TOPICS, NumberedName, SegmentName, SegmentObject, TopicPartition
 from txlog.core.records import (
+    FIRST_DRAWN_PRODUCER_ID,
     Boundary,
     Clean,
     CommitRecord,
@@ -47,7 +48,7 @@ from txlog.core.words import count_text
 from txlog.errors import CorruptLogError, TxlogError, UnsupportedStoreError
 from txlog.maintenance.decisions import SeenMarkers
 from txlog.maintenance.file_check import Placed, check_inline_rows, check_rows_file
-from txlog.maintenance.findings import Reader, reason
+from txlog.maintenance.findings import LOST_RECORD, Reader, reason
 
 Schemas: TypeAlias = Mapping[int, tuple[SchemaField, ...]]
 """Columns of a topic by the version of its metadata that introduced them."""
@@ -337,6 +338,7 @@ class _PartitionCheck:
             self.findings.missing(
                 self.folder + names.batch_name(state.next_offset),
                 f"a commit record: {evidence} is there, and a segment is sealed only once the next record is in",
+                LOST_RECORD,
             )
         elif self.is_whole:
             for name in self.indexes:
@@ -356,6 +358,12 @@ class _PartitionCheck:
             return
         if record.deleted_version > self.task.last_version:
             self._miss_version(record.deleted_version, path)
+        if record.kind == "data" and record.transactional != (0 <= record.producer_id < FIRST_DRAWN_PRODUCER_ID):
+            self.findings.damaged(
+                path,
+                "a transactional batch of each producer id that a coordinator gave out, and of no other",
+                f"producer {record.producer_id}, transactional {record.transactional}",
+            )
         if not record.records:
             return
         if record.entries:
@@ -417,6 +425,9 @@ class _PartitionCheck:
                 continue
             snapshot = self.snapshots.get(name.end_offset)
             path = self.folder + name.index
+            before = self.snapshots.get(name.base_offset)
+            if snapshot is not None and (before is not None or not name.base_offset):
+                self._check_log_start(name, 0 if before is None else before.log_start_offset, snapshot)
             if snapshot is None:
                 if name.end_offset >= self.listing.boundary and not self._is_listed("snapshot", name.end_offset):
                     self.findings.missing(
@@ -435,6 +446,16 @@ class _PartitionCheck:
                 self.findings.damaged(
                     path, f"last stable offset {lso}, as the snapshot at its end says", f"{index.last_stable_offset}"
                 )
+
+    def _check_log_start(self, name: SegmentName, before: int, after: Snapshot) -> None:
+        """Only a record of its own moves the log start."""
+        moved = any(entry.kind == "log_start" for entry in self.indexes[name].entries)
+        if after.log_start_offset < before or (after.log_start_offset > before and not moved):
+            self.findings.damaged(
+                self.folder + names.snapshot_name(after.offset),
+                f"log start {before}, as {self.folder + name.index} has no record that moves it",
+                f"{after.log_start_offset}",
+            )
 
     def _is_listed(self, kind: str, number: int) -> bool:
         return NumberedName(kind, number).name in self.parsed
@@ -627,7 +648,7 @@ class _Chain:
             data = check.reader.get(path)
             stored = None if data is None else self._decode(path, data, at)
             if stored is None:
-                check.findings.missing(path, f"a commit record: the log goes on at offset {base}")
+                check.findings.missing(path, f"a commit record: the log goes on at offset {base}", LOST_RECORD)
                 self._lose()
             else:
                 self._append(stored, path)
@@ -698,7 +719,9 @@ class _Chain:
                 state = replay(state, (stored,))
             except TxlogError as error:
                 path = self._check.folder + names.batch_name(stored.record.base_offset)
-                self._check.findings.damaged(path, "the record that follows the one before it", reason(error, path))
+                self._check.findings.damaged(
+                    path, "the record that follows the one before it", reason(error, path), LOST_RECORD
+                )
                 break
             good.append(stored)
         return state, good
