@@ -169,7 +169,7 @@ cleans = st.builds(
     Clean,
     number=offsets,
     runs=tuples(
-        st.builds(CleanedRun, base_offset=offsets, end_offset=offsets, generation=st.integers(1, 2**62), unique=texts)
+        st.builds(CleanedRun, base_offset=offsets, end_offset=offsets, generation=st.integers(1, 2**48), unique=texts)
     ),
     superseded=tuples(st.builds(Superseded, name=texts, since=times)),
     created_at=times,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -17,6 +19,7 @@ from txlog.core.schema import (
     assign_ids,
     check_fields,
     check_new_names,
+    contradictions,
     decimal_type,
     describe,
     evolve,
@@ -33,9 +36,9 @@ def col(
 
 
 def nested(depth: int) -> SchemaField:
-    field = col("x")
-    for _ in range(depth - 1):
-        field = col("x", "list", field)
+    field = col("element")
+    for number in range(depth - 1):
+        field = col("x" if number == depth - 2 else "element", "list", field)
     return field
 
 
@@ -53,7 +56,10 @@ def distinct(fields: list[SchemaField]) -> list[SchemaField]:
 
 def nest(inner: st.SearchStrategy[SchemaField]) -> st.SearchStrategy[SchemaField]:
     return st.one_of(
-        st.builds(col, names, st.just("list"), inner, nullable=st.booleans()),
+        st.builds(
+            lambda name, item, nullable: col(name, "list", msgspec.structs.replace(item, name="element"), nullable=nullable),
+            names, inner, st.booleans(),
+        ),
         st.builds(
             lambda name, key, value: col(
                 name, "map", msgspec.structs.replace(key, name="key", nullable=False), msgspec.structs.replace(value, name="value")
@@ -132,6 +138,7 @@ class TestTypes:
             (col("x", "struct"), "a struct cannot have 0"),
             (col("x", "int64", col("y")), "a int64 cannot have 1"),
             (col("x", "list", col("element", "uint8")), "column 'x.element': type 'uint8'"),
+            (col("x", "list", col("item")), "child fields of a list are named element, found item"),
             (col("x", "struct", col("a"), col("A")), "in 'x': columns 'a' and 'A'"),
             (nested(MAX_NESTING + 1), "nest deeper than 8"),
         ],
@@ -299,6 +306,51 @@ class TestEvolve:
         assert schema[: len(old)] == old
         assert [field.name for field in schema[len(old) :]] == [field.name for field in added]
         assert min((field.id for field in schema[len(old) :]), default=max_field_id(old) + 1) == max_field_id(old) + 1
+
+
+def version(number: int = 3, **fields: object) -> TopicMetadata:
+    told = {"topic_id": "0" * 32, "partitions": 2, "schema": OLD, "schema_id": 0, "deleted": False, **fields}
+    return TopicMetadata(number=number, topic="t", created_at=0, write_id="0" * 32, **told)  # type: ignore[arg-type]
+
+
+NOTE = col("note", field_id=5)
+GONE = version(deleted=True)
+ANEW = {"topic_id": "1" * 32, "schema_id": 4, "schema": (NOTE,)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (version(), {}),
+        (version(), {"deleted": True}),
+        (version(), {"partitions": 3}),
+        (version(), {"schema": (*OLD, NOTE), "schema_id": 4}),
+        (GONE, ANEW),
+    ],
+)
+def test_a_version_that_follows(before: TopicMetadata, after: dict[str, object]) -> None:
+    assert list(contradictions(before, version(4, **after))) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (version(), {"topic_id": "1" * 32}, "topic_id 0{32}"),
+        (GONE, {**ANEW, "topic_id": "0" * 32}, "another topic_id than 0{32}"),
+        (GONE, {**ANEW, "schema_id": 0}, "schema_id 4"),
+        (GONE, {**ANEW, "schema": (col("note", field_id=4),)}, "field ids from 5 on"),
+        (version(), {"partitions": 1}, "at least 2 partitions"),
+        (version(), {"schema_id": 4}, "schema_id 0"),
+        (version(), {"schema": (*OLD, NOTE)}, "the schema of version 3, or schema_id 4"),
+        (version(), {"schema": OLD[:2], "schema_id": 4}, r"column 'price' \(id 4\)"),
+        (version(), {"schema": (col("key", nullable=False), *OLD[1:]), "schema_id": 4}, r"column 'id' \(id 1\): int64 not null"),
+        (version(), {"schema": (*OLD[:2], col("price", "decimal(10,2)", field_id=9)), "schema_id": 4}, r"column 'price' \(id 4\)"),
+        (version(), {"schema": (*OLD, col("note", field_id=5, nullable=False)), "schema_id": 4}, "new columns that are nullable"),
+    ],
+)  # fmt: skip
+def test_a_version_that_cannot_follow(before: TopicMetadata, after: dict[str, object], expected: str) -> None:
+    (found,) = contradictions(before, version(4, **after))
+    assert re.match(expected, found[0]), found
 
 
 def test_descriptions_are_readable() -> None:

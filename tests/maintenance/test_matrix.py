@@ -37,7 +37,7 @@ def test_damage_is_an_error_and_fsck_finds_it(store: str, record_property, capsy
     ],
 )
 def test_every_field_is_checked_under_a_right_checksum(found: Any, record_property: Any) -> None:
-    counts, faults = fields.try_all(found())
+    counts, faults, _ = fields.try_all(found())
     record_property("cells", sum(counts.values()))
     assert not faults, faults
     assert sum(counts.values()) > 40
@@ -47,6 +47,8 @@ def test_every_field_is_checked_under_a_right_checksum(found: Any, record_proper
 SNAPSHOT = "orders/1/00000000000000000005.snapshot"
 INDEX = "orders/1/00000000000000000000-00000000000000000005-0.index"
 RECORD = "orders/1/00000000000000000007.batch"
+AUDIT = "audit/topic.00000000000000000000.json"
+CLEAN = "orders/0/00000000000000000000.clean"
 VERSION = "orders/topic.00000000000000000001.json"
 
 
@@ -75,6 +77,31 @@ def test_damage_under_a_right_checksum_is_named(path: str, where: tuple[Any, ...
     assert isinstance(error, CorruptRecordError)
     assert path in str(error)
     assert any(finding.path == path for finding in d.checked(damaged).findings)
+
+
+@pytest.mark.parametrize(
+    ("path", "where", "new"),
+    [
+        pytest.param(VERSION, ("schema", 1, "id"), 99, id="a column under another id"),
+        pytest.param(VERSION, ("schema", 1, "name"), "customers", id="a column under another name"),
+        pytest.param(VERSION, ("schema", 5, "id"), 99, id="an added column under another id"),
+        pytest.param(VERSION, ("schema", 5, "name"), "notes", id="an added column under another name"),
+        pytest.param(AUDIT, ("schema", 1, "id"), 99, id="a column of the only version under another id"),
+        pytest.param(AUDIT, ("schema", 1, "name"), "values", id="a column of the only version under another name"),
+        pytest.param(CLEAN, ("runs",), [], id="superseded segments without a run"),
+        pytest.param(CLEAN, ("runs", 0, "base_offset"), 1, id="a run that begins within a segment"),
+    ],
+)
+def test_damage_that_other_objects_show(path: str, where: Any, new: Any) -> None:
+    """Two objects contradict each other: the error names one of them, and a check of the store the damaged one, or both."""
+    topic = path.partition("/")[0]
+    objects = fields.alone(topic)
+    said, payload = opened(objects[path])
+    damaged = {**objects, path: closed(changed(said, where, new, "put"), payload)}
+    error = fields.limited(d.seen, damaged)
+    assert isinstance(error, CorruptRecordError)
+    assert f"{topic}/" in str(error)
+    assert any(found.kind != "note" and found.path.startswith(f"{topic}/") for found in d.checked(damaged).findings)
 
 
 def test_an_index_that_contradicts_the_columns_of_its_file() -> None:
@@ -120,8 +147,9 @@ def test_an_unknown_setting_locks_nobody_out() -> None:
 
 
 def test_every_struct_of_the_golden_store_has_its_cells() -> None:
-    found = {cell.name.partition(".")[0] for cell in fields.every_cell()}
-    assert found >= set(fields.UNCONTRADICTED) - {"Compaction", "Tombstones"}
+    found = {cell.name for cell in fields.every_cell()}
+    assert found >= fields.EXCUSED | fields.FSCK_ALONE | fields.ONLY_PLACE_OF_ROWS
+    assert {name.partition(".")[0] for name in found} >= {kind.__name__ for kind in fields.STRUCTS.values()}
 
 
 def test_every_kind_of_object_is_damaged() -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from txlog.config import nearest
 from txlog.core.records import SchemaField
-from txlog.core.schema import MAX_NESTING, SCALAR_TYPES, assign_ids, check_fields, parse_decimal
+from txlog.core.schema import CHILD_NAMES, MAX_NESTING, SCALAR_TYPES, assign_ids, check_fields, parse_decimal
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ _ELSEWHERE = {
     "array": ("list",),
 }
 """Names that SQL, Spark and others give to types, and what they are called here; spelling alone would mislead."""
-_CHILD_NAMES = {"list": ("element",), "map": ("key", "value")}
 
 
 class _Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +159,7 @@ class _TypeParser:
     def _children(self, type_name: str, depth: int) -> tuple[SchemaField, ...]:
         self._take("<")
         children: list[SchemaField] = []
-        names = _CHILD_NAMES.get(type_name)
+        names = CHILD_NAMES.get(type_name)
         while True:
             at = len(children)
             if names is None:

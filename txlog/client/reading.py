@@ -278,10 +278,9 @@ def _plan_again(
         topic = topic_for(runtime, made)
     finally:
         runtime.close()
-    # The columns stay those of the task: what was added to the topic since is not in its schema.
-    known = {each.id for each in task.fields}
-    fields = tuple(each for each in topic.schema if each.id in known)
-    return replace(task, pieces=made.pieces, fields=fields)
+    # The columns stay those of the task; files that were made since may have what was added to the topic.
+    columns = task.columns if task.columns is not None else tuple(each.name for each in task.fields)
+    return replace(task, pieces=made.pieces, fields=topic.schema, columns=columns)
 
 
 def _cut(batch: pa.RecordBatch, max_rows: int | None) -> Iterator[pa.RecordBatch]:

@@ -105,6 +105,8 @@ def walk(listing: PartitionListing, clean: Clean | None, start: int) -> tuple[Se
             name = candidates[0]
         found.append(name)
         at = name.end_offset
+    if clean is not None:
+        _check_used(listing, clean, start, found)
     return tuple(found)
 
 
@@ -127,6 +129,20 @@ def _check_given(listing: PartitionListing, clean: Clean | None) -> None:
         raise ValueError(
             f"{listing.folder}: the highest .clean of this listing is {listing.clean}, and {given} was given"
         )
+
+
+def _check_used(listing: PartitionListing, clean: Clean, start: int, walked: Sequence[SegmentName]) -> None:
+    """Raises CorruptRecordError if a walk from `start` leaves out a current run, or takes a superseded one (PROTOCOL.md, R21)."""
+    path = listing.folder + names.clean_name(clean.number)
+    used = {name.index for name in walked}
+    for run in clean.runs:
+        if run.end_offset > start and run.name.index not in used:
+            raise CorruptRecordError(f"{path}: no segment or run ends where its run {run.name.index} begins")
+    for gone in clean.superseded:
+        if gone.name in used:
+            raise CorruptRecordError(
+                f"{path}: it says that {gone.name} is superseded, and no run of it has these offsets"
+            )
 
 
 def _current_runs(clean: Clean | None) -> tuple[SegmentName, ...]:

@@ -116,7 +116,7 @@ class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
     """What a staged transaction appends to one partition when it is decided: rows in files or inline, or committed offsets."""
 
     topic: str
-    partition: Annotated[int, Meta(ge=0)]
+    partition: Offset
     schema_id: Offset = 0
     files: tuple[DataFile, ...] = ()
     entries: tuple[OffsetEntry, ...] = ()
@@ -182,7 +182,7 @@ class OffsetEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
     group: str
     topic: str
-    partition: Annotated[int, Meta(ge=0)]
+    partition: Offset
     value: OffsetValue | None
 
     @property
@@ -353,7 +353,7 @@ class CleanedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     base_offset: Offset
     end_offset: Offset
-    generation: Annotated[int, Meta(ge=1)]
+    generation: Annotated[int, Meta(ge=1, le=2**48)]
     unique: str
 
     @property
@@ -491,9 +491,9 @@ class TopicMetadata(_Object, frozen=True, kw_only=True):
 class StoreConstants(msgspec.Struct, frozen=True, kw_only=True):
     """What the fold depends on; never changed after the store was made."""
 
-    delete_grace_ms: Annotated[int, Meta(ge=1)] = 86_400_000
-    producer_id_expiration_ms: Annotated[int, Meta(ge=1)] = 86_400_000
-    transactional_id_expiration_ms: Annotated[int, Meta(ge=1)] = 604_800_000
+    delete_grace_ms: Annotated[int, Meta(ge=1, le=2**63 - 1)] = 86_400_000
+    producer_id_expiration_ms: Annotated[int, Meta(ge=1, le=2**63 - 1)] = 86_400_000
+    transactional_id_expiration_ms: Annotated[int, Meta(ge=1, le=2**63 - 1)] = 604_800_000
     transaction_state_partitions: Annotated[int, Meta(ge=1, le=10_000)] = 50
     consumer_offsets_partitions: Annotated[int, Meta(ge=1, le=10_000)] = 50
     hash: Literal["java_string"] = "java_string"

@@ -11,10 +11,11 @@ import numbers
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 import msgspec
 
-from txlog.core.records import SchemaField
+from txlog.core.records import SchemaField, TopicMetadata
 from txlog.errors import SchemaMismatchError
 
 SCALAR_TYPES = frozenset(
@@ -54,6 +55,8 @@ MAX_FIELD_ID = 2**31 - 1
 
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)", re.ASCII)
 _CHILDREN = {"list": (1, 1), "map": (2, 2), "struct": (1, 10_000)}
+CHILD_NAMES = {"list": ("element",), "map": ("key", "value")}
+"""How the children of a list and of a map are named; those of a struct have names of their own."""
 
 
 def parse_decimal(type_name: str) -> tuple[int, int] | None:
@@ -174,6 +177,48 @@ def add_columns(
     return fields
 
 
+def contradictions(before: TopicMetadata, version: TopicMetadata) -> Iterator[tuple[str, str]]:
+    """What of `version` cannot follow `before`, the version one lower: (expected, found) each (PROTOCOL.md, R21)."""
+    if before.deleted != (version.topic_id != before.topic_id):
+        other = "another topic_id than" if before.deleted else "topic_id"
+        yield f"{other} {before.topic_id}, as version {before.number} says", version.topic_id
+    if version.partitions < before.partitions:
+        yield f"at least {before.partitions} partitions", f"{version.partitions}"
+    if before.deleted:
+        first = max_field_id(before.schema) + 1
+        reused = [field.name for field in version.schema if field.id < first]
+        if version.schema_id != version.number:
+            yield f"schema_id {version.number}: a topic of its own", f"{version.schema_id}"
+        if reused:
+            yield (
+                f"field ids from {first} on, as version {before.number} is another topic",
+                f"a lower one for {reused[0]!r}",
+            )
+        return
+    if version.schema == before.schema:
+        if version.schema_id != before.schema_id:
+            yield (
+                f"schema_id {before.schema_id}, as the schema is that of version {before.number}",
+                f"{version.schema_id}",
+            )
+        return
+    if version.schema_id != version.number:
+        yield f"the schema of version {before.number}, or schema_id {version.number}", "another schema"
+    kept = version.schema[: len(before.schema)]
+    for old, new in zip_longest(before.schema, kept):
+        if old != new:
+            found = "no column" if new is None else f"{new.name!r} (id {new.id}): {describe(new)}"
+            yield f"column {old.name!r} (id {old.id}): {describe(old)}, as version {before.number} says", found
+            return
+    first = max_field_id(before.schema) + 1
+    for new in version.schema[len(kept) :]:
+        if not new.nullable or new.id < first:
+            yield (
+                f"new columns that are nullable, with ids from {first} on",
+                f"{new.name!r} (id {new.id}): {describe(new)}",
+            )
+
+
 def describe(field: SchemaField) -> str:
     """The type of a field as a person reads it, e.g. `list<struct<key string, value binary>> not null`."""
     return _type_text(field) + ("" if field.nullable else " not null")
@@ -212,6 +257,11 @@ def _check_type(field: SchemaField, path: str, depth: int, where: str) -> None:
     if not bounds[0] <= len(field.fields) <= bounds[1]:
         raise SchemaMismatchError(
             f"{where}: column {path!r}: a {field.type} cannot have {len(field.fields)} child fields"
+        )
+    children = tuple(child.name for child in field.fields)
+    if children != CHILD_NAMES.get(field.type, children):
+        raise SchemaMismatchError(
+            f"{where}: column {path!r}: child fields of a {field.type} are named {', '.join(CHILD_NAMES[field.type])}, found {', '.join(children)}"
         )
     if depth > MAX_NESTING:
         raise SchemaMismatchError(f"{where}: column {path!r}: types nest deeper than {MAX_NESTING} levels")

@@ -28,6 +28,7 @@ from txlog.core.schema import (
     assign_ids,
     check_fields,
     check_new_names,
+    contradictions,
     evolve,
     kafka_key,
     max_field_id,
@@ -220,7 +221,7 @@ def refresh_topic_of_rows(
 
 def _newest_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
     newest = metadata
-    while (later := (yield from _version(metadata.topic, newest.number + 1))) is not None:
+    while (later := (yield from _next_version(newest))) is not None:
         newest = later
     return newest
 
@@ -228,9 +229,19 @@ def _newest_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
 def _last_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
     """The newest version of this very topic, whatever was made under its name since it was deleted."""
     newest = metadata
-    while not newest.deleted and (later := (yield from _version(metadata.topic, newest.number + 1))) is not None:
+    while not newest.deleted and (later := (yield from _next_version(newest))) is not None:
         newest = later
     return newest
+
+
+def _next_version(metadata: TopicMetadata) -> Program[TopicMetadata | None]:
+    later = yield from _version(metadata.topic, metadata.number + 1)
+    for expected, found in () if later is None else contradictions(metadata, later):
+        path = names.topic_metadata_path(metadata.topic, metadata.number + 1)
+        raise CorruptRecordError(
+            f"{path}: expected {expected}, found {found}; one of the two versions was replaced, look at them with `txlog fsck`"
+        )
+    return later
 
 
 def _version(topic: str, number: int) -> Program[TopicMetadata | None]:

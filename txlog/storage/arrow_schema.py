@@ -180,12 +180,17 @@ def read_ipc(payload: bytes, where: str) -> pa.Table:
     return table
 
 
-def select_fields(table: pa.Table, fields: Sequence[SchemaField], where: str) -> pa.Table:
+def select_fields(
+    table: pa.Table, fields: Sequence[SchemaField], where: str, wanted: Sequence[SchemaField] | None = None
+) -> pa.Table:
     """The columns of `fields` from stored inline rows, by id, in that order; columns added since are null.
 
-    Stored columns without any id (a foreign writer's) are found by name. Types are exactly the topic's: a cast could make
-    values of something else, or gigabytes of nulls. Raises CorruptRecordError, beginning with `where`.
+    `wanted` are those of `fields` to take (None: all). Stored columns without any id (a foreign writer's) are found by name.
+    Types are exactly the topic's: a cast could make values of something else, or gigabytes of nulls. Raises
+    CorruptRecordError, beginning with `where`, also as `check_stored`.
     """
+    check_stored(table.schema, fields, where)
+    fields = fields if wanted is None else wanted
     positions = find_columns(table.schema, fields)
     for at, field, arrow_field in zip(positions, fields, to_arrow(fields), strict=True):
         if at is not None and not table.schema.field(at).type.equals(arrow_field.type):
@@ -197,6 +202,61 @@ def select_fields(table: pa.Table, fields: Sequence[SchemaField], where: str) ->
         for field, arrow_field, at in zip(fields, to_arrow(fields), positions, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=to_arrow(fields))
+
+
+def check_stored(schema: pa.Schema, fields: Sequence[SchemaField], where: str) -> None:
+    """Raises CorruptRecordError, beginning with `where`, if stored columns contradict a topic's schema (PROTOCOL.md, R21).
+
+    `fields` are those of the version that the rows name, or of a later one: columns are added, and no feature that is known
+    here allows anything else. So each stored column is one of them, under its id, name and type.
+    """
+    target = to_arrow(fields)
+    if schema.equals(target, check_metadata=True):
+        return
+    ids = [field_id(found) for found in schema]
+    if not any(ids):
+        unknown = [name for name in schema.names if name not in (*target.names, OFFSET_COLUMN, TIMESTAMP_COLUMN)]
+        if unknown:
+            raise CorruptRecordError(
+                f"{where}: column {unknown[0]!r} is in it, and the topic's metadata has no such column; one of the two was replaced, "
+                "look at them with `txlog fsck`"
+            )
+        return
+    by_id = {field_id(wanted): wanted for wanted in target}
+    for number, found in zip(ids, schema, strict=True):
+        wanted = by_id.get(number)
+        if number is not None and (wanted is None or found.name != wanted.name or not is_same(found, wanted)):
+            there = "no such column" if wanted is None else f"{wanted.name!r}: {wanted.type}"
+            raise CorruptRecordError(
+                f"{where}: column {found.name!r} (id {number}): {found.type} is in it, and the topic's metadata has {there}; "
+                "one of the two was replaced, look at them with `txlog fsck`"
+            )
+
+
+def is_same(found: pa.Field[Any], target: pa.Field[Any], *, named: bool = True) -> bool:
+    """Whether a stored column has the topic's id and type; it may allow nulls where the topic does not.
+
+    Spark cannot give an id to what is in a list or map; where there is one it counts.
+    """
+    number = field_id(found)
+    if number != field_id(target) if named else number not in (None, field_id(target)):
+        return False
+    own, wanted = found.type, target.type
+    if pa.types.is_struct(wanted):
+        return (
+            pa.types.is_struct(own)
+            and [child.name for child in own] == [child.name for child in wanted]
+            and all(is_same(a, b) for a, b in zip(own, wanted, strict=True))
+        )
+    if pa.types.is_list(wanted):
+        return pa.types.is_list(own) and is_same(own.value_field, wanted.value_field, named=False)
+    if pa.types.is_map(wanted):
+        return (
+            pa.types.is_map(own)
+            and is_same(own.key_field, wanted.key_field, named=False)
+            and is_same(own.item_field, wanted.item_field, named=False)
+        )
+    return bool(own.equals(wanted))
 
 
 def find_columns(schema: pa.Schema, fields: Sequence[SchemaField]) -> tuple[int | None, ...]:

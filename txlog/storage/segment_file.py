@@ -37,8 +37,10 @@ from txlog.storage.arrow_schema import (
     OFFSET_FIELD,
     TIMESTAMP_COLUMN,
     TIMESTAMP_FIELD,
+    check_stored,
     field_id,
     find_columns,
+    is_same,
     read_ipc,
     select_fields,
     stored_column,
@@ -204,6 +206,8 @@ def read_ranges(
     if whole:
         opened.hash_on_the_way()
     schema = opened.parquet.schema_arrow
+    if fields:
+        check_stored(schema, fields, path)
     positions = find_columns(schema, wanted)
     names = [schema.field(at).name for at in positions if at is not None]
     # Where a file tells the offsets of its rows, they are compared with what the index says (PROTOCOL.md, R21).
@@ -256,7 +260,7 @@ def read_inline_rows(
         raise CorruptRecordError(f"{where}: it says that it has {rows} rows, and {stored.num_rows} ride in it")
     if last > stored.num_rows:
         raise CorruptRecordError(f"{where}: rows up to {last} are referenced, and there are {stored.num_rows}")
-    table = select_fields(stored, wanted, where).slice(first, row_range.rows)
+    table = select_fields(stored, fields, where, wanted).slice(first, row_range.rows)
     return _one_batch(_with_offsets(table, row_range.rows, row_range.base_offset, row_range.timestamp))
 
 
@@ -912,7 +916,7 @@ def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str
             if not field.nullable:
                 raise SchemaMismatchError(f"{path}: column {field.name!r} is missing, and it is not nullable")
             continue
-        if exact and not _is_same(schema.field(position), target):
+        if exact and not is_same(schema.field(position), target):
             raise SchemaMismatchError(
                 f"{path}: column {field.name!r} (id {field.id}): expected {target.type}, found "
                 f"{schema.field(position).name!r} (id {field_id(schema.field(position))}): {schema.field(position).type}"
@@ -923,32 +927,6 @@ def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str
             raise SchemaMismatchError(
                 f"{path}: column {field.name!r}: expected {target.type}, found {schema.field(position).type}"
             ) from None
-
-
-def _is_same(found: pa.Field[Any], target: pa.Field[Any], *, named: bool = True) -> bool:
-    """Whether a stored column has the topic's id, name and type; it may allow nulls where the topic does not.
-
-    Spark cannot give an id to what is in a list or map; where there is one it counts.
-    """
-    number = field_id(found)
-    if number != field_id(target) if named else number not in (None, field_id(target)):
-        return False
-    own, wanted = found.type, target.type
-    if pa.types.is_struct(wanted):
-        return (
-            pa.types.is_struct(own)
-            and [child.name for child in own] == [child.name for child in wanted]
-            and all(_is_same(a, b) for a, b in zip(own, wanted, strict=True))
-        )
-    if pa.types.is_list(wanted):
-        return pa.types.is_list(own) and _is_same(own.value_field, wanted.value_field, named=False)
-    if pa.types.is_map(wanted):
-        return (
-            pa.types.is_map(own)
-            and _is_same(own.key_field, wanted.key_field, named=False)
-            and _is_same(own.item_field, wanted.item_field, named=False)
-        )
-    return bool(own.equals(wanted))
 
 
 def _digest_of(store: ObjectStore, path: str, size: int) -> str:
