@@ -138,14 +138,33 @@ Call: TypeAlias = Callable[[Client], Program[Client]]
 
 
 def patiently(client: Client, call: Callable[[], Program[T]], *, unknown: bool = True) -> Program[T]:
-    """Repeats the identical call while it may be repeated; its last error is raised."""
+    """Repeats the identical call while it may be repeated; its last error is raised.
+
+    An error after a try of unknown outcome speaks of the repetition only: it has that outcome for its cause.
+    """
+    first: OutcomeUnknownError | None = None
     for attempt in range(client.tries):
         try:
             return (yield from call())
-        except (RetriableError, OutcomeUnknownError) as error:
-            if attempt == client.tries - 1 or (isinstance(error, OutcomeUnknownError) and not unknown):
+        except OutcomeUnknownError as error:
+            first = first or error
+            if attempt == client.tries - 1 or not unknown:
                 raise
+        except RetriableError:
+            if attempt == client.tries - 1:
+                if first is not None:
+                    raise first from None
+                raise
+        except TxlogError as error:
+            if first is not None:
+                raise error from first
+            raise
     raise AssertionError
+
+
+def _refused(error: TxlogError, kind: str) -> str:
+    """The kind of note for a call that ended in `error`."""
+    return "unknown" if isinstance(error.__cause__, OutcomeUnknownError) else kind
 
 
 # -- producers --------------------------------------------------------------------------------------------------------
@@ -245,7 +264,7 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
                 unknown=client.txn is not None,
             )
         except (AbortableError, FencedError, UnknownTopicOrPartitionError) as error:
-            return (yield from _failed(client.noted("refused", words=said, tp=tp), error))
+            return (yield from _failed(client.noted(_refused(error, "refused"), words=said, tp=tp), error))
         except RetriableError as error:  # nothing was decided, and nothing will be
             return client.noted("refused", words=said, tp=tp, text=str(error), stop=True)
         except OutcomeUnknownError as error:
@@ -373,8 +392,8 @@ def commit_offsets(offset: int, group: str = "g") -> Call:
             views = yield from patiently(
                 client, lambda: groups.commit_offsets(client.ctx, client.views, group, values, member)
             )
-        except CommitFailedError:
-            return client.noted("failed", stop=True)
+        except CommitFailedError as error:
+            return client.noted(_refused(error, "failed"), stop=True)
         except (RetriableError, OutcomeUnknownError, AbortableError) as error:
             return client.noted("unknown", text=str(error), stop=True)
         return replace(client, views=views).noted("done")

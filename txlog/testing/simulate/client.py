@@ -327,15 +327,32 @@ class Client:
         return True
 
     def make_topic(self, topic: str) -> Program[None]:
+        topic_id = yield NewId()
         yield from self._patiently(
-            lambda: topic_programs.create_topic(self.ctx, topic, append_log_start=self._append_log_start)
+            lambda: topic_programs.create_topic(
+                self.ctx, topic, append_log_start=self._append_log_start, topic_id=topic_id
+            )
         )
 
     def delete_topic(self, topic: str) -> Program[TopicMetadata]:
-        def call() -> Program[TopicMetadata]:
-            return topic_programs.delete_topic(self.ctx, topic, append_log_start=self._append_log_start)
+        """As `txlog.client.topics` does it: all tries are about one topic (W50)."""
+        write_id = yield NewId()
+        doomed: TopicMetadata | None = None
 
-        return self.asks(DeleteTopic(topic=topic), call, lambda gone: DeleteTopic(topic=topic, version=gone.number))
+        def call() -> Program[TopicMetadata]:
+            nonlocal doomed
+            doomed = doomed or (yield from topic_programs.find_doomed(topic))
+            return (
+                yield from topic_programs.delete_topic(
+                    self.ctx, topic, append_log_start=self._append_log_start, doomed=doomed, write_id=write_id
+                )
+            )
+
+        return (
+            yield from self.asks(
+                DeleteTopic(topic=topic), call, lambda gone: DeleteTopic(topic=topic, version=gone.number)
+            )
+        )
 
     def _append_log_start(self, tp: TopicPartition, version: int) -> Program[object]:
         return append_log_start(self.ctx, {}, tp, None, version)
