@@ -2,7 +2,7 @@
 
 `make bench-core` (or `python -m benchmarks.core --help`). Cases are interleaved round by round, so that a drift of the
 machine's speed meets all of them alike: compare the rows of one run with each other, never two runs. The conditional
-PUTs are compared with the budget of DESIGN section 8; the exit status says whether it holds.
+PUTs are compared with PROTOCOL.md, "Request budget"; the exit status says whether it holds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is measured; `budget` is the conditional PUTs that DESIGN 8 allows it."""
+    """What is measured; `budget` is the conditional PUTs that PROTOCOL.md, "Request budget", allows it."""
 
     name: str
     partitions: int

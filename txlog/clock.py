@@ -13,7 +13,7 @@ import uuid
 from typing import Protocol
 
 FIRST_DRAWN_PRODUCER_ID = 2**62
-"""Producer ids from here on are drawn, not assigned by a coordinator (DESIGN 4.1)."""
+"""Producer ids from here on are drawn, not assigned by a coordinator (PROTOCOL.md, W18)."""
 
 
 class Clock(Protocol):

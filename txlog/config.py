@@ -37,7 +37,7 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
 MAX_INLINE_BYTES = 3 * MIB
-"""The most that inline rows may take of a commit object's 4 MiB (DESIGN 5); the rest is the record's own."""
+"""The most that inline rows may take of a commit object's 4 MiB (PROTOCOL.md, W5); the rest is the record's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ it reads the same rows.
 A file of an older schema lacks columns, and they are null. Columns are found by name here: a topic's are never renamed,
 dropped, or equal but for case, so a name finds what its id would (PROTOCOL.md, "Types"). Of floats, push-down is held to
 what leaves out no row that Spark's own filter keeps (FLOAT_OPTIONS, ODD_FLOAT_OPTIONS). Pages are checked against their
-checksums; the footers' digests are not (DESIGN 2.5). All columns are nullable, as in any of Spark's file scans.
+checksums; the footers' digests are not (PROTOCOL.md, R13). All columns are nullable, as in any of Spark's file scans.
 """
 
 from __future__ import annotations

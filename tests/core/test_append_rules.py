@@ -73,7 +73,7 @@ def test_sequences(before: tuple[tuple[int, int, int], ...], batch: tuple[int, i
     assert log.leo == (leo + batch[2] if isinstance(expected, int) else leo)
 
 
-def test_37_only_a_marker_is_left() -> None:
+def test_only_a_marker_is_left() -> None:
     log = Log()
     assert log.commit(1, 2) == 0
     assert log.data(1, 0, 0) == FENCED
@@ -81,7 +81,7 @@ def test_37_only_a_marker_is_left() -> None:
     assert log.data(1, 2, 0) == 1
 
 
-def test_38_sequences_do_not_wrap() -> None:
+def test_sequences_do_not_wrap() -> None:
     # int64 sequences: where Kafka wraps to 0, ours goes on.
     log = Log()
     log.put(log.draft(1, 0, 2**31 - 11, 10))
@@ -90,7 +90,7 @@ def test_38_sequences_do_not_wrap() -> None:
     assert log.data(1, 0, 2**31 + 9) == 20
 
 
-def test_40_a_marker_ends_the_epoch() -> None:
+def test_a_marker_ends_the_epoch() -> None:
     log = Log()
     assert log.data(1, 0, 0, 5, txn=True) == 0
     assert log.commit(1, 1) == 5
@@ -113,7 +113,7 @@ def test_a_commit_with_rows_leaves_no_sequence() -> None:
     assert log.data(1, 1, 0) == 8
 
 
-def test_41_judging_changes_nothing() -> None:
+def test_judging_changes_nothing() -> None:
     log = log_with((0, 0, 3))
     before = to_snapshot(log.state)
     for draft in (log.draft(1, 0, 3, 3), log.draft(1, 0, 0, 3), log.draft(1, 0, 9, 3), log.draft(2, 0, 0)):
@@ -122,7 +122,7 @@ def test_41_judging_changes_nothing() -> None:
     assert to_snapshot(log.state) == before
 
 
-def test_43_replay_accepts_what_the_rules_refuse() -> None:
+def test_replay_accepts_what_the_rules_refuse() -> None:
     log = log_with((0, 0, 3))
     log.put(log.draft(1, 0, 7, 2))
     assert log.state.producers[1].last_sequence == 8
@@ -130,7 +130,7 @@ def test_43_replay_accepts_what_the_rules_refuse() -> None:
     assert (log.leo, log.state.producers[1].last_sequence) == (7, 8)
 
 
-def test_46_offsets_have_no_sequence_and_are_checked_for_the_epoch_alone() -> None:
+def test_offsets_have_no_sequence_and_are_checked_for_the_epoch_alone() -> None:
     log = Log()
     log.commit(1, 4)
     assert log.data(1, 3, -1) == FENCED
@@ -139,7 +139,7 @@ def test_46_offsets_have_no_sequence_and_are_checked_for_the_epoch_alone() -> No
     assert log.state.producers[1].last_sequence == -1
 
 
-def test_47_a_snapshot_keeps_all_five_batches() -> None:
+def test_a_snapshot_keeps_all_five_batches() -> None:
     # Kafka's keeps one (P29): after a restart it takes a duplicate of the second last for a gap.
     log = log_with(*SIX)
     again = Log(start=from_snapshot(to_snapshot(log.state), TP))
@@ -147,7 +147,7 @@ def test_47_a_snapshot_keeps_all_five_batches() -> None:
     assert again.data(1, 0, 0, 10) == GAP
 
 
-def test_48_a_plain_batch_inside_a_transaction() -> None:
+def test_a_plain_batch_inside_a_transaction() -> None:
     log = Log()
     assert log.data(1, 0, 0, txn=True) == 0
     assert log.data(1, 0, 1, txn=False) == InvalidTxnStateError
@@ -167,7 +167,7 @@ def test_a_newer_epoch_does_not_slip_a_plain_batch_into_an_open_transaction() ->
     [(None, 0, False), (0, 1, False), (1, 1, True), (2, 1, True)],
     ids=["unknown", "newer", "80 the same: already in", "80 older: already in"],
 )
-def test_80_marker_epochs(stored_epoch: int | None, marker_epoch: int, there: bool) -> None:
+def test_marker_epochs(stored_epoch: int | None, marker_epoch: int, there: bool) -> None:
     log = Log()
     if stored_epoch is not None:
         log.data(1, stored_epoch, 0)
@@ -184,7 +184,7 @@ def test_a_repeated_abort_leaves_the_next_transaction_alone() -> None:
     assert [entry.txn_first_offset for entry in log.state.open_transactions] == [2]
 
 
-def test_79_a_marker_without_data_completes_nothing() -> None:
+def test_a_marker_without_data_completes_nothing() -> None:
     log = Log()
     log.plain(3)
     assert log.abort(1, 1) == 3
@@ -193,7 +193,7 @@ def test_79_a_marker_without_data_completes_nothing() -> None:
     assert log.state.producers[1].producer_epoch == 1
 
 
-def test_81_the_coordinator_epoch_is_kept() -> None:
+def test_the_coordinator_epoch_is_kept() -> None:
     log = Log()
     log.commit(1, 1, coordinator_epoch=17)
     assert log.state.producers[1].coordinator_epoch == 17
@@ -245,7 +245,7 @@ def test_timestamps_never_decrease() -> None:
         (RollPolicy(ms=500), True),
     ],
 )
-def test_155_roll(policy: RollPolicy, rolls: bool) -> None:
+def test_roll(policy: RollPolicy, rolls: bool) -> None:
     log = Log()
     log.plain(5)
     log.plain(5)

@@ -117,7 +117,7 @@ def test_two_jobs_of_one_range_cannot_both_commit() -> None:
         assert part in str(error)
 
 
-def test_129_fetch_over_pending_offsets() -> None:
+def test_fetch_over_pending_offsets() -> None:
     log = Log(OFFSETS_TP)
     log.offsets([offset_entry("g", 0, 100), offset_entry("g", 1, 110)])
     log.offsets([offset_entry("g", 1, 111), offset_entry("g", 2, 211)], pid=10, epoch=0)

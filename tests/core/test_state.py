@@ -46,14 +46,14 @@ def aborted(log: Log) -> list[tuple[int, int, int, int]]:
 # -- E: the last stable offset ----------------------------------------------------------------------------------------
 
 
-def test_97_without_transactions_the_lso_is_the_end() -> None:
+def test_without_transactions_the_lso_is_the_end() -> None:
     log = Log()
     log.plain(5)
     log.data(1, 0, 0, 3)
     assert (log.lso, log.leo) == (8, 8)
 
 
-def test_98_the_first_data_batch_holds_the_lso() -> None:
+def test_the_first_data_batch_holds_the_lso() -> None:
     log = Log()
     log.plain(5)
     log.data(1, 0, 0, txn=True)
@@ -63,7 +63,7 @@ def test_98_the_first_data_batch_holds_the_lso() -> None:
     assert log.lso == log.leo == 8
 
 
-def test_99_worked_lso() -> None:
+def test_worked_lso() -> None:
     log = Log()
     log.data(1, 0, 0, 5, txn=True)
     log.plain(3)
@@ -78,7 +78,7 @@ def test_99_worked_lso() -> None:
     assert (log.lso, log.leo) == (28, 28)
 
 
-def test_100_worked_index() -> None:
+def test_worked_index() -> None:
     log = Log()
     one, two, three, four = 1, 2, 3, 4
     sequences = dict.fromkeys((one, two, three, four), 0)
@@ -113,7 +113,7 @@ def test_100_worked_index() -> None:
 
 
 @pytest.mark.parametrize("order", [(1, 3, 2), (3, 1, 2), (2, 1, 3), (3, 2, 1)])
-def test_101_three_open_transactions(order: tuple[int, ...]) -> None:
+def test_three_open_transactions(order: tuple[int, ...]) -> None:
     log = Log()
     first = {}
     for pid, gap in ((1, 25), (2, 32), (3, 5)):
@@ -130,7 +130,7 @@ def test_101_three_open_transactions(order: tuple[int, ...]) -> None:
         assert log.last().first_offset == first[pid]
 
 
-def test_103_empty_transactions_complete_nothing() -> None:
+def test_empty_transactions_complete_nothing() -> None:
     log = Log()
     log.plain(16)
     log.data(1, 0, 0, 5, txn=True)
@@ -145,7 +145,7 @@ def test_103_empty_transactions_complete_nothing() -> None:
 
 
 @pytest.mark.parametrize(("log_start", "lso"), [(0, 0), (5, 5), (8, 8), (12, 12), (13, 14)])
-def test_104_the_log_start_moves_into_an_open_transaction(log_start: int, lso: int) -> None:
+def test_the_log_start_moves_into_an_open_transaction(log_start: int, lso: int) -> None:
     log = Log()
     log.data(1, 0, 0, 5, txn=True)
     log.plain(3)
@@ -217,7 +217,7 @@ def test_a_log_start_never_moves_back_nor_past_the_end() -> None:
     assert log.state.log_start_offset == log.leo == 8
 
 
-def test_p17_the_lso_of_a_marker_leaves_only_its_own_transaction_out() -> None:
+def test_the_lso_of_a_marker_leaves_only_its_own_transaction_out() -> None:
     log = Log()
     log.data(1, 0, 0, 10, txn=True)
     log.abort(1, 1)
@@ -239,7 +239,7 @@ def test_a_staged_commit_closes_the_eager_part_and_takes_an_offset_a_row() -> No
 # -- D, H: producer state ---------------------------------------------------------------------------------------------
 
 
-def test_49_50_producers_leave_by_a_record_alone() -> None:
+def test_producers_leave_by_a_record_alone() -> None:
     log = Log()
     log.data(1, 0, 0, txn=True)
     log.abort(1, 1)
@@ -260,7 +260,7 @@ def offsets_log() -> Log:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_128_a_marker_promotes_or_drops(commit: bool) -> None:
+def test_a_marker_promotes_or_drops(commit: bool) -> None:
     log = offsets_log()
     log.offsets([offset_entry("g", 0, 100)])
     log.offsets([offset_entry("g", 0, 111), offset_entry("g", 1, 7)], pid=10, epoch=0)
@@ -271,7 +271,7 @@ def test_128_a_marker_promotes_or_drops(commit: bool) -> None:
     assert log.state.pending == {}
 
 
-def test_128_a_marker_of_an_unknown_producer_changes_no_offset() -> None:
+def test_a_marker_of_an_unknown_producer_changes_no_offset() -> None:
     log = offsets_log()
     log.offsets([offset_entry("g", 0, 100)])
     log.commit(99, 1)
@@ -295,7 +295,7 @@ def test_128_a_marker_of_an_unknown_producer_changes_no_offset() -> None:
         pytest.param(("txn 100", "delete", "plain 7", "commit"), 7, id="136 nor does a commit bring them back"),
     ],
 )
-def test_130_the_later_record_wins_whatever_the_order_of_commits(steps: tuple[str, ...], expected: int | None) -> None:
+def test_the_later_record_wins_whatever_the_order_of_commits(steps: tuple[str, ...], expected: int | None) -> None:
     log = offsets_log()
     for step in steps:
         word, _, number = step.partition(" ")

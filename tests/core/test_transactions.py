@@ -103,14 +103,14 @@ def word(verdict: Any) -> str:
 # -- A: init ----------------------------------------------------------------------------------------------------------
 
 
-def test_1_first_init() -> None:
+def test_first_init() -> None:
     to = init(None).to
     assert (to.producer_id, to.producer_epoch, to.state, to.last_epoch) == (99, 0, "EMPTY", -1)
     assert (to.partitions, to.started_at, to.timeout_ms, to.txn_version, to.write_id) == ((), -1, 30_000, -1, "w")
 
 
 @pytest.mark.parametrize("state", sorted(IDLE))
-def test_6_a_new_instance_bumps_the_epoch(state: TransactionState) -> None:
+def test_a_new_instance_bumps_the_epoch(state: TransactionState) -> None:
     to = init(record(state)).to
     assert (to.producer_id, to.producer_epoch, to.state) == (7, 6, "EMPTY")
     assert to.last_epoch == -1  # makes the old instance's retry fail
@@ -118,7 +118,7 @@ def test_6_a_new_instance_bumps_the_epoch(state: TransactionState) -> None:
     assert (to.partitions, to.started_at, to.timeout_ms, to.updated_at) == ((), -1, 30_000, NOW)
 
 
-def test_14_67_an_open_transaction_is_aborted_with_one_bump_and_init_adds_its_own() -> None:
+def test_an_open_transaction_is_aborted_with_one_bump_and_init_adds_its_own() -> None:
     to = init(record("ONGOING")).to
     assert (to.state, to.producer_epoch, to.last_epoch, to.last_outcome) == ("PREPARE_ABORT", 6, 5, "abort")
     assert to.partitions == (P0, P1)
@@ -129,7 +129,7 @@ def test_14_67_an_open_transaction_is_aborted_with_one_bump_and_init_adds_its_ow
 
 
 @pytest.mark.parametrize("state", sorted(PREPARED))
-def test_15_a_prepared_transaction_is_only_rolled_forward(state: TransactionState) -> None:
+def test_a_prepared_transaction_is_only_rolled_forward(state: TransactionState) -> None:
     current = record(state)
     assert init(current) == RollForward(current)
     assert add(current) == RollForward(current)
@@ -139,7 +139,7 @@ def test_15_a_prepared_transaction_is_only_rolled_forward(state: TransactionStat
         assert end(current, txn, outcome, staged=STAGED if outcome == "commit" else ()) == RollForward(current)
 
 
-def test_8_9_an_old_instance_cannot_retry_past_an_init() -> None:
+def test_an_old_instance_cannot_retry_past_an_init() -> None:
     current = init(record("COMPLETE_COMMIT")).to
     for outcome in ("commit", "abort"):
         assert word(end(current, RETRY, outcome)) == "ProducerFencedError"
@@ -151,14 +151,14 @@ def test_8_9_an_old_instance_cannot_retry_past_an_init() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(IDLE))
-def test_53_the_first_partitions_open_the_transaction(state: TransactionState) -> None:
+def test_the_first_partitions_open_the_transaction(state: TransactionState) -> None:
     to = add(record(state), OWNER, P1, P0, P1).to
     assert (to.state, to.producer_epoch, to.partitions) == ("ONGOING", 5, (P0, P1))
     assert (to.started_at, to.updated_at, to.last_epoch) == (NOW, NOW, -1)
     assert to.last_outcome == record(state).last_outcome
 
 
-def test_54_further_partitions() -> None:
+def test_further_partitions() -> None:
     current = record("ONGOING")
     to = add(current, OWNER, P2, P0).to
     assert (to.partitions, to.started_at, to.updated_at) == ((P0, P1, P2), 1_000, NOW)
@@ -167,12 +167,12 @@ def test_54_further_partitions() -> None:
 
 @pytest.mark.parametrize("state", ["EMPTY", "ONGOING", "COMPLETE_COMMIT", "COMPLETE_ABORT"])
 @pytest.mark.parametrize("epoch", [3, 6])
-def test_56_a_wrong_epoch_is_fenced(state: TransactionState, epoch: int) -> None:
+def test_a_wrong_epoch_is_fenced(state: TransactionState, epoch: int) -> None:
     assert word(add(record(state), record("EMPTY", epoch=epoch))) == "ProducerFencedError"
 
 
 @pytest.mark.parametrize("current", [None, record("EMPTY", producer_id=8), record("PREPARE_COMMIT", producer_id=8)])
-def test_56_143_an_id_that_is_gone_or_another_s_is_fatal(current: TransactionMetadata | None) -> None:
+def test_an_id_that_is_gone_or_another_s_is_fatal(current: TransactionMetadata | None) -> None:
     verdicts = [add(current), end(current, OWNER, "commit", staged=STAGED), end(current, OWNER, "abort")]
     for verdict in verdicts:
         assert isinstance(verdict, Refused)
@@ -180,7 +180,7 @@ def test_56_143_an_id_that_is_gone_or_another_s_is_fatal(current: TransactionMet
         assert ("it is gone" if current is None else "producer 8") in str(verdict.error)
 
 
-def test_140_add_partitions_after_the_time_out_is_abortable() -> None:
+def test_add_partitions_after_the_time_out_is_abortable() -> None:
     # P11: a newer instance is fatal, one's own time-out is not
     timed_out = record("COMPLETE_ABORT", epoch=6)
     verdict = add(timed_out)
@@ -193,7 +193,7 @@ def test_140_add_partitions_after_the_time_out_is_abortable() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["commit", "abort"])
-def test_60_62_end_of_an_open_transaction(outcome: Any) -> None:
+def test_end_of_an_open_transaction(outcome: Any) -> None:
     to = end(record("ONGOING"), OWNER, outcome).to
     assert to.state == f"PREPARE_{outcome.upper()}"
     assert (to.producer_epoch, to.last_epoch, to.last_outcome) == (6, 5, outcome)
@@ -219,7 +219,7 @@ def test_60_62_end_of_an_open_transaction(outcome: Any) -> None:
         ),
     ],
 )
-def test_63_end_matrix(state: TransactionState, who: str, abort: str, commit: str) -> None:
+def test_end_matrix(state: TransactionState, who: str, abort: str, commit: str) -> None:
     txn = {"current": OWNER, "retry": RETRY, "stale": record("EMPTY", epoch=2), "future": record("EMPTY", epoch=6)}[who]
     assert word(end(record(state), txn, "abort")) == abort
     assert word(end(record(state), txn, "commit")) == commit
@@ -238,7 +238,7 @@ def test_63_end_matrix(state: TransactionState, who: str, abort: str, commit: st
         ("COMPLETE_ABORT", "retry", "InvalidProducerEpochError"),
     ],
 )
-def test_63_staged_commits_and_their_retries(state: TransactionState, who: str, commit: str) -> None:
+def test_staged_commits_and_their_retries(state: TransactionState, who: str, commit: str) -> None:
     txn = OWNER if who == "current" else RETRY
     verdict = end(record(state), txn, "commit", staged=STAGED)
     assert word(verdict) == commit
@@ -254,7 +254,7 @@ def test_a_retry_is_told_the_stored_identity() -> None:
     assert end(record("COMPLETE_ABORT"), RETRY, "abort") == Done(record("COMPLETE_ABORT"))
 
 
-def test_65_an_empty_abort_is_a_decision_too() -> None:
+def test_an_empty_abort_is_a_decision_too() -> None:
     # once a PREPARE_COMMIT was attempted, only a compare-and-set abort is sure that it will never land (DESIGN 4.3)
     to = end(record("EMPTY"), OWNER, "abort", staged=STAGED).to
     assert (to.state, to.partitions, to.staged, to.started_at) == ("PREPARE_ABORT", (), (), NOW)
@@ -271,7 +271,7 @@ def test_a_commit_after_the_time_out_says_why() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(PREPARED))
-def test_85_complete_is_a_compare_and_set_on_that_very_prepare(state: TransactionState) -> None:
+def test_complete_is_a_compare_and_set_on_that_very_prepare(state: TransactionState) -> None:
     prepare = record(state, staged=STAGED if state == "PREPARE_COMMIT" else ())
     done = judge_complete(prepare, prepare, now_ms=NOW, write_id="w")
     assert done is not None
@@ -289,7 +289,7 @@ def test_85_complete_is_a_compare_and_set_on_that_very_prepare(state: Transactio
 
 
 @pytest.mark.parametrize(("elapsed", "timed_out"), [(59_999, False), (60_000, False), (60_001, True)])
-def test_139_time_out_is_strict(elapsed: int, timed_out: bool) -> None:
+def test_time_out_is_strict(elapsed: int, timed_out: bool) -> None:
     current = record("ONGOING")
     assert is_timed_out(current, 1_000 + elapsed) is timed_out
     verdict = judge_abort_by_others(current, now_ms=1_000 + elapsed, write_id="w", only_if_timed_out=True)
@@ -297,7 +297,7 @@ def test_139_time_out_is_strict(elapsed: int, timed_out: bool) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_139_only_ongoing_times_out(state: TransactionState) -> None:
+def test_only_ongoing_times_out(state: TransactionState) -> None:
     assert is_timed_out(record(state), 10**12) is (state == "ONGOING")
     verdict = judge_abort_by_others(record(state), now_ms=10**12, write_id="w", only_if_timed_out=True)
     expected = {"ONGOING": "PREPARE_ABORT 6", "PREPARE_COMMIT": "RollForward", "PREPARE_ABORT": "RollForward"}
@@ -305,7 +305,7 @@ def test_139_only_ongoing_times_out(state: TransactionState) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_142_an_idle_id_expires_but_not_one_with_a_version(state: TransactionState) -> None:
+def test_an_idle_id_expires_but_not_one_with_a_version(state: TransactionState) -> None:
     constants = StoreConstants(transactional_id_expiration_ms=500, delete_grace_ms=400)
     # The grace takes four clocks, the expiration two (W32).
     constants = msgspec.structs.replace(constants, transactional_id_expiration_ms=500 + 2 * MAX_CLOCK_ERROR_MS)

@@ -83,7 +83,7 @@ def test_commit_and_fetch(cluster: Cluster) -> None:
     assert process.do(process.fetch_offsets(0, 1)) == {0: 7, 1: None}
 
 
-def test_134_an_empty_map_asks_nothing(cluster: Cluster) -> None:
+def test_an_empty_map_asks_nothing(cluster: Cluster) -> None:
     process = started(cluster)
     cluster.requests.clear()
     process.do(process.commit_offsets({}))
@@ -91,7 +91,7 @@ def test_134_an_empty_map_asks_nothing(cluster: Cluster) -> None:
     assert cluster.requests == []
 
 
-def test_135_metadata_is_kept_and_bounded(cluster: Cluster) -> None:
+def test_metadata_is_kept_and_bounded(cluster: Cluster) -> None:
     text = "m" * 4096
     ctx = context()
     cluster.run(groups.commit_offsets(ctx, {}, "g", {A: OffsetValue(offset=1, metadata=text)}))
@@ -123,7 +123,7 @@ def test_a_commit_whose_reply_is_lost(cluster: Cluster, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_128_offsets_move_with_the_outcome(cluster: Cluster, commit: bool) -> None:
+def test_offsets_move_with_the_outcome(cluster: Cluster, commit: bool) -> None:
     process = started(cluster)
     process.do(process.commit_offsets({0: 5}))
     process.do(process.send_offsets({0: 9, 1: 4}))
@@ -142,7 +142,7 @@ def test_the_later_send_wins_whatever_the_order_of_the_commits(cluster: Cluster)
     assert cluster.committed() == {0: 2}
 
 
-def test_129_a_fetch_never_gives_the_older_value(cluster: Cluster) -> None:
+def test_a_fetch_never_gives_the_older_value(cluster: Cluster) -> None:
     process, reader = started(cluster), Process(cluster)
     process.do(process.commit_offsets({0: 5, 1: 5}))
     process.do(process.send_offsets({0: 9}))
@@ -235,7 +235,7 @@ def test_a_wrong_start_is_refused_before_anything_is_pending(cluster: Cluster) -
     cluster.check()
 
 
-def test_131_an_older_generation_is_refused(cluster: Cluster) -> None:
+def test_an_older_generation_is_refused(cluster: Cluster) -> None:
     first = join(cluster, "m1")
     process = started(cluster)
 
@@ -324,7 +324,7 @@ def job(process: Process, name: str, until_decided: bool = True) -> Any:
     return "committed"
 
 
-def test_m6_two_jobs_that_took_one_range_cannot_both_commit() -> None:
+def test_two_jobs_that_took_one_range_cannot_both_commit() -> None:
     outcomes = set()
 
     def make() -> tuple[Cluster, Task, Task]:
@@ -461,7 +461,7 @@ def test_list_and_describe(cluster: Cluster) -> None:
         cluster.run(groups.describe_group(context(), {}, "nobody"))
 
 
-def test_136_deleting_a_group(cluster: Cluster) -> None:
+def test_deleting_a_group(cluster: Cluster) -> None:
     process = started(cluster)
     process.do(process.commit_offsets({0: 5, 1: 6}))
     member = join(cluster, "m1")
@@ -493,7 +493,7 @@ def test_a_deletion_is_checked_at_its_own_slot(cluster: Cluster, meanwhile: str)
     assert cluster.committed() == {0: 5}
 
 
-def test_136_a_tombstone_over_pending_offsets(cluster: Cluster) -> None:
+def test_a_tombstone_over_pending_offsets(cluster: Cluster) -> None:
     process = started(cluster)
     process.do(process.commit_offsets({0: 5}))
     process.do(process.send_offsets({0: 7}))
@@ -673,7 +673,7 @@ def test_offsets_survive_sealing_and_cleaning(cluster: Cluster) -> None:
     cluster.check()
 
 
-def test_138_copy_loop_with_crashes() -> None:
+def test_copy_loop_with_crashes() -> None:
     """Consume, transform, produce: dying at every request in turn, each input ends in the output exactly once."""
     cluster = Cluster()
     for attempt in range(200):

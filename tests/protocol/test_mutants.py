@@ -169,7 +169,7 @@ def with_cluster(test: Callable[..., Any], *args: Any) -> Callable[[], Any]:
 
 MUTANTS = {
     "markers are compared with >": Mutant(
-        HERE + "transactions.marker_is_there", newer_only, fixed(on_transactions.test_p3_a_late_second_abort_leaves_the_next_transaction_alone, "orders/0/"), "W26"
+        HERE + "transactions.marker_is_there", newer_only, fixed(on_transactions.test_a_late_second_abort_leaves_the_next_transaction_alone, "orders/0/"), "W26"
     ),
     "a staged COMMIT is appended by everybody who rolls forward": Mutant(
         HERE + "transactions.marker_is_there", newer_only, fixed(on_transactions.test_rolled_forward_by_two_at_once, True, "two sweeps"), "W26"
@@ -199,7 +199,7 @@ MUTANTS = {
         HERE + "slot._create_slot", conflict_means_lost, fixed(on_transactions.test_init_with_a_lost_reply_anywhere, "EMPTY", "hidden retry"), "W12"
     ),
     "everybody writes the same write_id": Mutant(
-        "tests.protocol.harness.Cluster.unique", lambda _: "0" * 32, fixed(on_transactions.test_20_two_inits_at_once, "EMPTY"), "W4, W23"
+        "tests.protocol.harness.Cluster.unique", lambda _: "0" * 32, fixed(on_transactions.test_two_inits_at_once, "EMPTY"), "W4, W23"
     ),
     "a refusal counts on a stale tail": Mutant(
         HERE + "slot.refresh", keep_view, on_transactions.test_every_call_works_from_any_older_views, "W15"
@@ -215,25 +215,25 @@ MUTANTS = {
         with_cluster(on_slot.test_a_record_that_readers_would_refuse_is_never_written), "W5",
     ),
     "COMPLETE without compare-and-set": Mutant(
-        HERE + "transactions.judge_complete", complete_anything, fixed(on_transactions.test_p3_a_late_second_abort_leaves_the_next_transaction_alone, "__transaction_state"), "W27"
+        HERE + "transactions.judge_complete", complete_anything, fixed(on_transactions.test_a_late_second_abort_leaves_the_next_transaction_alone, "__transaction_state"), "W27"
     ),
     "an end bumps the epoch twice": Mutant(
-        "txlog.core.transactions._prepare", prepare_bumping(2), on_transactions.test_140_abort_after_the_time_out_succeeds_and_the_producer_goes_on, "W24"
+        "txlog.core.transactions._prepare", prepare_bumping(2), on_transactions.test_abort_after_the_time_out_succeeds_and_the_producer_goes_on, "W24"
     ),
     "an end does not bump the epoch": Mutant(
-        "txlog.core.transactions._prepare", prepare_bumping(0), fixed(on_transactions.test_invariant_8_once_init_returned_nothing_of_the_old_succeeds, "send"), "W24"
+        "txlog.core.transactions._prepare", prepare_bumping(0), fixed(on_transactions.test_once_init_returned_nothing_of_the_old_succeeds, "send"), "W24"
     ),
     "init does not bump the epoch": Mutant(
-        HERE + "transactions.judge_init", init_without_a_bump, fixed(on_transactions.test_20_two_inits_at_once, "EMPTY"), "W24"
+        HERE + "transactions.judge_init", init_without_a_bump, fixed(on_transactions.test_two_inits_at_once, "EMPTY"), "W24"
     ),
     "init aborts what was decided": Mutant(
         HERE + "transactions.judge_init", init_aborting_what_is_prepared, fixed(on_transactions.test_init_over_every_state, "PREPARE_COMMIT", 2, True), "W25"
     ),
     "an abort after an attempted commit decides nothing": Mutant(
-        HERE + "transactions.judge_end", abort_of_nothing_decides_nothing, fixed(on_transactions.test_m9_abort_after_an_unknown_prepare_commit, "after the abort", False), "W30"
+        HERE + "transactions.judge_end", abort_of_nothing_decides_nothing, fixed(on_transactions.test_abort_after_an_unknown_prepare_commit, "after the abort", False), "W30"
     ),
     "the state machine does not look at versions": Mutant(
-        "txlog.core.transactions.judge_version", nothing, on_transactions.test_m7_two_runs_of_one_query, "W31"
+        "txlog.core.transactions.judge_version", nothing, on_transactions.test_two_runs_of_one_query, "W31"
     ),
     "an id with a version expires": Mutant(
         HERE + "transactions.may_expire", lambda txn, now, _: txn.state in transactions.IDLE, on_transactions.test_an_id_with_a_version_stays_until_an_operator_removes_it, "W32"
@@ -251,16 +251,16 @@ MUTANTS = {
         "txlog.core.state.lso_of", blind_to_open, fixed(on_read.test_levels, "d2, d1 2, d2, c2", [0], [0, 1, 2, 3], 100), "invariant 7"
     ),
     "a marker's LSO passes an open transaction": Mutant(
-        "txlog.core.append_rules.lso_of", blind_to_open, on_read.test_112_early_stop, "R21"
+        "txlog.core.append_rules.lso_of", blind_to_open, on_read.test_early_stop, "R21"
     ),
     "aborted transactions are looked for in one segment": Mutant(
-        HERE + "read.collect_aborted_txns", search_one_index, fixed(on_read.test_112_an_abort_that_spans_segments, 2), "R10"
+        HERE + "read.collect_aborted_txns", search_one_index, fixed(on_read.test_an_abort_that_spans_segments, 2), "R10"
     ),
     "offsets follow the order of commits": Mutant(
         "txlog.core.state._Fold._commit_offset", the_last_commit_wins, with_cluster(on_groups.test_the_later_send_wins_whatever_the_order_of_the_commits), "invariant 12"
     ),
     "conditions look at committed offsets alone": Mutant(
-        "txlog.core.groups.check_commit", committed_alone, on_groups.test_m6_two_jobs_that_took_one_range_cannot_both_commit, "W34"
+        "txlog.core.groups.check_commit", committed_alone, on_groups.test_two_jobs_that_took_one_range_cannot_both_commit, "W34"
     ),
     "a snapshot lacks pending offsets": Mutant(
         HERE + "seal.to_snapshot", without_pending, with_cluster(on_groups.test_offsets_survive_sealing_and_cleaning), "W38"

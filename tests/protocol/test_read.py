@@ -116,7 +116,7 @@ SPANNING = "d1 2, d0, d2, d1, c2, d0 3, a1, d0"  # the marker of 1 lies far behi
 
 
 @LAYOUTS
-def test_112_an_abort_that_spans_segments(per_segment: int) -> None:
+def test_an_abort_that_spans_segments(per_segment: int) -> None:
     script = Script(SPANNING, per_segment)
     assert script.offsets() == [2, 3, 6, 7, 8, 10]
     view = script.cluster.view(A)
@@ -131,7 +131,7 @@ def test_112_an_abort_that_spans_segments(per_segment: int) -> None:
 
 
 @LAYOUTS
-def test_107_what_a_reader_saw_it_sees_for_ever(per_segment: int) -> None:
+def test_what_a_reader_saw_it_sees_for_ever(per_segment: int) -> None:
     """Invariant 6, step by step: read_committed up to x never changes."""
     script = Script("t 1", per_segment)
     seen: dict[int, str] = {}
@@ -144,7 +144,7 @@ def test_107_what_a_reader_saw_it_sees_for_ever(per_segment: int) -> None:
 
 
 @LAYOUTS
-def test_127_ranges(per_segment: int) -> None:
+def test_ranges(per_segment: int) -> None:
     script = Script("d0 2, d0 2, start 2, d1 2, d0", per_segment)  # LSO 5, end 8
     view = script.cluster.view(A)
     assert (view.state.log_start_offset, view.state.last_stable_offset, view.state.next_offset) == (2, 5, 8)
@@ -293,7 +293,7 @@ def look_up(script: Script, ms: int, isolation: Any = COMMITTED) -> tuple[int, i
         pytest.param(61, None, None, id="beyond the end"),
     ],
 )
-def test_126_offset_for_timestamp(ms: int, committed: Any, uncommitted: Any, per_segment: int) -> None:
+def test_offset_for_timestamp(ms: int, committed: Any, uncommitted: Any, per_segment: int) -> None:
     script = Script(TIMED, per_segment)
     assert look_up(script, ms) == committed
     assert look_up(script, ms, UNCOMMITTED) == uncommitted
@@ -366,7 +366,7 @@ def test_an_idle_poll_is_one_get() -> None:
         view = task.result
 
 
-def test_112_early_stop() -> None:
+def test_early_stop() -> None:
     """P17, P18: of two transactions that overlap, the one that ends first must not end the search for the other."""
     script = Script("d1, d2, d0 2, a2, d0, a1, d0, d0, d0", 2)
     view = script.cluster.view(A)

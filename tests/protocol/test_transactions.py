@@ -116,7 +116,7 @@ def test_init_over_every_state(state: str, epoch: int, visible: bool) -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_4_a_bad_timeout_writes_nothing(timeout_ms: int) -> None:
+def test_a_bad_timeout_writes_nothing(timeout_ms: int) -> None:
     cluster = Cluster()
     process = Process(cluster)
     with pytest.raises(InvalidTxnTimeoutError, match=f"transaction.timeout.ms = {timeout_ms}.*900000"):
@@ -125,7 +125,7 @@ def test_4_a_bad_timeout_writes_nothing(timeout_ms: int) -> None:
     process.do(process.init(900_000))
 
 
-def test_1_producer_ids_are_the_slots_of_first_records() -> None:
+def test_producer_ids_are_the_slots_of_first_records() -> None:
     cluster = Cluster()
     found = {}
     for number in range(8):
@@ -162,7 +162,7 @@ def pauses(make: Callable[[], tuple[Cluster, Task, Task]]) -> Iterator[tuple[Clu
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_20_two_inits_at_once(state: str) -> None:
+def test_two_inits_at_once(state: str) -> None:
     def make() -> tuple[Cluster, Task, Task]:
         cluster, _ = brought_to(state)
         one, two = Process(cluster), Process(cluster)
@@ -194,7 +194,7 @@ def test_init_with_a_lost_reply_anywhere(state: str, fault: Fault) -> None:
 # -- fencing ----------------------------------------------------------------------------------------------------------
 
 
-def test_22_25_fenced_everywhere() -> None:
+def test_fenced_everywhere() -> None:
     cluster, old = brought_to("ONGOING")
     new = started(cluster)
     new.do(new.send(A, "n0", "n1"))
@@ -227,7 +227,7 @@ CALLS: dict[str, Callable[[Process], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_invariant_8_once_init_returned_nothing_of_the_old_succeeds(call: str) -> None:
+def test_once_init_returned_nothing_of_the_old_succeeds(call: str) -> None:
     """The old instance stops at each request of a call, the new one's init returns, the old one goes on."""
 
     def make() -> tuple[Cluster, Task, Task]:
@@ -378,7 +378,7 @@ def test_the_other_call_after_a_lost_reply(first: bool, repeated: bool) -> None:
 
 @pytest.mark.parametrize("lands", ["never", "before the abort", "during the abort", "after the abort"])
 @pytest.mark.parametrize("eager", [False, True])
-def test_m9_abort_after_an_unknown_prepare_commit(lands: str, eager: bool) -> None:
+def test_abort_after_an_unknown_prepare_commit(lands: str, eager: bool) -> None:
     """The PREPARE_COMMIT is in flight when its caller gives up and aborts: one of the two is decided, and said so."""
     cluster = Cluster()
     process = started(cluster, ctx=context(max_settles=1))
@@ -439,7 +439,7 @@ def test_rolled_forward_by_two_at_once(commit: bool, others: str) -> None:
         cluster.check()
 
 
-def test_85_complete_is_written_once() -> None:
+def test_complete_is_written_once() -> None:
     for cluster, _, _ in pauses(prepared_twice):
         states = [record.entries[0].value.state for record in cluster.records(state_partition(context(), "x"))]  # type: ignore[union-attr]
         assert states.count("COMPLETE_COMMIT") == 1
@@ -454,7 +454,7 @@ def prepared_twice() -> tuple[Cluster, Task, Task]:
 
 
 @pytest.mark.parametrize("part", [A.folder, TXN_LOG])
-def test_p3_a_late_second_abort_leaves_the_next_transaction_alone(part: str) -> None:
+def test_a_late_second_abort_leaves_the_next_transaction_alone(part: str) -> None:
     """A slow sweep stands before its ABORT marker (or its COMPLETE) while the owner finishes, and begins again."""
     cluster = Cluster()
     process = started(cluster)
@@ -539,7 +539,7 @@ def timed_out(swept: bool = True) -> tuple[Cluster, Process]:
     return cluster, process
 
 
-def test_139_a_sweep_aborts_what_is_past_its_timeout_and_nothing_else() -> None:
+def test_a_sweep_aborts_what_is_past_its_timeout_and_nothing_else() -> None:
     cluster, process = timed_out(swept=False)
     young = started(cluster, "young")
     young.do(young.send(B, "b"))
@@ -557,14 +557,14 @@ def test_139_a_sweep_aborts_what_is_past_its_timeout_and_nothing_else() -> None:
     cluster.check()
 
 
-def test_140_commit_after_the_time_out_is_refused() -> None:
+def test_commit_after_the_time_out_is_refused() -> None:
     cluster, process = timed_out()
     with pytest.raises(InvalidProducerEpochError, match="aborted before it could commit"):
         process.do(process.commit())
     assert cluster.read(A) == {}
 
 
-def test_140_abort_after_the_time_out_succeeds_and_the_producer_goes_on() -> None:
+def test_abort_after_the_time_out_succeeds_and_the_producer_goes_on() -> None:
     cluster, process = timed_out()
     assert process.do(process.abort()).txn.producer_epoch == 1
     process.do(process.send(A, "next"))
@@ -573,7 +573,7 @@ def test_140_abort_after_the_time_out_succeeds_and_the_producer_goes_on() -> Non
     cluster.check()
 
 
-def test_140_a_failed_send_after_the_time_out_then_abort() -> None:
+def test_a_failed_send_after_the_time_out_then_abort() -> None:
     for tp in (A, B):  # a partition that has the marker, and one that never saw the producer
         cluster, process = timed_out()
         with pytest.raises(InvalidProducerEpochError):
@@ -585,7 +585,7 @@ def test_140_a_failed_send_after_the_time_out_then_abort() -> None:
         cluster.check()
 
 
-def test_140_send_offsets_after_the_time_out_is_refused() -> None:
+def test_send_offsets_after_the_time_out_is_refused() -> None:
     # PRODUCER_FENCED on a broker; here the abortable error, for the producer may go on after its abort (P11)
     cluster, process = timed_out()
     with pytest.raises(InvalidProducerEpochError, match="60000 ms"):
@@ -600,7 +600,7 @@ def test_an_owner_that_comes_before_the_sweep_may_still_commit() -> None:
     assert cluster.read(A) == {0: "a"}
 
 
-def test_141_a_sweep_that_races_the_commit() -> None:
+def test_a_sweep_that_races_the_commit() -> None:
     def make() -> tuple[Cluster, Task, Task]:
         cluster, process = timed_out(swept=False)
         return cluster, Task(cluster, transactions.expire(context(), {})), process.start(process.commit())
@@ -805,7 +805,7 @@ def test_an_abort_and_a_time_out_do_not_use_a_version_up() -> None:
 
 
 @pytest.mark.parametrize("mode", ["crash", "crash after", "crash in flight"])
-def test_m7_a_replayed_micro_batch_is_committed_once(mode: Fault) -> None:
+def test_a_replayed_micro_batch_is_committed_once(mode: Fault) -> None:
     """The driver dies at any request of its commit; the next run replays the same version."""
     for number in range(1, 40):
         cluster = Cluster()
@@ -828,7 +828,7 @@ def test_m7_a_replayed_micro_batch_is_committed_once(mode: Fault) -> None:
         cluster.check()
 
 
-def test_m7_two_runs_of_one_query() -> None:
+def test_two_runs_of_one_query() -> None:
     """The version is compared on the very record that PREPARE replaces, so after both inits."""
 
     def make() -> tuple[Cluster, Task, Task]:
@@ -972,7 +972,7 @@ def test_a_deletion_is_written_once() -> None:
 # -- ids that go ------------------------------------------------------------------------------------------------------
 
 
-def test_142_143_an_idle_id_gets_a_tombstone_and_its_old_instance_is_done() -> None:
+def test_an_idle_id_gets_a_tombstone_and_its_old_instance_is_done() -> None:
     cluster, old = brought_to("COMPLETE_COMMIT")
     assert cluster.run(transactions.expire(context(), {}))[1].removed == ()
     cluster.pass_ms(ID_IDLE_MS)
@@ -1035,7 +1035,7 @@ def test_a_removal_that_races_a_new_instance() -> None:
 # -- producers that go ------------------------------------------------------------------------------------------------
 
 
-def test_49_144_an_idle_producer_leaves_by_a_record_and_its_id_goes_on() -> None:
+def test_an_idle_producer_leaves_by_a_record_and_its_id_goes_on() -> None:
     cluster, process = brought_to("COMPLETE_COMMIT")
     plain = Process(cluster)
     plain.do(plain.idempotent())
@@ -1141,7 +1141,7 @@ def test_the_operator_s_abort(state: str) -> None:
     cluster.check()
 
 
-def test_161_162_list_and_describe() -> None:
+def test_list_and_describe() -> None:
     cluster, _ = brought_to("ONGOING")
     started(cluster, "b")
     _, rows = cluster.run(transactions.list_transactions(context(), {}))

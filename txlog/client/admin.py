@@ -122,7 +122,7 @@ class GroupOffset:
     log_end_offset: int | None
     """None for a topic that is gone."""
     lag: int | None
-    """Offsets up to the last stable one that are not yet consumed; markers and aborted rows count (case 125)."""
+    """Offsets up to the last stable one that are not yet consumed; markers and aborted rows count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

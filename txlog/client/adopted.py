@@ -2,7 +2,7 @@
 
 That writer filled a folder of the transaction's, `<topic>/staged/<producer id>-<epoch>-<unique>/_partition=<n>/`, and is
 done. Nothing is moved or copied: the folder is listed, every footer is read and checked, and what a commit record needs
-to name the files comes out (DESIGN 5). A folder has one job; what a job that failed left in another is never looked at.
+to name the files comes out. A folder has one job; what a job that failed left in another is never looked at.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class _Share:
 
 
 class Batch:
-    """Rows of one partition that go together. Once placed, a retry presents the identical draft (pitfall P30)."""
+    """Rows of one partition that go together. Once placed, a retry presents the identical draft (W16)."""
 
     def __init__(self, tp: TopicPartition, topic: TopicMetadata, *, created_ms: int, deadline_ms: int) -> None:
         self.tp = tp

@@ -1,7 +1,7 @@
 """How does a program read? Kafka's consumer, handing out Arrow batches.
 
 `poll` returns rows of one partition with their `_offset`, `_timestamp`, `_topic` and `_partition`. `assign` needs no
-group; `subscribe` makes this consumer the one member of its group, which fences older members' commits (DESIGN 5).
+group; `subscribe` makes this consumer the one member of its group, which fences older members' commits (PROTOCOL.md, W36).
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Consumer:
         looked, resets = False, 0
         while True:
             # While a transaction that carries newer offsets is undecided its partitions wait, so that nothing is read
-            # twice (pitfall P15); those whose positions are known go on.
+            # twice (R16, KIP-447). Partitions whose positions are known go on.
             with contextlib.suppress(UnstableOffsetCommitError):
                 self._find_positions(wait=False)
             try:
@@ -294,7 +294,7 @@ class Consumer:
 
     @in_turn
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first offset appended at or after a time (ms); None if there is none (case 126)."""
+        """For each partition the first offset appended at or after a time (ms); None if there is none."""
         for tp, time in times.items():
             if isinstance(time, bool) or not isinstance(time, int) or time < 0:
                 raise InvalidRequestError(f"{tp}: {time!r} is not a time: expected milliseconds since 1970")
@@ -307,7 +307,7 @@ class Consumer:
 
     @in_turn
     def lag(self, partition: TopicPartition) -> int:
-        """How many offsets lie between the position and the end, markers and aborted rows included (case 125)."""
+        """How many offsets lie between the position and the end, markers and aborted rows included."""
         (tp,) = self._assigned([partition])
         return max(self.end_offsets([tp])[tp] - self.position(tp), 0)
 

@@ -1,6 +1,6 @@
 """The calls of one transactional.id, and the id's record as this instance knows it.
 
-Every instance of an id is a coordinator of its own (DESIGN 4.1): these methods run the protocol here, in the caller's
+Every instance of an id is a coordinator of its own (PROTOCOL.md, "The coordinator"): these methods run the protocol here, in the caller's
 thread. Which of them may be called when is the producer's to know (`txlog.client.producer_state`).
 """
 
@@ -230,7 +230,7 @@ def look_up(session: Session, transactional_id: str) -> TransactionMetadata | No
 
 
 def check_transactional_id(transactional_id: object) -> str:
-    """`transactional_id`, if it can be one; raises InvalidRequestError (kafka-semantics case 3)."""
+    """`transactional_id`, if it can be one; raises InvalidRequestError, as Kafka answers INVALID_REQUEST."""
     return check_text(transactional_id, "transactional.id")
 
 

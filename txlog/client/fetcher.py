@@ -1,7 +1,7 @@
 """Where does a consumer stand in each partition, and what comes next?
 
 A position is the offset of the next row to hand out. It moves past markers and aborted rows, which are never handed out
-(kafka-semantics cases 113-127). New rows are looked for by name: one GET a partition, a LIST only every
+(PROTOCOL.md, R10, R11). New rows are looked for by name: one GET a partition, a LIST only every
 `metadata.max.age.ms`.
 """
 

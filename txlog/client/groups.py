@@ -51,7 +51,7 @@ class ConsumerGroupMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffsets:
-    """Offsets that a transaction carries for one group. With a condition they are always eager (DESIGN 4.5)."""
+    """Offsets that a transaction carries for one group. They are always sent eagerly (W34)."""
 
     group: str
     offsets: Mapping[TopicPartition, OffsetValue]
@@ -112,7 +112,7 @@ def group_offsets(
 
 
 def check_metadata(tp: TopicPartition, metadata: object) -> None:
-    """Raises InvalidRequestError, or OffsetMetadataTooLargeError (case 135), unless it may stand beside an offset."""
+    """Raises InvalidRequestError, or OffsetMetadataTooLargeError, unless it may stand beside an offset."""
     if isinstance(metadata, str) and len(metadata) > MAX_METADATA_LENGTH:
         raise OffsetMetadataTooLargeError(
             f"{tp}: offset metadata of {len(metadata)} characters, at most {MAX_METADATA_LENGTH} are stored"
@@ -143,7 +143,7 @@ def check_group(group: object) -> str:
 
 
 def check_text(text: object, what: str) -> str:
-    """`text`, if it can name something for ever; raises InvalidRequestError (kafka-semantics case 3)."""
+    """`text`, if it can name something for ever; raises InvalidRequestError."""
     if isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and _is_unicode(text):
         return text
     raise InvalidRequestError(f"{text!r:.200} is not a {what}: expected text of 1 to {MAX_NAME_LENGTH} characters")

@@ -40,7 +40,7 @@ def partitions_of(rows: pa.Table, key_columns: Sequence[str], topic: TopicMetada
 
 def check_keys(table: pa.Table, topic: TopicMetadata, key_columns: Sequence[str]) -> None:
     """Raises SchemaMismatchError for a row without a key: a compacted topic keeps the latest row of each key, and such a
-    row would vanish (kafka-semantics case 154)."""
+    row would never be superseded (C2)."""
     nulls = [table.column(name).is_null().to_numpy() for name in key_columns]
     keyless = np.logical_and.reduce(nulls)
     if bool(keyless.any()):

@@ -2,7 +2,7 @@
 
 The texts are those of Spark's Kafka source: `{"orders": {"0": 23, "1": -2}}` with -2 for earliest and -1 for latest,
 times in milliseconds. Used by the data source, the command line and the consumer alike, so that one option means one
-thing everywhere. `latest` is the end of the isolation level: the last stable offset, or the log end (case 126).
+thing everywhere. `latest` is the end of the isolation level: the last stable offset, or the log end.
 """
 
 from __future__ import annotations

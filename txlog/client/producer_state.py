@@ -1,4 +1,4 @@
-"""Which call may come when? Kafka's client state machine for a producer (kafka-semantics 4.9), as tables.
+"""Which call may come when? The states of Kafka's TransactionManager, as tables.
 
     UNINITIALIZED -> READY -> IN_TRANSACTION -> COMMITTING | ABORTING -> READY
     ABORTABLE_ERROR: only an abort leads out of it. FATAL_ERROR: nothing does.
@@ -32,7 +32,7 @@ ALLOWED: dict[Call, frozenset[State]] = {
     "send": frozenset({"IN_TRANSACTION"}),
     "flush": frozenset({"READY", "IN_TRANSACTION", "COMMITTING"}),
     "send_offsets_to_transaction": frozenset({"IN_TRANSACTION"}),
-    # A commit or abort that ran out of time may be repeated: it joins what the first one decided (case 76).
+    # A commit or abort that ran out of time may be repeated: it joins what the first one decided.
     "commit_transaction": frozenset({"IN_TRANSACTION", "COMMITTING"}),
     # Unlike Kafka's client: an abort after a commit of unknown outcome asks what won, and says so.
     "abort_transaction": frozenset({"IN_TRANSACTION", "COMMITTING", "ABORTABLE_ERROR", "ABORTING"}),

@@ -2,7 +2,7 @@
 
 `plan` and `tasks` work on names and indexes alone, without pyarrow; a `ReadTask` is all that an executor needs. A file
 that a clean-up has taken away in the meantime is no error: the partition is listed again and the read goes on from its
-offset (DESIGN 6).
+offset (PROTOCOL.md, R15).
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Runtime:
         return descriptor
 
     def ensure_writable(self) -> None:
-        """Proves once that the backend creates atomically, and that the clocks agree (DESIGN 2): these again if this machine's
+        """Proves once that the backend creates atomically, and that the clocks agree (W2, W45): these again if this machine's
         was set since. Costs nothing otherwise, so whoever deletes by the clock asks each time.
 
         Raises UnsupportedStoreError, ClockSkewError.

@@ -2,7 +2,7 @@
 
 A round takes the first ready batch of every partition: rows are placed (inline or as a file), new partitions of the
 transaction are registered in one record, then all are appended in parallel. No error is swallowed: it ends in the
-futures of the batch, and in the producer's state. See kafka-semantics 4.9, cases 71-76.
+futures of the batch, and in the producer's state (`txlog.client.producer_state`).
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ class Sender:
         return self._drawn_id, 0
 
     def _new_identity(self) -> None:
-        """A producer without transactional.id whose sequence nobody can vouch for draws a new producer id (DESIGN 2)."""
+        """A producer without transactional.id whose sequence nobody can vouch for draws a new producer id (W16, W18)."""
         self._drawn_id = None
         self._sequences = {}
 
@@ -389,7 +389,7 @@ class Sender:
             batch.error = final
             dropped: list[Batch] = []
             if self.coordinator is not None:
-                # Its transaction cannot commit any more, so nothing that waits needs to be sent (case 74).
+                # Its transaction cannot commit any more, so nothing that waits needs to be sent (KIP-654).
                 dropped = self.drop_waiting(final)
                 self._doomed = True
             elif batch.doubtful:
@@ -408,7 +408,7 @@ class Sender:
         if out_of_retries or left_ms <= 0 or self._doomed:
             return False
         if lost_sequence:
-            # The partition has forgotten this producer, and this batch was surely not written: start afresh (case 51).
+            # The partition has forgotten this producer, and this batch was surely not written: start afresh, as Kafka does.
             self._new_identity()
             batch.draft = None
         elif isinstance(error, OutcomeUnknownError):
@@ -426,7 +426,7 @@ class Sender:
         return True
 
     def _final_error(self, batch: Batch, error: Exception) -> Exception:
-        """What the batch's futures raise. Nothing here says "retry": a new send would be other rows to the log (P11)."""
+        """What the batch's futures raise. Nothing here says "retry": a new send would be other rows to the log (KIP-1050)."""
         if self.coordinator is not None:
             # A verdict on the repetition says nothing of the first try (W44); of the transaction it says all.
             doubtful = batch.doubtful and isinstance(error, InvalidProducerEpochError | OutOfOrderSequenceError)

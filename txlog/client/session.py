@@ -144,7 +144,7 @@ class Session:
 
     def end_overdue(self, partitions: Iterable[TopicPartition], own_producer_id: int) -> None:
         """Ends dead transactions of others that a writer meets in `partitions`: past their time-out, or prepared
-        (PROTOCOL.md, "The coordinator"; DESIGN 4.1). Only those quiet for OVERDUE_LOOK_MS are looked up, and no oftener
+        (W28). Only those quiet for OVERDUE_LOOK_MS are looked up, and no oftener
         than that, so a write in good weather costs nothing. A failure is left to the next writer: one's own rows are in.
         """
         now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()

@@ -1,7 +1,7 @@
 """Which settings hold for this client, and where did they come from?
 
 Layers, the first that has a key wins: the call, what the store was opened with, the topic's own configuration, the file
-named by `config_file` or TXLOG_CONFIG, Kafka's defaults (DESIGN 2.6). Values are checked by `txlog.config`; only the
+named by `config_file` or TXLOG_CONFIG, Kafka's defaults. Values are checked by `txlog.config`; only the
 file and the environment are read here.
 """
 
@@ -104,7 +104,7 @@ class Settings:
         return ProducerConfig.parse(call, client, of_topic, file, file_topic)
 
     def roll_policy(self, topic: TopicMetadata) -> RollPolicy:
-        """When segments of the topic are full; a view of an older configuration is legal (DESIGN 2.6)."""
+        """When segments of the topic are full; a view of an older configuration is legal (W20)."""
         config = self.topic_config(topic)
         return RollPolicy(batches=config.segment_batches, bytes=config.segment_bytes, ms=config.segment_ms)
 

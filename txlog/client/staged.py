@@ -1,6 +1,6 @@
 """How does a job publish files that it has written, all at once or not at all?
 
-Data first, sequence later (DESIGN 4.3): the files belong to no log until the PREPARE_COMMIT that lists them; then every
+Data first, sequence later (PROTOCOL.md, "Staged"): the files belong to no log until the PREPARE_COMMIT that lists them; then every
 partition gets one record that is both the rows and the COMMIT marker. No transaction is open while the job runs, so a
 dead job holds nobody back. Spark's writes use this class; `Producer(staged=True)` goes the same way.
 """

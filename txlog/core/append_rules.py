@@ -1,7 +1,7 @@
 """May this batch, marker or segment come next in this partition?
 
 Judged on the state folded up to the very slot that is about to be created, so "checked against everything before it"
-and "right after it" are one step (DESIGN 3). Nothing here writes; the verdict is a value.
+and "right after it" are one step (PROTOCOL.md, W10). Nothing here writes; the verdict is a value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RollPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDraft:
-    """A data batch before it has an offset. A retry must present the identical draft (Kafka pitfall P30)."""
+    """A data batch before it has an offset. A retry must present the identical draft (W16)."""
 
     records: int
     transactional_id: str = ""
@@ -79,7 +79,7 @@ Verdict: TypeAlias = Proceed | Duplicate | Refuse
 
 
 def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
-    """The table of DESIGN 3 (kafka-semantics 4.6), and the fence of a deleted topic (DESIGN 2.6)."""
+    """Judge by the table of PROTOCOL.md, "Idempotence" (W17), and by the fence of a deleted topic (W19)."""
     tp = state.topic_partition
     if draft.schema_id < state.deleted_version:
         return Refuse(
@@ -110,7 +110,7 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
                 f"{who}: not transactional, but this producer has a transaction open since offset {entry.txn_first_offset}"
             )
         )
-    if draft.base_sequence < 0:  # offsets of a group: keyed, so only the epoch is checked (kafka-semantics case 46)
+    if draft.base_sequence < 0:  # offsets of a group: keyed, so only the epoch is checked, as Kafka does
         return Proceed()
     last = entry.last_sequence if entry is not None and entry.producer_epoch == draft.producer_epoch else NO_SEQUENCE
     if draft.base_sequence != last + 1:
@@ -126,7 +126,7 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
 
 
 def marker_is_there(state: PartitionState, producer_id: int, marker_epoch: int) -> bool:
-    """Whether a marker of this epoch is already in: the partition's epoch is ≥ it (DESIGN 4.1).
+    """Whether a marker of this epoch is already in: the partition's epoch is ≥ it (W26, invariant 10).
 
     Compared with `>` a slow second coordinator's repeated ABORT would end the producer's next transaction.
     """
@@ -157,7 +157,7 @@ def next_record(state: PartitionState, draft: BatchDraft, *, now_ms: int, write_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerDraft:
-    """A COMMIT or ABORT marker; a COMMIT may carry the transaction's staged rows or offsets (DESIGN 4.3)."""
+    """A COMMIT or ABORT marker; a COMMIT may carry the transaction's staged rows or offsets."""
 
     commit: bool
     producer_id: int
@@ -234,7 +234,7 @@ def next_control(
 
 
 def next_segment_base(state: PartitionState, policy: RollPolicy, now_ms: int) -> int:
-    """Where the next record's segment begins: the active one, or its own offset if that is full (DESIGN 2.2)."""
+    """Where the next record's segment begins: the active one, or its own offset if that is full (W11, W20)."""
     if state.segment_batches == 0:
         return state.segment_base
     full = (

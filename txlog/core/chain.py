@@ -1,6 +1,6 @@
 """Which sealed segments and cleaned runs make up a partition, in order?
 
-Answered from one LIST of the partition's folder and the highest `.clean` (PROTOCOL.md, "The chain rule"; DESIGN 2.3):
+Answered from one LIST of the partition's folder and the highest `.clean` (PROTOCOL.md, "The chain rule", R5):
 at an offset stands the current cleaned run that begins there, else the generation-0 index that begins there, else the
 commit record of that name. What the highest `.clean` does not name does not exist. This module reads nothing: it turns
 names into offsets.

@@ -1,6 +1,6 @@
 """Which sealed segments may become one, what does the index of the run say, and may it be published?
 
-Pure: names, indexes and the last `.clean` go in, decisions come out (PROTOCOL.md, "Clean-up", C1 to C5; DESIGN 6).
+Pure: names, indexes and the last `.clean` go in, decisions come out (PROTOCOL.md, "Clean-up", C1 to C5).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which rows of a keyed log does a compaction keep, when is one due, and how far does it come?
 
 Kafka's log cleaner, in arrays: the newest offset of each key of the part that was not compacted yet goes into a map of
-bounded size; then every row from the log start on is kept unless the map knows a newer one of its key (kafka-semantics I
-and 4.12; PROTOCOL.md, C2). Pure: names, indexes, offsets and digests of keys go in, decisions come out.
+bounded size; then every row from the log start on is kept unless the map knows a newer one of its key (PROTOCOL.md,
+C2). Pure: names, indexes, offsets and digests of keys go in, decisions come out.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def find_cleanable(
     """What of a partition may be compacted, and whether it is worth it.
 
     Whole segments below the LSO, and below the first that has not been compacted and holds a batch younger than
-    `min.compaction.lag.ms` (case 146), or one of a transaction that is not `complete` (C2c; None: not known yet, all of them
+    `min.compaction.lag.ms` (C2), or one of a transaction that is not `complete` (C2c; None: not known yet, all of them
     are taken for complete). The active segment is not in the walk. A tombstone whose time has come counts as
     dirt, an average row of its run: else a log that nobody writes to any more would keep it for ever. So does what the log start
     has cut off.

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class PutOutcome(Enum):
-    """The three outcomes of a conditional write (DESIGN 2). The adapter never reads back; the protocol settles."""
+    """The three outcomes of a conditional write. The adapter never reads back; the protocol settles (W12)."""
 
     WRITTEN = "written"
     CONFLICT = "conflict"

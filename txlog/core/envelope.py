@@ -21,7 +21,7 @@ from txlog.errors import CorruptRecordError, UnsupportedStoreError
 MAX_OBJECT_BYTES = 64 * 2**20
 """No metadata object is larger: indexes and snapshots of very busy segments stay far below."""
 MAX_COMMIT_BYTES = 4 * 2**20
-"""A commit object must go by one request, never by a multipart upload (DESIGN 5)."""
+"""A commit object must go by one request, never by a multipart upload (W1, W5)."""
 MAX_DEPTH = 24
 
 S = TypeVar("S", bound=msgspec.Struct)

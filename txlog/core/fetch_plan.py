@@ -1,7 +1,7 @@
 """Which rows of which files does a read of `[start, end)` of one partition return, and in what order?
 
-Answered from indexes, commit records and the aborted transactions alone; no file is opened (PROTOCOL.md, "Reading";
-kafka-semantics 4.5). Control batches without rows are never returned, a COMMIT that carries rows is; a batch of an
+Answered from indexes, commit records and the aborted transactions alone; no file is opened (PROTOCOL.md, "Reading",
+R10, R11). Control batches without rows are never returned, a COMMIT that carries rows is; a batch of an
 aborted transaction is pruned whole, so a file that holds nothing else is never read. The caller has bounded `end` by the
 last stable offset or the log end, and gives no aborted transactions for read_uncommitted.
 """

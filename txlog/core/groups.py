@@ -1,7 +1,7 @@
 """May this group commit these offsets here and now, and what has it committed?
 
-Judged on the fold of a `__consumer_offsets` partition up to the very slot that the commit would take (DESIGN 4.5,
-kafka-semantics G).
+Judged on the fold of a `__consumer_offsets` partition up to the very slot that the commit would take (PROTOCOL.md,
+W34, W35).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def check_commit(
 def fetch_offset(
     state: PartitionState, group: str, tp: TopicPartition, *, require_stable: bool
 ) -> OffsetValue | UnstableOffsetCommitError | None:
-    """The committed offset, None if there is none, or an error while a transaction with another one is undecided (case 129)."""
+    """The committed offset, None if there is none, or an error while a transaction with another one is undecided (R16)."""
     key = (group, tp.topic, tp.partition)
     if require_stable:
         for pid, rows in state.pending.items():

@@ -1,7 +1,7 @@
 """Which partition does a key, a transactional.id or a group.id belong to?
 
-Bit for bit Kafka's answer, so that a log loaded from Kafka keeps its keys where they were: murmur2 for record keys
-(kafka-semantics 4.11), Java's String.hashCode for the internal topics (4.10).
+Bit for bit Kafka's answer, so that a log loaded from Kafka keeps its keys where they were: murmur2 for record keys,
+Java's String.hashCode for the internal topics.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class StagedList(_Object, frozen=True, kw_only=True):
 
 
 class CommitRecord(_Object, frozen=True, kw_only=True):
-    """One batch: `<base_offset>.batch`. Creating it is the append (DESIGN 2.1)."""
+    """One batch: `<base_offset>.batch`. Creating it is the append (PROTOCOL.md, "Appending")."""
 
     STATED: ClassVar[tuple[str, ...]] = ("version", "transactional")
 
@@ -369,7 +369,7 @@ class Superseded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clean(_Object, frozen=True, kw_only=True):
-    """`<n>.clean`: the complete current set of cleaned runs of a partition (DESIGN 6)."""
+    """`<n>.clean`: the complete current set of cleaned runs of a partition (C4)."""
 
     number: Offset
     runs: tuple[CleanedRun, ...]

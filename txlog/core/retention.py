@@ -1,7 +1,7 @@
 """How far may the log start move?
 
 Pure: what sealed segments and runs hold, the topic's settings and the offsets of groups go in, an offset comes out
-(kafka-semantics I; PROTOCOL.md, "Clean-up", C7). Kafka's rules: whole segments, the oldest first, and never the active one;
+(PROTOCOL.md, "Clean-up", C7). Kafka's rules: whole segments, the oldest first, and never the active one;
 of a compacted run, which has grown out of many segments, batches.
 """
 

@@ -44,7 +44,7 @@ NUMBERS = {
 """Types of numbers, and the range in which each holds every integer."""
 
 KEY_TYPES = ("string", "binary", "int16", "int32", "int64", "float64")
-"""Types that Kafka's serializers write, and so can be keys (DESIGN 5)."""
+"""Types that Kafka's serializers write, and so can be keys."""
 
 RESERVED_PREFIXES = ("_topic", "_partition", "_offset", "_timestamp")
 """Columns that txlog adds to what is read; no column of a topic may begin so, in any case."""

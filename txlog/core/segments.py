@@ -1,7 +1,7 @@
 """What does sealing a segment write down about it, and where in it lies an offset or a timestamp?
 
 `build_index` is a pure function of the segment's commit records, but for the one file that takes the rows which rode
-inline. See PROTOCOL.md, "Segment index"; DESIGN 2.2.
+inline (W38). See PROTOCOL.md, "Segment index".
 """
 
 from __future__ import annotations

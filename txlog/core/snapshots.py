@@ -2,7 +2,7 @@
 
 A cut is a vector of log ends, read after the table of transactions was folded, and what that fold (t0) showed of each
 producer. A transaction is in it if it was decided to commit at t0 and has all its markers below the ends; one that came
-later, or hangs, is in it nowhere (PROTOCOL.md, "Reading"; DESIGN 4.4). This module answers for a batch; which batches
+later, or hangs, is in it nowhere (PROTOCOL.md, "Reading", invariant 17). This module answers for a batch; which batches
 were aborted the logs say themselves.
 """
 

@@ -1,6 +1,6 @@
 """How do the parts that were staged for a transaction become one batch a partition?
 
-See PROTOCOL.md, W29; DESIGN 4.3.
+See PROTOCOL.md, W29.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is a partition's state, and how does one more record change it?
 
-`replay` is the only fold: live appends, loading and recovery all go through it (DESIGN 2.2). It is lenient: a record
+`replay` is the only fold: live appends, loading and recovery all go through it. It is lenient: a record
 that is in the chain is applied, never judged; judging is `append_rules`. A state is immutable; `replay` returns a new one.
 See PROTOCOL.md, "Partition state".
 """
@@ -120,7 +120,7 @@ class PartitionState:
 def lso_of(
     producers: Mapping[int, ProducerStateEntry], next_offset: int, log_start_offset: int, but: int | None = None
 ) -> int:
-    """The last stable offset, leaving the transaction of producer `but` out (kafka-semantics 4.1)."""
+    """The last stable offset, leaving the transaction of producer `but` out (invariant 7)."""
     first = min(
         (e.txn_first_offset for pid, e in producers.items() if pid != but and _holds_back(e, log_start_offset)),
         default=next_offset,
@@ -482,13 +482,13 @@ class _Fold:
                     self.pending.setdefault(pending_of, {})[entry.key] = row
 
     def _commit_offset(self, row: OffsetRow) -> None:
-        """The later *record* wins, whatever the order of the commits (kafka-semantics case 130)."""
+        """The later *record* wins, whatever the order of the commits (KAFKA-5247, invariant 12)."""
         current = self.committed.get(row.entry.key)
         if current is not None and current.position > row.position:
             return
         if row.entry.value is None:
             self.committed.pop(row.entry.key, None)
-            # Nothing keeps a tombstone's position, so what is older and still pending goes with it (case 136): its
+            # Nothing keeps a tombstone's position, so what is older and still pending goes with it: its
             # commit would bring a deleted offset back.
             for pid, rows in list(self.pending.items()):
                 older = rows.get(row.entry.key)

@@ -1,6 +1,6 @@
 """Which transition may a transactional.id make next, and what record does it write?
 
-Kafka's transaction.version 2 (kafka-semantics 4.8, cases 6-20, 53-66) with int64 epochs, so nothing is ever exhausted.
+Kafka's transaction.version 2 (KIP-890) with int64 epochs, so nothing is ever exhausted.
 Every function takes the id's last record and returns an intended transition or the reason why not; the caller writes it
 by compare-and-set. See PROTOCOL.md, "Transactions".
 """
@@ -39,7 +39,7 @@ from txlog.errors import (
 VALID_PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
     "EMPTY": frozenset({"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
     "ONGOING": frozenset({"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
-    # From EMPTY and COMPLETE_*: staged transactions, and the abort after an attempted commit (DESIGN 4.1, 4.3).
+    # From EMPTY and COMPLETE_*: staged transactions, and the abort after an attempted commit (W30).
     "PREPARE_COMMIT": frozenset({"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
     "PREPARE_ABORT": frozenset({"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}),
     "COMPLETE_COMMIT": frozenset({"PREPARE_COMMIT"}),
@@ -140,7 +140,7 @@ def judge_init(
         msgspec.structs.replace(
             current,
             producer_epoch=current.producer_epoch + 1,
-            last_epoch=NO_PRODUCER_EPOCH,  # what makes the old instance's retry fail (case 6)
+            last_epoch=NO_PRODUCER_EPOCH,  # what makes the old instance's retry fail
             state="EMPTY",
             timeout_ms=timeout_ms,
             partitions=(),
@@ -160,7 +160,7 @@ def judge_add_partitions(
     write_id: str,
     version: TxnVersion | None = None,
 ) -> Judgement:
-    """AddPartitionsToTxn by the owner of `txn`. `version` is given when conditional offsets are registered (DESIGN 4.1)."""
+    """AddPartitionsToTxn by the owner of `txn`. `version` is given when conditional offsets are registered (W22, W31)."""
     if (wrong := _check_owner(current, txn)) is not None:
         return Refused(wrong)
     assert current is not None
@@ -206,7 +206,7 @@ def judge_end(
     staged_object: StagedObject | None = None,
     version: TxnVersion | None = None,
 ) -> Judgement:
-    """EndTxn by the owner of `txn` (the V2 matrix of kafka-semantics case 63, and staged transactions)."""
+    """EndTxn by the owner of `txn` (PROTOCOL.md, "The coordinator": the table of its outcomes; W30)."""
     if (wrong := _check_owner(current, txn)) is not None:
         return Refused(wrong)
     assert current is not None
@@ -258,7 +258,7 @@ def judge_abort_by_others(
 def judge_complete(
     current: TransactionMetadata | None, prepare: TransactionMetadata, *, now_ms: int, write_id: str
 ) -> Transit | None:
-    """COMPLETE_*: a compare-and-set on that very PREPARE; None if somebody else has finished it (pitfall P7)."""
+    """COMPLETE_*: a compare-and-set on that very PREPARE; None if somebody else has finished it (W27)."""
     if current != prepare:
         return None
     return Transit(
@@ -279,7 +279,7 @@ FORGET_CLOCK_ERRORS_MS = 4 * MAX_CLOCK_ERROR_MS
 
 
 def is_timed_out(txn: TransactionMetadata, now_ms: int) -> bool:
-    """ONGOING longer than its timeout (case 139; strict)."""
+    """Whether it is ONGOING for longer than its timeout, and not just as long (W28)."""
     return txn.state == "ONGOING" and txn.started_at + txn.timeout_ms < now_ms
 
 
@@ -371,7 +371,7 @@ def _prepare(
     staged_object: StagedObject | None = None,
     version: TxnVersion | None = None,
 ) -> TransactionMetadata:
-    """PREPARE_*: the decision. Carries epoch e + 1 and last_epoch e, whoever writes it (DESIGN 4.1)."""
+    """PREPARE_*: the decision. Carries epoch e + 1 and last_epoch e, whoever writes it (W24)."""
     commit = outcome == "commit"
     return msgspec.structs.replace(
         current,
@@ -424,7 +424,7 @@ def _check_owner(current: TransactionMetadata | None, txn: TransactionMetadata) 
 
 def _fenced(current: TransactionMetadata, txn: TransactionMetadata, before: str) -> TxlogError:
     # While PREPARE_ABORT is not finished nobody knows yet whether a time-out or a newer instance began it: fatal only if
-    # that instance's own record is there (pitfall P11).
+    # that instance's own record is there (KIP-588).
     timed_out = current.last_epoch == txn.producer_epoch and current.state in ("PREPARE_ABORT", "COMPLETE_ABORT")
     if timed_out:
         return InvalidProducerEpochError(

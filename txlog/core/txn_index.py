@@ -40,7 +40,7 @@ def aborted_txn_of(record: CommitRecord) -> AbortedTxn | None:
 def collect_aborted_txns(
     txns: Iterable[AbortedTxn], *, fetch_offset: int, upper_bound_offset: int
 ) -> TxnIndexSearchResult:
-    """Aborted transactions overlapping `[fetch_offset, upper_bound_offset)` (kafka-semantics 4.4)."""
+    """Aborted transactions overlapping `[fetch_offset, upper_bound_offset)` (R10), as Kafka's TransactionIndex does."""
     found = []
     for txn in txns:
         if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:

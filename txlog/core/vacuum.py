@@ -1,7 +1,7 @@
 """Which objects of a store may be deleted, which must wait, and why?
 
 Pure: names, the table of transactions, the lists of cleaned runs and times go in, verdicts come out (PROTOCOL.md,
-"Clean-up", C5 to C10; DESIGN 2.4, 2.6 and 6). What is judged dead here stays dead whatever others do meanwhile: epochs only
+"Clean-up", C5 to C10). What is judged dead here stays dead whatever others do meanwhile: epochs only
 rise, boundaries only rise, a current run is only ever replaced by one that covers it, and the log start never goes back.
 """
 

@@ -2,7 +2,7 @@
 
 The order is that of knowledge: the table of transactions, then committed offsets, then the partitions, so that on a store
 in use a partition is never older than what is asked of it. A partition that changes while it is looked at, and seems to
-lack something, is looked at again. See PROTOCOL.md, "Integrity"; DESIGN 2.5.
+lack something, is looked at again. See PROTOCOL.md, "Integrity".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A round is a sweep of steps, each small and each safe beside writers, readers and other rounds: decided transactions are
 rolled forward and overdue ones aborted first, for they hold back all that follows; then what is idle is forgotten, what
-is finished is sealed, rows that are too old are removed, the others are merged and compacted, and what nothing needs any more is deleted (DESIGN 6). A step that fails for one partition goes on with the
+is finished is sealed, rows that are too old are removed, the others are merged and compacted, and what nothing needs any more is deleted. A step that fails for one partition goes on with the
 next. A `Maintainer` remembers what it has looked at, so that a round in which nothing is due costs a LIST or two and a GET
 a partition, and writes nothing.
 """

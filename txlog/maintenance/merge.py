@@ -1,7 +1,7 @@
 """How do many small files of a partition become few large ones, while others write and read?
 
 In one process, one row group in memory at a time: plan, copy the committed rows with their offsets, publish. Rows of aborted
-transactions and markers go, offsets and timestamps of what stays never change (PROTOCOL.md, C1 to C5; DESIGN 6). Several
+transactions and markers go, offsets and timestamps of what stays never change (PROTOCOL.md, C1 to C5). Several
 may merge at once, and any may die anywhere: what did not take effect, no reader sees, and vacuum removes.
 """
 

@@ -2,7 +2,7 @@
 
 The log start of a partition moves over whole sealed segments (`retention.ms`, `retention.bytes`), by one record; what lies
 below is gone for readers at once, and its objects when they are vacuumed. A consumer group may hold rows back that it has
-not read (`retention.hold.groups`), as long as it lives. See PROTOCOL.md, "Clean-up", C7; DESIGN 6.
+not read (`retention.hold.groups`), as long as it lives. See PROTOCOL.md, "Clean-up", C7.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A dry run says so and changes nothing. Safe beside writers, readers, clean-ups and other vacuums, and killed at any point:
 what may go is decided by the table of transactions, the chains and the grace, in the order of `txlog.protocol.vacuum`.
-See PROTOCOL.md, "Clean-up", C5 to C10; DESIGN 6.
+See PROTOCOL.md, "Clean-up", C5 to C10.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How are batches appended, and the log start moved? See PROTOCOL.md, "Appending"; DESIGN 3 and 2.6."""
+"""How are batches appended, and the log start moved? See PROTOCOL.md, "Appending", W17, W19."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def append_log_start(
     """Moves the log start (never back) to `log_start_offset`, or behind the last row if None. -> the log start then.
 
     A reader that stands behind the last row stays in range. A deletion gives the topic version that says so, and leaves the log
-    empty; a partition that already holds it is left alone (DESIGN 2.6).
+    empty; a partition that already holds it is left alone (PROTOCOL.md, "Topics").
     """
     write_id = yield NewId()
     views, view = yield from get_fresh_view(ctx, views, tp)

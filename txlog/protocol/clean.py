@@ -2,7 +2,7 @@
 
 Planning reads indexes and the table of transactions; whoever plans copies the rows where it likes, here or on Spark; then
 the run's `.txnindex` and `.index` are created, and the next `.clean` names it, or nobody ever sees it (PROTOCOL.md,
-"Clean-up", C1 to C5; DESIGN 6). A cleaner that dies, sleeps or loses leaves objects that no chain names: vacuum's.
+"Clean-up", C1 to C5). A cleaner that dies, sleeps or loses leaves objects that no chain names: vacuum's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What of a partition is compacted now, and of what is its run made?
 
 As a merge is planned, on a fold of the table of transactions, but for one run that starts at the log start (PROTOCOL.md,
-C2, C3; DESIGN 6). How far the run reaches is decided where the keys are read (`CompactionPlan.merge`); `clean.publish` makes
+C2, C2a, C3). How far the run reaches is decided where the keys are read (`CompactionPlan.merge`); `clean.publish` makes
 it take effect.
 """
 

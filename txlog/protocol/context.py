@@ -55,7 +55,7 @@ class Context:
 
     @property
     def max_view_age_ms(self) -> int:
-        """A tenth of the grace: only a younger view may acknowledge, tail by name or seal without a LIST (DESIGN 2.4)."""
+        """A tenth of the grace: only a younger view may acknowledge, tail by name or seal without a LIST (W14, W37, R7)."""
         return self.constants.delete_grace_ms // 10
 
     def roll_of(self, tp: TopicPartition) -> RollPolicy:

@@ -1,6 +1,6 @@
 """Consumer groups: offsets committed plainly or within a transaction, and membership.
 
-See PROTOCOL.md, "Consumer offsets"; DESIGN 4.5, kafka-semantics G.
+See PROTOCOL.md, "Consumer offsets", W34 to W36.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ def delete_group(
     dry_run: bool = False,
     change: GroupChange | None = None,
 ) -> Program[tuple[Views, GroupValue | None]]:
-    """Removes membership and offsets of a group without pending offsets (kafka-semantics case 136).
+    """Removes membership and offsets of a group without pending offsets.
 
     With `force` also that of a member, whose next commit fails. -> that member. With `dry_run` nothing is written. With the
     `change` of an earlier try it joins that try. Raises GroupIdNotFoundError, InvalidRequestError (a member, without
@@ -491,7 +491,7 @@ def _append_entries(
     views, view = yield from get_view(ctx, views, tp)
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id, guard=guard)
     if isinstance(outcome, Stop) and isinstance(outcome.value, ConcurrentTransactionsError):
-        # Whoever held these offsets may be dead: a writer that meets it rolls it forward or times it out (DESIGN 4.1).
+        # Whoever held these offsets may be dead: a writer that meets it rolls it forward or times it out (W25, W28).
         views = with_view(views, view)
         for producer_id in _pending_elsewhere(view.state, draft):
             views = yield from resolve(ctx, views, producer_id)

@@ -1,6 +1,6 @@
 """How does a process learn a partition's state, cold and warm?
 
-Cold: one LIST, then the snapshot, the `.clean` and the tail's records in parallel (DESIGN 8). Warm: the next slots by
+Cold: one LIST, then the snapshot, the `.clean` and the tail's records in parallel. Warm: the next slots by
 name until one is missing. See PROTOCOL.md, "Opening a partition".
 """
 
@@ -41,7 +41,7 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
             view = error
         now: Moment = yield ReadClocks()
         # A process that slept over its GETs may have read slots that were deleted and made again since: what it found,
-        # good or damaged, counts only if the LIST is still young (DESIGN 4.4).
+        # good or damaged, counts only if the LIST is still young (R7).
         young = now.ms_since(listed_at) < ctx.max_view_age_ms
         if isinstance(view, PartitionView) and young:
             return view
@@ -60,7 +60,7 @@ def refresh(
     """`view` on the fresh tail: its end was seen to be the end after this call began.
 
     The next slots by name, one GET more than there are new records; a LIST if the view is older than a tenth of the
-    grace (or than `max_age_ms`): only then do records found by name count (DESIGN 2.4). A LIST, too, after
+    grace (or than `max_age_ms`): only then do records found by name count (R7). A LIST, too, after
     `max_slots`: a reader that is no faster than the writers would follow them for ever. Writers have none: in what they
     passed by name they find their own record again, and a LIST may show it sealed.
     """
@@ -244,7 +244,7 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: Moment
             f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}; check the store with `txlog fsck`"
         )
     state = replay(base, tail)
-    # An internal partition's chain begins at the boundary: what is below was folded into its snapshot (DESIGN 2.1).
+    # An internal partition's chain begins at the boundary: what is below was folded into its snapshot.
     start = listing.boundary if tp.topic in names.INTERNAL_TOPICS else state.log_start_offset
     return PartitionView(
         topic_partition=tp,

@@ -1,7 +1,7 @@
 """What does a read of one partition return, and where is a timestamp?
 
-Plans only: indexes, transaction indexes and the tail's records; no file of rows is opened (PROTOCOL.md, "Reading";
-DESIGN 4.4, kafka-semantics E, F).
+Plans only: indexes, transaction indexes and the tail's records; no file of rows is opened (PROTOCOL.md, "Reading",
+R10 to R12).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def plan_read(
     With a `cut` that has this partition it is the cut's end, whatever the LSO, and transactions that are not in the cut
     are left out; `isolation` is then read_committed. The view must reach as far. Raises InvalidRequestError for a cut that
     is too old: by the grace, or because of a compaction since.
-    A start between that end and the log end gives an empty plan (case 127). Raises OffsetOutOfRangeError below the log
+    A start between that end and the log end gives an empty plan. Raises OffsetOutOfRangeError below the log
     start or beyond the log end. One GET a segment in range, and one a `.txnindex` that an index announces.
     """
     known = dict(indexes or {})
@@ -131,7 +131,7 @@ def offset_for_timestamp(
 ) -> Program[tuple[PartitionView, tuple[TimeHit, ...]]]:
     """Where the first offset is whose batch has a timestamp (ms) at or after `timestamp_ms`.
 
-    Nothing if there is none below the isolation level's end (case 126), one hit as a rule; a second follows one whose rows may
+    Nothing if there is none below the isolation level's end, one hit as a rule; a second follows one whose rows may
     all be older, and counts if they are. Timestamps of a partition never decrease, so the segments are searched by halves: one GET a step.
     """
     known = dict(indexes or {})
@@ -268,7 +268,7 @@ def aborted_of_range(
     end: int,
 ) -> Program[tuple[dict[SegmentName, ReadIndex], tuple[AbortedTxn, ...]]]:
     """Aborted transactions overlapping `[start, end)`: an entry lies in its *marker's* segment, maybe far behind the
-    rows, so later segments are read until one's LSO shows that nothing below `end` was still open (pitfall P19)."""
+    rows, so later segments are read until one's LSO shows that nothing below `end` was still open (R10)."""
     found: list[AbortedTxn] = []
     first = view.walk.index(chosen[0]) if chosen else len(view.walk)
     for name in view.walk[first:]:

@@ -1,7 +1,7 @@
 """Up to where are the rows of a partition older, or more, than its topic keeps, and how does the log start get there?
 
 By one `log_start` record, never back; readers of what lies below get OffsetOutOfRangeError from then on, and vacuum deletes it
-a grace later (PROTOCOL.md, "Clean-up", C7; DESIGN 6).
+a grace later (PROTOCOL.md, "Clean-up", C7).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Whoever notices may do it: inline rows to one Parquet file of a unique name, `.txnindex` and `.snapshot` as pure
 functions of the chain, last the generation-0 `.index` by put-if-absent: its existence alone declares the segment
-sealed (PROTOCOL.md, "Sealing"; DESIGN 2.2). A segment is sealed only after the one before it.
+sealed (PROTOCOL.md, "Sealing", W37, W38). A segment is sealed only after the one before it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     if not finished_segments(view):
         return view
     if view.age_ms((yield ReadClocks())) >= ctx.max_view_age_ms:
-        # Only a young view is sure that these slots were not deleted and made again (DESIGN 2.4).
+        # Only a young view is sure that these slots were not deleted and made again (W37).
         view = yield from reload(ctx, view)
     for records in finished_segments(view):
         view = yield from _seal_one(ctx, view, records)

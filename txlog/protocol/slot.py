@@ -1,7 +1,7 @@
 """How does one record get into the next free slot of a partition, exactly once?
 
 Decide on the folded state, create the slot with put-if-absent, settle what is unknown, and acknowledge only what no
-boundary has overtaken (PROTOCOL.md, "Appending"; DESIGN 2, 2.4, 3). Every append of txlog goes through `append_slot`.
+boundary has overtaken (PROTOCOL.md, "Appending", W10 to W15). Every append of txlog goes through `append_slot`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def append_slot(
 
     `payload` is left out where the record announces none. `decide` is asked again for every slot; a Stop is final only on a tail that was read after this call began. A
     record that may have landed in a slot since deleted is looked for by its `write_id` and by folded state before
-    anything else is tried (DESIGN 2, 2.4). Raises InvalidRequestError or RecordTooLargeError for a record that no reader
+    anything else is tried (W12). Raises InvalidRequestError or RecordTooLargeError for a record that no reader
     would take; OutcomeUnknownError if it may have landed, and only then.
     """
     in_doubt: CommitRecord | None = None
@@ -139,7 +139,7 @@ def encode_checked(
         raise
     except (CorruptRecordError, ValueError) as error:
         raise InvalidRequestError(f"{tp}: this cannot be stored: {error}") from None
-    # A staged COMMIT names files of the epoch that its transaction had (DESIGN 3); vacuum goes by these names.
+    # A staged COMMIT names files of the epoch that its transaction had (W7). Vacuum goes by these names (C8).
     owner = (record.producer_id, record.producer_epoch - (1 if record.kind == "commit" else 0))
     for file in record.files:
         parsed = names.parse_rows_path(file.path)
@@ -169,7 +169,7 @@ def _create_slot(
 
 
 def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool]:
-    """Whether no boundary stands above `slot`: by the view's youth, else by a LIST made now (DESIGN 2.4)."""
+    """Whether no boundary stands above `slot`: by the view's youth, else by a LIST made now (W14, invariant 14)."""
     if view.age_ms((yield ReadClocks())) < ctx.max_view_age_ms:
         return True
     listed = yield List(view.topic_partition.folder)
@@ -198,7 +198,7 @@ def _appended(record: CommitRecord) -> Appended:
 
 
 def _is_known(state: PartitionState, record: CommitRecord) -> bool:
-    """Whether the fold can say what became of a record in doubt: it knows the PID, or section 3's re-read vouches for it
+    """Whether the fold can say what became of a record in doubt: it knows the PID, or the re-read of W21 vouches for it
     (transactional PIDs). Of a drawn PID that it does not know, and of records without one, it can say nothing."""
     return record.producer_id in state.producers or 0 <= record.producer_id < FIRST_DRAWN_PRODUCER_ID
 

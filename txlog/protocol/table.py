@@ -1,7 +1,7 @@
 """How is the transaction-state table read and changed?
 
 An id's state is the last record with its key in one partition of `__transaction_state`. Every transition is one
-compare-and-set append on that record; the loser reloads and decides again (PROTOCOL.md, "The coordinator"; DESIGN 4.1).
+compare-and-set append on that record; the loser reloads and decides again (PROTOCOL.md, "The coordinator", W23).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Written:
 
 
 def state_partition(ctx: Context, transactional_id: str) -> TopicPartition:
-    """Where an id lives: abs(javaStringHash(id)) mod N (kafka-semantics 4.10)."""
+    """Where an id lives: abs(javaStringHash(id)) mod N, as in Kafka."""
     return TopicPartition(
         TRANSACTION_STATE_TOPIC, internal_partition(transactional_id, ctx.constants.transaction_state_partitions)
     )

@@ -1,7 +1,7 @@
 """What is this store, which topics does it have, and how do they change?
 
 `txlog.json` is created once and never changed. A topic's metadata is a version chain, `topic.<n>.json`: every change is
-a compare-and-set on the next version, the highest counts, none is ever removed (PROTOCOL.md, "Topics"; DESIGN 2.6). So a
+a compare-and-set on the next version, the highest counts, none is ever removed (PROTOCOL.md, "Topics", W39). So a
 version that was read stays true, and a lost race or an unknown outcome is settled by reading the slot.
 
 Deleting a topic, and making its name anew, appends `log_start` records to its partitions. How is given by the caller, as

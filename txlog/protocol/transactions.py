@@ -1,7 +1,7 @@
 """The transaction coordinator, as a library: init, register, end, roll forward, time out, expire.
 
 No process owns a coordinator partition: whoever comes next finishes what a dead one began (PROTOCOL.md,
-"Transactions"; DESIGN 4.1-4.3, kafka-semantics A, C, D, H).
+"Transactions", W21 to W33).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def init_producer(
 ) -> Program[tuple[Views, TransactionMetadata]]:
     """InitProducerId: finishes or aborts what an older instance left, then fences it. -> the id's record, EMPTY.
 
-    Raises InvalidTxnTimeoutError before anything is written (kafka-semantics case 4).
+    Raises InvalidTxnTimeoutError before anything is written, as INVALID_TRANSACTION_TIMEOUT.
     """
     if not 0 < timeout_ms <= max_timeout_ms:
         raise InvalidTxnTimeoutError(
@@ -381,7 +381,7 @@ def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = F
 
 
 def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, tuple[int, ...]]]:
-    """Ends the state of producers idle beyond `producer.id.expiration.ms`, by a record (DESIGN 3). -> their ids.
+    """Ends the state of producers idle beyond `producer.id.expiration.ms`, by a record (W33). -> their ids.
 
     A transactional PID goes only if its id, folded later than the partition, is neither ONGOING nor PREPARE_*. At most
     MAX_EXPIRED_PRODUCERS go at a time.
@@ -550,7 +550,7 @@ def _own_commit(view: PartitionView, txn: TransactionMetadata) -> TransactionMet
     writes one. Nothing is registered in it.
 
     An earlier try of the same call had won although it could not be told, and the id has moved on since: the answer to
-    the repetition is the commit's, and the next call of this instance is fenced (DESIGN 4.1).
+    the repetition is the commit's, and the next call of this instance is fenced (W44).
     """
     for value in _changes(view):
         if value.state == "PREPARE_COMMIT" and (value.producer_id, value.last_epoch) == (

@@ -3,7 +3,7 @@
 In the order of knowledge that PROTOCOL.md gives (C8) and no other: the files are listed, then the whole table of transactions
 is folded, then the chains of all partitions of the topic are read; then objects are deleted. Any number of vacuums may run at
 once beside writers, readers and clean-ups, and die anywhere: each deletion stands for itself, and what it left is found again.
-An idle pass writes nothing. See PROTOCOL.md, "Clean-up", C5 to C10; DESIGN 2.4 and 6.
+An idle pass writes nothing. See PROTOCOL.md, "Clean-up", C5 to C10.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which partition does each row of a table belong to?
 
-Keys are written as Kafka's serializers write them and hashed as Kafka's partitioner does (DESIGN 5), so rows of one key
+Keys are written as Kafka's serializers write them and hashed as Kafka's partitioner does, so rows of one key
 land where a Kafka producer would have put them. One column: string as UTF-8, binary as it is, int16, int32, int64 and
 float64 big-endian. Several: each as an int32 length and its bytes, a null one as length -1.
 """

@@ -1,6 +1,6 @@
 """What does txlog need of a place to keep bytes?
 
-Six verbs and two questions (DESIGN 2). Everything else is an algorithm above them. An adapter that cannot honour a
+Six verbs and two questions (PROTOCOL.md, "The store"). Everything else is an algorithm above them. An adapter that cannot honour a
 line here must refuse to be built rather than weaken it; `txlog.testing.store_contract` holds every adapter to it.
 
 Paths are relative to the store's root, separated by `/`, never empty, and case matters.

@@ -1,7 +1,7 @@
 """Which store does a URL mean, and can it be trusted with a log?
 
 `open_object_store` builds the adapter; `probe` asks the backend itself whether it creates objects only once, for a
-proxy or an old server may drop the condition of a conditional write and answer "written" (DESIGN 2).
+proxy or an old server may drop the condition of a conditional write and answer "written" (PROTOCOL.md, W2).
 """
 
 from __future__ import annotations

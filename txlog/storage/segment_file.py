@@ -3,7 +3,7 @@
 The only module that reads and writes Parquet. Written: a CRC in every page, digests of the footer and of the whole
 object, statistics by field id, all in the DataFile that a commit record or an index names. Read: length and footer
 digest first, the CRC of every page that is decoded, the whole digest where the whole file is fetched; only row groups
-that hold wanted rows are fetched, each column by its field id (DESIGN 2.1, 2.5). Damage is a CorruptRecordError that
+that hold wanted rows are fetched, each column by its field id (PROTOCOL.md, W9, R13, R14). Damage is a CorruptRecordError that
 names the object.
 
 Parquet puts no CRC over page headers. Almost every damaged one cannot be decoded or yields a wrong number of rows, which

@@ -1,6 +1,6 @@
 """How many requests did that take? A store that counts what it passes on.
 
-Budgets are asserted in requests, not seconds (DESIGN 8): `with store.counting() as cost: …; assert cost.put_if_absent == 1`.
+Budgets are asserted in requests, not seconds: `with store.counting() as cost: …; assert cost.put_if_absent == 1`.
 A list of n names counts as ⌈n / 1000⌉ requests, at least one: that is what object stores charge.
 """
 
