@@ -35,7 +35,7 @@ INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 CONFIGS = (ClientConfig, ProducerConfig, ConsumerConfig, TopicConfig, StoreConfig)
 
-# name, default, least, most (None: a range means nothing for it). Kafka's but where DESIGN 5 says otherwise.
+# name, default, least, most (None: a range means nothing for it). Kafka's, unless Kafka has no such setting or PROTOCOL.md differs.
 TABLE = [
     ("client.id", "", None, None),
     ("default.api.timeout.ms", 60_000, 0, INT32),

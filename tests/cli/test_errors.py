@@ -437,7 +437,7 @@ def test_what_is_not_damaged_is_shown_all_the_same(cli: Cli, store: Store, harm:
 
 
 def test_undecided_offsets_are_worth_another_try(cli: Cli, store: Store) -> None:
-    """kafka-semantics case 132: never the older offset, but an error that says to come again."""
+    """Never the older offset, but an error that says to come again (R16)."""
     producer = store.producer("loader")
     producer.init_transactions()
     producer.begin_transaction()

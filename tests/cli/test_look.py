@@ -125,7 +125,7 @@ def test_transactions_list(seen: Cli) -> None:
     ],
 )
 def test_transactions_list_filtered(seen: Cli, options: list[str], ids: list[str]) -> None:
-    """kafka-semantics case 161; but an id without an open transaction passes no duration filter."""
+    """As `kafka-transactions.sh list`, but an id without an open transaction passes no duration filter."""
     found = seen("transactions", "list", *options, "--output", "json").json
     assert [each["transactional_id"] for each in found] == ids
     if not ids:

@@ -253,7 +253,7 @@ def test_a_consumer_whose_group_was_taken_is_fenced(cli: Cli, store: Store, monk
 
 
 def test_a_group_passes_over_rows_that_it_does_not_see(cli: Cli, store: Store) -> None:
-    """Lag reaches zero although the log ends with an aborted transaction (kafka-semantics case 124)."""
+    """Lag reaches zero although the log ends with an aborted transaction (R11)."""
     with store.producer("loader") as producer:
         producer.begin_transaction()
         producer.send("orders", ROWS, partition=0)

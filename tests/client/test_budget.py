@@ -1,4 +1,4 @@
-"""What the client's calls cost in requests (DESIGN 8)."""
+"""What the client's calls cost in requests (PROTOCOL.md, "Request budget")."""
 
 from __future__ import annotations
 

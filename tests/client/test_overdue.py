@@ -1,4 +1,4 @@
-"""Who meets a dead transaction past its time-out where he writes ends it, so that readers go on (DESIGN 4.1)."""
+"""A writer that meets a dead transaction past its time-out ends it, so that readers go on (PROTOCOL.md, W28)."""
 
 from __future__ import annotations
 

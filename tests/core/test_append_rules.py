@@ -1,4 +1,4 @@
-"""Kafka's idempotence and marker cases (kafka-semantics B, D) as tables of literals."""
+"""Idempotence (PROTOCOL.md, W17, W19) and markers (W26) as tables of literals, after Kafka's own tests."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_marker_ends_the_epoch() -> None:
     assert log.commit(1, 1) == 5
     assert log.state.producers[1].last_sequence == -1
     assert log.state.producers[1].batches == ()
-    # the finished transaction's late write is fenced, not taken for a new transaction (P1)
+    # the finished transaction's late write is fenced, not taken for a new transaction (KIP-890)
     assert log.data(1, 0, 5, 5, txn=True) == FENCED
     assert log.data(1, 0, 0, 5, txn=True) == FENCED
     assert log.data(1, 1, 5, 5, txn=True) == GAP
@@ -140,7 +140,7 @@ def test_offsets_have_no_sequence_and_are_checked_for_the_epoch_alone() -> None:
 
 
 def test_a_snapshot_keeps_all_five_batches() -> None:
-    # Kafka's keeps one (P29): after a restart it takes a duplicate of the second last for a gap.
+    # Kafka's keeps one: after a restart it takes a duplicate of the second last for a gap.
     log = log_with(*SIX)
     again = Log(start=from_snapshot(to_snapshot(log.state), TP))
     assert [again.data(1, 0, n * 10, 10) for n in range(1, 6)] == [("duplicate", n * 10) for n in range(1, 6)]
@@ -175,7 +175,7 @@ def test_marker_epochs(stored_epoch: int | None, marker_epoch: int, there: bool)
 
 
 def test_a_repeated_abort_leaves_the_next_transaction_alone() -> None:
-    # P3: the second coordinator's late ABORT of transaction 0 meets the open transaction of the same producer.
+    # KIP-1228 (W26): the second coordinator's late ABORT of transaction 0 meets the open transaction of the same producer.
     log = Log()
     log.data(1, 0, 0, txn=True)
     assert log.abort(1, 1) == 1
@@ -223,7 +223,7 @@ def test_a_staged_commit_of_a_deleted_topic_is_a_bare_marker() -> None:
 
 
 def test_timestamps_never_decrease() -> None:
-    # P27: log-append time, and a writer whose clock is behind does not pull it back.
+    # W11: log-append time, and a writer whose clock is behind does not pull it back.
     log = Log()
     log.now_ms = 5_000
     log.plain()

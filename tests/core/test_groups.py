@@ -1,4 +1,4 @@
-"""Committed offsets of groups: Kafka's cases (kafka-semantics G) and conditional commits (DESIGN 4.5) as tables."""
+"""Committed offsets of groups as tables: pending ones (PROTOCOL.md, R16) and conditional commits (W34, W35)."""
 
 from __future__ import annotations
 

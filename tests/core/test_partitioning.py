@@ -24,7 +24,7 @@ MURMUR2 = {
     "a-little-bit-longer-string": -1486304829,
     "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
     "abc": 479470107,
-    # kafka-semantics 4.11
+    # what org.apache.kafka.common.utils.Utils.murmur2 returns
     "": 275646681,
     "a": -1563381124,
     "ab": 316155434,

@@ -1,4 +1,4 @@
-"""The fold: Kafka's LSO and offset cases (kafka-semantics E, G) as tables, and what must hold of every log."""
+"""The fold: the LSO (PROTOCOL.md, invariant 7) and offsets as tables, and what must hold of every log."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_the_log_start_moves_into_an_open_transaction(log_start: int, lso: int) 
     log.log_start(log_start)
     # where nothing of it is left, Kafka's LSO stays at the log start all the same
     assert (log.state.log_start_offset, log.lso) == (log_start, lso)
-    # its first offset stays as it was: the aborted range covers all of it (DESIGN 4.4)
+    # its first offset stays as it was: the aborted range covers all of it
     log.abort(1, 1)
     assert (log.last().first_offset, log.last().last_stable_offset, log.lso) == (0, 15, 15)
 

@@ -1,5 +1,5 @@
-"""The transaction state machine over every state: Kafka's cases (kafka-semantics A, C, H with transaction.version 2) as
-tables, and every pair of states against VALID_PREVIOUS_STATES."""
+"""The transaction state machine over every state, as tables after Kafka's transaction.version 2 (PROTOCOL.md, W24 to W32),
+and every pair of states against VALID_PREVIOUS_STATES."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_an_id_that_is_gone_or_another_s_is_fatal(current: TransactionMetadata |
 
 
 def test_add_partitions_after_the_time_out_is_abortable() -> None:
-    # P11: a newer instance is fatal, one's own time-out is not
+    # KIP-588: a newer instance is fatal, one's own time-out is not
     timed_out = record("COMPLETE_ABORT", epoch=6)
     verdict = add(timed_out)
     assert isinstance(verdict, Refused)
@@ -255,7 +255,7 @@ def test_a_retry_is_told_the_stored_identity() -> None:
 
 
 def test_an_empty_abort_is_a_decision_too() -> None:
-    # once a PREPARE_COMMIT was attempted, only a compare-and-set abort is sure that it will never land (DESIGN 4.3)
+    # once a PREPARE_COMMIT was attempted, only a compare-and-set abort is sure that it will never land (W30)
     to = end(record("EMPTY"), OWNER, "abort", staged=STAGED).to
     assert (to.state, to.partitions, to.staged, to.started_at) == ("PREPARE_ABORT", (), (), NOW)
 
@@ -437,7 +437,7 @@ def test_a_version_that_cannot_be_stored_is_refused(version: int) -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_is_this_ongoing(state: TransactionState) -> None:
     assert is_this_ongoing(record(state), OWNER) is (state == "ONGOING")
-    assert not is_this_ongoing(record("ONGOING"), RETRY)  # P2: a later transaction of the same id is not this one
+    assert not is_this_ongoing(record("ONGOING"), RETRY)  # a later transaction of the same id is not this one (W21)
     assert not is_this_ongoing(record("ONGOING", producer_id=8), OWNER)
     assert not is_this_ongoing(None, OWNER)
 
@@ -449,7 +449,7 @@ def test_is_this_ongoing(state: TransactionState) -> None:
         (record("ONGOING", producer_id=8), InvalidProducerIdMappingError),
         (record("ONGOING"), IllegalStateError),
         (record("COMPLETE_ABORT", epoch=6), InvalidProducerEpochError),
-        # P11: whether its time-out or a new instance began to abort it is not known yet, so it is not fatal yet
+        # KIP-588: whether its time-out or a new instance began to abort it is not known yet, so it is not fatal yet
         (record("PREPARE_ABORT", epoch=6), InvalidProducerEpochError),
         (record("EMPTY", epoch=7), ProducerFencedError),
         (record("ONGOING", epoch=7), ProducerFencedError),

@@ -16,7 +16,7 @@ def txn(producer_id: int, first: int, last: int, lso: int) -> AbortedTxn:
     return AbortedTxn(producer_id=producer_id, first_offset=first, last_offset=last, last_stable_offset=lso)
 
 
-# Case 109: testCollectAbortedTransactions.
+# Of Kafka's TransactionIndexTest, testCollectAbortedTransactions.
 FOUR = (txn(0, 0, 10, 11), txn(1, 5, 15, 13), txn(2, 18, 35, 25), txn(3, 32, 50, 40))
 
 
@@ -32,7 +32,7 @@ FOUR = (txn(0, 0, 10, 11), txn(1, 5, 15, 13), txn(2, 18, 35, 25), txn(3, 32, 50,
         (11, 35, FOUR[1:], True),
         (20, 41, FOUR[2:], False),
         (0, 5, FOUR[:1], True),
-        (50, 51, FOUR[3:], False),  # case 121: a fetch that starts at the marker itself
+        (50, 51, FOUR[3:], False),  # a fetch that starts at the marker itself
         (51, 60, (), False),
         (0, 0, (), True),
     ],
@@ -132,7 +132,7 @@ class TestCheck:
     PATH = "orders/0/" + NAME.txnindex
 
     def test_right_ones(self) -> None:
-        # Case 112: the rows may lie in an earlier segment. Case 101: the LSO stays while an older one is open.
+        # The rows may lie in an earlier segment. The LSO stays while an older one is open.
         check_txn_index(
             TxnIndex(partition="orders-0", aborted=(txn(1, 0, 20, 5), txn(2, 5, 59, 60))),
             self.NAME,
@@ -143,9 +143,9 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("aborted", "message"),
         [
-            ((txn(1, 0, 19, 5),), "outside"),  # case 111
+            ((txn(1, 0, 19, 5),), "outside"),
             ((txn(1, 0, 60, 5),), "outside"),
-            ((txn(1, 0, 30, 5), txn(2, 0, 30, 5)), "out of order"),  # case 108: equal is an error too
+            ((txn(1, 0, 30, 5), txn(2, 0, 30, 5)), "out of order"),  # equal is an error too
             ((txn(1, 0, 30, 5), txn(2, 0, 29, 5)), "out of order"),
             ((txn(1, 30, 30, 5),), "is not below the marker's"),
             ((txn(1, 40, 30, 5),), "is not below the marker's"),

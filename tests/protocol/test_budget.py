@@ -1,4 +1,4 @@
-"""The request budget of DESIGN 8, asserted exactly: requests by verb, and rounds of requests that wait for one another."""
+"""The request budget of PROTOCOL.md, asserted exactly: requests by verb, and rounds of requests that wait for one another."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def topic(partitions: int) -> list[TopicPartition]:
 
 def warm(partitions: int, *, known: bool = True, transactional_id: str = "x") -> tuple[Cluster, Process]:
     """A producer that holds views of everything it will touch. `known`: its partitions know its producer id, as after its
-    first transaction; else section 3's re-read comes on top."""
+    first transaction; else the re-read of W21 comes on top."""
     cluster = Cluster()
     process = Process(cluster, transactional_id)
     process.do(process.init())
@@ -72,7 +72,7 @@ def test_a_warm_transactional_append_is_one_conditional_put() -> None:
     assert cost(cluster, process.append(A, process.draft(A, "a"))) == Cost(puts=1, rounds=1, put_rounds=1)
     cluster, process = warm(1, known=False)
     process.do(process.register(A))
-    # section 3's re-read, once a partition
+    # the re-read of W21, once a partition
     assert cost(cluster, process.append(A, process.draft(A, "a"))) == Cost(gets=1, puts=1, rounds=2, put_rounds=1)
     assert cost(cluster, process.append(A, process.draft(A, "b"))) == Cost(puts=1, rounds=1, put_rounds=1)
 

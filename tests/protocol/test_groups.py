@@ -1,4 +1,4 @@
-"""Offsets of consumer groups, plain, staged and conditional, and membership (DESIGN 4.5, kafka-semantics G)."""
+"""Offsets of consumer groups, plain, staged and conditional, and membership (PROTOCOL.md, W34 to W36)."""
 
 from __future__ import annotations
 
@@ -364,8 +364,8 @@ def test_a_job_s_sweep_never_lets_two_commit() -> None:
 
 @pytest.mark.parametrize("state", ["PREPARE_COMMIT", "PREPARE_ABORT", "timed out", "open"])
 def test_a_writer_that_meets_an_undecided_transaction_finishes_what_is_due(cluster: Cluster, state: str) -> None:
-    """DESIGN 4.1: a time-out is done "by maintenance and by any writer that meets it"; without that a job whose
-    predecessor died would be told to try again for ever."""
+    """A writer that meets an overdue transaction ends it (W28). Otherwise a job whose predecessor died would be told to try
+    again for ever."""
     dead, alive = started(cluster, "dead"), started(cluster, "alive")
     dead.do(dead.send_offsets({0: 10}, condition=expecting(None)))
     if state.startswith("PREPARE"):

@@ -1,4 +1,4 @@
-"""Opening a partition cold and following it warm (DESIGN 2.2-2.4): what is read, what is not believed, what is damage."""
+"""Opening a partition cold and following it warm (PROTOCOL.md, R5, R7): what is read, what is not believed, what is damage."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_sealed_end_inside_a_batch_is_damage() -> None:
 
 
 def test_an_internal_chain_begins_at_the_boundary() -> None:
-    """What is below was folded into its snapshot: indexes and older snapshots may go (DESIGN 2.1)."""
+    """What is below was folded into its snapshot: indexes and older snapshots may go (C10)."""
     ctx = rolling(2)
     cluster = Cluster()
     for number in range(9):
@@ -255,7 +255,7 @@ def test_a_tenth_of_the_grace_is_old() -> None:
 
 
 def test_a_deleted_tail_is_not_the_end_of_the_log() -> None:
-    """Section 4.4's lesson (model m8): a reader that slept over its GET looks for a boundary before it believes it."""
+    """A reader that slept over its GET looks for a boundary before it believes it (R7)."""
     for ghost in (False, True):
         cluster = filled(1, per_segment=2)
         view = cluster.view(A)

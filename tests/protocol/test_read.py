@@ -1,4 +1,4 @@
-"""What a reader of either level sees (kafka-semantics E, F; DESIGN 4.4): the same from the tail as from sealed segments,
+"""What a reader of either level sees (PROTOCOL.md, R10 to R12): the same from the tail as from sealed segments,
 and what planning costs."""
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def test_one_get_a_segment_in_range_and_one_an_announced_txnindex() -> None:
 
 
 def test_later_indexes_are_read_only_while_something_may_be_open() -> None:
-    """The abort of rows in segment 1 may lie in any later one; an index's own LSO says when to stop (P18, P19)."""
+    """The abort of rows in segment 1 may lie in any later one; an index's own LSO says when to stop (R10)."""
     script = Script("d0, d0, d0, d1, a1, d0, d0, d0, d0, d0", 2)
     view = script.cluster.view(A)
     indexes = {}
@@ -367,7 +367,7 @@ def test_an_idle_poll_is_one_get() -> None:
 
 
 def test_early_stop() -> None:
-    """P17, P18: of two transactions that overlap, the one that ends first must not end the search for the other."""
+    """Of two transactions that overlap, the one that ends first must not end the search for the other (R10)."""
     script = Script("d1, d2, d0 2, a2, d0, a1, d0, d0, d0", 2)
     view = script.cluster.view(A)
     for end in range(1, 6):

@@ -1,4 +1,4 @@
-"""Sealing (DESIGN 2.2): what is written, in which order, by how many at once, and that no reader sees a difference."""
+"""Sealing (PROTOCOL.md, W37, W38): what is written, in which order, by how many at once, and that no reader sees a difference."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """One record into one slot: three outcomes of a conditional write, races stepped by hand, and boundaries that overtake a
-writer (DESIGN 2, 2.4, 3)."""
+writer (PROTOCOL.md, W10 to W15)."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_losing_for_ever_ends_in_contention(cluster: Cluster) -> None:
 
 
 def test_a_zombie_cannot_slip_in_between_the_check_and_the_append(cluster: Cluster) -> None:
-    """Section 3: the check and the append are one step. The old instance has checked; before its PUT the new one's marker
+    """The check and the append are one step (W10). The old instance has checked; before its PUT the new one's marker
     takes the slot."""
     old, new = Process(cluster), Process(cluster)
     old.do(old.init())
@@ -399,7 +399,7 @@ def test_damage_met_after_the_slot_is_gone_is_unknown(cluster: Cluster) -> None:
 
 
 def test_a_drawn_producer_that_the_fold_forgot_is_unknown(cluster: Cluster) -> None:
-    """Below the boundary only the state decides, and a fold that does not know a drawn PID decides nothing (DESIGN 2)."""
+    """Below the boundary only the state decides, and a fold that does not know a drawn PID decides nothing (W15)."""
     process = writer(cluster)
     process.do(process.send(A, "a"))
     task = paused_in_its_put(process, process.send(A, "b"))
@@ -435,7 +435,7 @@ def test_an_out_of_order_batch_that_never_was_in_doubt_is_out_of_order(cluster: 
 
 
 def test_a_transactional_batch_in_doubt_is_vouched_for_by_the_table(cluster: Cluster) -> None:
-    """The fold lacks the PID: section 3's re-read shows this very ONGOING, so the first try never landed."""
+    """The fold lacks the PID: the re-read of W21 shows this very ONGOING, so the first try never landed."""
     process = Process(cluster)
     process.do(process.init(timeout_ms=900_000))
     process.do(process.register(A))
@@ -606,7 +606,7 @@ def test_a_record_that_readers_would_refuse_is_never_written(cluster: Cluster) -
 
 @pytest.mark.parametrize(("pid", "epoch"), [(1, 0), (0, 1)])
 def test_a_file_of_another_producer_or_epoch_is_refused(cluster: Cluster, pid: int, epoch: int) -> None:
-    """Vacuum goes by the name: such a file is dead while the log names it (DESIGN 3)."""
+    """Vacuum goes by the name: such a file is dead while the log names it (W7)."""
     process = writer(cluster)
     path = names.rows_file_path(0, process.pid + pid, process.epoch + epoch, cluster.unique())
     file = cluster.file("orders", path, ["a"])

@@ -1,4 +1,4 @@
-"""The coordinator as a library (DESIGN 4.1-4.3, kafka-semantics A, C, D, H): every state, every lost reply, every pause."""
+"""The coordinator as a library (PROTOCOL.md, W21 to W33): every state, every lost reply, every pause."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_once_init_returned_nothing_of_the_old_succeeds(call: str) -> None:
 
 
 def test_a_registered_partition_gets_its_marker_though_no_row_was_sent() -> None:
-    # P1: else a late first append would hang
+    # else a late first append would hang (KIP-890)
     cluster, old = brought_to("EMPTY")
     old.do(old.register(A, B))
     late = old.start(old.append(A, old.draft(A, "late"))).run(until=is_put(A.folder))
@@ -358,7 +358,7 @@ def test_a_failure_after_the_decision_is_unknown_and_never_retriable() -> None:
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("repeated", [True, False])
 def test_the_other_call_after_a_lost_reply(first: bool, repeated: bool) -> None:
-    """The decision stands, whatever is called next (DESIGN 4.3: Spark calls `abort` after a failed `commit`)."""
+    """The decision stands, whatever is called next (W30: Spark calls `abort` after a failed `commit`)."""
     cluster = Cluster()
     process = mixed(cluster)
     crash_at_put(process, process.end(first), 1)
@@ -473,8 +473,8 @@ def test_a_late_second_abort_leaves_the_next_transaction_alone(part: str) -> Non
 
 
 def test_a_slow_roll_forward_after_the_partition_forgot_the_producer() -> None:
-    """Model m2: a second coordinator would append a staged COMMIT again where the producer's state has expired; section
-    3's re-read stops it."""
+    """A second coordinator would append a staged COMMIT again where the producer's state has expired. The re-read of W21
+    stops it."""
     cluster = Cluster()
     process = started(cluster)
     process.stage(A, "once")
@@ -586,7 +586,7 @@ def test_a_failed_send_after_the_time_out_then_abort() -> None:
 
 
 def test_send_offsets_after_the_time_out_is_refused() -> None:
-    # PRODUCER_FENCED on a broker; here the abortable error, for the producer may go on after its abort (P11)
+    # PRODUCER_FENCED on a broker; here the abortable error, for the producer may go on after its abort (KIP-588)
     cluster, process = timed_out()
     with pytest.raises(InvalidProducerEpochError, match="60000 ms"):
         process.do(process.send_offsets({0: 1}))
@@ -1136,7 +1136,7 @@ def test_the_operator_s_abort(state: str) -> None:
     assert (after.state if after is not None else None) == expected.get(state)
     assert bool(cluster.read(A)) == (state in ("PREPARE_COMMIT", "COMPLETE_COMMIT"))
     if state == "ONGOING":
-        with pytest.raises(InvalidProducerEpochError):  # P34: the producer cannot commit what the operator aborted
+        with pytest.raises(InvalidProducerEpochError):  # the producer cannot commit what the operator aborted
             process.do(process.commit())
     cluster.check()
 

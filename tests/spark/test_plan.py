@@ -105,7 +105,7 @@ def test_a_schema_that_grew_after_load_still_reads(store: Store) -> None:
 
 
 def test_what_planning_costs(store: Store) -> None:
-    """DESIGN 8: a LIST and the tail's GETs for each partition, and the topic's metadata; no file of rows is opened."""
+    """PROTOCOL.md, "Request budget": a LIST and the tail's GETs for each partition, and the topic's metadata; no file of rows is opened."""
     counting = CountingStore(open_object_store(store.runtime.url))
     runtime = Runtime.open(store.runtime.url, object_store=counting)
     parsed = options(store)
