@@ -102,8 +102,10 @@ def put_tombstone(
 
 
 def registered_guard(ctx: Context, views: Views, txn: TransactionMetadata, tp: TopicPartition) -> Guard:
-    """Section 3's re-read: a partition whose fold does not know the PID takes its first transactional batch only after
-    the transaction-state table, read later than the fold, shows this very ONGOING with the partition registered."""
+    """Return what stops an append unless this very ONGOING still registers the partition (W21, invariant 9).
+
+    A partition whose fold does not know the PID takes its first transactional batch only after the transaction-state table,
+    read later than the fold, shows that."""
 
     def guard(state: PartitionState) -> Program[Stop | None]:
         if txn.producer_id in state.producers:
