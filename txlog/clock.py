@@ -37,7 +37,7 @@ class IdGenerator(Protocol):
         """32 lower-case hex digits, never given out before by anyone."""
 
     def new_producer_id(self) -> int:
-        """A producer id for a producer without transactional.id, drawn from [2^62, 2^63)."""
+        """A producer id for a producer without transactional.id, drawn from [2^62, 2^63) (PROTOCOL.md, W18)."""
 
     def jitter(self, ms: int) -> int:
         """A random number of milliseconds between a half and one and a half of `ms`."""
@@ -58,7 +58,7 @@ class SystemClock:
 
 
 class SystemIds:
-    """Ids from the operating system's randomness: unique across processes, forks included."""
+    """Ids from the operating system's randomness: unique across processes, forks included (PROTOCOL.md, W4)."""
 
     def new_id(self) -> str:
         return uuid.uuid4().hex

@@ -109,7 +109,7 @@ class Predicate:
         return tuple(dict.fromkeys(leaf.field.name for leaf in leaves(self.root)))
 
     def may_match(self, piece: Piece) -> bool:
-        """Whether a row of the piece can be kept, as far as its file's statistics and its place tell."""
+        """Whether a row of the piece can be kept, as far as its file's statistics and its place tell (PROTOCOL.md, R14a)."""
         return _may_match(self.root, piece)
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:

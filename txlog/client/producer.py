@@ -587,7 +587,7 @@ class Producer:
         return self._sender.wait(lambda: self._sender.idle, deadline_ms)
 
     def _send_offsets(self, version: TxnVersion | None) -> None:
-        """Sends the offsets that have yet to be sent, in the order of the calls (PROTOCOL.md, "Consumer offsets"). Those of a
+        """Sends the offsets that have yet to be sent, in the order of the calls, before the decision (PROTOCOL.md, W34). Those of a
         call that failed stay: Kafka's client sends them before EndTxn, too."""
         if not self._offsets:
             return

@@ -269,7 +269,7 @@ class Sender:
             _LOG.warning("%s: tidying up after an append failed; the rows are in", self._session.who, exc_info=True)
 
     def _register(self, tps: Sequence[TopicPartition]) -> None:
-        """All new partitions of a round in one record, before the first batch to any of them (invariant 9)."""
+        """All new partitions of a round in one record, before the first batch to any of them (W22, invariant 9)."""
         assert self.coordinator is not None
         new = [tp for tp in tps if tp not in self._registered]
         if new:
@@ -304,7 +304,8 @@ class Sender:
         return _Staged(batch, StagedFile(batch.tp, batch.topic.schema_id, file))
 
     def _placed(self, ctx: Context, batch: Batch) -> BatchDraft:
-        """The batch's draft; made once, so that a retry is identical. A file that vacuum might take is written anew."""
+        """The batch's draft; made once, so that a retry is identical (W16). A file that vacuum might take is
+        written anew (W8)."""
         now = self._session.runtime.moment()
         draft = batch.draft
         stale = bool(draft and draft.files) and now.ms_since(batch.placed_at) >= ctx.max_view_age_ms
@@ -412,7 +413,8 @@ class Sender:
             self._new_identity()
             batch.draft = None
         elif isinstance(error, OutcomeUnknownError):
-            # A drawn producer id that a partition does not know decides nothing: resending could double the rows.
+            # A partition that has forgotten a drawn producer id cannot tell whether the rows are in: sending them again could
+            # double them. So such a batch is given up at once, sooner than W16 asks for.
             if not transactional:
                 return False
         elif not isinstance(error, RetriableError) or isinstance(error, TxlogTimeoutError):

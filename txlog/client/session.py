@@ -176,7 +176,8 @@ class Session:
             self._views = {tp: view for tp, view in self._views.items() if tp not in partitions}
 
     def fresh_views(self, partitions: list[TopicPartition], what: str) -> dict[TopicPartition, PartitionView]:
-        """Views of `partitions` on the fresh tail, read in parallel: one GET each if they are warm and nothing is new."""
+        """Views of `partitions` on the fresh tail (R17), read in parallel: one GET each if they are warm and nothing is new; a LIST
+        when they are older than `metadata.max.age.ms` (R9)."""
         if not partitions:
             return {}
         max_age_ms = self.metadata_max_age_ms

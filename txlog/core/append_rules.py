@@ -79,7 +79,7 @@ Verdict: TypeAlias = Proceed | Duplicate | Refuse
 
 
 def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
-    """Judge by the table of PROTOCOL.md, "Idempotence" (W17), and by the fence of a deleted topic (W19)."""
+    """Judge by the table of PROTOCOL.md, "Idempotence" (W17, invariant 3), and by the fence of a deleted topic (W19)."""
     tp = state.topic_partition
     if draft.schema_id < state.deleted_version:
         return Refuse(
@@ -135,7 +135,7 @@ def marker_is_there(state: PartitionState, producer_id: int, marker_epoch: int) 
 
 
 def next_record(state: PartitionState, draft: BatchDraft, *, now_ms: int, write_id: str) -> CommitRecord:
-    """The commit record of `draft` at the state's next offset."""
+    """The commit record of `draft` at the state's next offset (invariant 1); its time never goes back (W11)."""
     return CommitRecord(
         base_offset=state.next_offset,
         records=draft.records,
@@ -172,7 +172,8 @@ class MarkerDraft:
 
 
 def next_marker(state: PartitionState, draft: MarkerDraft, *, now_ms: int, write_id: str) -> CommitRecord:
-    """The marker's record at the state's next offset; rows for a deleted topic are left out, the marker is not."""
+    """The marker's record at the state's next offset; rows for a deleted topic are left out, the marker is
+    not (W19)."""
     offset = state.next_offset
     rows = draft.commit and draft.schema_id >= state.deleted_version
     entry = state.producers.get(draft.producer_id)

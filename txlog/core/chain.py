@@ -38,7 +38,7 @@ class PartitionListing:
 
 
 def parse_listing(listed: Iterable[str], folder: str = "") -> PartitionListing:
-    """Sorts out the names of one LIST of a partition's folder; names that are not ours are skipped."""
+    """Sorts out the names of one LIST of a partition's folder; names that are not ours are skipped (R3)."""
     numbered: dict[str, list[int]] = {"batch": [], "snapshot": [], "boundary": [], "clean": []}
     segments: list[SegmentName] = []
     runs: list[SegmentName] = []

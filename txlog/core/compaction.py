@@ -170,7 +170,7 @@ def choose_end(
 
 
 def value_columns(fields: Sequence[SchemaField], key_columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns that are all null in a tombstone: `value` in a topic of Kafka's shape, else all that are not the key's.
+    """The columns that are all null in a tombstone (C2a): `value` in a topic of Kafka's shape, else all that are not the key's.
 
     Empty if there is no such column; then there are no tombstones.
     """
@@ -256,7 +256,7 @@ class Rows:
 
 
 class Selection:
-    """Chooses the rows that a run keeps; afterwards it knows which tombstones are left, and until when."""
+    """Chooses the rows that a run keeps (C2); afterwards it knows which tombstones are left, and until when (C2a)."""
 
     def __init__(
         self,

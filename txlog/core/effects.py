@@ -90,7 +90,7 @@ class ReadClocks:
 
 @dataclass(frozen=True, slots=True)
 class NewId:
-    """-> str: 32 lower-case hex digits, never used before."""
+    """-> str: 32 lower-case hex digits, never used before (W4)."""
 
 
 @dataclass(frozen=True, slots=True)

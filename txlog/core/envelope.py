@@ -49,7 +49,7 @@ def encode(value: msgspec.Struct, payload: bytes = b"") -> bytes:
 def decode(data: bytes, kind: type[S], path: str) -> tuple[S, bytes]:
     """(value, payload) of a stored object.
 
-    Raises CorruptRecordError naming `path` for any damage, UnsupportedStoreError for a newer version.
+    Raises CorruptRecordError naming `path` for any damage (R2), UnsupportedStoreError for a newer version (R1).
     """
     if len(data) > MAX_OBJECT_BYTES:
         raise CorruptRecordError(

@@ -31,7 +31,7 @@ KNOWN_FEATURES = frozenset(STORE_FEATURES)
 
 
 def check_features(features: Iterable[str], where: str) -> None:
-    """Raises UnsupportedStoreError, beginning with `where`, if the store needs what this txlog does not know."""
+    """Raises UnsupportedStoreError, beginning with `where`, if the store needs what this txlog does not know (W3, R1)."""
     unknown = sorted(set(features) - KNOWN_FEATURES)
     if unknown:
         raise UnsupportedStoreError(

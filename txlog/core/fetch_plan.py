@@ -132,7 +132,7 @@ class AbortedRanges:
             ranges.sort()
 
     def hides(self, producer_id: int, offset: int, kind: str = "data") -> bool:
-        """Whether a batch of that producer at `offset` was aborted. The rows of a COMMIT never are."""
+        """Whether a batch of that producer at `offset` was aborted (R10). The rows of a COMMIT never are (R11)."""
         ranges = self._by_producer.get(producer_id)
         if ranges is None or kind != "data":
             return False

@@ -47,7 +47,8 @@ def check_commit(
     condition: OffsetsCondition | None,
     producer_id: int | None,
 ) -> TxlogError | None:
-    """None if the commit may be appended next, else why not. `producer_id` is None for a plain (non-transactional) commit."""
+    """None if the commit may be appended next, else why not (W34, W35). `producer_id` is None for a plain (non-transactional)
+    commit."""
     if (wrong := _check_generation(state, group, condition)) is not None:
         return wrong
     expected = condition.expected if condition is not None else {}
@@ -94,7 +95,7 @@ def fetch_offset(
 def judge_join(
     state: PartitionState, *, group: str, member_id: str, client_id: str, topics: tuple[str, ...], now_ms: int
 ) -> GroupEntry:
-    """The entry with which a member takes the group: generation + 1 fences older members."""
+    """The entry with which a member takes the group: generation + 1 fences older members (W36)."""
     row = state.groups.get(group)
     generation = row.entry.value.generation + 1 if row is not None and row.entry.value is not None else 1
     return GroupEntry(

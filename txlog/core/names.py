@@ -251,7 +251,7 @@ def segment_file_path(partition: int, segment: SegmentName) -> str:
 
 
 def check_data_path(topic: str, partition: int, path: str) -> str:
-    """`path` (relative to the topic's folder), if it may hold rows of this partition; raises CorruptRecordError else."""
+    """`path` (relative to the topic's folder), if it may hold rows of this partition; raises CorruptRecordError else (R3)."""
     parsed = parse_rows_path(path)
     if parsed is not None and parsed.partition == partition:
         return path

@@ -353,6 +353,7 @@ class _Fold:
         self.last_base = record.base_offset
 
     def _check_link(self, record: CommitRecord) -> None:
+        """Raise unless the record follows the one before it (R6, invariant 1)."""
         path = self.base.topic_partition.folder + names.batch_name(record.base_offset)
         if record.base_offset != self.next_offset:
             raise CorruptRecordError(f"{path}: expected a batch at offset {self.next_offset}; the chain has a hole")
@@ -504,7 +505,8 @@ class _Fold:
 
 
 def to_snapshot(state: PartitionState) -> Snapshot:
-    """The stored form of a state at a segment's end; equal states give equal bytes."""
+    """The stored form of a state at a segment's end (W38); equal states give equal bytes. Producers are kept here and not in
+    rows, so no clean-up forgets a sequence (C11)."""
     return Snapshot(
         partition=str(state.topic_partition),
         offset=state.next_offset,

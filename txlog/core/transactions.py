@@ -45,7 +45,7 @@ VALID_PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
     "COMPLETE_COMMIT": frozenset({"PREPARE_COMMIT"}),
     "COMPLETE_ABORT": frozenset({"PREPARE_ABORT"}),
 }
-"""Target state -> states it may follow."""
+"""Target state -> states it may follow (W25, invariant 4)."""
 
 PREPARED: frozenset[TransactionState] = frozenset({"PREPARE_COMMIT", "PREPARE_ABORT"})
 COMPLETE: frozenset[TransactionState] = frozenset({"COMPLETE_COMMIT", "COMPLETE_ABORT"})
@@ -119,7 +119,8 @@ def judge_init(
     now_ms: int,
     write_id: str,
 ) -> Transit | RollForward:
-    """InitProducerId of a new instance. An ONGOING transaction is aborted first (the Transit is then a PREPARE_ABORT)."""
+    """InitProducerId of a new instance: epoch + 1 (W24, invariant 8). An ONGOING transaction is aborted first (the Transit is then
+    a PREPARE_ABORT)."""
     if current is None:
         return Transit(
             TransactionMetadata(
@@ -245,7 +246,8 @@ def judge_end(
 def judge_abort_by_others(
     current: TransactionMetadata | None, *, now_ms: int, write_id: str, only_if_timed_out: bool
 ) -> Transit | RollForward | None:
-    """The time-out sweep and the operator's abort; None if there is nothing to do. PREPARE_* is only rolled forward."""
+    """The time-out sweep and the operator's abort; None if there is nothing to do. PREPARE_* is only rolled forward
+    (W25, W28)."""
     if current is None:
         return None
     if current.state in PREPARED:
@@ -311,7 +313,7 @@ def may_be_forgotten(txn: TransactionMetadata, now_ms: int, grace_ms: int) -> bo
 
 
 def is_this_ongoing(current: TransactionMetadata | None, txn: TransactionMetadata) -> bool:
-    """Whether the table still shows the very transaction that `txn` stands for as open."""
+    """Whether the table still shows the very transaction that `txn` stands for as open (W21)."""
     return (
         current is not None
         and current.state == "ONGOING"
@@ -334,7 +336,7 @@ def not_registered_error(
 
 
 def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped | Refused | None:
-    """What a PREPARE_COMMIT with `version` would meet on this record: None if it may be decided."""
+    """What a PREPARE_COMMIT with `version` would meet on this record: None if it may be decided (W31)."""
     if current.txn_version < 0:
         return None
     if current.txn_scope != version.scope:

@@ -73,7 +73,8 @@ NOT_KNOWN_YET = 2**62
 
 
 def judge_producer(producer_id: int, producer_epoch: int, table: Mapping[int, TransactionMetadata]) -> Why | None:
-    """Why no transaction can append files of that producer and epoch any more; None if one may, or the id was drawn (C8).
+    """Why no transaction can append files of that producer and epoch any more; None if one may, or the id was drawn
+    (C8, invariant 16).
 
     `table` is the whole table of transactions by producer id, folded after the files were listed.
     """

@@ -89,7 +89,8 @@ def plan_partition(session: Session, tp: TopicPartition, policy: RetentionPolicy
 
 
 def apply_partition(session: Session, plan: RetentionPlan) -> int:
-    """Does what was planned. -> the log start then. Raises ClockSkewError: `retention.ms` goes by this machine's clock."""
+    """Does what was planned. -> the log start then. Raises ClockSkewError: `retention.ms` goes by this machine's clock
+    (PROTOCOL.md, W45)."""
     session.runtime.ensure_writable()
 
     def applied(ctx: Context, views: Views) -> Program[tuple[Views, int]]:

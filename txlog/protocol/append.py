@@ -136,7 +136,8 @@ def _end_of_rows(view: PartitionView) -> int:
 
 
 def _check_transaction(tp: TopicPartition, draft: BatchDraft, txn: TransactionMetadata | None) -> None:
-    """Where the partition knows the producer no re-read of the table follows, so this is the only look at it."""
+    """Raise unless the batch is of the open transaction and its partition was registered (W22). Where the partition knows the
+    producer no re-read of the table follows, so this is the only look at it."""
     who = f"{tp}: batch of producer {draft.producer_id}, epoch {draft.producer_epoch}"
     if draft.transactional != (txn is not None):
         raise IllegalStateError(f"{who}: transactional batches, and only they, are appended with their transaction")

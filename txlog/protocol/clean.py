@@ -147,7 +147,7 @@ def plan_merges(
 
 
 def publish(ctx: Context, merge: Merge, file: IndexedFile | None, kept: Kept | None = None) -> Program[bool]:
-    """Creates the run's objects, and the `.clean` that names it. -> whether it took effect; else its objects are vacuum's.
+    """Creates the run's objects, and the `.clean` that names it (C4, invariant 13). -> whether it took effect; else its objects are vacuum's.
 
     `file` holds the rows of `merge.pieces`, or those of them that a compaction `kept`, with their offsets, written under
     `merge.path`; None if there are none. Raises CorruptLogError if it holds another number of them.

@@ -183,7 +183,7 @@ def send_offsets(
 def join_group(
     ctx: Context, views: Views, group: str, member_id: str, client_id: str, topics: tuple[str, ...]
 ) -> Program[tuple[Views, GroupValue]]:
-    """Takes the group: generation + 1, which fences older members. A compare-and-set on the group's partition."""
+    """Takes the group: generation + 1, which fences older members (W36). A compare-and-set on the group's partition."""
     views, (value, _) = yield from take_group(ctx, views, group, member_id, client_id, topics)
     return views, value
 

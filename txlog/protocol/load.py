@@ -223,12 +223,12 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: Moment
     last = tail_names[-1] if tail_names else -1
     while at <= last or at < sealed_end:
         path = tp.folder + names.batch_name(at)
-        # A LIST of several pages, or of a local folder, may miss a name that an older one follows: ask for it.
+        # A LIST of several pages, or of a local folder, may miss a name that an older one follows: ask for it (R5).
         data = by_base[at] if at in by_base else (yield Get(path))
         stored = stored_record(present(data, path), tp, at)
         records.append(stored)
         at = stored.record.end_offset
-    # A slot is created at the log's end only, so every one that is listed is led to by the one before it.
+    # A slot is created at the log's end only, so every one that is listed is led to by the one before it (R6).
     led_to = {stored.record.base_offset for stored in records}
     for slot in tail_names:
         if slot not in led_to:

@@ -25,11 +25,11 @@ the store does not."""
 def create(
     ctx: Context, path: str, data: bytes, look: Callable[[PutOutcome], Program[T | None]], *, what: str
 ) -> Program[T]:
-    """Creates `path` and returns what `look` says of the outcome; None from `look` means that nobody can tell yet.
+    """Creates `path` (W1) and returns what `look` says of the outcome; None from `look` means that nobody can tell yet.
 
     Raises the error of the first request if the store refused it: then nothing was written. From the first answer on, a
     request that fails or comes back damaged settles nothing, and is made again. Raises OutcomeUnknownError after
-    `max_settles` tries, or if what lies at `path` stays damaged. `what` names the write in that message.
+    `max_settles` tries, or if what lies at `path` stays damaged: nothing is deleted, and only the same call may follow (W13). `what` names the write in that message.
     """
     sent = False
     damaged = 0

@@ -61,7 +61,7 @@ class TimeHit(NamedTuple):
 
 
 def end_offset(view: PartitionView, isolation: IsolationLevel) -> int:
-    """Where a reader of that level ends: the LSO, or the log end."""
+    """Where a reader of that level ends: the LSO (R10, invariant 6), or the log end."""
     return view.state.last_stable_offset if isolation == "read_committed" else view.state.next_offset
 
 
@@ -98,7 +98,7 @@ def plan_read(
             if isolation == "read_committed":
                 known, aborted = yield from aborted_of_range(view, chosen, known, start, stop)
         except MissingObjectError:
-            # A clean-up replaced what this view's names stand for: list again and go on from the same offset.
+            # A clean-up replaced what this view's names stand for: list again and go on from the same offset (R15).
             if attempt == ctx.max_loads - 1:
                 raise
             view = yield from reload(ctx, view)
@@ -245,6 +245,7 @@ def _plan(
 
 
 def _check_range(view: PartitionView, start: int) -> None:
+    """Raise OffsetOutOfRangeError below the log start (R12) and beyond the log end."""
     state = view.state
     if state.log_start_offset <= start <= state.next_offset:
         return

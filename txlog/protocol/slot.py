@@ -60,12 +60,12 @@ def append_slot(
     payload: bytes = b"",
     guard: Guard | None = None,
 ) -> Program[tuple[PartitionView, Appended | Stop]]:
-    """Appends what `decide` makes of the state at the next free slot, exactly once.
+    """Appends what `decide` makes of the state at the next free slot, exactly once (W10, invariants 1 and 3).
 
-    `payload` is left out where the record announces none. `decide` is asked again for every slot; a Stop is final only on a tail that was read after this call began. A
+    `payload` is left out where the record announces none. `decide` is asked again for every slot; a Stop is final only on a tail that was read after this call began (W15). A
     record that may have landed in a slot since deleted is looked for by its `write_id` and by folded state before
     anything else is tried (W12). Raises InvalidRequestError or RecordTooLargeError for a record that no reader
-    would take; OutcomeUnknownError if it may have landed, and only then.
+    would take (W5); OutcomeUnknownError if it may have landed, and only then (W13).
     """
     in_doubt: CommitRecord | None = None
     try:
@@ -107,7 +107,7 @@ def append_slot(
             elif holder.record.write_id == write_id:
                 return replace(view.extended(holder), listed_at=started_at), _appended(holder.record)
             else:
-                # Lost: others are at work. Catch up by name, and step back a little if it happens again and again.
+                # Lost to a record that is in (invariant 15). Catch up by name, and wait a little if it happens again and again.
                 if race:
                     yield Sleep(min(2 ** min(race, 6), ctx.retry_backoff_max_ms))
                 view, fresh = (yield from refresh(ctx, view.extended(holder))), True
@@ -124,7 +124,7 @@ def append_slot(
 def encode_checked(
     tp: TopicPartition, record: CommitRecord, payload: bytes = b"", headroom_bytes: int = 0
 ) -> StoredRecord:
-    """The record's stored form, read back as every reader will: one that they refuse would end the partition for all.
+    """The record's stored form, read back as every reader will (W5): one that they refuse would end the partition for all.
 
     Raises InvalidRequestError, RecordTooLargeError (with `headroom_bytes` to spare).
     """
@@ -169,7 +169,7 @@ def _create_slot(
 
 
 def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool]:
-    """Whether no boundary stands above `slot`: by the view's youth, else by a LIST made now (W14, invariant 14)."""
+    """Whether no boundary stands above `slot`: by the view's youth, else by a LIST made now (W14, invariants 2 and 14)."""
     if view.age_ms((yield ReadClocks())) < ctx.max_view_age_ms:
         return True
     listed = yield List(view.topic_partition.folder)

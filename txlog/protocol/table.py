@@ -53,7 +53,7 @@ def transit(
 ) -> Program[tuple[Views, Written | Judgement | None]]:
     """Applies `judge` to the id's last record until its transition is in, or it has none to make.
 
-    A transition is one's own only if the record carries one's own `write_id`: two instances may write records that are
+    A transition is one's own only if the record carries one's own `write_id` (W23): two instances may write records that are
     equal otherwise. Verdicts other than a transition were made on a fresh table.
     """
     tp = state_partition(ctx, transactional_id)
@@ -67,7 +67,7 @@ def transit(
         entry = TransactionEntry(key=transactional_id, value=judgement.to)
         record = _table_record(ctx, state, entry, now_ms, write_id)
         if judgement.to.state == "ONGOING":
-            # Its PREPARE_ABORT is longer, and must fit too: nothing else could ever end the transaction.
+            # Its PREPARE_ABORT is longer, and must fit too (W43): nothing else could ever end the transaction.
             encode_checked(tp, record, headroom_bytes=_PREPARE_HEADROOM_BYTES)
         return record
 
@@ -121,7 +121,7 @@ def registered_guard(ctx: Context, views: Views, txn: TransactionMetadata, tp: T
 
 
 def prepared_guard(ctx: Context, views: Views, prepare: TransactionMetadata) -> Guard:
-    """The same for a marker: the table must still show this very PREPARE_*."""
+    """The same for a marker: the table must still show this very PREPARE_* (W21)."""
 
     def guard(state: PartitionState) -> Program[Stop | None]:
         if prepare.producer_id in state.producers:

@@ -64,7 +64,7 @@ AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
 
 
 def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
-    """The store's descriptor; None if the location is empty or missing (`__probe/` aside), so that one may be made.
+    """The store's descriptor; None if the location is empty or missing (`__probe/` aside), so that one may be made (W3).
 
     `where` names the location in messages. Raises NotAStoreError if something else lies there, UnsupportedStoreError if
     the store needs features that are unknown here, CorruptRecordError if the descriptor is damaged.
@@ -140,7 +140,7 @@ def _get_descriptor(where: str) -> Program[StoreDescriptor | None]:
     data = yield Get(STORE_DESCRIPTOR)
     if data is None:
         return None
-    # Features first: a store of a later txlog may hold values that today's types refuse.
+    # Features first (W3, R1): a store of a later txlog may hold values that today's types refuse.
     needs, _ = envelope.decode(data, _Descriptor, STORE_DESCRIPTOR)
     check_features(needs.features, where)
     descriptor, _ = envelope.decode(data, StoreDescriptor, STORE_DESCRIPTOR)
@@ -318,7 +318,7 @@ def create_topic(
                     f"{where}: {count_text(partitions, 'partition')} asked for, but a deleted topic of this name had {old.partitions}, and partitions "
                     f"are never fewer; ask for at least {old.partitions}"
                 )
-            yield from finish_deletion(old, append_log_start)
+            yield from finish_deletion(old, append_log_start)  # W40
             # Ids go on where the deleted topic's ended, so no file of its can ever be read by the new schema.
             number, schema = old.number + 1, assign_ids(wanted, max_field_id(old.schema) + 1)
         created_at = yield Now()
@@ -440,7 +440,7 @@ def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -
 
 
 def finish_deletion(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
-    """Sees to it that every partition of a deleted topic holds the `log_start` record of its deletion."""
+    """Sees to it that every partition of a deleted topic holds the `log_start` record of its deletion (W40)."""
     if not metadata.deleted:
         raise ValueError(f"topic {metadata.topic!r}: version {metadata.number} is no deletion")
     partitions = [TopicPartition(metadata.topic, number) for number in range(metadata.partitions)]
@@ -496,7 +496,7 @@ def check_case(topic: str) -> Program[None]:
 
 
 def _put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
-    """Whether this very version is in the chain now; False if another's has its number."""
+    """Whether this very version is in the chain now (W39); False if another's has its number."""
     path = names.topic_metadata_path(metadata.topic, metadata.number)
     data = envelope.encode(metadata)
 

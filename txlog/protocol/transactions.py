@@ -77,7 +77,7 @@ MAX_STAGED_INLINE_BYTES = 256 * 2**10
 """A longer list of staged files becomes an object of its own, so that the table's records stay small."""
 
 MAX_EXPIRED_PRODUCERS = 100_000
-"""Ids that one `expire` record names: 2 MB of the 4 MiB that it may have. The next pass takes the rest."""
+"""Ids that one `expire` record names (W43): 2 MB of the 4 MiB that it may have. The next pass takes the rest."""
 
 _MARKER_HEADROOM_BYTES = 1024
 """What offsets, digest and timestamp of the real marker may take more than those of the trial one."""
@@ -107,7 +107,7 @@ class ExpireResult:
 def init_producer(
     ctx: Context, views: Views, transactional_id: str, timeout_ms: int, *, max_timeout_ms: int = 900_000
 ) -> Program[tuple[Views, TransactionMetadata]]:
-    """InitProducerId: finishes or aborts what an older instance left, then fences it. -> the id's record, EMPTY.
+    """InitProducerId: finishes or aborts what an older instance left, then fences it (invariant 8). -> the id's record, EMPTY.
 
     Raises InvalidTxnTimeoutError before anything is written, as INVALID_TRANSACTION_TIMEOUT.
     """
@@ -263,7 +263,8 @@ def _unfinished(txn: TransactionMetadata, error: TxlogError) -> OutcomeUnknownEr
 
 
 def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program[tuple[Views, TransactionMetadata]]:
-    """Finishes a PREPARE_*: markers in parallel, then COMPLETE_*. Anybody may, at any time, any number of times.
+    """Finishes a PREPARE_*: markers in parallel, then COMPLETE_* (W27, invariant 5). Anybody may, at any time, any number of
+    times (W25, invariant 11).
 
     -> the COMPLETE_* record. Visible to read_committed from the markers on.
     """
@@ -280,7 +281,7 @@ def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program
         write_id = yield NewId()
 
         def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
-            if marker_is_there(state, txn.producer_id, txn.producer_epoch):
+            if marker_is_there(state, txn.producer_id, txn.producer_epoch):  # W26
                 return Stop(None)
             return next_marker(state, draft, now_ms=now_ms, write_id=write_id)
 
@@ -311,7 +312,7 @@ def abort_transaction(
 ) -> Program[tuple[Views, TransactionMetadata | None]]:
     """The operator's abort, through the coordinator: ends an ONGOING transaction, and with it the producer's epoch.
 
-    A PREPARE_* is rolled forward, never changed. -> the id's record afterwards, None if it had no open transaction.
+    A PREPARE_* is rolled forward, never changed (W25, W28). -> the id's record afterwards, None if it had no open transaction.
     Raises TransactionalIdNotFoundError.
     """
     views, row = yield from describe(ctx, views, transactional_id)
@@ -323,7 +324,8 @@ def abort_transaction(
 
 
 def resolve(ctx: Context, views: Views, producer_id: int) -> Program[Views]:
-    """What a reader does that waits for a producer's transaction: rolls a PREPARE_* forward, times out what is due."""
+    """What a reader does that waits for a producer's transaction: rolls a PREPARE_* forward, times out what is due
+    (R18)."""
     if producer_id >= FIRST_DRAWN_PRODUCER_ID:
         return views
     tp = partition_of_producer_id(ctx, producer_id)
@@ -508,7 +510,7 @@ def _with_rolls(ctx: Context, tps: Iterable[TopicPartition]) -> Program[Context]
 
 
 def _checked_parts(txn: TransactionMetadata, staged: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
-    """One part a partition, each checked as the record that it will become: a PREPARE_COMMIT is never revoked, so one
+    """One part a partition, each checked as the record that it will become (W29): a PREPARE_COMMIT is never revoked, so one
     that cannot be rolled forward would stand for ever."""
     parts = merge_parts(staged)
     for part in parts:
@@ -625,7 +627,7 @@ def _staged_parts(ctx: Context, txn: TransactionMetadata) -> Program[tuple[Stage
 
 
 def idle_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> frozenset[int]:
-    """Producers whose state may be expired, as far as the partition tells. The time of a record is its writer's."""
+    """Producers whose state may be expired, as far as the partition tells (W33). The time of a record is its writer's."""
     newest_ms, idle_ms = max(now_ms, state.last_timestamp), expiration_ms + 2 * MAX_CLOCK_ERROR_MS
     return frozenset(
         pid

@@ -51,7 +51,8 @@ class ObjectStore(Protocol):
         """All of `data` becomes visible at once, or nothing does; at most one of any number of callers gets WRITTEN.
 
         WRITTEN is durable. CONFLICT may be one's own success, after a retry below the adapter: the protocol finds out
-        whose object it is. UNKNOWN may still land later. StorageError means that it surely was not applied.
+        whose object it is. UNKNOWN may still land later. StorageError means that it surely was not applied. One request: no multipart upload, no
+        look before the write (W1).
         """
 
     def put(self, path: str, data: bytes) -> None:
