@@ -77,17 +77,17 @@ test-kill: $(CLASSES) ## Kill streaming queries at every point of a micro-batch,
 	$(BIN)/python -m tests.kill --sink txlog-append --rounds 1 $(ARGS)
 
 simulate: $(STAMP) ## Explore every scenario of the protocol whole, plant every mutant, then run WORLDS=300 random worlds; one process per core
-	$(BIN)/python -m txlog.testing.explore $(ARGS)
-	$(BIN)/python -m txlog.testing.simulate --seeds $(WORLDS) --start $(START)
+	$(BIN)/python -m lab.explore $(ARGS)
+	$(BIN)/python -m lab.simulate --seeds $(WORLDS) --start $(START)
 
 chaos-maintain: $(STAMP) ## The same with two txlog maintain --daemon that merge and vacuum meanwhile, and are killed, too: MINUTES=10
-	$(BIN)/python -m txlog.testing.chaos --maintain --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(BIN)/python -m lab.chaos --maintain --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 demo: $(STAMP) ## Run the main job on 336,776 real flights
 	$(BIN)/txlog demo $(ARGS)
 
 chaos: $(STAMP) ## Kill and stop real processes for MINUTES=2 (SEED=n: that storm again), then prove that nothing was lost, doubled or torn
-	$(BIN)/python -m txlog.testing.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	$(BIN)/python -m lab.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench-core: $(STAMP) ## Milliseconds and storage requests of an append and of a transaction
 	$(BIN)/python -m benchmarks.core $(ARGS)

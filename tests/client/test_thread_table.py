@@ -11,12 +11,12 @@ from functools import cache
 
 import pytest
 
+from lab.baton import Baton, BatonThread, Hook, StuckError, _Task, hooked, keep_on
 from tests.client.thread_calls import CALLS, IN0, IN_ROWS, KINDS, SCHEMA, Scene, is_documented, public_names
 from tests.client.world import World, rows_of
 from txlog.client.store import Store
 from txlog.errors import TxlogError
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.baton import Baton, BatonThread, Hook, StuckError, _Task, hooked, keep_on
 
 Name = tuple[str, str]
 HOOKED = ("txlog.client", "txlog.storage")

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
+from lab.baton import Baton, BatonStore
 from txlog.client.admin import Admin
 from txlog.client.batches import SendFuture
 from txlog.client.consumer import Consumer
@@ -28,7 +29,6 @@ from txlog.core.records import StagedPart, StagedRows
 from txlog.errors import TxlogError
 from txlog.storage.arrow_schema import encode_ipc
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.baton import Baton, BatonStore
 from txlog.testing.clock import SeededIds
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])

@@ -17,12 +17,12 @@ from typing import Any
 import pyarrow as pa
 
 import txlog
+from lab import invariants
 from tests.cluster import job
 from tests.spark_cluster import SparkCluster
 from txlog.client.store import Store
 from txlog.maintenance import fsck
 from txlog.storage.open import open_object_store
-from txlog.testing import invariants
 
 SCHEMA = pa.schema([pa.field("order_id", pa.int64(), nullable=False), pa.field("country", pa.string())])
 EVERYTHING = list(range(job.ROWS))

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 import txlog
+from lab.invariants import Census, check_store
 from txlog.client.groups import GroupOffsets, offset_values
 from txlog.client.producer import Producer
 from txlog.client.runtime import Runtime
@@ -30,7 +31,6 @@ from txlog.storage.arrow_schema import conform
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
-from txlog.testing.invariants import Census, check_store
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 ID = "loader"

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import pytest
 
+from lab.invariants import check_store
 from tests.crash import operations
 from tests.crash.operations import CALLS, SETTINGS, WITHOUT_ROWS
 from txlog.client.admin import Admin
@@ -37,7 +38,6 @@ from txlog.errors import (
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.failing_store import FailingStore, Fault
-from txlog.testing.invariants import check_store
 
 UNKNOWN = (OutcomeUnknownError, TxlogTimeoutError)
 Then: TypeAlias = Literal["stop", "repeat", "abort"]

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lab.chaos.settings import Settings
+from lab.chaos.show import Show
+from lab.chaos.supervisor import chaos
 from tests.crash.operations import OPERATIONS
 from tests.crash.processes import Place, kill_everywhere
 from tests.servers.start import Server, start
-from txlog.testing.chaos.settings import Settings
-from txlog.testing.chaos.show import Show
-from txlog.testing.chaos.supervisor import chaos
 
 pytestmark = [pytest.mark.slow, pytest.mark.storm]
 SECONDS = 120

@@ -24,6 +24,7 @@ from unittest import mock
 import msgspec
 import pyarrow as pa
 
+from lab.older_writers import staged_offsets
 from txlog.core import envelope, names, records
 from txlog.core.append_rules import BatchDraft, RollPolicy, next_control, next_segment_base
 from txlog.core.effects import Delete, NewId, NewProducerId, Now, Program, PutIfAbsent, PutOutcome
@@ -60,7 +61,6 @@ from txlog.storage.driver import Driver
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.segment_file import read_ranges, write_rows_file
 from txlog.testing.clock import ManualClock, SeededIds
-from txlog.testing.older_writers import staged_offsets
 
 T = TypeVar("T")
 HERE = Path(__file__).parent

@@ -13,13 +13,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import txlog
+from lab.invariants import check_store
 from pyspark_txlog.jobs.ingest_kafka import Ingest, start
 from pyspark_txlog.jobs.kafka_resume import KafkaCluster
 from tests.kafka.broker import KafkaClient, Record
 from tests.kafka.records import Expected, values
 from txlog.errors import InvalidRequestError, OffsetOutOfRangeError
 from txlog.storage.open import open_object_store
-from txlog.testing.invariants import check_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.invariants import check_store
 from tests.kafka import driver
 from tests.kafka.broker import KafkaClient
 from tests.kafka.records import Expected, arguments
 from txlog.storage.open import open_object_store
-from txlog.testing.invariants import check_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 

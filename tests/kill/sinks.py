@@ -21,6 +21,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import StructType
 
 import txlog
+from lab.invariants import check_store
 from pyspark_txlog import TxLog, TxlogDataSource
 from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.kill import points, strikes
@@ -29,7 +30,6 @@ from tests.kill.rivals import DeltaSink, ParquetSink
 from tests.kill.strikes import STEP, Striker, StrikingStore
 from txlog.client.runtime import Runtime
 from txlog.storage.open import open_object_store
-from txlog.testing.invariants import check_store
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 

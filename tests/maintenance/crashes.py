@@ -17,6 +17,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 import txlog
+from lab.invariants import find_violations
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
@@ -27,7 +28,6 @@ from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.failing_store import Action, FailingStore, Fault, Moment, SimulatedCrash
-from txlog.testing.invariants import find_violations
 
 Verb: TypeAlias = Callable[[Store], object]
 Rows: TypeAlias = dict[TopicPartition, list[tuple[object, ...]]]

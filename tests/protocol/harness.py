@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from lab.older_writers import staged_offsets
 from tests.support import drive, list_names
 from txlog.core import envelope, names
 from txlog.core.append_rules import BatchDraft, RollPolicy
@@ -58,7 +59,6 @@ from txlog.protocol.load import load
 from txlog.protocol.read import IsolationLevel, ReadPlan, plan_read
 from txlog.protocol.seal import seal, seal_quietly
 from txlog.protocol.table import state_partition
-from txlog.testing.older_writers import staged_offsets
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
+from lab.simulate.world import Result, World, simulate
 from tests.protocol.test_mutants import MUTANTS, keep_view
-from txlog.testing.simulate.world import Result, World, simulate
 
 WORLDS = 100
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from txlog.testing.histories.checker import check
-from txlog.testing.histories.recorder import decode_history
-from txlog.testing.simulate import __main__ as command
-from txlog.testing.simulate.world import simulate
+from lab.histories.checker import check
+from lab.histories.recorder import decode_history
+from lab.simulate import __main__ as command
+from lab.simulate.world import simulate
 
 ROOT = Path(__file__).parents[2]
 BLOCKS, BLOCK = 8, 6
@@ -23,7 +23,7 @@ def test_worlds(block):
     outcomes: set[str] = set()
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         result = simulate(seed)
-        assert result.ok, f"python -m txlog.testing.simulate --seed {seed}\n{result}"
+        assert result.ok, f"python -m lab.simulate --seed {seed}\n{result}"
         outcomes |= {name for name, count in result.report.outcomes.items() if count}
     assert outcomes >= {"committed", "aborted"}
 
@@ -32,7 +32,7 @@ def test_a_seed_is_one_story():
     # Not even the order in which a set of names is walked may show: it differs from process to process.
     digests = set()
     for hash_seed in ("1", "2"):
-        code = "from txlog.testing.simulate.world import simulate; print([simulate(s, 600).digest for s in (3, 5, 11)])"
+        code = "from lab.simulate.world import simulate; print([simulate(s, 600).digest for s in (3, 5, 11)])"
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
         ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
@@ -59,7 +59,7 @@ def test_a_failing_seed_says_how_to_run_it_again(capsys, monkeypatch):
     assert command.main(["--seeds", "1", "--start", "1", "--steps", "300"]) == 1
     printed = capsys.readouterr().out
     assert "planned" in printed
-    assert "python -m txlog.testing.simulate --seed 1 --steps 300" in printed.replace("\n", " ")
+    assert "python -m lab.simulate --seed 1 --steps 300" in printed.replace("\n", " ")
 
 
 def test_one_world_by_its_seed(capsys, monkeypatch):

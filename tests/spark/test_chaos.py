@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from txlog.testing.chaos.settings import Settings, has_spark
-from txlog.testing.chaos.show import Show
-from txlog.testing.chaos.supervisor import chaos
+from lab.chaos.settings import Settings, has_spark
+from lab.chaos.show import Show
+from lab.chaos.supervisor import chaos
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

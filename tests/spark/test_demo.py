@@ -237,7 +237,7 @@ def test_a_driver_that_is_not_killed_is_an_error(log: Store, show: Show, few_fli
 
     driver = SimpleNamespace(id=1, events=caught_up, terminate=lambda: None, wait_done=lambda: None)
     crew: Any = SimpleNamespace(start=lambda *_, **__: driver)
-    never = stream.Death(fault="crash before 1 put_if_absent nowhere/", is_committed=False)
+    never = stream.Death(fault="kill before 1 put_if_absent nowhere/", is_committed=False)
     with pytest.raises(TxlogError, match="the demo expected the driver to be killed 1 time, found 0"):
         stream.stream_the_feed(show, log, crew, LOADED_MONTHS[:1], [never])
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from lab.invariants import check_store
 from tests.spark import driver
 from txlog.storage.open import open_object_store
-from txlog.testing.invariants import check_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SCHEMA = pa.schema([pa.field("order_id", pa.int64(), nullable=False)])

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 import txlog
+from lab.invariants import check_store
 from pyspark_txlog import kept_sessions
 from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.spark.conftest import ORDERS
@@ -28,7 +29,6 @@ from txlog.errors import (
 from txlog.storage.arrow_schema import conform
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
-from txlog.testing.invariants import check_store
 
 SCHEMA = StructType([StructField("order_id", LongType())])
 

@@ -18,12 +18,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
+from lab.invariants import check_store
 from pyspark_txlog import committed_source_offsets
 from pyspark_txlog.checkpoint import default_transactional_id
 from tests.spark.conftest import Console, Log, dotted
 from txlog.core.names import TopicPartition
 from txlog.storage.open import open_object_store
-from txlog.testing.invariants import check_store
 
 pytestmark = pytest.mark.spark
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from lab.invariants import check_store
 from tests.spark import transaction_driver as driver
 from txlog.client.offsets import committed_offsets
 from txlog.client.reading import plan_reads, read_session, read_task, take_cut, tasks
 from txlog.client.store import Store
 from txlog.storage.open import open_object_store
-from txlog.testing.invariants import check_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SCHEMA = pa.schema([pa.field("order_id", pa.int64(), nullable=False)])

@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lab.invariants import check_store
 from pyspark_txlog import TxLog
 from pyspark_txlog.native_write import Road
 from tests.spark.conftest import Console, Log
@@ -30,7 +31,6 @@ from txlog.errors import (
 )
 from txlog.storage.open import open_object_store
 from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
-from txlog.testing.invariants import check_store
 
 pytestmark = pytest.mark.spark
 TOPICS = ("orders", "items", "audit")

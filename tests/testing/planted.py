@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txlog.testing.clock import ManualClock
-from txlog.testing.histories.events import (
+from lab.histories.events import (
     Assign,
     Audit,
     Batch,
@@ -29,7 +28,8 @@ from txlog.testing.histories.events import (
     TransactionRecord,
     What,
 )
-from txlog.testing.histories.recorder import Recorder
+from lab.histories.recorder import Recorder
+from txlog.testing.clock import ManualClock
 
 
 class Story:

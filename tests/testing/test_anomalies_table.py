@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from lab.histories.anomaly import ANOMALIES, NOTES
+from lab.histories.checker import CHECKS
 from tests.testing.test_checker import BAD, GOOD, NOTED, named
-from txlog.testing.histories.anomaly import ANOMALIES, NOTES
-from txlog.testing.histories.checker import CHECKS
 
 TABLE = Path(__file__).with_name("anomalies.md")
 HEAD = """# What the checker of histories finds

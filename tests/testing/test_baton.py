@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from lab.baton import Baton, BatonCondition, BatonLock, BatonStore, BatonThread, StuckError, _Task
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.baton import Baton, BatonCondition, BatonLock, BatonStore, BatonThread, StuckError, _Task
 
 
 def added_by_two(baton: Baton, at: int, *, locked: bool) -> int:

@@ -16,19 +16,19 @@ import pytest
 from rich.console import Console
 
 import txlog
+from lab.chaos import __main__ as command
+from lab.chaos import plan
+from lab.chaos.plan import AUDIT, JOBS, ORDERS, Assignment, Place
+from lab.chaos.proof import Proof, prove, recover
+from lab.chaos.settings import Settings, parse_options
+from lab.chaos.show import Show
+from lab.chaos.storm import LEAST_COMMITS, Slot, Storm
+from lab.chaos.supervisor import LAST_INSTANCE, chaos, make_place
+from lab.chaos.workers import Worker, clocks_wrong_by
+from lab.histories.events import Begin, End, Send
+from lab.histories.recorder import read_history
 from txlog.clock import SystemClock
 from txlog.errors import InvalidRequestError
-from txlog.testing.chaos import __main__ as command
-from txlog.testing.chaos import plan
-from txlog.testing.chaos.plan import AUDIT, JOBS, ORDERS, Assignment, Place
-from txlog.testing.chaos.proof import Proof, prove, recover
-from txlog.testing.chaos.settings import Settings, parse_options
-from txlog.testing.chaos.show import Show
-from txlog.testing.chaos.storm import LEAST_COMMITS, Slot, Storm
-from txlog.testing.chaos.supervisor import LAST_INSTANCE, chaos, make_place
-from txlog.testing.chaos.workers import Worker, clocks_wrong_by
-from txlog.testing.histories.events import Begin, End, Send
-from txlog.testing.histories.recorder import read_history
 
 STORM_S = 15
 
@@ -226,7 +226,7 @@ def test_a_storm_goes_on_until_every_role_got_somewhere(place: Place) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
 def test_no_process_is_left_behind(tmp_path: Path, number: signal.Signals) -> None:
     supervisor = subprocess.Popen(
-        [sys.executable, "-m", "txlog.testing.chaos", "--seed", "1", "--no-spark", "--store", str(tmp_path / "store")],
+        [sys.executable, "-m", "lab.chaos", "--seed", "1", "--no-spark", "--store", str(tmp_path / "store")],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

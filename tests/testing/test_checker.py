@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
+from lab.histories.anomaly import ANOMALIES, NOTES
+from lab.histories.bank import Leg
+from lab.histories.checker import check
+from lab.histories.events import Batch, End, OpenTransaction, Send, TransactionRecord
+from lab.histories.recorder import merge
 from tests.testing.planted import Story
-from txlog.testing.histories.anomaly import ANOMALIES, NOTES
-from txlog.testing.histories.bank import Leg
-from txlog.testing.histories.checker import check
-from txlog.testing.histories.events import Batch, End, OpenTransaction, Send, TransactionRecord
-from txlog.testing.histories.recorder import merge
 
 # -- values and offsets -----------------------------------------------------------------------------------------------
 

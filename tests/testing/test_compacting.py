@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
+from lab.compacting import KeyedRow, choose, reach
 from tests.client.world import World
 from tests.maintenance.test_compact import CONFIG, SCHEMA, TP, fill
 from txlog.client import reading, rows
 from txlog.client.store import Store
 from txlog.core.fetch_plan import Piece
 from txlog.maintenance.compact import compaction_policy, copy_survivors, plan_partition, publish_compaction
-from txlog.testing.compacting import KeyedRow, choose, reach
 
 
 @pytest.fixture

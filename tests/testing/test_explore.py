@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from lab.explore import __main__ as command
+from lab.explore import frames, runner
+from lab.explore.explorer import Budget, Exploration, Explorer
+from lab.explore.machine import Machine, WaitUntil
+from lab.explore.mutants import MUTANTS, Mutant
+from lab.explore.runner import explore, hunt
+from lab.explore.scenarios import SCENARIOS, Scenario, Scene, Size
+from lab.explore.world import START_MS, World
 from txlog.core.effects import Delete, Gather, Get, List, NewId, Now, PutIfAbsent, PutOutcome, ReadClocks, Sleep
 from txlog.errors import StorageError
-from txlog.testing.explore import __main__ as command
-from txlog.testing.explore import frames, runner
-from txlog.testing.explore.explorer import Budget, Exploration, Explorer
-from txlog.testing.explore.machine import Machine, WaitUntil
-from txlog.testing.explore.mutants import MUTANTS, Mutant
-from txlog.testing.explore.runner import explore, hunt
-from txlog.testing.explore.scenarios import SCENARIOS, Scenario, Scene, Size
-from txlog.testing.explore.world import START_MS, World
 
 Program = Generator[Any, Any, Any]
 

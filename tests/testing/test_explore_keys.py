@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lab.explore.keys import Compacted, is_tombstone, key_of, superseded, wrong_rows, wrong_runs
 from txlog.core.records import CommitRecord, Compaction, IndexEntry, SegmentIndex
-from txlog.testing.explore.keys import Compacted, is_tombstone, key_of, superseded, wrong_rows, wrong_runs
 
 ALL = {0: "a@k", 1: "n", 2: "b@k", 3: "-@j", 4: "c@l"}
 STAY, GO = Compacted(), Compacted(tombstones_stay=False)

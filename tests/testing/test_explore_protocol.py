@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from txlog.testing.explore.mutants import MUTANTS, Mutant
-from txlog.testing.explore.runner import explore, hunt
-from txlog.testing.explore.scenarios import SCENARIOS
+from lab.explore.mutants import MUTANTS, Mutant
+from lab.explore.runner import explore, hunt
+from lab.explore.scenarios import SCENARIOS
 
 # Each is there for a race; both sides must be seen to win it.
 ENDINGS = {

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.invariants import check_store, find_violations
 from tests.crash import operations
 from tests.crash.operations import A, B
 from txlog.core import envelope, names
@@ -17,7 +18,6 @@ from txlog.core.records import CommitRecord, TransactionEntry
 from txlog.core.state import PartitionState, stored_record
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.invariants import check_store, find_violations
 
 Records = list[tuple[CommitRecord, bytes]]
 TABLE = TopicPartition(names.TRANSACTION_STATE_TOPIC, 0)

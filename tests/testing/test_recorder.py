@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lab.histories.events import Init, Note, Poll, Row, Send
+from lab.histories.recorder import Recorder, decode_history, encode_history, merge, read_history
 from txlog.errors import OutcomeUnknownError, ProducerFencedError, StorageError, TxlogTimeoutError
 from txlog.testing.clock import ManualClock
-from txlog.testing.histories.events import Init, Note, Poll, Row, Send
-from txlog.testing.histories.recorder import Recorder, decode_history, encode_history, merge, read_history
 
 
 def test_events_come_back_from_the_file(tmp_path):

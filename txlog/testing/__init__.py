@@ -1,4 +1,4 @@
-"""The shipped test kit: the contract of stores; stores that fail, count and take their time; a clock and ids that a test owns.
+"""The test kit: the contract of stores; stores that fail, count and take their time; a clock and ids that a test owns.
 
-The library itself imports none of it.
+No other shipped module imports it.
 """

@@ -10,8 +10,8 @@ import multiprocessing
 from multiprocessing.context import ForkServerContext
 
 PRELOADED = (
-    "txlog.testing.chaos.workers",
-    "txlog.testing.invariants",
+    "lab.chaos.workers",
+    "lab.invariants",
     "txlog.client.staged_files",
     "txlog.storage.fsspec_store",
     "s3fs",

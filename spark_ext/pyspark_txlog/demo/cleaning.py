@@ -1,8 +1,7 @@
 """The driver of the demo's streaming query: feed -> flown and cancelled, both topics in one transaction a micro-batch.
 
-It runs in a process of its own, with a JVM of its own, until it is told to end (SIGTERM) or dies. A fault of the kind
-"crash" is where it dies: its store answers nothing more from that request on, and the whole driver, the JVM first, is
-killed with SIGKILL. The micro-batch's number is the transaction's version, so a micro-batch that Spark runs again after a
+It runs in a process of its own, with a JVM of its own, until it is told to end (SIGTERM) or dies. A fault is where
+it dies: the whole driver, the JVM first, is killed with SIGKILL. The micro-batch's number is the transaction's version, so a micro-batch that Spark runs again after a
 restart is recognised if it was committed, and written if it was not.
 """
 
@@ -19,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from pyspark_txlog import TxLog, session
 from pyspark_txlog.demo import data, worker
-from txlog.testing.failing_store import SimulatedCrash
+from pyspark_txlog.demo.dying_store import DyingStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,13 +57,12 @@ def clean(
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
     spark = session("txlog-demo-cleaning", config={"spark.driver.memory": "1g"})
+    if isinstance(object_store, DyingStore):
+        object_store.kill = killer(spark)
     with TxLog(spark, url, storage_options, object_store=object_store) as log:
 
         def write(rows: DataFrame, number: int) -> None:
-            try:
-                say("batch", number=number, repeated=write_both(log, rows, number))
-            except SimulatedCrash:
-                die(spark)
+            say("batch", number=number, repeated=write_both(log, rows, number))
 
         feed = spark.readStream.format("txlog").options(**{f"storage.{key}": it for key, it in storage_options.items()})
         feed = feed.option("subscribe", "feed").option("startingOffsets", "earliest").option("group.id", GROUP)
@@ -96,8 +94,13 @@ def write_both(log: TxLog, rows: DataFrame, number: int) -> bool:
         rows.unpersist()
 
 
-def die(spark: SparkSession) -> None:
-    """SIGKILL to the driver: its JVM, and this program."""
+def killer(spark: SparkSession) -> Callable[[], None]:
+    """Return what sends SIGKILL to the driver: its JVM, and this program."""
     jvm: Any = spark._jvm
-    os.kill(int(jvm.java.lang.ProcessHandle.current().pid()), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
+    pids = (int(jvm.java.lang.ProcessHandle.current().pid()), os.getpid())
+
+    def kill() -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    return kill

@@ -31,11 +31,11 @@ from pyspark_txlog.demo.show import Show, SparkMessages
 from pyspark_txlog.demo.stream import stream_the_feed
 from pyspark_txlog.demo.tidy import check_unchanged, measure, tidy_up
 from txlog.cli.options import Session, command
+from txlog.cli.signals import orderly_end
 from txlog.core.names import TopicPartition
 from txlog.core.words import count_text
 from txlog.errors import InvalidRequestError, TxlogError
 from txlog.storage.open import open_object_store
-from txlog.testing.signals import orderly_end
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -37,8 +37,8 @@ class Death:
 
 
 DEATHS = (
-    Death(fault=r'crash before 4 put_if_absent __transaction_state/.*"state":"PREPARE_COMMIT"', is_committed=False),
-    Death(fault=r'crash after 4 put_if_absent __transaction_state/.*"state":"COMPLETE_COMMIT"', is_committed=True),
+    Death(fault=r'kill before 4 put_if_absent __transaction_state/.*"state":"PREPARE_COMMIT"', is_committed=False),
+    Death(fault=r'kill after 4 put_if_absent __transaction_state/.*"state":"COMPLETE_COMMIT"', is_committed=True),
 )
 """In each life's fourth micro-batch."""
 

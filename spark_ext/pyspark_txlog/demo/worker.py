@@ -1,8 +1,8 @@
 """The demo's processes: a loader, a consume-transform-produce pipeline and the driver of a streaming query.
 
 `python -m pyspark_txlog.demo.worker <role> <store> [<fault>]`. The fault, in the words of
-`txlog.testing.failing_store.Fault.parse`, chooses at which storage operation this process really kills or stops
-itself; without one the same code simply runs. Progress goes to standard output, one JSON object a line. Options of the
+`dying_store.DyingStore`, chooses at which write to the store this process really kills or stops itself; without one the
+same code simply runs. Progress goes to standard output, one JSON object a line. Options of the
 store's driver come as JSON in the environment, TXLOG_DEMO_STORAGE_OPTIONS, and so does the folder of a query's checkpoint.
 """
 
@@ -17,10 +17,10 @@ import pyarrow as pa
 
 import txlog
 from pyspark_txlog.demo import data
+from pyspark_txlog.demo.dying_store import dying
 from txlog.errors import TxlogError
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import open_object_store
-from txlog.testing.failing_store import FailingStore, Fault
 
 LOADER_ID = "weather-loader"
 PIPELINE_ID = "delays-pipeline"
@@ -40,8 +40,8 @@ def main(arguments: list[str]) -> int:
     role, url = arguments[0], arguments[1]
     storage_options = json.loads(os.environ.get(STORAGE_OPTIONS_VARIABLE, "{}"))
     object_store: ObjectStore = open_object_store(url, storage_options)
-    if faults := [Fault.parse(text) for text in arguments[2:]]:
-        object_store = FailingStore(object_store, *faults)
+    for fault in arguments[2:]:
+        object_store = dying(object_store, fault)
     try:
         if role == "clean":
             # The others need no Spark, and it takes a second to import.

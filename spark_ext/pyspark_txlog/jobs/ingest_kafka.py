@@ -26,9 +26,9 @@ import txlog
 from pyspark_txlog.jobs.command_line import ConfOption, StorageOption, StoreOption, pairs, running, store_url
 from pyspark_txlog.jobs.kafka_resume import KafkaCluster, Query, resume
 from pyspark_txlog.messages import say
+from txlog.cli.signals import orderly_end
 from txlog.client.store import Store
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
-from txlog.testing.signals import orderly_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,144 @@
+"""How are processes started, killed, stopped and resumed, so that none is ever left behind?
+
+They come from the fork server: a restart costs milliseconds. On Linux each dies with its parent (`workers.die_with_parent`),
+the fork server with the supervisor; signals go through a pidfd, which cannot mean another process that was given the number.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from typing import Protocol
+
+from lab.chaos import workers
+from lab.chaos.plan import Assignment
+from txlog.testing.fork_server import fork_server
+
+
+class Process(Protocol):
+    """A running process."""
+
+    assignment: Assignment
+    pid: int
+    stopped: bool
+    lingers: bool
+    """Whether what it started may outlive it for a while."""
+
+    def status(self) -> int | None:
+        """Exit status, negative for a signal; None while it lives."""
+
+    def kill(self) -> None: ...
+    def stop(self) -> None: ...
+    def resume(self) -> None: ...
+    def finish(self) -> None:
+        """Asks it to end after what it is at."""
+
+    def end(self) -> None:
+        """It and all that it started is gone when this returns."""
+
+
+class Worker:
+    """A process of `workers.run`."""
+
+    lingers = False
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self.stopped = False
+        self._process: BaseProcess = fork_server().Process(
+            target=workers.run, args=(assignment,), name=assignment.source
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self._pidfd = _open_pidfd(self.pid)
+
+    def status(self) -> int | None:
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self.stopped = True
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.stopped = False
+        self._signal(signal.SIGCONT)
+
+    def finish(self) -> None:
+        self.resume()
+        self._signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        if self.status() is None:
+            self.kill()
+        self._process.join()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.status() is not None:
+            return
+        with suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, number)
+            else:
+                os.kill(self.pid, number)
+
+
+class Program:
+    """A process of another program (`python -m module`), with what it starts itself, in a session of its own."""
+
+    lingers = True
+
+    def __init__(self, assignment: Assignment, module: str, environment: Mapping[str, str]) -> None:
+        self.assignment = assignment
+        self.stopped = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def status(self) -> int | None:
+        return self._process.poll()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def stop(self) -> None:
+        self.stopped = True
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.stopped = False
+        self._process.send_signal(signal.SIGCONT)
+
+    def finish(self) -> None:
+        self.resume()
+        self._process.terminate()
+
+    def end(self) -> None:
+        # The session is named by its leader, whose number stays taken while any process of it lives.
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _open_pidfd(pid: int) -> int | None:
+    if sys.platform != "linux":
+        return None
+    with suppress(OSError):
+        return os.pidfd_open(pid)
+    return None

@@ -1,0 +1,257 @@
+"""After the storm: was anything lost, doubled or torn, and did anybody commit who had been shut out?
+
+First everything recovers as PROTOCOL.md promises: one maintenance pass, and an ordinary run of the pipeline. Then the whole
+log is read at both levels, and two judges look at it: the checker of histories, at what every process asked and was told, and
+`lab.invariants`, at the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import txlog
+from lab.chaos import plan
+from lab.chaos.plan import JOBS, MADE, ORDERS, PARTITIONS, Assignment, Place
+from lab.chaos.workers import Worker, pipeline, rows_of
+from lab.histories.checker import Report, check
+from lab.histories.events import End, Event, FetchOffsets, Isolation, OffsetRange, Poll, Row
+from lab.histories.inspection import inspect_partition, inspect_transactions
+from lab.histories.offsets import made_from
+from lab.histories.recorder import read_history
+from lab.invariants import Census, find_violations
+from txlog.client.admin import OffsetInfo
+from txlog.client.store import Store
+from txlog.core.names import TopicPartition
+from txlog.errors import TransactionalIdNotFoundError
+from txlog.maintenance.fsck import check_store
+from txlog.protocol.context import Context
+
+COLUMNS: dict[str, frozenset[str]] = {
+    "lost": frozenset({"lost-write", "unseen", "ok-but-absent", "view-drift", "stale-read"}),
+    "doubled": frozenset({"duplicate", "double-consume", "inconsistent-offsets"}),
+    "torn": frozenset({"torn-transaction", "G1b-range", "offset-divergence"}),
+    "fenced but committed": frozenset({"G1a", "fail-but-visible", "zombie-commit", "fence-leak", "changed-outcome"}),
+}
+"""The issue's words, by anomalies of `lab.histories.anomaly`; "other" are the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What was found."""
+
+    columns: dict[str, int]
+    """All 0, or the storm was not survived."""
+    details: list[str]
+    report: Report
+    census: Census
+    transactions: Counter[str]
+    """By what their client was told."""
+    stall_ms: int
+    stall_where: str
+    witness_pause_ms: int
+    made: int
+    """Rows of the pipeline."""
+    versions: dict[str, int] = field(default_factory=dict)
+    """Versions that each job has committed."""
+    maintained: Counter[str] = field(default_factory=Counter)
+    """What rounds of maintenance did, in their words, and how many there were."""
+
+    @property
+    def holds(self) -> bool:
+        return not any(self.columns.values())
+
+
+def recover(place: Place, instance: int, seed: int) -> None:
+    """One maintenance pass once what was left open is overdue, an ordinary run of the pipeline, and the last looks."""
+    assignment = Assignment(place=place, role="pipeline", name="pipeline", instance=instance, seed=seed)
+    worker = Worker(assignment)
+    with closing(worker):
+        worker.clock.sleep_ms(plan.TRANSACTION_TIMEOUT_MS + 100)
+        worker.store.admin().expire()
+        pipeline(worker, until_idle=True)
+        _last_looks(worker)
+
+
+def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
+    """Judges the histories and the store, which must be at rest."""
+    events = read_history(place.histories)
+    report = check(events)
+    with txlog.open(place.url, storage_options=place.storage_options) as store:
+        census, violations = find_violations(store.runtime.store)
+        versions = {name: _version_of(store, name) for name in jobs}
+    final = _final_rows(events)
+    lost, doubled, details = _check_versions(final, versions)
+    made_lost, made_doubled = _check_made(final)
+    columns = {
+        column: sum(count for name, count in report.names.items() if name in names) for column, names in COLUMNS.items()
+    }
+    columns["lost"] += lost + made_lost
+    columns["doubled"] += doubled + made_doubled
+    columns["other"] = len(report.anomalies) - sum(
+        count for name, count in report.names.items() if any(name in names for names in COLUMNS.values())
+    )
+    maintained, failed_steps = _maintained(Path(place.histories))
+    if maintained:
+        with txlog.open(place.url, storage_options=place.storage_options) as store:
+            found = check_store(store.runtime.store).findings
+        violations += [
+            f"fsck: {each.path}: expected {each.expected}, found {each.found}" for each in found if each.kind != "note"
+        ]
+    failures = [*failures, *failed_steps]
+    columns["broken invariants"] = len(violations)
+    columns["failed processes"] = len(failures)
+    said = json.loads((Path(place.histories) / "witness.json").read_text())
+    return Proof(
+        columns=columns,
+        details=[*(str(each) for each in report.anomalies), *details, *violations, *failures],
+        report=report,
+        census=census,
+        transactions=_outcomes(events),
+        stall_ms=said["stall_ms"],
+        stall_where=said["where"],
+        witness_pause_ms=said["pause_ms"],
+        made=sum(len(rows) for tp, rows in final.items() if tp.topic == MADE),
+        versions=versions,
+        maintained=maintained,
+    )
+
+
+def _maintained(histories: Path) -> tuple[Counter[str], list[str]]:
+    """(what rounds of maintenance did, a sentence for each failure that is not tried again)."""
+    done: Counter[str] = Counter()
+    failed = []
+    for path in sorted(histories.glob(f"*{plan.MAINTAINED_SUFFIX}")):
+        for line in path.read_bytes().splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                continue  # it was killed over it
+            said = json.loads(line)
+            done["rounds"] += 1
+            for step in said["steps"]:
+                done.update({name: count for name, count in step["counts"].items() if name not in ("done", "left")})
+                texts = [each["text"] for each in step["failed"]]
+                failed += [
+                    f"{path.name}: {step['step']}: {each}" for each in texts if not each.endswith("tries again)")
+                ]
+    return done, failed
+
+
+def _last_looks(worker: Worker) -> None:
+    recorder, store, process = worker.recorder, worker.store, worker.process
+    ends = store.admin().list_offsets(list(PARTITIONS))
+    levels: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
+    for isolation in levels:
+        for tp, info in ends.items():
+            asked = Poll(topic=tp.topic, partition=tp.partition, isolation=isolation, start=0, final=True)
+
+            def attempt(tp: TopicPartition = tp, asked: Poll = asked, info: OffsetInfo = info) -> Poll:
+                rows: list[Row] = []
+                with store.consumer(isolation_level=asked.isolation, auto_offset_reset="earliest") as consumer:
+                    consumer.assign([tp])
+                    for batch in consumer.iterate():
+                        rows.extend(rows_of(batch))
+                    end = consumer.position(tp)
+                return Poll(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    isolation=asked.isolation,
+                    start=0,
+                    end=end,
+                    rows=tuple(rows),
+                    log_start=info.log_start_offset,
+                    last_stable=info.last_stable_offset,
+                    log_end=info.log_end_offset,
+                    final=True,
+                )
+
+            # Each look is a process of its own: it begins at 0, wherever others were.
+            recorder.call(f"{process}-{isolation}-{tp}", asked, attempt)
+    tps = [TopicPartition(ORDERS, number) for number in range(PARTITIONS[ORDERS])]
+    fetch = FetchOffsets(group=plan.PIPELINE_GROUP, ranges=(), final=True)
+
+    def fetched() -> FetchOffsets:
+        with store.consumer(group_id=plan.PIPELINE_GROUP, enable_auto_commit=False) as consumer:
+            found = consumer.committed(*tps)
+        ranges = tuple(
+            OffsetRange(topic=tp.topic, partition=tp.partition, start=-1, end=value.offset if value is not None else -1)
+            for tp, value in found.items()
+        )
+        return FetchOffsets(group=plan.PIPELINE_GROUP, ranges=ranges, final=True)
+
+    recorder.call(process, fetch, fetched)
+    runtime = store.runtime
+    context = Context(constants=runtime.constants)
+    for tp in ends:
+        recorder.single(process, runtime.run(inspect_partition(context, tp, final=True)))
+    recorder.single(process, runtime.run(inspect_transactions(context)))
+
+
+def _final_rows(events: list[Event]) -> dict[TopicPartition, tuple[Row, ...]]:
+    """What read_committed shows in the end."""
+    return {
+        TopicPartition(event.what.topic, event.what.partition): event.what.rows
+        for event in events
+        if isinstance(event.what, Poll)
+        and event.type == "ok"
+        and event.what.final
+        and event.what.isolation == "read_committed"
+    }
+
+
+def _check_versions(
+    final: dict[TopicPartition, tuple[Row, ...]], versions: dict[str, int]
+) -> tuple[int, int, list[str]]:
+    """(lost, doubled, sentences): each committed version of a job is there once, and no other."""
+    seen = Counter(row.content for tp, rows in final.items() if tp.topic == JOBS for row in rows)
+    lost = doubled = 0
+    details = []
+    expected = {
+        plan.job_content(name, version): plan.JOB_ROWS for name, last in versions.items() for version in range(last + 1)
+    }
+    for content in sorted({*seen, *expected}):
+        difference = seen[content] - expected.get(content, 0)
+        if difference:
+            details.append(f"{content}: {seen[content]} rows, expected {expected.get(content, 0)}")
+        lost += max(-difference, 0)
+        doubled += max(difference, 0)
+    return lost, doubled, details
+
+
+def _check_made(final: dict[TopicPartition, tuple[Row, ...]]) -> tuple[int, int]:
+    """(lost, doubled) rows of the pipeline: it has read up, so every input row was made into one."""
+    made = Counter(row.content for tp, rows in final.items() if tp.topic == MADE for row in rows)
+    wanted = {
+        made_from(plan.PIPELINE_GROUP, tp, row.offset)
+        for tp, rows in final.items()
+        if tp.topic == ORDERS
+        for row in rows
+    }
+    return sum(1 for each in wanted if not made[each]), sum(made.values()) - sum(1 for each in made if each in wanted)
+
+
+def _outcomes(events: list[Event]) -> Counter[str]:
+    """Transactions with an end that was asked for, by the best that their client was told."""
+    told: dict[str, str] = {}
+    rank = ("unknown", "fenced", "timed out", "aborted", "skipped", "committed")
+    for event in events:
+        if not isinstance(event.what, End):
+            continue
+        outcome = "unknown"
+        if event.type == "ok":
+            outcome = event.what.outcome
+        elif event.type == "info" and not event.error:
+            outcome = "committed"  # a Spark write that returned: its version is in, by this attempt or by an older one
+        elif event.type == "fail":
+            outcome = "timed out" if "InvalidProducerEpoch" in event.error else "fenced"
+        told[event.what.txn] = max(told.get(event.what.txn, "unknown"), outcome, key=rank.index)
+    return Counter(told.values())
+
+
+def _version_of(store: Store, name: str) -> int:
+    try:
+        return store.admin().describe_transaction(name).txn_version
+    except TransactionalIdNotFoundError:
+        return -1

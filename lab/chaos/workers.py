@@ -1,0 +1,544 @@
+"""What does one process of a storm do until it is killed? It works, and writes down what it asks and what it is told.
+
+Each role uses the public client as a program would, and repeats a call whose outcome is unknown. SIGTERM has it finish what it
+is at. A process that is fenced ends: that is what instances of one id are started for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+import pyarrow as pa
+import typer
+
+import txlog
+from lab.chaos import plan
+from lab.chaos.plan import AUDIT, JOBS, MADE, ORDERS, PARTITIONS, Assignment, job_content
+from lab.histories.events import (
+    Assign,
+    Begin,
+    CommitOffsets,
+    End,
+    Ends,
+    FetchOffsets,
+    Init,
+    Isolation,
+    OffsetRange,
+    Poll,
+    Row,
+    Send,
+    SendOffsets,
+)
+from lab.histories.offsets import made_from
+from lab.histories.recorder import Recorder
+from txlog.cli import program
+from txlog.client.consumer import Consumer
+from txlog.client.producer import Producer
+from txlog.clock import SystemClock
+from txlog.core.names import TopicPartition
+from txlog.errors import (
+    AbortableError,
+    CommitFailedError,
+    FencedError,
+    OutcomeUnknownError,
+    TxlogError,
+    TxlogTimeoutError,
+    UnstableOffsetCommitError,
+)
+
+MAX_REPEATS = 20
+"""How often a call of unknown outcome is repeated; each waits for max.block.ms itself."""
+_PR_SET_PDEATHSIG = 1
+
+Offsets: TypeAlias = dict[TopicPartition, int]
+
+
+def run(assignment: Assignment) -> None:
+    """The whole life of one process; ends in SystemExit."""
+    die_with_parent()
+    worker = Worker(assignment)
+    signal.signal(signal.SIGTERM, worker.finish)
+    # Ctrl-C reaches the whole group; what becomes of this process is for the one that started it to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise SystemExit(worker.work())
+
+
+def die_with_parent() -> None:
+    """On Linux: SIGKILL to this process, stopped or not, when the one that started it is gone, however that ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The fork server lives as long as somebody holds this pipe, and each child is handed it; it is the supervisor's alone.
+    # (Private, but without it a killed supervisor would leave its processes: tests/testing/test_chaos.py looks.)
+    alive = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_alive_fd", None)
+    if alive is not None:
+        os.close(alive)
+
+
+class Worker:
+    """One process: its store, its dice, its history."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.place = assignment.place
+        self.name = assignment.name
+        self.role = assignment.role
+        self.process = assignment.source
+        self.random = random.Random(assignment.seed)
+        self.clock = SystemClock()
+        self.histories = Path(assignment.place.histories)
+        self.recorder = Recorder(self.process, self.clock, self.histories / f"{self.process}.jsonl")
+        self.store = txlog.open(
+            assignment.place.url,
+            storage_options=assignment.place.storage_options,
+            config={"transaction.timeout.ms": plan.TRANSACTION_TIMEOUT_MS, "linger.ms": 0},
+        )
+        self.stopping = False
+        self._next_id = assignment.instance << plan.INSTANCE_BITS
+        self._transactions = 0
+
+    def finish(self, *_: object) -> None:
+        """Has the role end after what it is at."""
+        self.stopping = True
+
+    def work(self) -> int:
+        """Does the role; the exit status."""
+        roles: dict[str, Callable[[Worker], None]] = {
+            "eager": eager,
+            "staged": staged,
+            "plain": plain,
+            "job": job,
+            "pipeline": pipeline,
+            "reader": reader,
+            "peeker": peeker,
+            "witness": witness,
+            "maintain": maintain,
+        }
+        try:
+            roles[self.role](self)
+        except (FencedError, CommitFailedError):
+            return plan.FENCED
+        except TxlogError as error:
+            print(f"{self.process}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            return plan.FAILED
+        return 0
+
+    def close(self) -> None:
+        """Ends what would otherwise end with the process."""
+        try:
+            self.store.close()
+        finally:
+            self.recorder.close()
+
+    def pause(self, most_ms: int) -> None:
+        """Thinks for a while."""
+        self.clock.sleep_ms(self.random.randrange(most_ms + 1))
+
+    def rows(self, count: int, contents: Sequence[str] = ()) -> tuple[tuple[int, ...], pa.Table]:
+        """New ids, and rows with them; some rows are too large to ride inline."""
+        ids = tuple(range(self._next_id, self._next_id + count))
+        self._next_id += count
+        pad = "x" * plan.LARGE_PAD_BYTES if self.random.random() < 0.1 else None
+        columns: dict[str, Any] = {"id": ids, "content": list(contents) or [None] * count, "pad": [pad] * count}
+        return ids, pa.table(columns, schema=plan.SCHEMA)
+
+    def label(self) -> str:
+        """A name for the next transaction."""
+        self._transactions += 1
+        return f"{self.process}-{self._transactions}"
+
+    # -- calls, written down ------------------------------------------------------------------------------------------
+
+    def init(self, producer: Producer) -> None:
+        def attempt() -> Init:
+            producer.init_transactions()
+            return Init(
+                transactional_id=self.name, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
+            )
+
+        self.recorder.call(self.process, Init(transactional_id=self.name), attempt)
+
+    def begin(self, producer: Producer, label: str) -> None:
+        producer.begin_transaction()
+        begun = Begin(
+            txn=label,
+            transactional_id=self.name,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+        )
+        self.recorder.single(self.process, begun)
+
+    def send(
+        self,
+        producer: Producer,
+        topic: str,
+        partition: int,
+        count: int,
+        label: str = "",
+        contents: Sequence[str] = (),
+    ) -> None:
+        """Rows for one partition; returns when they are in, or staged."""
+        ids, table = self.rows(count, contents)
+        sent = Send(topic=topic, partition=partition, values=ids, txn=label, contents=tuple(contents))
+
+        def attempt() -> Send:
+            placed = producer.send(topic, table, partition=partition).result()
+            return Send(
+                topic=topic,
+                partition=partition,
+                values=ids,
+                txn=label,
+                contents=tuple(contents),
+                base_offset=placed.base_offset,
+            )
+
+        self.recorder.call(self.process, sent, attempt)
+
+    def commit(self, producer: Producer, label: str, version: int | None = None) -> None:
+        """Commits; a call of unknown outcome is repeated until it is known."""
+
+        def attempt() -> End:
+            result = producer.commit_transaction(version)
+            return End(txn=label, commit=True, outcome="skipped" if result.skipped else "committed")
+
+        for _ in range(MAX_REPEATS):
+            try:
+                self.recorder.call(self.process, End(txn=label, commit=True), attempt)
+                return
+            except (OutcomeUnknownError, TxlogTimeoutError):
+                continue
+
+    def abort(self, producer: Producer, label: str) -> None:
+        def attempt() -> End:
+            producer.abort_transaction()
+            return End(txn=label, commit=False, outcome="aborted")
+
+        self.recorder.call(self.process, End(txn=label, commit=False), attempt)
+
+    def transaction(
+        self,
+        producer: Producer,
+        label: str,
+        body: Callable[[], None],
+        version: int | None = None,
+        abort: float = 0.1,
+    ) -> bool:
+        """One transaction around `body`; whether it was committed. One that timed out is aborted, and life goes on."""
+        self.begin(producer, label)
+        try:
+            body()
+            if self.random.random() < abort:
+                self.abort(producer, label)
+                return False
+            self.commit(producer, label, version)
+        except CommitFailedError:
+            # Another member has the group: this one has nothing to go on with.
+            self.abort(producer, label)
+            raise
+        except AbortableError:
+            self.abort(producer, label)
+            return False
+        return True
+
+    def poll(
+        self, consumer: Consumer, label: str = "", timeout_ms: int = 100
+    ) -> tuple[TopicPartition, int, pa.RecordBatch] | None:
+        """The next rows: (partition, position after them, rows)."""
+        isolation: Isolation = "read_committed" if consumer.isolation_level == "read_committed" else "read_uncommitted"
+        assigned = consumer.assignment()
+        before = {tp: consumer.position(tp) for tp in assigned}
+        some = assigned[0]
+        asked = Poll(topic=some.topic, partition=some.partition, isolation=isolation, txn=label)
+        operation = self.recorder.invoke(self.process, asked)
+        try:
+            batch = consumer.poll(timeout_ms)
+        except TxlogError as error:
+            self.recorder.failed(self.process, operation, asked, error)
+            raise
+        tp = some
+        rows: tuple[Row, ...] = ()
+        if batch is not None:
+            tp = TopicPartition(batch["_topic"][0].as_py(), batch["_partition"][0].as_py())
+            rows = rows_of(batch)
+        after = consumer.position(tp)
+        self.recorder.ok(
+            self.process,
+            operation,
+            Poll(
+                topic=tp.topic,
+                partition=tp.partition,
+                isolation=isolation,
+                txn=label,
+                start=before[tp],
+                end=after,
+                rows=rows,
+            ),
+        )
+        return None if batch is None else (tp, after, batch)
+
+
+# -- roles ------------------------------------------------------------------------------------------------------------
+
+
+def eager(worker: Worker) -> None:
+    """A producer of transactions over several partitions and topics, whose rows enter the log as they are sent."""
+    _producer(worker, is_staged=False)
+
+
+def staged(worker: Worker) -> None:
+    """... and one whose rows enter the log with the commit."""
+    _producer(worker, is_staged=True)
+
+
+def plain(worker: Worker) -> None:
+    """An idempotent producer without transactions."""
+    with closing(worker.store.producer()) as producer:
+        while not worker.stopping:
+            topic = worker.random.choice((ORDERS, AUDIT))
+            try:
+                worker.send(producer, topic, worker.random.randrange(PARTITIONS[topic]), worker.random.randrange(1, 15))
+            except (OutcomeUnknownError, TxlogTimeoutError):
+                continue
+            worker.pause(60)
+
+
+def job(worker: Worker) -> None:
+    """A batch job that commits version after version, each once, however often it is started."""
+    with closing(worker.store.producer(worker.name, staged=True)) as producer:
+        worker.init(producer)
+        # As a job does whose predecessor died and told nobody how far it was: the last version once more, to be skipped.
+        version = max(worker.store.admin().describe_transaction(worker.name).txn_version, 0)
+        while not worker.stopping:
+            label = worker.label()
+            contents = [job_content(worker.name, version)] * (plan.JOB_ROWS // PARTITIONS[JOBS])
+
+            def body(label: str = label, contents: Sequence[str] = contents) -> None:
+                for partition in range(PARTITIONS[JOBS]):
+                    worker.send(producer, JOBS, partition, len(contents), label, contents)
+                    worker.pause(20)
+
+            if worker.transaction(producer, label, body, version):
+                version += 1
+            worker.pause(100)
+
+
+def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
+    """Consume, transform, produce: a row of `made` for each row of `orders`, its offset in the same transaction."""
+    with (
+        closing(worker.store.producer(worker.name)) as producer,
+        worker.store.consumer(
+            group_id=plan.PIPELINE_GROUP,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_poll_records=500,
+        ) as consumer,
+    ):
+        worker.init(producer)
+        consumer.subscribe(ORDERS)
+        done = _find_positions(worker, consumer)
+        label = worker.label()
+        while not worker.stopping:
+            found = [worker.poll(consumer, label) for _ in range(worker.random.randrange(1, 4))]
+            taken = [each for each in found if each is not None]
+            if not taken:
+                if until_idle:
+                    return
+                continue
+
+            ends = {tp: end for tp, end, _ in taken}
+            # A range begins where the one before it ended: markers and aborted rows in between are worked through too.
+            ranges = _ranges(ends, done)
+
+            def body(taken: list[Any] = taken, label: str = label, ends: Offsets = ends, ranges: Any = ranges) -> None:
+                for tp, _, batch in taken:
+                    contents = [made_from(plan.PIPELINE_GROUP, tp, row.offset) for row in rows_of(batch)]
+                    partition = worker.random.randrange(PARTITIONS[MADE])
+                    worker.send(producer, MADE, partition, len(contents), label, contents)
+                sent = SendOffsets(txn=label, group=plan.PIPELINE_GROUP, ranges=ranges)
+
+                def attempt() -> SendOffsets:
+                    producer.send_offsets_to_transaction(ends, consumer.group_metadata())
+                    return sent
+
+                worker.recorder.call(worker.process, sent, attempt)
+
+            if worker.transaction(producer, label, body, abort=0 if until_idle else 0.1):
+                done |= ends
+            else:
+                consumer.seek_to_committed()
+                done = _find_positions(worker, consumer)
+            label = worker.label()
+
+
+def reader(worker: Worker) -> None:
+    """A consumer that commits what it has worked through, by itself."""
+    with worker.store.consumer(
+        group_id=worker.name, enable_auto_commit=False, auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.subscribe((ORDERS, AUDIT, JOBS, MADE))
+        done = _find_positions(worker, consumer)
+        ends: Offsets = {}
+        while not worker.stopping:
+            polled = worker.poll(consumer)
+            if polled is not None:
+                ends[polled[0]] = polled[1]
+            if ends and worker.random.random() < 0.2:
+                committed = CommitOffsets(group=worker.name, ranges=_ranges(ends, done))
+
+                def attempt(committed: CommitOffsets = committed, ends: Offsets = ends) -> CommitOffsets:
+                    consumer.commit(ends)
+                    return committed
+
+                worker.recorder.call(worker.process, committed, attempt)
+                done |= ends
+                ends = {}
+
+
+def peeker(worker: Worker) -> None:
+    """A reader of what is not decided yet, from the log's end on."""
+    with worker.store.consumer(
+        ORDERS, AUDIT, isolation_level="read_uncommitted", auto_offset_reset="latest"
+    ) as consumer:
+        worker.recorder.single(worker.process, Assign())
+        while not worker.stopping:
+            worker.poll(consumer)
+            worker.pause(50)
+
+
+def witness(worker: Worker) -> None:
+    """The reader that nobody touches: how long did it have to wait for rows that were in the log already?
+
+    Writes `witness.json`: the longest time in which a partition's read_committed position stood still below the log end.
+    Time in which this very process did not run is not counted; the longest such pause stands beside it.
+    """
+    said: dict[str, Any] = {"stall_ms": 0, "where": "", "pause_ms": 0, "now_ms": 0}
+    since: dict[TopicPartition, tuple[int, int]] = {}
+    admin = worker.store.admin()
+    topics = (ORDERS, AUDIT, JOBS, MADE)
+    looked_ms = worker.clock.monotonic_ms()
+    with worker.store.consumer(*topics, auto_offset_reset="earliest") as consumer:
+        worker.recorder.single(worker.process, Assign())
+        while not worker.stopping:
+            # Where the writers are the faster ones there is no end of it.
+            while not worker.stopping and worker.poll(consumer, timeout_ms=0) is not None:
+                pass
+            asked = {tp: Ends(topic=tp.topic, partition=tp.partition) for tp in consumer.assignment()}
+            operations = {tp: worker.recorder.invoke(worker.process, what) for tp, what in asked.items()}
+            ends = admin.list_offsets(topics)
+            now_ms = worker.clock.monotonic_ms()
+            pause_ms, looked_ms = now_ms - looked_ms, now_ms
+            standing = 0
+            for tp, info in ends.items():
+                worker.recorder.ok(
+                    worker.process,
+                    operations[tp],
+                    Ends(
+                        topic=tp.topic,
+                        partition=tp.partition,
+                        log_start=info.log_start_offset,
+                        last_stable=info.last_stable_offset,
+                        log_end=info.log_end_offset,
+                    ),
+                )
+                position = consumer.position(tp)
+                if position >= info.log_end_offset or since.get(tp, (-1, 0))[0] != position:
+                    since[tp] = position, now_ms
+                    continue
+                stall_ms = now_ms - since[tp][1]
+                standing = max(standing, stall_ms)
+                if stall_ms > said["stall_ms"]:
+                    said |= {"stall_ms": stall_ms, "where": str(tp)}
+            said |= {"pause_ms": max(said["pause_ms"], pause_ms), "now_ms": standing}
+            _replace(worker.histories / "witness.json", json.dumps(said))
+            worker.clock.sleep_ms(100)
+
+
+def maintain(worker: Worker) -> None:
+    """`txlog maintain --daemon`, as it ships. What its rounds did, one JSON line each, goes to a file beside the histories."""
+    place = worker.place
+    options = [f"--storage-option={name}={json.dumps(value)}" for name, value in place.storage_options.items()]
+    with (worker.histories / f"{worker.process}{plan.MAINTAINED_SUFFIX}").open("ab") as file:
+        os.dup2(file.fileno(), 1)
+    arguments = ["maintain", *plan.MAINTAIN_OPTIONS, "--store", place.url, *options, "--output", "json"]
+    skew_ms = place.clock_skew_ms if worker.name == plan.AHEAD else -place.clock_skew_ms
+    try:
+        with clocks_wrong_by(skew_ms):
+            typer.main.get_command(program.app).main(arguments, prog_name="txlog")
+    except SystemExit as ended:
+        if ended.code:
+            # By itself: no error is a reason to.
+            raise TxlogError(f"txlog {' '.join(arguments[:2])} ended with status {ended.code}") from None
+
+
+@contextmanager
+def clocks_wrong_by(ms: int) -> Iterator[None]:
+    """Every wall clock that this process makes is ahead by so much (below 0: behind)."""
+    right = SystemClock.now_ms
+    with patch.object(SystemClock, "now_ms", lambda clock: right(clock) + ms):
+        yield
+
+
+def rows_of(batch: pa.RecordBatch) -> tuple[Row, ...]:
+    """A polled batch, as a history has it."""
+    found: list[dict[str, Any]] = batch.select(["_offset", "id", "content"]).to_pylist()
+    return tuple(Row(offset=row["_offset"], value=row["id"], content=row["content"] or "") for row in found)
+
+
+def _producer(worker: Worker, *, is_staged: bool) -> None:
+    with closing(worker.store.producer(worker.name, staged=is_staged)) as producer:
+        worker.init(producer)
+        while not worker.stopping:
+            label = worker.label()
+
+            def body(label: str = label) -> None:
+                for _ in range(worker.random.randrange(1, 4)):
+                    topic = worker.random.choice((ORDERS, ORDERS, AUDIT))
+                    partition = worker.random.randrange(PARTITIONS[topic])
+                    worker.send(producer, topic, partition, worker.random.randrange(1, 15), label)
+                    worker.pause(30)
+
+            worker.transaction(producer, label, body)
+            worker.pause(60)
+
+
+def _find_positions(worker: Worker, consumer: Consumer) -> Offsets:
+    """Where the group goes on, written down; waits for an undecided transaction that holds newer offsets."""
+    group = consumer.group_id
+    assert group is not None
+    tps = consumer.assignment()
+    asked = FetchOffsets(group=group, ranges=_ranges(dict.fromkeys(tps, -1), {}))
+    found: Offsets = {}
+
+    def attempt() -> FetchOffsets:
+        found.update({tp: value.offset for tp, value in consumer.committed(*tps).items() if value is not None})
+        return FetchOffsets(group=group, ranges=_ranges({tp: found.get(tp, -1) for tp in tps}, {}))
+
+    while True:
+        try:
+            worker.recorder.call(worker.process, asked, attempt)
+            break
+        except UnstableOffsetCommitError:
+            continue
+    worker.recorder.single(worker.process, Assign())
+    return found
+
+
+def _ranges(ends: Offsets, done: Offsets) -> tuple[OffsetRange, ...]:
+    return tuple(
+        OffsetRange(topic=tp.topic, partition=tp.partition, start=done.get(tp, 0), end=end) for tp, end in ends.items()
+    )
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    os.replace(beside, path)

@@ -1,0 +1,664 @@
+"""What does an actor do? The calls of scripts: each takes a client, runs shipped programs, and returns the next client.
+
+A client is a value: its views, its transaction, its sequences, and *notes*: what it was told. The rules compare notes with
+what is in the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar
+
+from lab.older_writers import staged_offsets
+from txlog.core import names
+from txlog.core.append_rules import BatchDraft
+from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Now, Program, ReadClocks, WriteRows
+from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
+from txlog.core.groups import OffsetsCondition
+from txlog.core.moments import Moment
+from txlog.core.names import TopicPartition
+from txlog.core.records import (
+    NO_SEQUENCE,
+    DataFile,
+    OffsetValue,
+    StagedPart,
+    TopicMetadata,
+    TransactionMetadata,
+    TransactionRow,
+)
+from txlog.core.transactions import Skipped, TxnVersion
+from txlog.errors import (
+    AbortableError,
+    CommitFailedError,
+    CorruptRecordError,
+    FencedError,
+    InvalidRequestError,
+    MissingObjectError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    RetriableError,
+    StoreChangedError,
+    TxlogError,
+    UnknownTopicOrPartitionError,
+)
+from txlog.protocol import groups, transactions
+from txlog.protocol import topics as topic_programs
+from txlog.protocol.append import append_batch, append_log_start
+from txlog.protocol.context import Context, Views
+from txlog.protocol.load import get_fresh_view, load, refresh
+from txlog.protocol.read import IsolationLevel, ReadPlan, plan_read
+from txlog.protocol.seal import seal
+from txlog.protocol.snapshot import take_snapshot
+
+T = TypeVar("T")
+Word: TypeAlias = tuple[TopicPartition, str]
+"""A row: every scenario writes each word once, so a word says whose it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What a client was told."""
+
+    kind: str
+    """appended, refused, committed, aborted, failed, skipped, unknown, ready (init returned), read, looked
+    (at a snapshot), too old (a snapshot that cannot be read any more), merged (a run took effect; `text` is its index), fetched, broken, done."""
+    words: tuple[Word, ...] = ()
+    tp: TopicPartition | None = None
+    offset: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    rows: tuple[tuple[int, str], ...] = ()
+    """Of a read: (offset, word)."""
+    end: int = -1
+    offsets: tuple[tuple[int, int | None], ...] = ()
+    """(partition of `orders`, offset committed for group g)."""
+    ends: tuple[tuple[TopicPartition, int], ...] = ()
+    """Of a snapshot."""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One process, between two of its calls."""
+
+    ctx: Context
+    transactional_id: str = ""
+    views: Views = field(default_factory=dict)
+    txn: TransactionMetadata | None = None
+    pid: int = -1
+    epoch: int = -1
+    sequences: tuple[tuple[TopicPartition, int], ...] = ()
+    staged: tuple[StagedPart, ...] = ()
+    topics: tuple[TopicMetadata, ...] = ()
+    """That it has opened. Scenarios without topics have partitions alone."""
+    words: tuple[Word, ...] = ()
+    """Of the open transaction."""
+    sent: tuple[tuple[int, int | None], ...] = ()
+    """Offsets that ride in it."""
+    prepare: TransactionRow | None = None
+    member: OffsetsCondition | None = None
+    """Of the group that it joined."""
+    started: int | None = None
+    """The offset that the job started from."""
+    tries: int = 2
+    """How often a call is made that may be repeated: with few lost replies to go round, more try nothing new."""
+    notes: tuple[Note, ...] = ()
+    stopped: bool = False
+
+    def noted(self, kind: str, *, stop: bool = False, **said: Any) -> Client:
+        return replace(self, notes=(*self.notes, Note(kind=kind, **said)), stopped=stop)
+
+    def broken(self, error: Exception) -> Client:
+        """The client after an error that no call of a correct protocol raises."""
+        return self.noted("broken", text=f"{type(error).__name__}: {error}", stop=True)
+
+    def taking(self, txn: TransactionMetadata) -> Client:
+        """The client with the id's record: a new epoch begins new sequences."""
+        fresh = (txn.producer_id, txn.producer_epoch) != (self.pid, self.epoch)
+        return replace(
+            self,
+            txn=txn,
+            pid=txn.producer_id,
+            epoch=txn.producer_epoch,
+            sequences=() if fresh else self.sequences,
+            staged=() if fresh else self.staged,
+        )
+
+    def schema_of(self, topic: str) -> int:
+        """With which schema it writes there."""
+        return next((each.schema_id for each in self.topics if each.topic == topic), 0)
+
+    def after_end(self, txn: TransactionMetadata) -> Client:
+        return replace(self.taking(txn), words=(), sent=())
+
+
+Call: TypeAlias = Callable[[Client], Program[Client]]
+
+
+def patiently(client: Client, call: Callable[[], Program[T]], *, unknown: bool = True) -> Program[T]:
+    """Repeats the identical call while it may be repeated; its last error is raised.
+
+    An error after a try of unknown outcome speaks of the repetition only: it has that outcome for its cause.
+    """
+    first: OutcomeUnknownError | None = None
+    for attempt in range(client.tries):
+        try:
+            return (yield from call())
+        except OutcomeUnknownError as error:
+            first = first or error
+            if attempt == client.tries - 1 or not unknown:
+                raise
+        except RetriableError:
+            if attempt == client.tries - 1:
+                if first is not None:
+                    raise first from None
+                raise
+        except TxlogError as error:
+            if first is not None:
+                raise error from first
+            raise
+    raise AssertionError
+
+
+def _refused(error: TxlogError, kind: str) -> str:
+    """The kind of note for a call that ended in `error`."""
+    return "unknown" if isinstance(error.__cause__, OutcomeUnknownError) else kind
+
+
+# -- producers --------------------------------------------------------------------------------------------------------
+
+
+def init(timeout_ms: int = 60_000) -> Call:
+    """init_transactions."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, txn = yield from patiently(
+                client,
+                lambda: transactions.init_producer(client.ctx, client.views, client.transactional_id, timeout_ms),
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        after = replace(client, views=views).taking(txn)
+        return after.noted("ready", producer_id=txn.producer_id, producer_epoch=txn.producer_epoch)
+
+    return call
+
+
+def idempotent() -> Call:
+    """A producer without a transactional.id draws its producer id."""
+
+    def call(client: Client) -> Program[Client]:
+        pid = yield NewProducerId()
+        return replace(client, pid=pid, epoch=0)
+
+    return call
+
+
+def opened(*tps: TopicPartition) -> Call:
+    """Opens partitions, so that the next append is a warm one."""
+
+    def call(client: Client) -> Program[Client]:
+        views = client.views
+        for tp in tps:
+            views, _ = yield from get_fresh_view(client.ctx, views, tp)
+        return replace(client, views=views)
+
+    return call
+
+
+def register(*tps: TopicPartition) -> Call:
+    """add_partitions_to_transaction."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.txn is not None
+        txn = client.txn
+        try:
+            views, registered = yield from patiently(
+                client, lambda: transactions.add_partitions(client.ctx, client.views, txn, tps)
+            )
+        except TxlogError as error:
+            return (yield from _failed(client, error))
+        assert not isinstance(registered, Skipped)
+        return replace(client, views=views).taking(registered)
+
+    return call
+
+
+def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
+    """Registers the partition if need be, and appends a batch; then seals what it finished, as a producer does."""
+
+    def call(client: Client) -> Program[Client]:
+        if client.txn is not None and tp not in client.txn.partitions:
+            client = yield from register(tp)(client)
+            if client.stopped:
+                return client
+        sequence = dict(client.sequences).get(tp, 0)
+        draft = BatchDraft(
+            records=len(words),
+            producer_id=client.pid,
+            producer_epoch=client.epoch,
+            base_sequence=sequence if client.pid >= 0 else NO_SEQUENCE,
+            transactional=client.txn is not None,
+            schema_id=client.schema_of(tp.topic),
+            payload=b"" if in_file else json.dumps(words).encode(),
+            roll=client.ctx.roll_of(tp),
+        )
+        begun: Moment | None = None
+        if in_file:
+            begun = yield ReadClocks()
+            try:
+                draft = replace(draft, files=((yield from patiently(client, lambda: _write_file(client, tp, words))),))
+            except RetriableError as error:
+                return client.noted("unknown", words=client.words, text=str(error), stop=True)
+        said = tuple((tp, word) for word in words)
+        if client.txn is not None:
+            client = replace(client, words=(*client.words, *said))
+        try:
+            # A drawn id that a partition may have forgotten decides nothing, so an unknown outcome is not repeated.
+            views, result = yield from patiently(
+                client,
+                lambda: append_batch(client.ctx, client.views, tp, draft, client.txn, files_begun=begun),
+                unknown=client.txn is not None,
+            )
+        except (AbortableError, FencedError, UnknownTopicOrPartitionError) as error:
+            return (yield from _failed(client.noted(_refused(error, "refused"), words=said, tp=tp), error))
+        except RetriableError as error:  # nothing was decided, and nothing will be
+            return client.noted("refused", words=said, tp=tp, text=str(error), stop=True)
+        except OutcomeUnknownError as error:
+            return client.noted("unknown", words=said, text=str(error), stop=True)
+        view = yield from seal(client.ctx, views[tp])
+        after = replace(
+            client,
+            views={**views, tp: view},
+            sequences=(*((at, n) for at, n in client.sequences if at != tp), (tp, sequence + len(words))),
+        )
+        return after.noted("appended", words=said, tp=tp, offset=result.base_offset)
+
+    return call
+
+
+def stage(tp: TopicPartition, *words: str) -> Call:
+    """Writes a file for the commit to name."""
+
+    def call(client: Client) -> Program[Client]:
+        file = yield from patiently(client, lambda: _write_file(client, tp, words))
+        part = StagedPart(topic=tp.topic, partition=tp.partition, schema_id=client.schema_of(tp.topic), files=(file,))
+        said = tuple((tp, word) for word in words)
+        return replace(client, staged=(*client.staged, part), words=(*client.words, *said))
+
+    return call
+
+
+def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = False) -> Call:
+    """commit_transaction or abort_transaction. `then_abort`: whoever is not told how a commit ended aborts, as Spark does."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.txn is not None
+        txn = client.txn
+        said: dict[str, Any] = {"words": client.words, "offsets": client.sent, "producer_id": client.pid}
+        unsure = False
+        refusal = (yield from _find_deleted(client)) if commit else None
+        try:
+            for attempt in range(client.tries):
+                try:
+                    views, ended = yield from transactions.end_transaction(
+                        client.ctx,
+                        client.views,
+                        txn,
+                        commit and not (then_abort and attempt),
+                        client.staged,
+                        version,
+                        refusal,
+                    )
+                    break
+                except (RetriableError, OutcomeUnknownError) as error:
+                    unsure = unsure or isinstance(error, OutcomeUnknownError)
+                    if attempt == client.tries - 1:
+                        return client.noted("unknown", text=str(error), stop=True, **said)
+        except (AbortableError, FencedError, UnknownTopicOrPartitionError) as error:
+            # What a repetition is told speaks of the repetition only.
+            kind = "unknown" if unsure else "failed"
+            return client.noted(kind, text=type(error).__name__, stop=True, **said)
+        after = replace(client, views=views)
+        if ended.skipped:
+            return after.noted("skipped", **said).after_end(ended.txn)
+        committed = ended.already_committed or (commit and not (then_abort and attempt))
+        return after.noted("committed" if committed else "aborted", **said).after_end(ended.txn)
+
+    return call
+
+
+def commit(version: TxnVersion | None = None, *, then_abort: bool = False) -> Call:
+    return end(commit=True, version=version, then_abort=then_abort)
+
+
+def abort() -> Call:
+    return end(commit=False)
+
+
+def send_offsets(offset: int | None, *, expected: bool, group: str = "g", staged: bool = False) -> Call:
+    """send_offsets_to_transaction for partition 0 of `orders`, on condition that `client.started` still stands; without an
+    offset: the one after it."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.txn is not None
+        txn = client.txn
+        target = offset if offset is not None else (client.started or 0) + 1
+        values = {TopicPartition("orders", 0): OffsetValue(offset=target)}
+        if staged:
+            parts = staged_offsets(group, values, client.ctx.constants, 0)
+            return replace(client, staged=(*client.staged, *parts), sent=(*client.sent, (0, target)))
+        condition = OffsetsCondition(expected={TopicPartition("orders", 0): client.started}) if expected else None
+        client = replace(client, sent=(*client.sent, (0, target)))
+        try:
+            views, registered = yield from patiently(
+                client, lambda: groups.send_offsets(client.ctx, client.views, txn, group, values, condition)
+            )
+        except TxlogError as error:
+            return (yield from _failed(client, error))
+        assert not isinstance(registered, Skipped)
+        return replace(client, views=views).taking(registered)
+
+    return call
+
+
+def join_group(member: str, group: str = "g") -> Call:
+    """A consumer joins its group."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, value = yield from patiently(
+                client, lambda: groups.join_group(client.ctx, client.views, group, member, member, ("orders",))
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        condition = OffsetsCondition(generation=value.generation, member_id=member)
+        return replace(client, views=views, member=condition).noted("done")
+
+    return call
+
+
+def commit_offsets(offset: int, group: str = "g") -> Call:
+    """A plain commit of offsets; a member's says in its metadata which generation it belongs to."""
+
+    def call(client: Client) -> Program[Client]:
+        member = client.member
+        said = f"generation {member.generation}" if member is not None else ""
+        values = {TopicPartition("orders", 0): OffsetValue(offset=offset, metadata=said)}
+        try:
+            views = yield from patiently(
+                client, lambda: groups.commit_offsets(client.ctx, client.views, group, values, member)
+            )
+        except CommitFailedError as error:
+            return client.noted(_refused(error, "failed"), stop=True)
+        except (RetriableError, OutcomeUnknownError, AbortableError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def fetch_offsets(group: str = "g") -> Call:
+    """The committed offset of partition 0 of `orders`, from which a job starts."""
+
+    def call(client: Client) -> Program[Client]:
+        tp = TopicPartition("orders", 0)
+        try:
+            views, found = yield from patiently(
+                client, lambda: groups.fetch_offsets(client.ctx, client.views, group, [tp])
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error), stop=True)
+        value = found[tp]
+        started = value.offset if value is not None else None
+        return replace(client, views=views, started=started).noted("fetched", offsets=((0, started),))
+
+    return call
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def make_topic(topic: str) -> Call:
+    """Creates a topic of one partition, also of a name that was deleted."""
+
+    def call(client: Client) -> Program[Client]:
+        made = yield from topic_programs.create_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
+        return replace(client, topics=_with_topic(client, made)).noted("done")
+
+    return call
+
+
+def delete_topic(topic: str) -> Call:
+    """Deletes a topic."""
+
+    def call(client: Client) -> Program[Client]:
+        yield from topic_programs.delete_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
+        return client.noted("done")
+
+    return call
+
+
+def open_topic(*topics: str) -> Call:
+    """Looks topics up, so that what is written from here on is for those of now."""
+
+    def call(client: Client) -> Program[Client]:
+        for topic in topics:
+            try:
+                found = yield from topic_programs.describe_topic(topic)
+            except UnknownTopicOrPartitionError:
+                return client.noted("done", stop=True)
+            client = replace(client, topics=_with_topic(client, found))
+        return client
+
+    return call
+
+
+def _with_topic(client: Client, topic: TopicMetadata) -> tuple[TopicMetadata, ...]:
+    return (*(each for each in client.topics if each.topic != topic.topic), topic)
+
+
+def _log_start_of(ctx: Context) -> topic_programs.AppendLogStart:
+    return lambda tp, version: append_log_start(ctx, {}, tp, None, version)
+
+
+def _find_deleted(client: Client) -> Program[TxlogError | None]:
+    """As `txlog.client.coordinator` does it, before the decision."""
+    staged = {part.topic: part.schema_id for part in client.staged}
+    for topic in client.topics:
+        if topic.topic in staged:
+            newest = yield from topic_programs.refresh_topic_of_rows(topic.topic, staged[topic.topic], topic)
+            if isinstance(newest, TxlogError):
+                return newest
+    return None
+
+
+# -- maintenance and readers ------------------------------------------------------------------------------------------
+
+
+def sweep() -> Call:
+    """The time-out sweep: rolls PREPARE_* forward, aborts what is past its time, removes idle ids."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, _ = yield from transactions.expire(client.ctx, client.views)
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def roll_forward() -> Call:
+    """Finishes the PREPARE_* that the client found long ago."""
+
+    def call(client: Client) -> Program[Client]:
+        assert client.prepare is not None
+        prepare = client.prepare
+        try:
+            views, _ = yield from patiently(
+                client, lambda: transactions.roll_forward(client.ctx, client.views, prepare)
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def operator_abort(transactional_id: str) -> Call:
+    """`txlog transactions abort`."""
+
+    def call(client: Client) -> Program[Client]:
+        views, _ = yield from transactions.abort_transaction(client.ctx, client.views, transactional_id)
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def expire_producers(tp: TopicPartition) -> Call:
+    """Ends the state of idle producers."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, _ = yield from transactions.expire_producers(client.ctx, client.views, tp)
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def log_start(tp: TopicPartition, offset: int | None, *, deleted_version: int = 0) -> Call:
+    """Retention moves the log start; with a version: the topic was deleted."""
+
+    def call(client: Client) -> Program[Client]:
+        try:
+            views, _ = yield from patiently(
+                client, lambda: append_log_start(client.ctx, client.views, tp, offset, deleted_version)
+            )
+        except (RetriableError, OutcomeUnknownError) as error:
+            return client.noted("unknown", text=str(error))
+        return replace(client, views=views).noted("done")
+
+    return call
+
+
+def seal_all(*tps: TopicPartition) -> Call:
+    """Seals what is finished."""
+
+    def call(client: Client) -> Program[Client]:
+        for tp in tps:
+            view = yield from load(client.ctx, tp)
+            yield from seal(client.ctx, view)
+        return client.noted("done")
+
+    return call
+
+
+def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Call:
+    """One poll: the tail by name, then a plan from where the last poll ended, then its rows."""
+
+    def call(client: Client) -> Program[Client]:
+        held = client.views.get(tp)
+        before = next((note.end for note in reversed(client.notes) if note.kind == "read" and note.tp == tp), 0)
+        began_ms = yield Now()
+        try:
+            view = (yield from load(client.ctx, tp)) if held is None else (yield from refresh(client.ctx, held))
+            for attempt in range(client.ctx.max_loads):
+                view, plan = yield from plan_read(client.ctx, view, before, None, isolation)
+                try:
+                    rows = yield from rows_of(plan)
+                    break
+                except MissingObjectError:  # merged and deleted meanwhile: list again, go on from the same offset
+                    now_ms = yield Now()
+                    if held is None and now_ms - began_ms < client.ctx.constants.delete_grace_ms:
+                        raise  # what a plan names stays for the grace
+                    if attempt == client.ctx.max_loads - 1:
+                        raise
+                    view = yield from load(client.ctx, tp)
+        except StoreChangedError as error:
+            return client.noted("failed", text=str(error), stop=True)
+        except OffsetOutOfRangeError:  # retention was faster: from the log start on
+            return replace(client, views={}).noted("done")
+        except CorruptRecordError as error:
+            return client.noted("corrupt", text=str(error), stop=True)
+        after = replace(client, views={**client.views, tp: view})
+        return after.noted("read", tp=tp, offset=before, end=plan.end, rows=rows, text=isolation)
+
+    return call
+
+
+def look(*tps: TopicPartition, anew: bool = False) -> Call:
+    """A snapshot of these partitions, and the rows that it shows. With `anew` it is read on views that are loaded later, as by
+    a process that was given the cut."""
+
+    def call(client: Client) -> Program[Client]:
+        views, cut = yield from take_snapshot(client.ctx, client.views, tps)
+        words: list[Word] = []
+        try:
+            for tp in tps:
+                view = (yield from load(client.ctx, tp)) if anew else views[tp]
+                view, plan = yield from plan_read(client.ctx, view, 0, None, "read_committed", cut=cut)
+                views = {**views, tp: view}
+                words += [(tp, word) for _, word in (yield from rows_of(plan))]
+            now = yield ReadClocks()
+            cut.check_age(now, client.ctx.constants.delete_grace_ms)
+        except InvalidRequestError:
+            return replace(client, views=views).noted("too old")
+        return replace(client, views=views).noted("looked", words=tuple(words), ends=tuple(cut.ends.items()))
+
+    return call
+
+
+def rows_of(plan: ReadPlan) -> Program[tuple[tuple[int, str], ...]]:
+    """The rows that a plan stands for."""
+    return (yield from rows_of_pieces(plan.pieces, plan.start, plan.end))
+
+
+def rows_of_pieces(pieces: Iterable[Piece], start: int, end: int) -> Program[tuple[tuple[int, str], ...]]:
+    """The rows of `[start, end)` in those pieces; files are read as they would be, one request each.
+
+    Raises MissingObjectError for a file that is gone: whoever reads lists again.
+    """
+    rows: list[tuple[int, str]] = []
+    for piece in pieces:
+        if isinstance(piece, InlinePiece):
+            stored: list[list[Any]] = [[None, word] for word in json.loads(piece.payload)]
+            ranges: tuple[RowRange, ...] = (piece.range,)
+        else:
+            data = yield Get(f"{piece.topic_partition.topic}/{piece.file.path}")
+            if data is None:
+                raise MissingObjectError(f"{piece.file.path} is gone")
+            stored, ranges = json.loads(data), piece.ranges
+        for each in ranges:
+            for row in range(each.rows):
+                offset, word = stored[each.first_row + row]
+                at = offset if each.by_column else each.base_offset + row
+                if start <= at < end:
+                    rows.append((at, word))
+    return tuple(rows)
+
+
+# -- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _write_file(client: Client, tp: TopicPartition, words: tuple[str, ...]) -> Program[DataFile]:
+    unique = yield NewId()
+    path = names.rows_file_path(tp.partition, client.pid, client.epoch, unique)
+    rows = InlineRows(payload=json.dumps(words).encode(), base_offset=0, timestamp=0, schema_id=0)
+    file: DataFile = yield WriteRows(tp.topic, path, (rows,))
+    return file
+
+
+def _failed(client: Client, error: TxlogError) -> Program[Client]:
+    """A call of a transaction failed: abort it if that is what the error asks for, else stop."""
+    if client.txn is None or isinstance(error, FencedError):
+        return client.noted("failed", words=client.words, offsets=client.sent, text=type(error).__name__, stop=True)
+    if isinstance(error, AbortableError | UnknownTopicOrPartitionError):
+        ended = yield from abort()(client)
+        return replace(ended, stopped=True)
+    return client.noted("unknown", words=client.words, offsets=client.sent, text=str(error), stop=True)

@@ -1,0 +1,599 @@
+"""Does every invariant of PROTOCOL.md hold here? A message says which does not, beginning with its number.
+
+Each is a function of the store's objects and of what clients were told. Partitions are judged once for each content, and
+stores once for each set of objects, so a rule may be slow. The shipped fold and reader run too, over the store as it is,
+and must see what the oracle sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from lab.explore.alone import run_alone
+from lab.explore.client import Client, Note, Word, rows_of
+from lab.explore.keys import Compacted, is_tombstone, superseded, wrong_rows, wrong_runs
+from lab.explore.oracle import Truth, read_chain
+from lab.explore.world import GHOST, START_MS, WRITTEN_AGAIN, WRITTEN_AT, World
+from txlog.core import envelope, names
+from txlog.core.append_rules import BatchDraft
+from txlog.core.effects import NewProducerId, Program
+from txlog.core.names import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    NumberedName,
+    SegmentObject,
+    TopicPartition,
+)
+from txlog.core.records import Boundary, Clean, CommitRecord, SegmentIndex, TransactionMetadata
+from txlog.core.state import PartitionState, replay, to_snapshot
+from txlog.errors import TxlogError
+from txlog.protocol import transactions
+from txlog.protocol.append import append_batch
+from txlog.protocol.context import Context
+from txlog.protocol.load import load
+from txlog.protocol.read import plan_read
+
+NAMES = {
+    1: "chain", 2: "acknowledged", 3: "once", 4: "decision", 5: "atomic", 6: "stable", 7: "lso", 8: "fencing", 9: "registered",
+    10: "markers", 11: "recovery", 12: "offsets", 13: "clean-up", 14: "stale writers", 15: "liveness", 16: "references", 17: "snapshots",
+}  # fmt: skip
+"""Invariants of PROTOCOL.md that are checked here."""
+
+_EXCLUSIVE_OUTCOMES = {"PREPARE_COMMIT": "commit", "PREPARE_ABORT": "abort"}
+_LEGAL: dict[str, set[str | None]] = {
+    "EMPTY": {"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT", None},
+    "ONGOING": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"},
+    "PREPARE_COMMIT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"},
+    "PREPARE_ABORT": {"ONGOING", "EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"},
+    "COMPLETE_COMMIT": {"PREPARE_COMMIT"},
+    "COMPLETE_ABORT": {"PREPARE_ABORT"},
+}
+
+
+@dataclass(slots=True)
+class _Partition:
+    truth: Truth
+    wrong: str | None
+    rows: dict[int, str] = field(default_factory=dict)
+    """What a reader of a compacted one is shown."""
+
+
+@dataclass(slots=True)
+class Rules:
+    """The invariants over one scenario's world."""
+
+    world: World
+    ctx: Context
+    transactional_ids: tuple[str, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
+    """Of users; a lone writer must be able to append to each."""
+    exclusive: tuple[str, ...] = ()
+    """Prefixes of words of which at most one may ever be committed: two jobs that took one range."""
+    times: tuple[int, ...] = (START_MS,)
+    recovers: bool = True
+    judges: bool = True
+    expects: dict[str, set[str]] = field(default_factory=dict)
+    compacted: Mapping[TopicPartition, Compacted] = field(default_factory=dict)
+    """Partitions of which somebody keeps the newest row of a key alone."""
+    _partitions: dict[tuple[TopicPartition, frozenset[int]], _Partition] = field(default_factory=dict)
+    _stores: dict[int, str | None] = field(default_factory=dict)
+    _changes: dict[tuple[frozenset[int], frozenset[int]], str | None] = field(default_factory=dict)
+    recoveries: int = 0
+
+    # -- in every state -----------------------------------------------------------------------------------------------
+
+    def state(self, store: int, clients: Sequence[Client]) -> str | None:
+        """What is wrong with this store, given what clients were told."""
+        if store not in self._stores:
+            self._stores[store] = self._store(store)
+        if (wrong := self._stores[store]) is not None:
+            return wrong
+        owners: set[tuple[int, int]] = set()
+        for client in clients:
+            returned: set[Word] = set()
+            for note in client.notes:
+                if (wrong := self._note(store, note)) is not None:
+                    return wrong
+                if note.kind == "committed":
+                    returned |= set(note.words)
+                missing = returned - set(note.words) if note.kind == "looked" else set()
+                if any(not self._is_superseded(store, note, tp, word) for tp, word in missing):
+                    return f"17 snapshots: {note.words} are shown, and {sorted(returned)} had been committed before by the same client"
+                if note.kind == "ready":
+                    epoch = (note.producer_id, note.producer_epoch)
+                    if epoch in owners:
+                        return f"8 fencing: two instances were given producer {epoch[0]}, epoch {epoch[1]}"
+                    owners.add(epoch)
+        return None
+
+    def change(self, before: int, after: int, clients: Sequence[Client]) -> str | None:
+        """What one step may not do, whatever it leads to."""
+        for tp in self._all(after):
+            old, new = self.world.folder(before, tp.folder), self.world.folder(after, tp.folder)
+            if old == new:
+                continue
+            if (old, new) not in self._changes:
+                self._changes[old, new] = self._partition_change(tp, old, new)
+            if (wrong := self._changes[old, new]) is not None:
+                return wrong
+            if (wrong := self._fenced(tp, new - old, after, clients)) is not None:
+                return wrong
+        return None
+
+    def ended(self, clients: dict[str, Client]) -> str | None:
+        """What is wrong with how it ended: nobody can take a step any more."""
+        for name, kinds in self.expects.items():
+            last = clients[name].notes[-1] if clients[name].notes else None
+            if last is None or last.kind not in kinds:
+                said = f"{last.kind} ({last.text})" if last is not None else "nothing"
+                return f"15 liveness: {name} was told {said} in the end, and {' or '.join(sorted(kinds))} was due"
+        return None
+
+    def alone(self, store: int, ticks: int) -> str | None:
+        """Invariants 11 and 15: from here somebody who runs alone finishes everything, and goes on."""
+        if not self.recovers:
+            return None
+        self.recoveries += 1
+        try:
+            after, _ = run_alone(self.world, store, self.times[ticks], self._recover())
+        except (TxlogError, AssertionError) as error:
+            return f"11 recovery: a lone writer cannot finish: {type(error).__name__}: {error}"
+        if (wrong := self.state(after, ()) or self.change(store, after, ())) is not None:
+            return f"11 recovery: after a lone writer finished: {wrong}"
+        for tp in self._all(after):
+            truth = self._truth(after, tp)
+            if truth.open:
+                return f"11 recovery: {tp}: a transaction is still open after a lone writer finished: {truth.open}"
+        latest: dict[str, TransactionMetadata | None] = {}
+        for tp in self._all(after):
+            latest |= {key: value for _, key, value in self._truth(after, tp).table}
+        unfinished = [key for key in self.transactional_ids if (txn := latest.get(key)) and txn.state != "EMPTY"]
+        return f"11 recovery: {unfinished} are not at rest after init_transactions" if unfinished else None
+
+    def _recover(self) -> Program[None]:
+        views: Any = {}
+        for transactional_id in self.transactional_ids:
+            views, _ = yield from transactions.init_producer(self.ctx, views, transactional_id, 60_000)
+        views, _ = yield from transactions.expire(self.ctx, views)
+        for tp in self.partitions:
+            pid = yield NewProducerId()
+            draft = BatchDraft(
+                records=1, producer_id=pid, producer_epoch=0, base_sequence=0, payload=f'["alone {tp}"]'.encode()
+            )
+            views, _ = yield from append_batch(self.ctx, views, tp, draft)
+
+    # -- one store ----------------------------------------------------------------------------------------------------
+
+    def _store(self, store: int) -> str | None:
+        truths: dict[TopicPartition, Truth] = {}
+        for tp in self._all(store):
+            judged = self._judge(store, tp)
+            if judged.wrong is not None:
+                return judged.wrong
+            truths[tp] = judged.truth
+        table = [row for tp, truth in truths.items() if tp.topic == TRANSACTION_STATE_TOPIC for row in truth.table]
+        for rule in (_decisions, _markers, _atomic, _registered):
+            if (wrong := rule(table, truths)) is not None:
+                return wrong
+        for prefix in self.exclusive:
+            taken = {word for truth in truths.values() for word in truth.committed.values() if word.startswith(prefix)}
+            if len(taken) > 1:
+                return f"12 offsets: two jobs took one range, and both committed: {sorted(taken)}"
+        return None
+
+    def _all(self, store: int) -> list[TopicPartition]:
+        found = set()
+        for path in self.world.files(store):
+            parts = path.removeprefix(GHOST).split("/")
+            if len(parts) > 2 and parts[1].isdecimal() and not path.startswith(WRITTEN_AT):
+                found.add(TopicPartition(parts[0], int(parts[1])))
+        return sorted(found)
+
+    def _truth(self, store: int, tp: TopicPartition) -> Truth:
+        return self._judge(store, tp).truth
+
+    def _judge(self, store: int, tp: TopicPartition) -> _Partition:
+        key = (tp, self.world.folder(store, tp.folder))
+        found = self._partitions.get(key)
+        if found is None:
+            found = self._partitions[key] = self._judge_partition(tp, key[1])
+        return found
+
+    def _judge_partition(self, tp: TopicPartition, objects: frozenset[int]) -> _Partition:
+        """One partition by itself: the oracle's truth, and whether shipped code sees it."""
+        files = dict(self.world.objects[number] for number in objects)
+        truth = read_chain(files, tp)
+        wrong = truth.wrong or _references(tp, files)
+        rows: dict[int, str] = {}
+        if wrong is None and self.judges:
+            wrong = self._seen(tp, objects, truth)
+            if wrong is None and (policy := self.compacted.get(tp)) is not None:
+                rows = self._shown(tp, objects)
+                batches = [
+                    each.record
+                    for each in truth.stored
+                    if each.record.base_offset in truth.committed
+                    and (each.record.transactional or each.record.kind == "commit")
+                ]
+                claim = wrong_runs(_current_runs(tp, files), rows, batches, policy)
+                wrong = None if claim is None else f"13 clean-up: {tp}: {claim}"
+        return _Partition(truth, wrong, rows)
+
+    def _shown(self, tp: TopicPartition, objects: frozenset[int]) -> dict[int, str]:
+        program = _read_all(self.ctx, tp, "read_committed")
+        return dict(run_alone(self.world, self.world.store_id(objects), self.times[0], program)[1])
+
+    def _seen(self, tp: TopicPartition, objects: frozenset[int], truth: Truth) -> str | None:
+        store = self.world.store_id(objects)
+        now_ms = self.times[0]
+        try:
+            _, view = run_alone(self.world, store, now_ms, load(self.ctx, tp))
+        except TxlogError as error:
+            return f"13 clean-up: {tp} cannot be opened: {type(error).__name__}: {error}"
+        state = view.state
+        whole = replay(PartitionState.empty(tp), truth.stored)
+        if state.next_offset != truth.log_end_offset:
+            return f"1 chain: {tp}: a reader finds the log end at {state.next_offset}, it is at {truth.log_end_offset}"
+        if state.last_stable_offset != truth.last_stable_offset:
+            return f"7 lso: {tp}: a reader finds {state.last_stable_offset}, it is {truth.last_stable_offset} (log end {truth.log_end_offset})"
+        if to_snapshot(state) != to_snapshot(whole):
+            return f"13 clean-up: {tp}: the state differs from that of the whole chain: {to_snapshot(state)} and {to_snapshot(whole)}"
+        offsets = {key: row.entry.value.offset for key, row in state.committed.items() if row.entry.value is not None}
+        if offsets != truth.offsets:
+            return f"12 offsets: {tp}: a reader finds {offsets}, committed are {truth.offsets}"
+        if tp.topic in names.INTERNAL_TOPICS:
+            return None
+        for isolation, expected in (("read_committed", truth.stable), ("read_uncommitted", truth.kept(truth.words))):
+            try:
+                rows = dict(run_alone(self.world, store, now_ms, _read_all(self.ctx, tp, isolation))[1])
+            except (TxlogError, AssertionError) as error:
+                return f"13 clean-up: {tp} cannot be read: {type(error).__name__}: {error}"
+            policy = self.compacted.get(tp)
+            if policy is not None:
+                committed = truth.kept(truth.stable if isolation == "read_committed" else truth.committed)
+                shown = {at: word for at, word in rows.items() if at in truth.committed}
+                if isolation == "read_committed":
+                    shown = rows
+                elif not rows.items() <= expected.items():
+                    return f"5 atomic: {tp}: {isolation} returns {rows}, and the log holds {expected}"
+                if (what := wrong_rows(shown, committed, truth.stable, policy)) is not None:
+                    return f"13 clean-up: {tp}: {isolation}: {what}"
+                continue
+            wrong = rows != expected
+            if isolation == "read_uncommitted":
+                # A clean-up takes aborted rows away.
+                wrong = not (rows.items() <= expected.items() and truth.kept(truth.committed).items() <= rows.items())
+            if wrong:
+                return f"5 atomic: {tp}: {isolation} returns {rows}, committed are {expected}"
+        if any(marker.kind == "abort" for marker in truth.markers):
+            # Searches for aborted transactions end where the range does.
+            for end in range(truth.log_start_offset + 1, truth.last_stable_offset):
+                rows = dict(run_alone(self.world, store, now_ms, _read_all(self.ctx, tp, "read_committed", end))[1])
+                expected = {at: word for at, word in truth.stable.items() if at < end}
+                if policy is not None:
+                    what = wrong_rows(rows, expected, truth.stable, policy)
+                    if what is not None:
+                        return f"13 clean-up: {tp}: read_committed up to {end}: {what}"
+                elif rows != expected:
+                    return f"5 atomic: {tp}: read_committed up to {end} returns {rows}, committed are {expected}"
+        twice = [word for word in truth.words.values() if list(truth.words.values()).count(word) > 1]
+        return f"3 once: {tp}: rows are there twice: {sorted(set(twice))}" if twice else None
+
+    # -- what clients were told ---------------------------------------------------------------------------------------
+
+    def _note(self, store: int, note: Note) -> str | None:
+        if note.kind == "broken":
+            return f"15 liveness: a call failed with {note.text}"
+        if note.kind == "appended":
+            assert note.tp is not None
+            found = self._truth(store, note.tp).words
+            for number, (tp, word) in enumerate(note.words):
+                if found.get(note.offset + number) != word:
+                    return f"2 acknowledged: {tp}: {word!r} was acknowledged at offset {note.offset + number}, and {found.get(note.offset + number)!r} is there"
+        if note.kind == "refused":
+            for tp, word in note.words:
+                if word in self._truth(store, tp).words.values():
+                    return f"2 acknowledged: {tp}: {word!r} was refused, and it is in the log"
+        if note.kind in ("committed", "aborted", "failed", "skipped"):
+            return self._outcome(store, note)
+        if note.kind == "looked":
+            return self._looked(store, note)
+        if note.kind in ("merged", "compacted"):
+            return self._merged(store, note)
+        if note.kind == "read":
+            assert note.tp is not None
+            truth = self._truth(store, note.tp)
+            # What retention has removed since was there.
+            rows = truth.committed if note.text == "read_committed" else truth.words
+            expected = tuple((at, word) for at, word in sorted(rows.items()) if note.offset <= at < note.end)
+            policy = self.compacted.get(note.tp)
+            if policy is not None and note.text == "read_committed":
+                what = wrong_rows(dict(note.rows), dict(expected), truth.stable, policy)
+                return None if what is None else f"6 stable: {note.tp}: a reader of [{note.offset}, {note.end}): {what}"
+            if note.text == "read_committed" and note.rows != expected:
+                return f"6 stable: {note.tp}: a reader was given {note.rows} for offsets {note.offset} to {note.end}, and it is {expected}"
+            if note.text == "read_uncommitted" and not set(note.rows) <= set(expected):
+                return f"6 stable: {note.tp}: a reader was given {note.rows} for offsets {note.offset} to {note.end}, and the log holds {expected}"
+        return None
+
+    def _looked(self, store: int, note: Note) -> str | None:
+        """Invariant 17. The words of one transaction begin with the same letter; aborted ones are never shown."""
+        truths = {tp: self._truth(store, tp) for tp in self.partitions}
+        for letter in {word[0] for _, word in note.words}:
+            shown = {each for each in note.words if each[1][0] == letter}
+            there = {
+                (tp, word) for tp, truth in truths.items() for word in truth.committed.values() if word[0] == letter
+            }
+            missing = {each for each in there - shown if not self._is_superseded(store, note, *each)}
+            if missing or not shown <= there:
+                return f"17 snapshots: a transaction is shown as {sorted(shown)}, and it is {sorted(there)}"
+        for tp, end in note.ends:
+            plain = {
+                each.record.base_offset
+                for each in truths[tp].stored
+                if not each.record.transactional and each.record.kind == "data"
+            }
+            for at, word in truths[tp].kept(truths[tp].committed).items():
+                if (
+                    at < end
+                    and at in plain
+                    and (tp, word) not in note.words
+                    and not self._is_superseded(store, note, tp, word)
+                ):
+                    return f"17 snapshots: {tp}: {word!r} at offset {at} is not shown, and nothing that is shown has its key"
+        return None
+
+    def _is_superseded(self, store: int, note: Note, tp: TopicPartition, word: str) -> bool:
+        """Whether a compaction may have taken a committed row out of a snapshot: for a later one that it shows."""
+        if tp not in self.compacted:
+            return False
+        committed = self._truth(store, tp).committed
+        shown = {at: other for at, other in committed.items() if (tp, other) in note.words}
+        # A tombstone that is gone had been shown, and an older row of its key is not shown either.
+        gone = {
+            at: other
+            for at, other in committed.items()
+            if is_tombstone(other) and not self.compacted[tp].tombstones_stay
+        }
+        return any(
+            superseded(word, at, {**shown, **gone}) or at in gone for at, other in committed.items() if other == word
+        )
+
+    def _merged(self, store: int, note: Note) -> str | None:
+        """What took effect is current, or listed as superseded until vacuum has been there."""
+        assert note.tp is not None
+        path = note.tp.folder + note.text
+        if path not in self.world.files(store):
+            return None
+        objects = self.world.folder(store, note.tp.folder)
+        clean = _highest_clean(frozenset(self.world.objects[number] for number in objects))
+        known = {run.name.index for run in clean.runs} | {each.name for each in clean.superseded} if clean else set()
+        if note.text in known:
+            return None
+        return f"13 clean-up: {note.tp}: a merger was told that {note.text} took effect, and the highest .clean knows {sorted(known)}"
+
+    def _outcome(self, store: int, note: Note) -> str | None:
+        committed = note.kind == "committed"
+        for tp, word in note.words:
+            truth = self._truth(store, tp)
+            # A transaction that commits after its topic was deleted leaves its rows out.
+            if truth.deleted_version and committed:
+                continue
+            if (word in truth.committed.values()) is not committed:
+                return f"5 atomic: {tp}: the client was told {note.kind!r}, and {word!r} is {'not ' if committed else ''}committed"
+        for partition, offset in note.offsets:
+            told = (note.producer_id, ("g", "orders", partition), offset)
+            commits = [
+                self._truth(store, tp).offset_commits for tp in self._all(store) if tp.topic == CONSUMER_OFFSETS_TOPIC
+            ]
+            if any(told in each for each in commits) is not committed:
+                return f"12 offsets: the client was told {note.kind!r}, and its offset {offset} is {'not ' if committed else ''}committed"
+        return None
+
+    # -- one step -----------------------------------------------------------------------------------------------------
+
+    def _partition_change(self, tp: TopicPartition, old: frozenset[int], new: frozenset[int]) -> str | None:
+        before, after = self._judged(tp, old), self._judged(tp, new)
+        if after.wrong is not None:
+            return after.wrong
+        if after.truth.last_stable_offset < before.truth.last_stable_offset:
+            return (
+                f"7 lso: {tp}: it went back from {before.truth.last_stable_offset} to {after.truth.last_stable_offset}"
+            )
+        lso = before.truth.last_stable_offset
+        if after.truth.kept(before.truth.stable) != {at: word for at, word in after.truth.stable.items() if at < lso}:
+            return f"6 stable: {tp}: what read_committed returned below {lso} has changed"
+        back = {at: word for at, word in after.rows.items() if at < lso and at not in before.rows}
+        if back:
+            return f"6 stable: {tp}: what a compaction had taken away is shown again: {back}"
+        if after.truth.stored[: len(before.truth.stored)] != before.truth.stored:
+            return f"1 chain: {tp}: a published batch has changed or is gone"
+        return None
+
+    def _judged(self, tp: TopicPartition, objects: frozenset[int]) -> _Partition:
+        key = (tp, objects)
+        if key not in self._partitions:
+            self._partitions[key] = self._judge_partition(tp, objects)
+        return self._partitions[key]
+
+    def _fenced(self, tp: TopicPartition, added: frozenset[int], after: int, clients: Sequence[Client]) -> str | None:
+        """Invariant 8: nothing of an older instance gets in once a newer one's init returned."""
+        ready = [note for client in clients for note in client.notes if note.kind == "ready"]
+        truth = self._truth(after, tp)
+        for number in added if ready else ():
+            path = self.world.objects[number][0]
+            mine = [
+                each.record for each in truth.stored if path == tp.folder + names.batch_name(each.record.base_offset)
+            ]
+            for record in mine:
+                for note in ready:
+                    if (what := _is_of_older(record, note)) is not None:
+                        return f"8 fencing: {tp}: {what} got in at offset {record.base_offset} after init had returned epoch {note.producer_epoch}"
+        return None
+
+
+# -- rules over a whole store -----------------------------------------------------------------------------------------
+
+_Table = list[tuple[int, str, TransactionMetadata | None]]
+
+
+def _decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
+    """4: one outcome a transaction, legal transitions, epochs that only rise, a version that only a commit changes."""
+    last: dict[str, TransactionMetadata | None] = {}
+    outcomes: dict[tuple[int, int], str] = {}
+    for offset, key, txn in table:
+        before = last.get(key)
+        last[key] = txn
+        if txn is None:
+            continue
+        where = f"4 decision: {key!r} at {offset}"
+        if txn.state not in _LEGAL or (before.state if before is not None else None) not in _LEGAL[txn.state]:
+            return f"{where}: {txn.state} follows {before.state if before is not None else 'nothing'}"
+        if before is not None and before.producer_id == txn.producer_id and txn.producer_epoch < before.producer_epoch:
+            return f"{where}: the epoch went back from {before.producer_epoch} to {txn.producer_epoch}"
+        if txn.state == "EMPTY" and before is not None and txn.producer_epoch <= before.producer_epoch:
+            return f"8 fencing: {key!r} at {offset}: an init took the epoch {txn.producer_epoch} of another instance"
+        outcome = _EXCLUSIVE_OUTCOMES.get(txn.state)
+        if outcome is not None:
+            if outcomes.setdefault((txn.producer_id, txn.last_epoch), outcome) != outcome:
+                return f"{where}: the transaction of epoch {txn.last_epoch} has two outcomes"
+            if txn.producer_epoch != txn.last_epoch + 1:
+                return f"{where}: PREPARE carries epoch {txn.producer_epoch}, the transaction's was {txn.last_epoch}"
+        prepare = before if txn.state.startswith("COMPLETE") else None
+        if prepare is not None and (txn.producer_epoch, txn.state[9:]) != (prepare.producer_epoch, prepare.state[8:]):
+            return f"{where}: {txn.state} with epoch {txn.producer_epoch} after {prepare.state} with {prepare.producer_epoch}"
+        if before is not None and txn.state != "PREPARE_COMMIT" and txn.txn_version != before.txn_version:
+            return f"{where}: {txn.state} changed the version from {before.txn_version} to {txn.txn_version}"
+        if before is not None and txn.txn_version < before.txn_version:
+            return f"{where}: the version went back from {before.txn_version} to {txn.txn_version}"
+        if before is not None and txn.state == "PREPARE_COMMIT" and before.txn_version == txn.txn_version >= 0:
+            return f"{where}: version {txn.txn_version} was committed twice"
+    return None
+
+
+def _markers(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
+    """10: a marker belongs to a decision, in a partition that it names, and is there once."""
+    decided = {
+        (txn.producer_id, txn.producer_epoch): txn
+        for _, _, txn in table
+        if txn is not None and txn.state in _EXCLUSIVE_OUTCOMES
+    }
+    for tp, truth in truths.items():
+        seen: set[tuple[int, int]] = set()
+        for marker in truth.markers:
+            key = (marker.producer_id, marker.producer_epoch)
+            where = f"10 markers: {tp}: the {marker.kind.upper()} at {marker.base_offset} of producer {key[0]}, epoch {key[1]}"
+            txn = decided.get(key)
+            if txn is None or _EXCLUSIVE_OUTCOMES[txn.state] != marker.kind:
+                return f"{where} was never decided so"
+            if tp not in txn.partitions and tp not in [part.topic_partition for part in txn.staged]:
+                return f"{where} is in no partition of its transaction"
+            if key in seen:
+                return f"{where} is there twice"
+            seen.add(key)
+    return None
+
+
+def _atomic(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
+    """5: after COMPLETE_* the marker, with the staged rows, is in every partition."""
+    for number, (offset, key, txn) in enumerate(table):
+        if txn is None or not txn.state.startswith("COMPLETE"):
+            continue
+        before = [t for _, other, t in table[:number] if other == key]
+        prepare = before[-1] if before else None
+        if prepare is None:
+            continue
+        for tp in {*prepare.partitions, *(part.topic_partition for part in prepare.staged)}:
+            there = truths[tp].markers if tp in truths else []
+            if not any(
+                (m.producer_id, m.producer_epoch, m.kind)
+                == (txn.producer_id, txn.producer_epoch, _EXCLUSIVE_OUTCOMES[prepare.state])
+                for m in there
+            ):
+                return (
+                    f"5 atomic: {key!r}: {txn.state} at {offset}, and {tp} has no marker of epoch {txn.producer_epoch}"
+                )
+    return None
+
+
+def _registered(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
+    """9: every eager transactional batch lies in a partition that its transaction registered."""
+    registered = {
+        (txn.producer_id, txn.producer_epoch, tp)
+        for _, _, txn in table
+        if txn is not None and txn.state == "ONGOING"
+        for tp in txn.partitions
+    }
+    for tp, truth in truths.items():
+        for each in truth.stored:
+            record = each.record
+            eager = record.kind == "data" and record.transactional
+            if eager and (record.producer_id, record.producer_epoch, tp) not in registered:
+                return f"9 registered: {tp}: the batch at {record.base_offset} of producer {record.producer_id}, epoch {record.producer_epoch}, was not registered"
+    return None
+
+
+def _references(tp: TopicPartition, files: dict[str, bytes]) -> str | None:
+    """16: no record that counts, and no index, names a file that is gone; a boundary stands where all below is sealed."""
+    there = {path: data for path, data in files.items() if not path.startswith(GHOST)}
+    if again := next((path for path in there if path.endswith(WRITTEN_AGAIN)), None):
+        return f"16 references: {again.removesuffix(WRITTEN_AGAIN)} was written twice: a name of rows is for one writer"
+    boundary, ends = 0, {0}
+    named: dict[str, list[str]] = {}
+    for path, data in there.items():
+        parsed = names.parse_partition_object(path[len(tp.folder) :])
+        match parsed:
+            case NumberedName(kind="batch"):
+                record, _ = envelope.decode(data, CommitRecord, path)
+                named[path] = [file.path for file in record.files]
+            case NumberedName(kind="boundary"):
+                boundary = max(boundary, envelope.decode(data, Boundary, path)[0].offset)
+            case SegmentObject(segment=segment, kind="index"):
+                ends.add(segment.end_offset)
+                named[path] = [file.path for file in envelope.decode(data, SegmentIndex, path)[0].files]
+    for path, wanted in named.items():
+        for each in wanted:
+            if f"{tp.topic}/{each}" not in there:
+                return f"16 references: {path} names {each}, which is gone"
+    return None if boundary in ends else f"16 references: {tp}: a boundary at {boundary}, where no segment ends"
+
+
+@lru_cache(maxsize=10_000)
+def _highest_clean(objects: frozenset[tuple[str, bytes]]) -> Clean | None:
+    cleans = sorted((path, data) for path, data in objects if path.endswith(".clean") and not path.startswith(GHOST))
+    return envelope.decode(cleans[-1][1], Clean, cleans[-1][0])[0] if cleans else None
+
+
+def _current_runs(tp: TopicPartition, files: Mapping[str, bytes]) -> list[SegmentIndex]:
+    """The indexes of the runs that the highest `.clean` names."""
+    clean = _highest_clean(frozenset(files.items()))
+    paths = [tp.folder + run.name.index for run in clean.runs] if clean is not None else []
+    return [envelope.decode(files[path], SegmentIndex, path)[0] for path in paths]
+
+
+def _is_of_older(record: CommitRecord, note: Note) -> str | None:
+    if (
+        record.kind == "data"
+        and (record.producer_id == note.producer_id)
+        and record.producer_epoch < note.producer_epoch
+    ):
+        return f"a batch of epoch {record.producer_epoch}"
+    for entry in record.entries:
+        txn = getattr(entry, "value", None)
+        if not isinstance(txn, TransactionMetadata) or txn.producer_id != note.producer_id:
+            continue
+        old_commit = txn.state == "PREPARE_COMMIT" and txn.last_epoch < note.producer_epoch
+        if txn.producer_epoch < note.producer_epoch or old_commit:
+            return f"{txn.state} of epoch {txn.producer_epoch}"
+    return None
+
+
+def _read_all(
+    ctx: Context, tp: TopicPartition, isolation: Any, end: int | None = None
+) -> Program[tuple[tuple[int, str], ...]]:
+    view = yield from load(ctx, tp)
+    _, plan = yield from plan_read(ctx, view, view.state.log_start_offset, end, isolation)
+    return (yield from rows_of(plan))

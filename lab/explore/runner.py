@@ -1,0 +1,145 @@
+"""Runs scenarios and mutants, and says what was found: the tables of `make simulate` are made of these values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import msgspec
+
+from lab.explore import frames
+from lab.explore.explorer import Exploration, Violation
+from lab.explore.mutants import MUTANTS, Mutant
+from lab.explore.rules import Rules
+from lab.explore.scenarios import SCENARIOS, Scenario, Size
+from lab.explore.world import decoded_once
+from txlog.errors import TxlogError
+
+MAX_MUTANT_SECONDS = 60.0
+
+
+class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario, explored."""
+
+    name: str
+    what: str
+    size: str
+    actors: tuple[str, ...]
+    lost_replies: int
+    failures: int
+    ticks: int
+    states: int
+    transitions: int
+    stores: int
+    """Different stores that were reached; from each a lone successor was run to its end."""
+    spots: int
+    """Different places of the shipped generators."""
+    recoveries: int
+    seconds: float
+    invariants: tuple[int, ...]
+    """Those that it is there for; every scenario checks all."""
+    endings: tuple[str, ...]
+    """How each actor was seen to end: what it was told last."""
+    complete: bool
+    violation: str | None = None
+    trace: tuple[str, ...] = ()
+
+
+class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One mutant, and whether its scenario noticed."""
+
+    name: str
+    rules: str
+    """Which the mutant breaks, by their numbers in PROTOCOL.md."""
+    scenario: str
+    caught: bool
+    rule: str
+    """What the scenario said."""
+    states: int
+    steps: int
+    """Of the trace."""
+    seconds: float
+    trace: tuple[str, ...] = ()
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A scenario or a mutant, by its name, as another process can be asked for it."""
+
+    name: str
+    mutant: bool = False
+    size: Size
+    """A mutant is hunted in the small size."""
+    max_seconds: float
+
+
+def run(task: Task) -> ScenarioResult | MutantResult:
+    """Explores the scenario, or hunts the mutant."""
+    if not task.mutant:
+        return explore(SCENARIOS[task.name], task.size, max_seconds=task.max_seconds)
+    (mutant,) = (each for each in MUTANTS if each.name == task.name)
+    return hunt(mutant, max_seconds=min(task.max_seconds, MAX_MUTANT_SECONDS))
+
+
+def explore(scenario: Scenario, size: Size, *, max_seconds: float = 3_600.0) -> ScenarioResult:
+    """Explores one scenario to its end, in breadth: the trace of a violation is a shortest one."""
+    with _prepared():
+        scene = scenario.build(size)
+        explorer = scene.explorer()
+        found = explorer.run(max_seconds=max_seconds)
+    watch = explorer.watch
+    assert isinstance(watch, Rules)
+    return ScenarioResult(
+        name=scenario.name,
+        what=scenario.what,
+        size=size,
+        actors=tuple(scene.actors),
+        lost_replies=scene.budget.lost,
+        failures=scene.budget.failures,
+        ticks=len(scene.budget.ticks),
+        states=found.states,
+        transitions=found.transitions,
+        stores=found.stores,
+        spots=found.spots,
+        recoveries=watch.recoveries,
+        seconds=round(found.seconds, 2),
+        invariants=scenario.rules,
+        endings=tuple(sorted(found.ended)),
+        complete=found.complete,
+        violation=found.violation.rule if found.violation is not None else None,
+        trace=found.violation.trace if found.violation is not None else (),
+    )
+
+
+def hunt(mutant: Mutant, *, max_seconds: float = MAX_MUTANT_SECONDS) -> MutantResult:
+    """Explores the mutant's scenario (its small size) with the rule broken, in depth, until somebody notices."""
+    with _prepared(), mutant.planted():
+        try:
+            explorer = SCENARIOS[mutant.scenario].build("quick").explorer(order="depth")
+        except (TxlogError, AssertionError) as error:
+            # So broken that the scenario cannot even begin.
+            found = Exploration(violation=Violation(rule=f"15 liveness: {type(error).__name__}: {error}", trace=()))
+        else:
+            found = explorer.run(max_seconds=max_seconds)
+    violation = found.violation
+    return MutantResult(
+        name=mutant.name,
+        rules=mutant.rules,
+        scenario=mutant.scenario,
+        caught=violation is not None,
+        rule=violation.rule if violation is not None else "",
+        states=found.states,
+        steps=len(violation.trace) if violation is not None else 0,
+        seconds=round(found.seconds, 2),
+        trace=violation.trace if violation is not None else (),
+    )
+
+
+@contextmanager
+def _prepared() -> Iterator[None]:
+    """Decodes each record once, and forgets the values of the exploration before."""
+    frames.forget()
+    with ExitStack() as stack:
+        for module in ("load", "slot"):
+            stack.enter_context(patch(f"txlog.protocol.{module}.stored_record", decoded_once))
+        yield

@@ -1,0 +1,296 @@
+"""What did the clients of a log ask, and what were they told?
+
+A history is a list of events. An operation is an `invoke` and, with the same process and number, its completion:
+
+    ok    it took effect, and `what` holds the answer
+    fail  it did not, and never will
+    info  nobody knows; so it is with an operation without a completion, whose process died in it
+
+Facts that are no calls (a topic's policy, a crash, a transaction that began in memory) are single `ok` events. Events say
+what a client itself saw: nothing is filled in from the store afterwards, but for `Inspect` and `InspectTransactions`,
+which say that they looked. See `lab.histories.checker` for what follows from them.
+
+Rules for who writes a history: a row's `value` is unique in the whole history and stands in a column of the row; a
+`txn` label is unique too; a process does one thing at a time and a name is not used again after a crash.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from txlog.core.names import TopicPartition
+
+Kind: TypeAlias = Literal["invoke", "ok", "fail", "info"]
+Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
+NO_OFFSET = -1
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
+    """What an event is about. Offsets that are not known are -1."""
+
+
+class Init(Operation, frozen=True, kw_only=True, tag="init"):
+    """`init_transactions`; ok: which identity this instance got."""
+
+    transactional_id: str
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class Begin(Operation, frozen=True, kw_only=True, tag="begin"):
+    """A transaction begins (a single event): `txn` names it in this history, the rest is its identity."""
+
+    txn: str
+    transactional_id: str
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class Send(Operation, frozen=True, kw_only=True, tag="send"):
+    """Rows for one partition, in order; ok: they are in, or staged. `base_offset`: where, if they are in."""
+
+    topic: str
+    partition: int
+    values: tuple[int, ...]
+    txn: str = ""
+    """Empty: not part of a transaction."""
+    contents: tuple[str, ...] = ()
+    """What else is in the rows, one text a row (a digest will do); () if that is not recorded."""
+    keys: tuple[str, ...] = ()
+    deletes: bool = False
+    """Whether the rows delete their keys."""
+    schema_id: int = -1
+    """Of a topic that may be deleted and made anew: the version of its metadata that the rows were made for."""
+    base_offset: int = NO_OFFSET
+
+
+class OffsetRange(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Rows `[start, end)` of a partition were worked through; `end` is committed."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class SendOffsets(Operation, frozen=True, kw_only=True, tag="send_offsets"):
+    """`send_offsets_to_transaction`."""
+
+    txn: str
+    group: str
+    ranges: tuple[OffsetRange, ...]
+
+
+class CommitOffsets(Operation, frozen=True, kw_only=True, tag="commit_offsets"):
+    """A plain commit of a group; with `reset` it may go back."""
+
+    group: str
+    ranges: tuple[OffsetRange, ...]
+    reset: bool = False
+
+
+class FetchOffsets(Operation, frozen=True, kw_only=True, tag="fetch_offsets"):
+    """A look at a group's committed offsets; ok: `ranges` with `end` the offset, -1 for none (`start` says nothing)."""
+
+    group: str
+    ranges: tuple[OffsetRange, ...]
+    final: bool = False
+
+
+class End(Operation, frozen=True, kw_only=True, tag="end"):
+    """`commit_transaction` or `abort_transaction`; ok: how it ended (an abort may come too late)."""
+
+    txn: str
+    commit: bool
+    outcome: Literal["", "committed", "aborted", "skipped"] = ""
+
+
+class Assign(Operation, frozen=True, kw_only=True, tag="assign"):
+    """This process reads elsewhere from now on: assign, subscribe, seek, a reset. A single event."""
+
+    topic: str = ""
+    partition: int = -1
+    """-1: all partitions (of the topic, or of all topics)."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A row as a reader got it."""
+
+    offset: int
+    value: int
+    content: str = ""
+
+
+class Poll(Operation, frozen=True, kw_only=True, tag="poll"):
+    """A read of `[start, end)` of one partition; ok: every row that the isolation level shows there."""
+
+    topic: str
+    partition: int
+    isolation: Isolation = "read_committed"
+    start: int = NO_OFFSET
+    """Where the reader stood. -1: at the log start."""
+    end: int = NO_OFFSET
+    """Where it stands now, markers and aborted rows included."""
+    rows: tuple[Row, ...] = ()
+    txn: str = ""
+    """The transaction that the rows are for."""
+    audit: str = ""
+    """The audit that it is part of."""
+    log_start: int = NO_OFFSET
+    last_stable: int = NO_OFFSET
+    log_end: int = NO_OFFSET
+    """What the reader was told of the log by a look made within this very poll."""
+    to_end: bool = False
+    """Whether it read until there was nothing more."""
+    deleted_version: int = 0
+    """By that look: the version of the topic's metadata that deleted all before the log start, if one did."""
+    final: bool = False
+    """Whether it read the whole log after everything had recovered."""
+
+
+class Audit(Operation, frozen=True, kw_only=True, tag="audit"):
+    """An auditor's polls of all partitions of a topic, from the log start; see `bank`. Its completion follows theirs."""
+
+    audit: str
+    topic: str
+    quiet: bool = False
+    """Whether the auditor saw that nothing was under way, so that its cut shows every transfer whole."""
+
+
+class Ends(Operation, frozen=True, kw_only=True, tag="ends"):
+    """`list_offsets` of one partition."""
+
+    topic: str
+    partition: int
+    log_start: int = NO_OFFSET
+    last_stable: int = NO_OFFSET
+    log_end: int = NO_OFFSET
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A commit record, as it lies in the log."""
+
+    base_offset: int
+    records: int
+    kind: Literal["data", "commit", "abort", "log_start", "expire"]
+    producer_id: int = -1
+    producer_epoch: int = -1
+    transactional: bool = False
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + max(self.records, 1)
+
+
+class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that a partition has not seen the end of."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+
+
+class Inspect(Operation, frozen=True, kw_only=True, tag="inspect"):
+    """What lies in the log of one partition."""
+
+    topic: str
+    partition: int
+    batches: tuple[Batch, ...] = ()
+    open: tuple[OpenTransaction, ...] = ()
+    digest: str = ""
+    """Of the last record: equal ends must have equal digests."""
+    final: bool = False
+    """Whether everything had recovered, so that nothing may be open."""
+
+
+class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One record of the transaction-state table."""
+
+    offset: int
+    """Within the id's partition of the table."""
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    last_epoch: int = -1
+    state: str = ""
+
+
+class InspectTransactions(Operation, frozen=True, kw_only=True, tag="inspect_transactions"):
+    """The table's records that are still there, by partition and offset."""
+
+    records: tuple[TransactionRecord, ...] = ()
+
+
+class TopicPolicy(Operation, frozen=True, kw_only=True, tag="topic"):
+    """A topic's clean-up policy: of a compacted one, superseded rows may be gone. A single event."""
+
+    topic: str
+    compacted: bool = False
+
+
+class DeleteTopic(Operation, frozen=True, kw_only=True, tag="delete_topic"):
+    """A topic is deleted; ok: by which version of its metadata. Its name may be made anew."""
+
+    topic: str
+    version: int = -1
+
+
+class Note(Operation, frozen=True, kw_only=True, tag="note"):
+    """Anything else that helps to read the history: a crash, a clock that jumped, a clean-up. A single event."""
+
+    text: str
+
+
+What: TypeAlias = (
+    Init
+    | Begin
+    | Send
+    | SendOffsets
+    | CommitOffsets
+    | FetchOffsets
+    | End
+    | Assign
+    | Poll
+    | Audit
+    | Ends
+    | Inspect
+    | InspectTransactions
+    | TopicPolicy
+    | DeleteTopic
+    | Note
+)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a history."""
+
+    source: str
+    """Who wrote it down: one recorder, one file."""
+    number: int
+    """Counts the events of the source."""
+    process: str
+    """The sequential client that did it."""
+    operation: int
+    """Counts the operations of the source: ties a completion to its invocation."""
+    type: Kind
+    wall_ms: int
+    monotonic_ms: int
+    """By a clock that all sources of a history share and that never steps back."""
+    what: What
+    error: str = ""
+    """`ClassName: text`, of fail and info."""
+
+    def __str__(self) -> str:
+        detail = msgspec.json.encode(self.what).decode()
+        error = f" {self.error}" if self.error else ""
+        return f"{self.source}:{self.number} {self.process} {self.type} {detail[:400]}{error[:200]}"
+
+
+Partitioned: TypeAlias = Send | Poll | Ends | Inspect
+
+
+def partition_of(what: Partitioned) -> TopicPartition:
+    """The partition that an operation is about."""
+    return TopicPartition(what.topic, what.partition)

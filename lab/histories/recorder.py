@@ -1,0 +1,144 @@
+"""How does a history get written down, by one process or by many, and read again?
+
+A `Recorder` keeps its events, appends them to a file, or both. A line is handed to the operating system before the call
+it announces is made, so a killed process leaves every event but, at worst, half of its last line, which is not read.
+Several processes write a file each into one folder; `read_history` merges them. Their monotonic clocks must be one
+machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from lab.histories.events import Event, Kind, What
+from txlog.clock import Clock
+from txlog.errors import OutcomeUnknownError, TxlogError, TxlogTimeoutError
+
+W = TypeVar("W", bound=What)
+_DECODER = msgspec.json.Decoder(Event)
+_ENCODER = msgspec.json.Encoder()
+
+
+class Recorder:
+    """Writes one source's events. Thread-safe."""
+
+    def __init__(self, source: str, clock: Clock, path: str | os.PathLike[str] | None = None) -> None:
+        self.source = source
+        self.events: list[Event] = []
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._operations = 0
+        # Unbuffered: each event is one write, whole in the kernel when it returns. A file of its own for each process: one
+        # that was killed may have left half a line.
+        self._file = None if path is None else Path(path).open("xb", buffering=0)  # noqa: SIM115
+
+    def invoke(self, process: str, what: What) -> int:
+        """An operation begins -> its number, for the completion."""
+        with self._lock:
+            self._operations += 1
+            number = self._operations
+            self._write(process, number, "invoke", what, "")
+        return number
+
+    def ok(self, process: str, operation: int, what: What) -> None:
+        """It took effect; `what` holds the answer."""
+        self._complete(process, operation, "ok", what, "")
+
+    def fail(self, process: str, operation: int, what: What, error: BaseException | str = "") -> None:
+        """It did not, and never will."""
+        self._complete(process, operation, "fail", what, _text(error))
+
+    def info(self, process: str, operation: int, what: What, error: BaseException | str = "") -> None:
+        """Nobody knows."""
+        self._complete(process, operation, "info", what, _text(error))
+
+    def failed(self, process: str, operation: int, what: What, error: TxlogError) -> None:
+        """What an error of the client says of the operation: `fail`, or `info` if it leaves the outcome open."""
+        (self.info if leaves_open(error) else self.fail)(process, operation, what, error)
+
+    def single(self, process: str, what: What) -> None:
+        """A fact."""
+        with self._lock:
+            self._operations += 1
+            self._write(process, self._operations, "ok", what, "")
+
+    def call(self, process: str, what: What, attempt: Callable[[], W]) -> W:
+        """Records a call of the client: `attempt` makes it and returns `what` with the answer in it.
+
+        An error of txlog's is recorded and raised; anything else (a crash) leaves the operation open.
+        """
+        operation = self.invoke(process, what)
+        try:
+            answer = attempt()
+        except TxlogError as error:
+            self.failed(process, operation, what, error)
+            raise
+        self.ok(process, operation, answer)
+        return answer
+
+    def close(self) -> None:
+        """Closes the file; the events stay."""
+        if self._file is not None:
+            self._file.close()
+
+    def _complete(self, process: str, operation: int, kind: Kind, what: What, error: str) -> None:
+        with self._lock:
+            self._write(process, operation, kind, what, error)
+
+    def _write(self, process: str, operation: int, kind: Kind, what: What, error: str) -> None:
+        event = Event(
+            source=self.source,
+            number=len(self.events),
+            process=process,
+            operation=operation,
+            type=kind,
+            wall_ms=self._clock.now_ms(),
+            monotonic_ms=self._clock.monotonic_ms(),
+            what=what,
+            error=error,
+        )
+        self.events.append(event)
+        if self._file is not None:
+            self._file.write(_ENCODER.encode(event) + b"\n")
+
+
+def leaves_open(error: BaseException) -> bool:
+    """Whether a call that raised this may have taken effect (PROTOCOL.md, "What is promised, and what is not")."""
+    return isinstance(error, OutcomeUnknownError | TxlogTimeoutError) or not isinstance(error, TxlogError)
+
+
+def encode_history(events: Iterable[Event]) -> bytes:
+    """JSON lines."""
+    return b"".join(_ENCODER.encode(event) + b"\n" for event in events)
+
+
+def decode_history(data: bytes) -> list[Event]:
+    """The events of one file; a last line without its end is a write that a kill cut off."""
+    whole, _, _ = data.rpartition(b"\n")
+    return [_DECODER.decode(line) for line in whole.split(b"\n") if line]
+
+
+def merge(*histories: Iterable[Event]) -> list[Event]:
+    """One history of several sources, in an order that each source's own and the shared clock agree with."""
+    return sorted(
+        (event for events in histories for event in events),
+        key=lambda event: (event.monotonic_ms, event.source, event.number),
+    )
+
+
+def read_history(*paths: str | os.PathLike[str]) -> list[Event]:
+    """The merged history of files, and of all `*.jsonl` in folders."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        files.extend(sorted(path.glob("*.jsonl")) if path.is_dir() else [path])
+    return merge(*(decode_history(file.read_bytes()) for file in files))
+
+
+def _text(error: BaseException | str) -> str:
+    return error if isinstance(error, str) else f"{type(error).__name__}: {error}"

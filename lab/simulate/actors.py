@@ -1,0 +1,528 @@
+"""Who lives in a simulated world? Programs, each the life of one process, from its start to its end.
+
+bank        transfers between accounts of two partitions, eager, staged or both; some are aborted
+pipeline    reads accounts, writes what it made of them, and commits the group's offsets in the same transaction
+plain       an idempotent producer without transactions
+tail        a reader of either isolation level, by name
+watcher     the one member of a group, which commits its offsets plainly
+auditor     reads all accounts, and knows what it may expect (`lab.histories.bank`)
+looker      takes a snapshot of all partitions, and reads it at once, and again later on what is there then
+sweeper     times out, rolls forward, seals, expires, aborts as an operator
+merger      `txlog merge`, of all that may be merged or of the small ones, again and again
+compactor   `txlog compact` of the topic with keys, with much memory or little
+vacuum      `txlog vacuum` of all topics, the internal ones too: boundaries, slots, what is superseded, what nobody committed
+retention   `txlog retention`, by age or by size; or moves the log start to just anywhere
+remaker     deletes a topic that banks and plain producers write to, and makes it anew
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lab.compacting import KeyedRow, reach
+from lab.compacting import choose as choose_rows
+from lab.histories.bank import Leg
+from lab.histories.events import Audit, Isolation, Note, Row
+from lab.histories.offsets import made_from
+from lab.simulate.client import Client, rows_of
+from lab.simulate.cluster import Cluster, encode_rows
+from txlog.core.cleaning import MergePolicy
+from txlog.core.compaction import CompactionPolicy
+from txlog.core.effects import InlineRows, Program, ReadClocks, Sleep, WriteRows
+from txlog.core.groups import OffsetsCondition
+from txlog.core.names import INTERNAL_TOPICS, TopicPartition
+from txlog.core.records import IndexedFile
+from txlog.core.segments import indexed_file
+from txlog.core.snapshots import SnapshotCut
+from txlog.core.transactions import PREPARED
+from txlog.errors import (
+    AbortableError,
+    InvalidRequestError,
+    MissingObjectError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    OutOfOrderSequenceError,
+    RetriableError,
+    TopicExistsError,
+    TransactionalIdNotFoundError,
+    UnknownTopicOrPartitionError,
+)
+from txlog.protocol import transactions
+from txlog.protocol.append import append_log_start
+from txlog.protocol.clean import Merge, plan_merges, publish
+from txlog.protocol.compact import CompactionPlan, plan_compaction
+from txlog.protocol.context import PartitionView, Views
+from txlog.protocol.load import load
+from txlog.protocol.read import plan_read
+from txlog.protocol.retention import RetentionPolicy, apply_plan, plan_retention
+from txlog.protocol.seal import seal
+from txlog.protocol.snapshot import take_snapshot
+from txlog.protocol.vacuum import vacuum_topics
+
+ACCOUNTS = (TopicPartition("accounts", 0), TopicPartition("accounts", 1))
+LEDGER = TopicPartition("ledger", 0)
+EVENTS = TopicPartition("events", 0)
+USERS = TopicPartition("users", 0)
+"""With `cleanup.policy=compact,delete`: a row's content is its key, =, and nothing more if it deletes the key."""
+DRAFTS = TopicPartition("drafts", 0)
+"""The only one with metadata, which is deleted and made anew; there is none in a world without remakers."""
+PARTITIONS = (*ACCOUNTS, LEDGER, EVENTS, USERS, DRAFTS)
+BANKS = ("bank-0", "bank-1")
+PIPELINES = ("pipeline-0", "pipeline-1")
+GROUP = "pipelines"
+WATCHERS = "watchers"
+
+
+class GaveUpError(Exception):
+    """A process that could not get on ends, as one that is restarted would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What one seed's world is like (swarm testing: what is rare in one is common in another)."""
+
+    timeout_ms: tuple[int, ...]
+    rivals: bool
+    """Whether several transactional.ids work for one group: then offsets carry conditions."""
+    by_generation: bool
+    aborts: float
+    staged: float
+    most: int
+    """How many offsets a poll takes at most."""
+    drafts: float
+    """How often rows go to the topic that is deleted and made anew."""
+
+
+@dataclass(slots=True)
+class Life:
+    """What an actor is given."""
+
+    client: Client
+    choose: random.Random
+    habits: Habits
+    cluster: Cluster
+
+
+def bank(life: Life, transactional_id: str) -> Program[None]:
+    client, choose = life.client, life.choose
+    yield from client.init(transactional_id, choose.choice(life.habits.timeout_ms))
+    for _ in range(choose.randint(1, 5)):
+        yield from _transaction(life, lambda: _transfer(life))
+        yield Sleep(choose.choice([0, 0, 50, 5_000]))
+
+
+def _transfer(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    label = client.begin().replace("/", "-")
+    count = choose.choice([2, 2, 2, 3, 4])
+    deltas = [choose.randint(-100, 100) for _ in range(count - 1)]
+    deltas.append(-sum(deltas))
+    staged = {tp: choose.random() < life.habits.staged for tp in (*ACCOUNTS, EVENTS, USERS, DRAFTS)}
+    waiting: dict[TopicPartition, list[str]] = {tp: [] for tp in ACCOUNTS}
+    if choose.random() < life.habits.drafts:
+        yield from _draft(life, staged=staged[DRAFTS])
+    if choose.random() < 0.5:
+        yield from _change_users(life, staged=staged[USERS])
+    for number, delta in enumerate(deltas):
+        account = choose.randrange(10)
+        leg = Leg(transfer=label, number=number, legs=count, account=account, delta=delta)
+        tp = ACCOUNTS[account % 2]
+        waiting[tp].append(leg.encode())
+        if choose.random() < 0.7:
+            yield from client.send(tp, waiting[tp], choose, staged=staged[tp])
+            waiting[tp] = []
+    for tp, contents in waiting.items():
+        if contents:
+            yield from client.send(tp, contents, choose, staged=staged[tp])
+    if choose.random() < 0.2:
+        yield from client.send(EVENTS, [f"fee of {label}"], choose, staged=staged[EVENTS])
+
+
+def _draft(life: Life, *, staged: bool = False) -> Program[None]:
+    """A row for the topic that is deleted and made anew, if there is one; some think for long before they send it."""
+    client, choose = life.client, life.choose
+    if (yield from client.open_topic(DRAFTS.topic)):
+        yield Sleep(choose.choice([0, 0, 100, 5_000]))
+        yield from client.send(DRAFTS, [f"draft of {client.name}"], choose, staged=staged)
+        yield Sleep(choose.choice([0, 0, 100, 5_000]))
+
+
+def _change_users(life: Life, *, staged: bool = False) -> Program[None]:
+    """Rows of some keys, or their deletion."""
+    choose = life.choose
+    keys = choose.choices("abc", k=choose.randint(1, 3))
+    deletes = choose.random() < 0.3
+    contents = [f"{key}={'' if deletes else life.client.name}" for key in keys]
+    yield from life.client.send(USERS, contents, choose, staged=staged, keys=keys, deletes=deletes)
+
+
+def pipeline(life: Life, transactional_id: str) -> Program[None]:
+    """Consume, transform, produce. Init comes before the first fetch: only then nobody else's offsets can ride behind."""
+    client, choose, habits = life.client, life.choose, life.habits
+    yield from client.init(transactional_id, choose.choice(habits.timeout_ms))
+    condition: OffsetsCondition | None = None
+    if habits.rivals and habits.by_generation:
+        member = yield from client.join(GROUP, client.name)
+        condition = OffsetsCondition(generation=member.generation, member_id=member.member_id)
+    for _ in range(choose.randint(1, 6)):
+        # Mostly the same one: rivals are to meet.
+        tp = ACCOUNTS[0] if choose.random() < 0.7 else ACCOUNTS[1]
+        yield from _transaction(life, lambda tp=tp: _step(life, tp, condition))  # type: ignore[misc]
+        yield Sleep(choose.choice([0, 0, 500]))
+
+
+def _step(life: Life, tp: TopicPartition, condition: OffsetsCondition | None) -> Program[None]:
+    client, choose, habits = life.client, life.choose, life.habits
+    label = client.begin()
+    committed = (yield from client.fetch(GROUP, [tp]))[tp]
+    client.go_elsewhere(tp)
+    poll = yield from client.poll(tp, max(committed, 0), most=choose.randint(1, habits.most), txn=label)
+    if poll.end <= max(committed, 0):
+        return
+    staged = choose.random() < habits.staged
+    yield Sleep(choose.choice([0, 0, 100, 1_000]))
+    for row in poll.rows:
+        yield from client.send(LEDGER, [made_from(GROUP, tp, row.offset)], choose, staged=staged)
+    if habits.rivals and condition is None:
+        condition = OffsetsCondition(expected={tp: committed if committed >= 0 else None})
+    ranges = {tp: (max(committed, 0), poll.end)}
+    yield from client.send_offsets(GROUP, ranges, condition=condition, staged=staged)
+    yield Sleep(choose.choice([0, 0, 100, 1_000]))
+
+
+def _transaction(life: Life, work: Callable[[], Program[None]]) -> Program[None]:
+    """Work in a transaction, then its end: aborted if the work could not be done, and now and then without a reason."""
+    client, choose = life.client, life.choose
+    try:
+        yield from work()
+        commit = choose.random() >= life.habits.aborts
+    except (AbortableError, RetriableError, OutcomeUnknownError, UnknownTopicOrPartitionError):
+        commit = False
+    for _ in range(10):
+        try:
+            yield from client.end(commit)
+            return
+        except (RetriableError, OutcomeUnknownError):
+            # Spark calls abort after a commit that failed: it must be told if the commit has won.
+            commit = commit and choose.random() < 0.8
+        except (AbortableError, UnknownTopicOrPartitionError):
+            commit = False
+    raise GaveUpError(f"{client.name}: {client.label} does not end")
+
+
+def plain(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    yield from client.draw_identity()
+    for number in range(choose.randint(1, 8)):
+        contents = [f"{client.name} {number}.{row}" for row in range(choose.randint(1, 3))]
+        try:
+            if choose.random() < life.habits.drafts:
+                yield from _draft(life)
+            elif choose.random() < 0.4:
+                yield from _change_users(life)
+            else:
+                yield from client.send(EVENTS, contents, choose)
+        except (RetriableError, OutcomeUnknownError, OutOfOrderSequenceError):
+            # Nobody can vouch for the sequence any more, or the partition has forgotten this producer.
+            yield from client.draw_identity()
+        except UnknownTopicOrPartitionError:
+            client.record(Note(text=f"{DRAFTS.topic} was deleted"))
+        yield Sleep(choose.choice([0, 0, 100, 30_000]))
+
+
+def tail(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    tp = choose.choice(PARTITIONS)
+    isolation: Isolation = choose.choice(["read_committed", "read_committed", "read_uncommitted"])
+    at = -1
+    for _ in range(choose.randint(1, 12)):
+        try:
+            poll = yield from client.poll(tp, at, isolation=isolation, most=choose.choice([None, 3, 20]))
+            at = poll.end
+        except OffsetOutOfRangeError:
+            client.go_elsewhere(tp)
+            at = -1
+        yield Sleep(choose.choice([0, 10, 1_000]))
+
+
+def watcher(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    member = yield from client.join(WATCHERS, client.name)
+    condition = OffsetsCondition(generation=member.generation, member_id=member.member_id)
+    committed = max((yield from client.fetch(WATCHERS, [EVENTS]))[EVENTS], 0)
+    at = committed
+    for _ in range(choose.randint(1, 6)):
+        try:
+            poll = yield from client.poll(EVENTS, at, most=choose.randint(1, life.habits.most))
+        except OffsetOutOfRangeError:
+            client.go_elsewhere(EVENTS)
+            poll = yield from client.poll(EVENTS, -1, most=choose.randint(1, life.habits.most))
+        at = poll.end
+        if at > committed:
+            yield from client.commit_offsets(WATCHERS, {EVENTS: (committed, at)}, condition)
+            committed = at
+        yield Sleep(choose.choice([0, 200]))
+
+
+def auditor(life: Life) -> Program[None]:
+    """See `lab.histories.bank` for when an audit is quiet."""
+    client, choose = life.client, life.choose
+    for number in range(choose.randint(1, 3)):
+        name = f"{client.name}/{number}"
+        polls = []
+        for tp in ACCOUNTS:
+            client.go_elsewhere(tp)
+            polls.append((yield from client.poll(tp, -1, audit=name, again=choose.random() < 0.5)))
+        client.views, rows = yield from transactions.list_transactions(client.ctx, client.views)
+        quiet = all(row.value.state not in PREPARED for row in rows)
+        for tp, poll in zip(ACCOUNTS, polls, strict=True):
+            now = yield from client.look(tp)
+            quiet = quiet and poll.end == poll.log_end == now.log_end == now.last_stable
+        client.record(Audit(audit=name, topic=ACCOUNTS[0].topic, quiet=quiet))
+        yield Sleep(choose.choice([0, 100, 10_000]))
+
+
+def looker(life: Life) -> Program[None]:
+    """A snapshot shows each transfer whole. Read again it shows the same rows, except that newer ones of their keys may have
+    taken some away, or it is too old."""
+    client, choose = life.client, life.choose
+    for _ in range(choose.randint(1, 3)):
+        try:
+            began = yield ReadClocks()
+            client.views, cut = yield from take_snapshot(client.ctx, client.views, PARTITIONS)
+            rows = yield from _shown(client, cut, client.views)
+            _check_whole(client, rows)
+            yield Sleep(choose.choice([0, 100, 61_000]))
+            if choose.random() < 0.7:
+                # Rarely would another one compact in just that time.
+                yield from client.draw_identity()
+                yield from _change_users(life)
+                yield from seal(client.ctx, (yield from load(client.ctx, USERS)))
+                yield from compactor(life)
+            fresh: dict[TopicPartition, PartitionView] = {}
+            for tp in PARTITIONS:
+                fresh[tp] = yield from load(client.ctx, tp)
+            again = yield from _shown(client, cut, fresh)
+            ended = yield ReadClocks()
+        except (MissingObjectError, OffsetOutOfRangeError, InvalidRequestError):
+            # Vacuum was there, retention, or a compaction: a new snapshot it is.
+            client.record(Note(text="the snapshot is too old"))
+            client.views = {}
+            continue
+        if ended.ms_since(began) < client.ctx.constants.delete_grace_ms // 2:
+            _check_again(client, rows, again, fresh)
+            client.record(Note(text=f"looked twice at {len(rows[USERS])} rows with keys"))
+
+
+_Shown = dict[TopicPartition, tuple[Row, ...]]
+
+
+def _shown(client: Client, cut: SnapshotCut, views: Views) -> Program[_Shown]:
+    found = {}
+    for tp in PARTITIONS:
+        start = views[tp].state.log_start_offset
+        _, plan = yield from plan_read(client.ctx, views[tp], start, None, "read_committed", cut=cut)
+        found[tp] = yield from rows_of(plan.pieces)
+    return found
+
+
+def _check_whole(client: Client, rows: _Shown) -> None:
+    legs = [leg for tp in ACCOUNTS for row in rows[tp] if (leg := Leg.decode(row.content)) is not None]
+    counted = Counter(leg.transfer for leg in legs)
+    if torn := next((leg for leg in legs if counted[leg.transfer] != leg.legs), None):
+        raise AssertionError(
+            f"{client.name}: a snapshot shows {counted[torn.transfer]} of {torn.legs} rows of {torn.transfer}"
+        )
+
+
+def _check_again(client: Client, first: _Shown, again: _Shown, views: Views) -> None:
+    for tp in PARTITIONS:
+        start = views[tp].state.log_start_offset
+        expected = {row for row in first[tp] if row.offset >= start}
+        rows = {row for row in again[tp] if row.offset >= start}
+        keys = {row.content.partition("=")[0] for row in rows} if tp == USERS else set()
+        gone = {row for row in expected - rows if row.content.partition("=")[0] not in keys}
+        # A tombstone goes with what is older of its key.
+        newest = {row.content.partition("=")[0]: row for row in sorted(expected, key=lambda row: row.offset)}
+        lost = {row for row in gone if tp != USERS or not newest[row.content.partition("=")[0]].content.endswith("=")}
+        if lost or rows - expected:
+            raise AssertionError(
+                f"{client.name}: {tp}: a snapshot that is read again lacks {lost}, and shows {rows - expected} as well"
+            )
+
+
+def sweeper(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    what = choose.choice(["expire", "expire", "seal", "producers", "abort"])
+    client.record(Note(text=what))
+    if what == "expire":
+        client.views, _ = yield from transactions.expire(client.ctx, client.views)
+    elif what == "seal":
+        for tp in PARTITIONS:
+            yield from seal(client.ctx, (yield from load(client.ctx, tp)))
+    elif what == "producers":
+        yield from expire_idle_producers(life)
+    else:
+        try:
+            yield from transactions.abort_transaction(client.ctx, client.views, choose.choice([*BANKS, *PIPELINES]))
+        except TransactionalIdNotFoundError:
+            return
+
+
+def expire_idle_producers(life: Life) -> Program[None]:
+    client = life.client
+    for tp in PARTITIONS:
+        client.views, _ = yield from transactions.expire_producers(client.ctx, client.views, tp)
+
+
+def vacuum(life: Life) -> Program[None]:
+    """One pass, over some topics or all."""
+    client, choose = life.client, life.choose
+    topics = sorted({tp.topic for tp in PARTITIONS} | INTERNAL_TOPICS)
+    if choose.random() < 0.3:
+        topics = choose.sample(topics, choose.randint(1, len(topics)))
+    try:
+        client.views, gone = yield from vacuum_topics(client.ctx, client.views, topics)
+    except MissingObjectError:
+        # Another was faster again and again.
+        return
+    for each in gone:
+        client.record(Note(text=f"deleted {each.dead.path}: {each.dead.why.value}"))
+
+
+def merger(life: Life) -> Program[None]:
+    """Plans, copies and publishes what is worth merging, now and then in the steps of a slow copy."""
+    client, choose = life.client, life.choose
+    policy = MergePolicy(target_bytes=choose.choice([200, 1_000, 2**30]), max_inputs=choose.choice([2, 10_000]))
+    for _ in range(choose.randint(1, 4)):
+        tp = choose.choice(PARTITIONS)
+        try:
+            client.views, merges = yield from plan_merges(client.ctx, client.views, tp, policy)
+            for merge in merges:
+                file = yield from _copy(merge)
+                yield Sleep(choose.choice([0, 0, 1_000, 61_000]))
+                took_effect = yield from publish(client.ctx, merge, file)
+                client.record(Note(text=f"merged {tp} {merge.run.name.index}: {took_effect}"))
+        except MissingObjectError:
+            client.views = {}
+
+
+def _copy(merge: Merge) -> Program[IndexedFile | None]:
+    return (yield from _write(merge, (yield from rows_of(merge.pieces))))
+
+
+def _write(merge: Merge, rows: tuple[Row, ...]) -> Program[IndexedFile | None]:
+    if not rows:
+        return None
+    stored = tuple(InlineRows(encode_rows([row]), row.offset, 0, 0) for row in rows)
+    file = yield WriteRows(merge.topic_partition.topic, merge.path, stored)
+    return indexed_file(file, 0, offset_column=True)
+
+
+def compactor(life: Life) -> Program[None]:
+    """Some passes, now and then with a long copy, or after a long look at the keys."""
+    client, choose = life.client, life.choose
+    policy = CompactionPolicy(
+        key_columns=("key",),
+        key=(1,),
+        delete_retention_ms=choose.choice([0, 60_000, 86_400_000]),
+        min_compaction_lag_ms=choose.choice([0, 0, 60_000]),
+        min_cleanable_dirty_ratio=choose.choice([0, 0, 0.5]),
+        max_keys=choose.choice([1, 3, 1_000]),
+    )
+    for _ in range(choose.randint(1, 4)):
+        try:
+            client.views, plan = yield from plan_compaction(client.ctx, client.views, USERS, policy)
+            if plan is not None:
+                yield from _compact(life, plan)
+        except MissingObjectError:
+            client.views = {}
+
+
+def _compact(life: Life, plan: CompactionPlan) -> Program[None]:
+    client, choose = life.client, life.choose
+    dirty = _keyed((yield from rows_of(plan.dirty_pieces)))
+    yield Sleep(choose.choice([0, 0, 1_000, 61_000]))
+    merge = plan.merge(reach(plan, dirty))
+    rows = yield from rows_of(merge.pieces)
+    stays, kept = choose_rows(plan, dirty, _keyed(rows))
+    file = yield from _write(merge, tuple(row for row, here in zip(rows, stays, strict=True) if here))
+    yield Sleep(choose.choice([0, 0, 1_000, 61_000]))
+    took_effect = yield from publish(client.ctx, merge, file, kept)
+    gone = len(rows) - sum(stays)
+    client.record(Note(text=f"compacted {USERS} {merge.run.name.index}, {gone} rows went: {took_effect}"))
+
+
+def _keyed(rows: tuple[Row, ...]) -> tuple[KeyedRow, ...]:
+    return tuple(KeyedRow(row.offset, row.content.partition("=")[0], row.content.endswith("=")) for row in rows)
+
+
+def retention(life: Life) -> Program[None]:
+    client, choose = life.client, life.choose
+    if choose.random() < 0.3:
+        ends = yield from client.look(EVENTS)
+        if ends.log_end > ends.log_start:
+            target = choose.randint(ends.log_start, ends.log_end)
+            client.record(Note(text=f"log start to {target}"))
+            client.views, _ = yield from append_log_start(client.ctx, client.views, EVENTS, target)
+        return
+    policy = RetentionPolicy(
+        retention_ms=choose.choice([-1, 60_000, 3_600_000]), retention_bytes=choose.choice([-1, 200, 2_000])
+    )
+    tp = choose.choice([EVENTS, USERS])
+    try:
+        client.views, plan = yield from plan_retention(client.ctx, client.views, tp, policy)
+        if plan.moves:
+            client.record(Note(text=f"retains {tp} from {plan.log_start_after}"))
+            client.views, _ = yield from apply_plan(client.ctx, client.views, plan)
+    except MissingObjectError:
+        client.views = {}
+
+
+def remaker(life: Life) -> Program[None]:
+    """Deletes the topic and creates it again. If two do it at once, one of them finds it deleted, or created, already."""
+    client, choose = life.client, life.choose
+    for _ in range(choose.randint(1, 4)):
+        yield from make_drafts(life)
+        yield Sleep(choose.choice([100, 1_000, 1_000, 10_000]))
+        try:
+            yield from client.delete_topic(DRAFTS.topic)
+        except UnknownTopicOrPartitionError:
+            client.record(Note(text=f"{DRAFTS.topic} is deleted already"))
+        yield from make_drafts(life)
+
+
+def make_drafts(life: Life) -> Program[None]:
+    """The topic, unless somebody else has just made it."""
+    try:
+        yield from life.client.make_topic(DRAFTS.topic)
+    except TopicExistsError:
+        life.client.record(Note(text=f"{DRAFTS.topic} is there"))
+
+
+ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
+    **dict.fromkeys(BANKS, bank),
+    **dict.fromkeys(PIPELINES, pipeline),
+    "plain": plain,
+    "tail": tail,
+    "watcher": watcher,
+    "auditor": auditor,
+    "looker": looker,
+    "sweeper": sweeper,
+    "merger": merger,
+    "compactor": compactor,
+    "vacuum": vacuum,
+    "retention": retention,
+    "remaker": remaker,
+}
+
+
+def live(kind: str, life: Life) -> Program[None]:
+    """The life of a process of that kind."""
+    if kind in BANKS or kind in PIPELINES:
+        return ACTORS[kind](life, kind)
+    return ACTORS[kind](life)

@@ -1,0 +1,226 @@
+"""Where does a simulated world keep its objects, its time and its identity, and what goes wrong with a request?
+
+Objects are a dictionary. Time passes only as the world says; each machine has a wall clock of its own, which is off by
+whatever the weather makes of it, while all monotonic clocks run alike. Rows lie in files of JSON instead of Parquet: what
+is simulated is the protocol, Parquet has tests of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from lab.histories.events import Row
+from txlog.core import envelope
+from txlog.core.effects import (
+    Delete,
+    Effect,
+    Get,
+    List,
+    Modified,
+    NewId,
+    NewProducerId,
+    Now,
+    PutIfAbsent,
+    PutOutcome,
+    ReadClocks,
+    Size,
+    StoreNow,
+    WriteRows,
+)
+from txlog.core.moments import Moment
+from txlog.core.records import DataFile
+from txlog.errors import StorageError
+
+START_MS = 1_700_000_000_000
+
+Fault: TypeAlias = Literal[
+    "crash",  # the process dies before the request
+    "crash after",
+    "crash in flight",  # ... and the write lands later, or never
+    "applied",  # UNKNOWN, and it was applied
+    "lost",  # UNKNOWN, and it never will be
+    "late",  # UNKNOWN, and it lands when the weather says so
+    "hidden retry",  # applied, and answered CONFLICT: the adapter's second try lost to its first
+    "error",  # StorageError: not applied
+]
+FAULTS_OF_WRITES: tuple[Fault, ...] = (
+    "crash",
+    "crash after",
+    "crash in flight",
+    "error",
+    *("applied", "lost", "late", "hidden retry") * 3,
+)
+FAULTS_OF_FILES: tuple[Fault, ...] = ("crash", "crash after", "error", "error")
+FAULTS_OF_READS: tuple[Fault, ...] = ("crash", "error", "error")
+
+
+class DiedError(BaseException):
+    """The process is gone: no `except Exception` survives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile:
+    """A request of the simulation's own clients: rows of a batch, to a name never used before."""
+
+    path: str
+    data: bytes
+
+
+Request: TypeAlias = Get | List | PutIfAbsent | Delete | Modified | Size | StoreNow | WriteRows | WriteFile
+REQUESTS = (Get, List, PutIfAbsent, Delete, Modified, Size, StoreNow, WriteRows, WriteFile)
+
+
+@dataclass(slots=True, eq=False)
+class Machine:
+    """A wall clock that may be wrong, and a monotonic one that began at some time of its own."""
+
+    name: str
+    skew_ms: int = 0
+    monotonic_base_ms: int = 0
+    stopped_ms: int = 0
+    """For how long the monotonic clock stood still, because the machine slept."""
+
+
+class Cluster:
+    """One store and everything that is asked of it."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.passed_ms = 0
+        """True time."""
+        self.in_flight: list[tuple[str, bytes]] = []
+        self.written_at_ms: dict[str, int] = {}
+        """Path -> when it appeared, by the store's clock."""
+        self.store_skew_ms = 0
+        """Of the store's clock."""
+        self.requests = 0
+        self.faults = 0
+        self._ids = 0
+
+    # -- the clock of the history -------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return START_MS + self.passed_ms
+
+    def monotonic_ms(self) -> int:
+        return self.passed_ms
+
+    def sleep_ms(self, ms: int) -> None:
+        self.passed_ms += ms
+
+    def store_ms(self) -> int:
+        """What the store's clock says."""
+        return START_MS + self.passed_ms + self.store_skew_ms
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def perform(self, effect: Request, fault: Fault | None) -> Any:
+        """The answer; raises StorageError, or DiedError into the world."""
+        self.requests += 1
+        self.faults += fault is not None
+        if fault == "crash":
+            raise DiedError
+        if fault == "error":
+            raise StorageError(f"planned failure of {type(effect).__name__} {getattr(effect, 'path', '')}")
+        if isinstance(effect, PutIfAbsent):
+            return self._put(effect.path, effect.data, fault)
+        answer = self._answer(effect)
+        if fault == "crash after":
+            raise DiedError
+        return answer
+
+    def ask(self, effect: Effect, machine: Machine) -> Any:
+        """What a process knows without the store: time and identity."""
+        match effect:
+            case Now():
+                return START_MS + self.passed_ms + machine.skew_ms
+            case ReadClocks():
+                wall_ms = START_MS + self.passed_ms + machine.skew_ms
+                return Moment(wall_ms, machine.monotonic_base_ms + self.passed_ms - machine.stopped_ms)
+            case NewId():
+                self._ids += 1
+                return f"{self._ids:032x}"
+            case NewProducerId():
+                self._ids += 1
+                return 2**62 + self._ids
+            case _:
+                raise NotImplementedError(f"{effect!r} is not known to the simulation")
+
+    def land(self, number: int) -> str:
+        """A write that was in flight arrives. -> its path."""
+        path, data = self.in_flight.pop(number)
+        self._create(path, data)
+        return path
+
+    def _put(self, path: str, data: bytes, fault: Fault | None) -> PutOutcome:
+        if fault in ("late", "crash in flight"):
+            self.in_flight.append((path, data))
+        elif fault != "lost":
+            won = self._create(path, data)
+        if fault is not None and fault.startswith("crash"):
+            raise DiedError
+        if fault in ("late", "lost", "applied"):
+            return PutOutcome.UNKNOWN
+        return PutOutcome.WRITTEN if won and fault != "hidden retry" else PutOutcome.CONFLICT
+
+    def _create(self, path: str, data: bytes) -> bool:
+        won = path not in self.objects
+        if won:
+            self.objects[path] = data
+            self.written_at_ms[path] = self.store_ms()
+        return won
+
+    def _answer(self, effect: Request) -> Any:
+        match effect:
+            case Get(path):
+                return self.objects.get(path)
+            case List(prefix, start_after):
+                return self._list(prefix, start_after)
+            case Delete(path):
+                self.objects.pop(path, None)
+            case Modified(path):
+                return self.written_at_ms[path] if path in self.objects else None
+            case StoreNow():
+                return self.store_ms()
+            case Size(path):
+                return len(self.objects[path]) if path in self.objects else None
+            case WriteFile(path, data):
+                self._create(path, data)
+            case WriteRows(topic, file_path, batches):
+                rows = [
+                    msgspec.structs.replace(row, offset=batch.base_offset + number)
+                    for batch in batches
+                    for number, row in enumerate(decode_rows(batch.payload))
+                ]
+                data = encode_rows(rows)
+                self._create(f"{topic}/{file_path}", data)
+                return data_file(file_path, data, len(rows))
+        return None
+
+    def _list(self, prefix: str, start_after: str) -> tuple[str, ...]:
+        found = set()
+        for path in self.objects:
+            if path.startswith(prefix):
+                head, slash, _ = path[len(prefix) :].partition("/")
+                found.add(head + slash)
+        return tuple(sorted((name for name in found if name > start_after), key=str.encode))
+
+
+def encode_rows(rows: Sequence[Row]) -> bytes:
+    """A file of rows, or the payload of an inline batch."""
+    return msgspec.json.encode([(row.offset, row.value, row.content) for row in rows])
+
+
+def decode_rows(data: bytes) -> list[Row]:
+    """The rows again; offset -1 in a file that its writer wrote, which cannot know."""
+    return [Row(offset=offset, value=value, content=content) for offset, value, content in msgspec.json.decode(data)]
+
+
+def data_file(path: str, data: bytes, rows: int) -> DataFile:
+    """What a record says of a file."""
+    digest = envelope.digest(data)
+    return DataFile(path=path, rows=rows, bytes=len(data), digest=digest, footer_digest=digest, row_groups=(rows,))

@@ -1,1 +1,0 @@
-"""Test kit that needs Spark."""
