@@ -81,7 +81,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "demo",
         "dev",
     }
-    assert "Kafka's transaction mechanism as a storage format" in metadata.get_payload()
+    assert "txlog stores Kafka topics in a folder or an object store" in metadata.get_payload()
     assert "Apache License" in dist.read("licenses/LICENSE")
 
 

@@ -327,7 +327,7 @@ def test_a_process_that_fails_is_quoted(crew: Crew) -> None:
 @pytest.mark.slow
 def test_a_process_that_hangs_is_ended(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "LIMIT_S", 2)
-    started = crew.start("zombie-weather", "stop before 1 put_if_absent")
+    started = crew.start("zombie-weather", "stop before 1 put_if_absent weather/")
     with pytest.raises(TxlogError, match="it took longer than 2 s"):
         started.wait_killed()
 
