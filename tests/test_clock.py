@@ -62,6 +62,7 @@ def test_the_core_knows_a_drawn_producer_id_by_the_same_bound() -> None:
 
 @pytest.mark.parametrize("ids", [SystemIds(), SeededIds(1)], ids=lambda ids: type(ids).__name__)
 def test_ids_keep_their_contract(ids: IdGenerator) -> None:
+    """Ids are new, and drawn producer ids are not those of a coordinator (W4, W18)."""
     names = {ids.new_id() for _ in range(100)}
     assert len(names) == 100
     assert all(len(name) == 32 and set(name) <= set("0123456789abcdef") for name in names)

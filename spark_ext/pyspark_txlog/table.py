@@ -161,6 +161,7 @@ class TopicTable:
             writer = writer.queryName(query_name)
         if trigger is not None:
             writer = writer.trigger(**trigger)
+        # Before Spark asks where the sources begin: an older query of this id cannot commit any more (W42).
         self.log.take_over(transactional_id, check=check, config=config)
         return writer.start()
 

@@ -109,6 +109,7 @@ def test_poll_of_one_new_batch_is_one_get_more(world, store):
 
 
 def test_listing_again_is_a_matter_of_age(world, store):
+    """A consumer that tails lists every `metadata.max.age.ms` (R9)."""
     consumer = store.consumer("orders", auto_offset_reset="earliest")
     rows_of(consumer)
     world.clock.advance_ms(300_000)
@@ -121,6 +122,7 @@ def test_listing_again_is_a_matter_of_age(world, store):
 
 
 def test_latest_offsets_warm_are_one_get_a_partition(world, store):
+    """An end that is known is looked for again (R17)."""
     admin = store.admin()
     admin.list_offsets("orders")
     with world.counting.counting() as cost:

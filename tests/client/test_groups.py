@@ -96,6 +96,7 @@ def test_reader_of_offsets_times_a_dead_transaction_out(world, pipe):
 
 
 def test_reader_that_may_not_write_gets_the_offsets_that_are_decided(world, pipe):
+    """It answers what it can, and waits for the rest (R18)."""
     world.open().admin().reset_offsets("g", {IN_0: 2})
     read_only = Fault(action="403", match=r"^(put|write|delete)", times=10**6)
     peek = world.failing(read_only)[1].consumer(group_id="g", default_api_timeout_ms=500)
@@ -253,6 +254,22 @@ def test_fenced_producer_cannot_send_offsets(world, pipe):
             one.send_offsets_to_transaction({IN_0: 1}, "g")
         one.close()
     assert committed(world) is None
+
+
+@both_kinds
+def test_what_a_job_fetches_after_its_init_stays_committed(world, pipe, staged):
+    """A job that fetches before its init takes a range that the older instance may still commit (W42)."""
+    older = pipe.producer("copy", staged=staged)
+    older.init_transactions()
+    fetched_before = committed(world)
+    with older.transaction():
+        older.send_offsets_to_transaction({IN_0: 3}, "g")
+    with world.open().producer("copy", staged=staged):  # it inits
+        fetched_after = committed(world)
+        with pytest.raises(ProducerFencedError), older.transaction():
+            older.send_offsets_to_transaction({IN_0: 5}, "g")
+        assert (fetched_before, fetched_after, committed(world)) == (None, 3, 3)
+    older.close()
 
 
 # -- consume, transform, produce ----------------------------------------------------------------------------------

@@ -120,6 +120,7 @@ def test_a_commit_that_won_is_answered_so_although_its_record_is_sealed_since(wo
 
 
 def test_a_commit_of_which_nothing_is_left_to_see_is_unknown_and_not_refused(world, monkeypatch):
+    """Nothing shows whether the first try won (W44)."""
     # A grace so short that what this process had read of the table is too old: it opens it anew, and the tail has gone.
     world.open(delete_grace_ms=10_000).create_topic("orders", ORDERS)
     silent, store = silent_process(world, "orders/0/", applies=False)
@@ -281,6 +282,7 @@ def test_rows_of_a_transaction_that_may_be_in_the_log_are_not_said_to_be_refused
 
 @pytest.mark.parametrize("refusal", ["403", "404", "501"])
 def test_a_refusal_while_sealing_is_not_the_answer_to_the_commit_before_it(world, refusal):
+    """The commit is in, whatever becomes of the sealing (W44)."""
     store = world.open()
     store.create_topic("orders", ORDERS)
     _, other = world.failing(

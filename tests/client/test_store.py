@@ -416,6 +416,7 @@ def made_anew_by_another(world):
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_deletion_that_is_tried_again_spares_the_topic_that_was_made_anew_meanwhile(world, store, twice):
+    """All tries of one call are about one topic (W50)."""
     made = []
 
     def others() -> None:

@@ -51,6 +51,7 @@ class TestListing:
         assert walk(listing, None, 0) == ()
 
     def test_everything_finds_its_place_and_the_rest_is_skipped(self) -> None:
+        """Names that do not parse are not ours (R3)."""
         listing = listing_of(
             "rows/",
             "notes.txt",

@@ -59,6 +59,7 @@ def test_any_payload_comes_back(payload: bytes) -> None:
 
 
 def test_every_bit_flip_is_refused() -> None:
+    """Length, checksum and nesting are checked before anything is parsed (R2)."""
     for position in range(len(STORED)):
         for bit in range(8):
             damaged = bytearray(STORED)
@@ -116,6 +117,7 @@ def test_wrong_fields_are_refused(line: bytes) -> None:
 
 
 def test_unknown_fields_are_ignored() -> None:
+    """A later writer may add fields (R4)."""
     data = sealed(b'{"version":1,"later":{"a":[1,2,{"b":null}]},"offset":1,"created_at":2}')
     assert envelope.decode(data, Boundary, PATH) == (Boundary(offset=1, created_at=2), b"")
 

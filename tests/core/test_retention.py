@@ -54,6 +54,7 @@ def test_by_bytes_the_log_never_becomes_smaller_than_that(retention_bytes: int, 
 
 
 def test_only_whole_segments_below_the_lso_go() -> None:
+    """The log start moves over whole segments, not above the LSO and not into the active one (C7)."""
     walk = [SegmentName(0, 4, 0), SegmentName(4, 12, 1, "aaaaaaaa"), SegmentName(12, 16, 0)]
     assert retention.bounded_end(walk, 16, 20, None) == 16
     assert retention.bounded_end(walk, 16, 15, None) == 12

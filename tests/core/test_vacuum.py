@@ -166,6 +166,7 @@ def clean(number: int, created_at: int, *superseded: tuple[str, int], runs: tupl
 
 
 def test_since_when_is_what_the_highest_list_says() -> None:
+    """The grace counts from what the highest `.clean` says (C5)."""
     old, new = clean(3, 50, ("a", 20)), clean(4, 90, ("a", 20), ("b", 90))
     assert vacuum.collect_notes([(old, 51), (new, 91)]) == {"a": 20, "b": 91}
     assert vacuum.collect_notes([(new, 91)]) == {"a": 20, "b": 91}

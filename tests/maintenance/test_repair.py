@@ -71,6 +71,7 @@ def test_there_is_one_of_each_kind() -> None:
     ],
 )
 def test_whatever_sealing_made_is_made_again(world: World, path: str, damage: str) -> None:
+    """What the records give is created again, to the byte (C12)."""
     objects = dict(TWINS)
     data = objects.pop(path)
     ending = path.rpartition(".")[2]
@@ -159,6 +160,7 @@ SUPERSEDED = sorted(
 
 @pytest.mark.parametrize("path", SUPERSEDED[::2])
 def test_superseded_objects_and_runs_are_not_made(world: World, path: str) -> None:
+    """The files that such an index names may be gone (C12)."""
     objects = {**GOLDEN, path: b"damaged\n"}
     store = filled(world, objects)
     done, after = mended(world, store)

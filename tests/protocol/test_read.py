@@ -187,6 +187,7 @@ def test_tail_and_segments_agree(steps: list[str], per_segment: int) -> None:
 
 
 def test_a_missing_txnindex_is_an_error_and_not_none() -> None:
+    """Its aborted rows would come back to life (R8)."""
     script = Script(SPANNING + ", d0", 2)
     (path,) = (path for path in script.cluster.objects if path.endswith(".txnindex"))
     del script.cluster.objects[path]
@@ -204,6 +205,7 @@ def test_a_missing_index_is_named_after_listing_again() -> None:
 
 
 def test_an_index_of_another_segment_is_refused() -> None:
+    """An index must be what its name says (R8)."""
     script = Script(SPANNING + ", d0", 2)
     view = script.cluster.view(A)
     first, second = (A.folder + name.index for name in view.walk[:2])

@@ -35,7 +35,7 @@ def test_a_snapshot_that_no_reader_would_take_is_not_written(monkeypatch: pytest
 
 
 def test_a_registration_leaves_room_for_the_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ONGOING record just below the limit could be ended by nobody, and its rows held the LSO for ever."""
+    """An ONGOING record just below the limit could be ended by nobody, and its rows held the LSO for ever (W43)."""
     trial = Cluster()
     process = Process(trial)
     process.do(process.init())
@@ -78,7 +78,7 @@ def test_a_staged_commit_leaves_room_for_what_its_record_may_grow_by(monkeypatch
 def test_more_idle_producers_than_one_record_may_name_go_one_record_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With 200,000 of them the one record was too large, every pass failed, and the state could only grow."""
+    """With 200,000 of them the one record was too large, every pass failed, and the state could only grow (W43)."""
     cluster = Cluster()
     monkeypatch.setattr(transactions, "MAX_EXPIRED_PRODUCERS", 2)
     writers = [Process(cluster) for _ in range(3)]

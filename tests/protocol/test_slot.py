@@ -346,6 +346,7 @@ def paused_in_its_put(process: Process, program: Any, part: str = "orders/0") ->
 
 
 def test_a_stale_put_is_not_acknowledged_and_is_tried_again(cluster: Cluster) -> None:
+    """A paused writer creates a slot that was deleted (W14, invariants 2 and 14)."""
     process = writer(cluster)
     process.do(process.send(A, "a"))
     task = paused_in_its_put(process, process.send(A, "b"))

@@ -92,6 +92,7 @@ def test_a_topic_made_meanwhile_exists_and_its_records_are_no_loss():
 
 @pytest.mark.parametrize(("there", "asked", "refused"), [("ok", "OK", True), ("ok", "oK", True), ("ok", "okk", False)])
 def test_names_that_differ_in_case_only(there, asked, refused):
+    """Some file systems hold such names to be one (W41)."""
     calls = Topics()
     calls.create(there)
     calls.world.run(topics.check_case(there))
@@ -242,6 +243,7 @@ class TestStore:
             log.world.run(topics.create_store(StoreConstants(), "here"))
 
     def test_unknown_features_are_refused_even_if_the_rest_is_unreadable(self, log: Topics) -> None:
+        """The features are read first (W3, R1)."""
         made = log.world.run(topics.create_store(StoreConstants()))
         later = msgspec.structs.replace(made, features=("txn-v2", "time-travel"))
         fields = msgspec.json.decode(msgspec.json.encode(later))
@@ -677,6 +679,7 @@ class TestCreateAnew:
         assert log.create(partitions=4).number == 2
 
     def test_the_deletion_is_finished_first(self, log: Topics) -> None:
+        """Else rows of the old topic would be the new one's (W40)."""
         log.create(partitions=3)
         log.partitions.fail_at = 1
         with pytest.raises(OutcomeUnknownError):

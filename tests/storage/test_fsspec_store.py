@@ -258,6 +258,7 @@ def test_what_adlfs_is_told(drivers):
 
 
 def test_objects_are_read_by_one_request_and_created_by_one():
+    """No multipart upload, and no look before the write (W1)."""
     fs = S3FileSystem()
     store = store_of(fs)
     store.put_if_absent("a", b"1")
@@ -304,6 +305,7 @@ def test_large_files_go_by_way_of_the_disk(monkeypatch):
 
 
 def test_what_one_request_cannot_carry_is_refused():
+    """A multipart upload is not atomic (W1)."""
     fs = S3FileSystem()
     with pytest.raises(RecordTooLargeError, match=f"{MAX_OBJECT_BYTES + 1} bytes"):
         store_of(fs).put_if_absent("a", bytes(MAX_OBJECT_BYTES + 1))

@@ -204,6 +204,7 @@ def system_calls(monkeypatch):
 
 
 def test_data_before_the_name_and_the_name_before_the_answer(store, system_calls):
+    """A file is durable before a record can name it (W6)."""
     store.put("t/0/first", b"1")
     system_calls.clear()
     store.put_if_absent("t/0/a", b"1")

@@ -53,6 +53,7 @@ def _nothing_probed_yet(monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_probe_refuses_a_server_that_ignores_the_condition(kind):
+    """Such a server lets two writers create one name (W2)."""
     with start(kind, "--ignore-conditions") as server:
         url = server.store_url("x")
         store = open_object_store(url, server.storage_options)

@@ -176,6 +176,7 @@ def test_a_store_that_never_answers():
 
 @pytest.mark.parametrize(("ahead_ms", "words"), [(16 * 60_000, "960 s ahead of"), (-16 * 60_000, "960 s behind")])
 def test_clocks_that_differ_too_much(ahead_ms, words):
+    """A writer whose clock is wrong does not write (W2)."""
     theirs = ManualClock()
     ours = ManualClock(now_ms=theirs.now_ms() + ahead_ms)
     store = fresh(theirs)

@@ -92,6 +92,7 @@ def test_equal_rows_make_equal_bytes():
 
 
 def test_the_ids_of_all_fields_are_in_the_file():
+    """Readers find columns by these ids (W9)."""
     store, _ = written(rows_table(), FIELDS, offset_column=False)
     schema = pq.ParquetFile(io.BytesIO(store.get(OBJECT))).schema_arrow
     assert schema.equals(to_arrow(FIELDS))
@@ -327,6 +328,7 @@ def test_an_older_file_has_nulls_in_newer_columns():
 
 
 def test_columns_are_found_by_id():
+    """Not by name or place (R14)."""
     fields = to_fields(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
     turned = fields[::-1]
     store, file = written(conform([{"a": 1, "b": 2}], turned, topic="t"), turned)
@@ -439,6 +441,7 @@ def outcome(store, file):
 
 @pytest.mark.parametrize("digest", [True, False])
 def test_a_flipped_bit_in_a_page(digest):
+    """The writer stores a CRC in every page, and the reader checks it (W9, R13)."""
     store, file = written(rows_table(), FIELDS, digest=digest, compression="none")
     clean = store.get(OBJECT)
     footer = len(clean) - int.from_bytes(clean[-8:-4], "little") - 8
@@ -474,6 +477,7 @@ def test_a_flipped_bit_in_a_page_of_a_large_file():
 
 
 def test_every_flipped_bit_in_the_footer():
+    """The digest of the footer finds what no page CRC covers (R13)."""
     store, file = written(numbers(10), digest=False)
     clean = store.get(OBJECT)
     footer = len(clean) - int.from_bytes(clean[-8:-4], "little") - 8
