@@ -119,7 +119,7 @@ def test_kafka(
     assert offsets_of(plan) == expected
 
 
-def test_case_99_100_lso_and_the_aborted_ranges_of_a_worked_log() -> None:
+def test_lso_and_the_aborted_ranges_of_a_worked_log() -> None:
     chain = Chain()
     for producer_id, count in ((1, 5), (None, 3), (2, 2), (1, 4), (None, 2), (1, 10)):
         chain.append("data", producer_id or 9, [count], transactional=producer_id is not None)
