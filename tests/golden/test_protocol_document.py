@@ -22,8 +22,17 @@ STRUCTS = {
     if inspect.isclass(kind) and issubclass(kind, msgspec.Struct) and not name.startswith("_")
 }
 SHOWN_IN_WORDS = {"TransactionRow", "OffsetRow", "PendingOffsets", "GroupRow", "BatchMetadata"}
-RULES = re.findall(r"^\* \*\*([WRC]\d+)\*\*", DOCUMENT, re.MULTILINE)
-SOURCES = [path for folder in ("txlog", "spark_ext", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+RULES = re.findall(r"^\* \*\*([WRC]\d+[a-z]?)\*\*", DOCUMENT, re.MULTILINE)
+INVARIANTS = [f"invariant {number}" for number in re.findall(r"^\| (\d+) \| \*\*", DOCUMENT, re.MULTILINE)]
+FOLDERS = ("txlog", "spark_ext", "tests", "lab", "benchmarks")
+SOURCES = {path: path.read_text() for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))}
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", PROTOCOL, *sorted(ROOT.glob("docs/*.md"))]
+OF_OTHER_DOCUMENTS = re.compile(
+    r"\bDESIGN\b|kafka-semantics|\b[Cc]ases? \d|[Pp]itfall|\b[Ss]ection \d|[Mm]odel m\d"
+    r'|(?:#|"""|\() ?P\d+(?:, P\d+)*(?::|\)[."])|def test_(?:case_)?[mp]?\d+_',
+    re.MULTILINE,
+)
+"""Numbers of a draft, and of a list of what Kafka does, that no reader of this repository has."""
 
 
 def test_every_example_is_printed_from_the_golden_store() -> None:
@@ -96,20 +105,53 @@ def test_every_feature_stands_in_the_table_of_features() -> None:
 
 def test_rules_are_numbered_once_and_without_gaps() -> None:
     for letter in "WRC":
-        numbers = [int(rule[1:]) for rule in RULES if rule[0] == letter]
+        numbers = [int(rule[1:]) for rule in RULES if rule[0] == letter and rule[1:].isdecimal()]
         assert sorted(numbers) == list(range(1, len(numbers) + 1)), letter
 
 
+def cited(text: str) -> set[str]:
+    """Rules and invariants that a text names; of `W10 to W15` the two ends alone, for such a range points to no line."""
+    rules = set(re.findall(r"\b[WRC]\d{1,2}[a-z]?\b", text))
+    numbers = re.findall(r"\b[Ii]nvariants? ([1-9]\d*(?:(?:,| and|, and| to) \d+)*)", text)
+    return rules | {f"invariant {number}" for found in numbers for number in re.findall(r"\d+", found)}
+
+
+def is_shipped(path: Path) -> bool:
+    """Whether users run the file, rather than tests, the laboratory or the kit for tests."""
+    parts = path.relative_to(ROOT).parts
+    return parts[0] in ("txlog", "spark_ext") and "testing" not in parts
+
+
 def test_every_rule_that_is_cited_exists() -> None:
-    cited = set(re.findall(r"\b([WRC]\d{1,2})\b", DOCUMENT))
-    for path in SOURCES:
-        cited |= set(re.findall(r"PROTOCOL\.md,? ([WRC]\d{1,2})\b", path.read_text()))
-    assert cited <= set(RULES)
+    for path, text in {**SOURCES, **{page: page.read_text() for page in PAGES}}.items():
+        assert cited(text) <= {*RULES, *INVARIANTS}, f"{path.name} cites {cited(text) - {*RULES, *INVARIANTS}}"
+
+
+@pytest.mark.parametrize("where", ["shipped code", "a test, mutant or scenario"])
+def test_every_rule_is_cited_where_it_is_kept_and_where_it_is_tested(where: str) -> None:
+    texts = [
+        text
+        for path, text in SOURCES.items()
+        if is_shipped(path) == (where == "shipped code") and path != Path(__file__)
+    ]
+    missing = {*RULES, *INVARIANTS} - cited("\n".join(texts))
+    assert not missing, f"{sorted(missing)} stand in PROTOCOL.md, and no comment or docstring of {where} names them"
+
+
+def test_no_text_cites_a_document_that_is_not_here() -> None:
+    here = {path.name for path in (*PAGES, *(ROOT / "tests").rglob("*.md"))}
+    for path, text in {**SOURCES, **{page: page.read_text() for page in PAGES}}.items():
+        if path != Path(__file__):
+            found = OF_OTHER_DOCUMENTS.search(text)
+            assert found is None, (
+                f"{path.name} cites {found and found[0]!r}: say what it means, or name the rule of PROTOCOL.md"
+            )
+            assert set(re.findall(r"([\w-]+\.md)\b", text)) <= here, path.name
 
 
 def test_every_section_that_is_cited_exists() -> None:
-    for path in [*SOURCES, ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")]:
-        for section in re.findall(r'PROTOCOL\.md\)?, "([^"{}]+)"', path.read_text()):
+    for path, text in {**SOURCES, **{page: page.read_text() for page in PAGES}}.items():
+        for section in re.findall(r'PROTOCOL\.md\)?, "([^"{}]+)"', text):
             assert section in HEADINGS, f"{path.name} cites {section!r}"
 
 
