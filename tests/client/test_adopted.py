@@ -11,6 +11,7 @@ from txlog.core.names import staged_folder
 from txlog.errors import CorruptLogError, TxlogError, UnknownTopicOrPartitionError
 from txlog.storage.arrow_schema import conform
 from txlog.storage.segment_file import write_rows_file
+from txlog.testing.damage import overwrite
 
 
 def leave(store, folder, partition, name, *ids):
@@ -48,9 +49,9 @@ def test_what_a_writer_that_is_done_cannot_have_left_is_refused(world, store):
         ("_partition=0/part-0.parquet", TxlogError),
     ):
         path = f"orders/{folder}{name}"
-        runtime.store.put(path, b"no Parquet")
+        overwrite(runtime.store, path, b"no Parquet")
         with pytest.raises(error, match=r"orders/staged/"):
             adopt_files(runtime, topic, folder)
         runtime.store.delete(path)
-    runtime.store.put(f"orders/{folder}_SUCCESS", b"")
+    overwrite(runtime.store, f"orders/{folder}_SUCCESS", b"")
     assert adopt_files(runtime, topic, folder) == ()

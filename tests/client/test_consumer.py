@@ -20,6 +20,7 @@ from txlog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from txlog.testing.damage import overwrite
 
 ORDERS_0, ORDERS_1 = tp("orders", 0), tp("orders", 1)
 
@@ -346,7 +347,7 @@ def test_damaged_record_is_named(world, store):
     path = "orders/0/00000000000000000000.batch"
     data = bytearray(world.memory.get(path))
     data[-3] ^= 1
-    world.memory.put(path, bytes(data))
+    overwrite(world.memory, path, bytes(data))
     with pytest.raises(CorruptRecordError, match=path):
         world.open().consumer("orders", auto_offset_reset="earliest").poll(0)
 

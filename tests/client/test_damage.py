@@ -9,6 +9,7 @@ import pytest
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.errors import CorruptLogError, TxlogError
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.damage import overwrite
 
 
 def filled() -> World:
@@ -89,9 +90,9 @@ def test_flipped_bit(healthy, kind, where):
         data = memory.get(path)
         damaged = bytearray(data)
         damaged[int(len(data) * where)] ^= 0x10
-        memory.put(path, bytes(damaged))
+        overwrite(memory, path, bytes(damaged))
         found = outcome_of(memory)
-        memory.put(path, data)
+        overwrite(memory, path, data)
         if isinstance(found, TxlogError):
             assert isinstance(found, CorruptLogError)
             assert path in str(found)
@@ -114,7 +115,7 @@ def test_object_that_is_gone(healthy, kind):
         data = memory.get(path)
         memory.delete(path)
         found = outcome_of(memory)
-        memory.put(path, data)
+        overwrite(memory, path, data)
         if isinstance(found, TxlogError):
             assert isinstance(found, CorruptLogError)
             assert path.rpartition("/")[0].partition("/")[0] in str(found)

@@ -24,6 +24,7 @@ from txlog.errors import (
 )
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.segment_file import write_rows_file
+from txlog.testing.damage import overwrite
 
 
 @pytest.fixture
@@ -188,9 +189,9 @@ def clean_up(memory: MemoryObjectStore, store) -> None:
             ),
         ),
     )
-    memory.put(f"mixed/0/{run.name.index}", envelope.encode(merged))
+    overwrite(memory, f"mixed/0/{run.name.index}", envelope.encode(merged))
     clean = Clean(number=0, runs=(run,), created_at=1)
-    memory.put("mixed/0/00000000000000000000.clean", envelope.encode(clean))
+    overwrite(memory, "mixed/0/00000000000000000000.clean", envelope.encode(clean))
     memory.delete(f"mixed/0/{old}")
     for file in index.files:
         memory.delete(f"mixed/{file.path}")

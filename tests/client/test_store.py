@@ -46,6 +46,7 @@ from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 from txlog.testing.clock import ManualClock
+from txlog.testing.damage import overwrite
 from txlog.testing.failing_store import FailingStore, Fault
 
 # -- opening ----------------------------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ def test_directory_that_is_no_store(tmp_path):
 
 def put_descriptor(world: World, **changes) -> None:
     descriptor = StoreDescriptor(store_id="5" * 32, created_at=1, constants=StoreConstants())
-    world.memory.put("txlog.json", envelope.encode(msgspec.structs.replace(descriptor, **changes)))
+    overwrite(world.memory, "txlog.json", envelope.encode(msgspec.structs.replace(descriptor, **changes)))
 
 
 def test_newer_format_is_refused(world):
@@ -148,7 +149,7 @@ def test_unknown_feature_is_refused(world):
 def test_damaged_descriptor_is_named(world, store):
     data = bytearray(world.memory.get("txlog.json"))
     data[20] ^= 4
-    world.memory.put("txlog.json", bytes(data))
+    overwrite(world.memory, "txlog.json", bytes(data))
     with pytest.raises(CorruptRecordError, match=r"txlog.json: checksum"):
         world.open()
 
@@ -156,8 +157,8 @@ def test_damaged_descriptor_is_named(world, store):
 def test_backend_that_overwrites_is_refused():
     class Overwriting(MemoryObjectStore):
         def put_if_absent(self, path, data):
-            self.put(path, data)
-            return txlog.storage.object_store.PutOutcome.WRITTEN
+            self.delete(path)
+            return super().put_if_absent(path, data)
 
     store = txlog.open("memory://overwriting", object_store=Overwriting("overwriting"))
     with pytest.raises(

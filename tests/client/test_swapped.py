@@ -13,6 +13,7 @@ from txlog.errors import CorruptRecordError, MissingObjectError
 from txlog.maintenance.fsck import check_store
 from txlog.protocol.append import append_log_start
 from txlog.protocol.table import state_partition
+from txlog.testing.damage import overwrite
 
 EAST = "east/0/00000000000000000000-00000000000000000004-0.txnindex"
 
@@ -39,8 +40,8 @@ def swap(world: World, one: str, other: str) -> None:
     first, second = world.memory.get(one), world.memory.get(other)
     assert first is not None
     assert second is not None
-    world.memory.put(one, second)
-    world.memory.put(other, first)
+    overwrite(world.memory, one, second)
+    overwrite(world.memory, other, first)
 
 
 def objects_below(world: World, folder: str) -> list[str]:
@@ -57,13 +58,13 @@ def swap_folders(world: World, one: str, other: str) -> None:
         world.memory.delete(path)
     for path, data in moved.items():
         assert data is not None
-        world.memory.put(path, data)
+        overwrite(world.memory, path, data)
 
 
 def rewritten(world: World, source: str, target: str, **fields: object) -> None:
     """The record of `source`, with other fields and a right checksum, in the place of `target`."""
     record, payload = envelope.decode(world.memory.get(source) or b"", CommitRecord, source)
-    world.memory.put(target, envelope.encode(msgspec.structs.replace(record, **fields), payload))
+    overwrite(world.memory, target, envelope.encode(msgspec.structs.replace(record, **fields), payload))
 
 
 def read(world: World, topic: str) -> list[object]:
@@ -174,7 +175,7 @@ def test_rows_that_do_not_fit_name_their_record(world: World) -> None:
         producer.send("east", orders(1))
         producer.send("plain", [{"key": b"k", "value": b"v"}])
     path = "east/0/" + names.batch_name(0)
-    world.memory.put(path, world.memory.get(path.replace("east", "plain")) or b"")
+    overwrite(world.memory, path, world.memory.get(path.replace("east", "plain")) or b"")
     with pytest.raises(CorruptRecordError, match=f"^{path}: as the first record of east-0 .* another partition's"):
         read(world, "east")
     # Even with links that hold.
@@ -191,7 +192,7 @@ def test_a_file_of_another_partition_is_refused_by_the_name_of_the_record(world:
     data = world.memory.get("east/0/" + names.batch_name(0))
     assert data is not None
     assert envelope.decode(data, CommitRecord, "")[0].files
-    world.memory.put("east/1/" + names.batch_name(0), data)
+    overwrite(world.memory, "east/1/" + names.batch_name(0), data)
     with pytest.raises(CorruptRecordError, match=f"^east/1/{names.batch_name(0)}: .* cannot belong to this partition"):
         read(world, "east")
 
@@ -236,7 +237,7 @@ def test_a_record_of_another_kind_of_topic_is_refused(world: World, into: str) -
             continue
         data = world.memory.get(folder + names.batch_name(0))
         assert data is not None
-        world.memory.put(f"{into}/0/" + names.batch_name(0), data)
+        overwrite(world.memory, f"{into}/0/" + names.batch_name(0), data)
         admin = world.open().admin()
         look = {
             "east": lambda admin=admin: admin.describe_partition("east", 0),

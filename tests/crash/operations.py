@@ -31,6 +31,7 @@ from txlog.storage.arrow_schema import conform
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
+from txlog.testing.damage import overwrite
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 ID = "loader"
@@ -536,7 +537,7 @@ def prepared(
 def fill(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
     """Puts them there."""
     for path, data in objects.items():
-        store.put(path, data)
+        overwrite(store, path, data)
 
 
 def objects_of(store: ObjectStore, prefix: str = "") -> Iterator[tuple[str, bytes]]:

@@ -22,6 +22,7 @@ from txlog.core.records import SchemaField, Snapshot
 from txlog.errors import TxlogError
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.segment_file import describe_file, read_inline_rows, read_ranges
+from txlog.testing.damage import overwrite
 
 SPARE_BYTES = 256 * 2**20
 """What a bomb may take beyond what is there before it is opened."""
@@ -80,7 +81,7 @@ def snapshot(data: bytes) -> object:
 def rows_file(data: bytes) -> object:
     store = MemoryObjectStore("bombs")
     path = "0/rows/7-0-0123456789abcdef.parquet"
-    store.put(f"orders/{path}", data)
+    overwrite(store, f"orders/{path}", data)
     fields = (SchemaField(id=1, name="id", type="binary"),)
     file = describe_file(store, "orders", path, fields)
     wanted = RowRange(first_row=0, rows=file.rows, base_offset=0, timestamp=0)

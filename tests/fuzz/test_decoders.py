@@ -24,6 +24,7 @@ from txlog.protocol import topics
 from txlog.storage.arrow_schema import read_ipc, select_fields
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.segment_file import describe_file, read_ranges, verify_file
+from txlog.testing.damage import overwrite
 
 STRUCTS: tuple[Any, ...] = (
     records.StoreDescriptor, records.TopicMetadata, records.CommitRecord, records.SegmentIndex, records.TxnIndex,
@@ -193,7 +194,7 @@ def test_parquet_with_other_bytes_and_digests_that_fit(path: str, edits: list[tu
         data[at % (len(data) - 8)] = byte
     store = MemoryObjectStore("fuzz")
     topic, _, relative = path.partition("/")
-    store.put(path, bytes(data))
+    overwrite(store, path, bytes(data))
     fields = envelope.decode(GOLDEN["orders/topic.00000000000000000001.json"], records.TopicMetadata, "p")[0].schema
     file = refused_or(describe_file, store, topic, relative, fields)
     if file is None or file.rows > 10**6:

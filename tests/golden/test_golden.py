@@ -28,6 +28,7 @@ from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.segment_file import read_inline_rows, read_ranges
 from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore
+from txlog.testing.damage import overwrite
 
 MAX_STORE_BYTES = 300_000
 LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
@@ -71,7 +72,7 @@ class Opened:
     def __init__(self, objects: Mapping[str, bytes]) -> None:
         inner = MemoryObjectStore()
         for path, data in objects.items():
-            inner.put(path, data)
+            overwrite(inner, path, data)
         self.store = CountingStore(inner)
         self.driver = Driver(self.store, ManualClock(START_MS + 26 * HOUR_MS), SeededIds(7), threads=0)
         self.ctx = Context(constants=StoreConstants())

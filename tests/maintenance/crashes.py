@@ -27,6 +27,7 @@ from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.damage import overwrite
 from txlog.testing.failing_store import Action, FailingStore, Fault, Moment, SimulatedCrash
 
 Verb: TypeAlias = Callable[[Store], object]
@@ -74,7 +75,7 @@ class Place:
         self._processes = itertools.count(1)
         self._opened: list[Store] = []
         for path, data in (objects or {}).items():
-            self.memory.put(path, data)
+            overwrite(self.memory, path, data)
 
     def open(self, object_store: ObjectStore | None = None) -> Store:
         """Another process, which makes one request after the other."""

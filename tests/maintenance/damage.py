@@ -22,6 +22,7 @@ from txlog.errors import CorruptLogError, NotAStoreError, TxlogError
 from txlog.maintenance.fsck import FsckReport, check_store
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.damage import overwrite
 
 Objects = Mapping[str, bytes]
 ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
@@ -72,7 +73,7 @@ def kind_of(path: str) -> str:
 def memory_store(objects: Objects) -> MemoryObjectStore:
     store = MemoryObjectStore("damaged")
     for path, data in objects.items():
-        store.put(path, data)
+        overwrite(store, path, data)
     return store
 
 

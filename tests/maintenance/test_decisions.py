@@ -18,6 +18,7 @@ from txlog.maintenance.decisions import Decisions, ExpectedMarkers, SeenMarkers,
 from txlog.maintenance.findings import Finding
 from txlog.maintenance.fsck import FsckReport, check_store
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.damage import overwrite
 
 TABLE = "__transaction_state/0/"
 OFFSETS = "__consumer_offsets/0/"
@@ -163,7 +164,7 @@ def test_an_older_marker_of_the_other_kind(pipeline: Pipeline, epochs: int) -> N
     path = pipeline.last("orders/0/")
     changes = {"kind": "commit", "first_offset": -1, "last_stable_offset": -1}
     changed = msgspec.structs.replace(pipeline.marker(path), **changes)
-    pipeline.memory.put(path, envelope.encode(changed))
+    overwrite(pipeline.memory, path, envelope.encode(changed))
     for number in range(1, epochs):
         pipeline.run(number)
     (found,) = [each for each in pipeline.check().findings if each.kind == "damaged"]
@@ -176,7 +177,7 @@ def test_a_marker_of_another_decision(pipeline: Pipeline) -> None:
     pipeline.run(1)
     path = pipeline.last("orders/0/")
     marker = pipeline.marker(path)
-    pipeline.memory.put(path, envelope.encode(msgspec.structs.replace(marker, coordinator_epoch=0)))
+    overwrite(pipeline.memory, path, envelope.encode(msgspec.structs.replace(marker, coordinator_epoch=0)))
     pipeline.run(2)
     (found,) = [each for each in pipeline.check().findings if each.kind == "damaged"]
     assert found.path == path

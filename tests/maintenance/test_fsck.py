@@ -26,6 +26,7 @@ from txlog.storage.object_store import ObjectStore
 from txlog.storage.segment_file import read_ranges, write_rows_file
 from txlog.testing.clock import ManualClock
 from txlog.testing.counting_store import CountingStore
+from txlog.testing.damage import overwrite
 from txlog.testing.failing_store import FailingStore, Fault
 
 INDEX = "orders/1/00000000000000000000-00000000000000000005-0.index"
@@ -50,7 +51,7 @@ def rewritten(path: str, kind: type[Any], change: Callable[[Any], Any]) -> Memor
     """The golden store with one object that says something else, under a checksum that is right."""
     store = d.memory_store(d.golden())
     value, payload = envelope.decode(d.golden()[path], kind, path)
-    store.put(path, envelope.encode(change(value), payload))
+    overwrite(store, path, envelope.encode(change(value), payload))
     return store
 
 
@@ -135,7 +136,7 @@ def test_the_offset_column_is_what_the_index_says(stem: str, change: Callable[[l
     own = {name: getattr(made, name) for name in made.__struct_fields__}
     changed = IndexedFile(**own, schema_id=file.schema_id, offset_column=True)
     files = (*index.files[:number], changed, *index.files[number + 1 :])
-    store.put(index_path, envelope.encode(msgspec.structs.replace(index, files=files)))
+    overwrite(store, index_path, envelope.encode(msgspec.structs.replace(index, files=files)))
     assert of(check(store), f"orders/{file.path}")
 
 
@@ -150,7 +151,7 @@ def test_a_marker_of_the_other_kind() -> None:
     assert data is not None
     marker, _ = envelope.decode(data, records.CommitRecord, path)
     assert marker.kind == "commit"
-    world.memory.put(path, envelope.encode(replace(kind="abort", first_offset=0, last_stable_offset=2)(marker)))
+    overwrite(world.memory, path, envelope.encode(replace(kind="abort", first_offset=0, last_stable_offset=2)(marker)))
     found = of(check_store(world.memory, clock=world.clock), path)
     assert "COMMIT of producer 0, epoch 1" in found.expected
     assert found.found == "a marker of kind abort"

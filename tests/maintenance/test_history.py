@@ -20,6 +20,7 @@ from txlog.maintenance.fsck import check_store
 from txlog.maintenance.history import read_history, recorded
 from txlog.maintenance.merge import merge_partition
 from txlog.protocol import history as protocol
+from txlog.testing.damage import overwrite
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 TP = TopicPartition("orders", 0)
@@ -128,15 +129,15 @@ def test_fsck_reads_it_and_a_swapped_one_is_refused(store: Store) -> None:
     data = objects.get(MAINTENANCE_FOLDER + name)
     assert data is not None
     other = MAINTENANCE_FOLDER + names.history_name(7, "0" * 32)
-    objects.put(other, data)
+    overwrite(objects, other, data)
     report = check_store(objects)
     assert [found.path for found in report.findings if found.kind == "damaged"] == [other]
     with pytest.raises(CorruptRecordError, match="swapped"):
         read_history(store.runtime)
-    objects.put(other, data[:-40])
+    overwrite(objects, other, data[:-40])
     assert check_store(objects).damaged == 1
     objects.delete(other)
-    objects.put(MAINTENANCE_FOLDER + "readme", b"")
+    overwrite(objects, MAINTENANCE_FOLDER + "readme", b"")
     assert [found.found for found in check_store(objects).findings if found.path == MAINTENANCE_FOLDER] == [
         "not txlog's: readme"
     ]

@@ -19,6 +19,7 @@ from txlog.maintenance.fsck import check_store
 from txlog.maintenance.history import read_history
 from txlog.maintenance.maintain import STEPS, Maintainer, MaintainPolicy, MaintainReport
 from txlog.maintenance.metrics import Metrics, MetricsServer, write_metrics
+from txlog.testing.damage import overwrite
 
 DAY_MS = 86_400_000
 EAGER = MaintainPolicy(merge_min_segments=2)
@@ -290,7 +291,7 @@ def test_segments_that_their_writers_could_not_seal_are_sealed(world: World, sto
 def test_one_damaged_partition_stops_no_other(world: World, store: Store) -> None:
     send(store, 0, 9)
     send(store, 100, 9, partition=1)
-    world.memory.put("orders/0/00000000000000000008.batch", b"damaged\n")
+    overwrite(world.memory, "orders/0/00000000000000000008.batch", b"damaged\n")
     policy = MaintainPolicy(merge_min_segments=2, skip=frozenset({"vacuum"}))
     maintainer = Maintainer(world.open().runtime, policy)
     report = maintainer.run()
@@ -308,7 +309,7 @@ def test_a_damaged_part_of_the_table_stops_no_other(world: World, store: Store) 
     world.clock.advance_ms(5_000)
     number = next(name for name in world.memory.list("__transaction_state/"))
     (slot, *_) = world.memory.list(f"__transaction_state/{number}")
-    world.memory.put(f"__transaction_state/{number}{slot}", b"damaged\n")
+    overwrite(world.memory, f"__transaction_state/{number}{slot}", b"damaged\n")
     report = Maintainer(world.open().runtime, MaintainPolicy(skip=frozenset({"vacuum"}))).run()
     assert done(report, "transactions") == {"aborted": 2}
     assert report.failures
@@ -318,7 +319,7 @@ def test_a_topic_that_cannot_be_read_stops_no_other(world: World, store: Store) 
     store.create_topic("bad", ORDERS)
     send(store, 0, 9)
     path = "bad/topic.00000000000000000000.json"
-    world.memory.put(path, b"damaged\n")
+    overwrite(world.memory, path, b"damaged\n")
     report = Maintainer(world.open().runtime, EAGER).run()
     assert {action.text.partition(":")[0] for step in report.steps for action in step.failed} == {path}
     assert done(report, "merge")["merged_segments"] == 4
@@ -407,7 +408,7 @@ def test_metrics_are_prometheus_text(world: World, store: Store, tmp_path: Path)
 def test_an_index_that_a_merge_finds_damaged_is_told(world: World, store: Store) -> None:
     send(store, 0, 9)
     path = next(f"orders/0/{name}" for name in world.memory.list("orders/0/") if name.endswith(".index"))
-    world.memory.put(path, b"damaged\n")
+    overwrite(world.memory, path, b"damaged\n")
     policy = MaintainPolicy(merge_min_segments=2, skip=frozenset({"vacuum"}))
     report = Maintainer(world.open().runtime, policy).run()
     assert report.failures == 1

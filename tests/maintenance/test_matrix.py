@@ -14,6 +14,7 @@ from tests.maintenance import fields, matrix
 from txlog.core import envelope, records, state
 from txlog.core.names import TopicPartition
 from txlog.errors import CorruptRecordError, InvalidConfigurationError, TxlogError, UnsupportedStoreError
+from txlog.testing.damage import overwrite
 
 SMALL_BYTES = 700
 
@@ -131,7 +132,7 @@ def test_an_unknown_setting_locks_nobody_out() -> None:
     data = world.memory.get(path)
     assert data is not None
     for config in ({"later.setting": "7"}, {"later.setting": "7", "segment.batches": "many"}):
-        world.memory.put(path, closed({**opened(data)[0], "config": config}))
+        overwrite(world.memory, path, closed({**opened(data)[0], "config": config}))
         with world.open().consumer("orders", auto_offset_reset="earliest") as consumer:
             assert list(consumer.iterate()) == []
     with (

@@ -30,6 +30,7 @@ from txlog.errors import (
 )
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.merge import Merged, copy_rows, merge_partition, plan_partition, publish_merge
+from txlog.testing.damage import overwrite
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
@@ -307,7 +308,7 @@ def every_crash(world: World) -> Iterator[int]:
     for number in range(1, 1000):
         world.memory = type(world.memory)(clock=world.clock)
         for path, data in whole.items():
-            world.memory.put(path, data)
+            overwrite(world.memory, path, data)
         try:
             merge(world.failing(Fault(action="crash", moment="after", number=number))[1])
         except SimulatedCrash:
@@ -353,7 +354,7 @@ def test_a_damaged_input_is_named_and_nothing_is_published(world: World, store: 
     path = TP.folder + objects(store, suffix)[0]
     data = bytearray(world.memory.get(path) or b"")
     data[len(data) // 2] ^= 4
-    world.memory.put(path, bytes(data))
+    overwrite(world.memory, path, bytes(data))
     with pytest.raises(CorruptRecordError, match=path):
         merge(world.open())
     assert not objects(store, ".clean")
@@ -388,7 +389,7 @@ def test_every_byte_of_a_large_input_is_compared(world: World, store: Store) -> 
     # The first page's header: its size of the compressed page is read from there, its CRC and statistics need not be.
     position = next(at for at in range(4, 200) if at and not _breaks(world, path, data, at, store))
     damaged[position] ^= 1
-    world.memory.put(path, bytes(damaged))
+    overwrite(world.memory, path, bytes(damaged))
     with pytest.raises(CorruptRecordError, match=f"{path}: its digest is"):
         merge(store)
     assert not objects(store, ".clean")
@@ -398,7 +399,7 @@ def _breaks(world: World, path: str, data: bytes, at: int, store: Store) -> bool
     """Whether a reader notices one flipped bit."""
     changed = bytearray(data)
     changed[at] ^= 1
-    world.memory.put(path, bytes(changed))
+    overwrite(world.memory, path, bytes(changed))
     try:
         read(store, 0, 10)
     except CorruptRecordError:

@@ -18,6 +18,7 @@ from txlog.maintenance.repair import RepairedObject, repair
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 from txlog.testing.counting_store import CountingStore
+from txlog.testing.damage import overwrite
 from txlog.testing.failing_store import FailingStore, Fault, SimulatedCrash
 
 TWINS = d.twins()
@@ -27,7 +28,7 @@ GOLDEN = d.golden()
 def filled(world: World, objects: d.Objects) -> MemoryObjectStore:
     store = MemoryObjectStore("damaged", clock=world.clock)
     for path, data in objects.items():
-        store.put(path, data)
+        overwrite(store, path, data)
     return store
 
 
@@ -111,7 +112,7 @@ def test_all_at_once(world: World) -> None:
     store = filled(world, {path: data for path, data in TWINS.items() if path not in PURE or path.endswith("4.index")})
     for path in PURE:
         if path.endswith("4.index"):
-            store.put(path, b"damaged\n")
+            overwrite(store, path, b"damaged\n")
     done, after = mended(world, store)
     assert all(each.is_made for each in done)
     assert after.is_clean, after.findings
@@ -180,7 +181,7 @@ def test_an_internal_topic_has_no_rows_and_is_made_again_too(world: World) -> No
     folder = "__transaction_state/0/"
     sealed = [path for path in objects if path.startswith(folder) and path.endswith((".index", ".snapshot"))]
     assert len(sealed) == 2
-    world.memory.put(sealed[0], b"damaged\n")
+    overwrite(world.memory, sealed[0], b"damaged\n")
     world.memory.delete(sealed[1])
     done, after = mended(world, world.memory)
     assert {each.path for each in done if each.is_made} == set(sealed)

@@ -222,7 +222,6 @@ VERBS: dict[str, tuple[Callable[[FsspecObjectStore, str], object], object, str, 
     "modified_ms": (lambda store, folder: (store.modified_ms(f"{folder}/a") or 0) > 10**12, True, "a", BODY),
     "list": (lambda store, folder: store.list(f"{folder}/"), ["a", "d", "sub/"], "a", BODY),
     "list after": (lambda store, folder: store.list(f"{folder}/", "a"), ["d", "sub/"], "a", BODY),
-    "put": (lambda store, folder: store.put(f"{folder}/p", BODY), None, "p", BODY),
     "write_file": (
         lambda store, folder: store.write_file(f"{folder}/w", [BODY, b"x"]),
         len(BODY) + 1,
@@ -241,7 +240,7 @@ def folder(place: Place) -> str:
     """One that holds three objects."""
     made = f"{next(_NUMBERS):06d}"
     for path in ("a", "d", "sub/x"):
-        place.direct.put(f"{made}/{path}", BODY)
+        place.direct.put_if_absent(f"{made}/{path}", BODY)
     return made
 
 

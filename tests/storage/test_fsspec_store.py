@@ -137,7 +137,7 @@ def test_of_gcsfs_it_is_the_class_that_always_sends_the_condition(monkeypatch):
         check_class(extended)
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: extended)
     store = open_object_store("gs://bucket")
-    store.put("a", b"1")
+    store.put_if_absent("a", b"1")
     assert type(store._connection.filesystem) is GCSFileSystem
     stranger = type("ExtendedGcsFileSystem", (FakeFileSystem,), {"__module__": "gcsfs.extended_gcsfs"})
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: stranger)
@@ -202,7 +202,7 @@ def test_what_s3fs_is_told(drivers):
         "s3a://bucket/some/log/", {"key": "k", "config_kwargs": {"read_timeout": 99, "retries": {"max_attempts": 7}}}
     )
     assert drivers == []
-    store.put("a", b"1")
+    store.put_if_absent("a", b"1")
     assert store.url == "s3a://bucket/some/log"
     ((protocol, settings),) = drivers
     assert protocol == "s3"
@@ -225,8 +225,8 @@ def test_what_s3fs_is_told(drivers):
 
 def test_what_gcsfs_is_told(drivers):
     store = open_object_store("gs://bucket", {"token": "anon"})
-    store.put("a", b"1")
-    open_object_store("gs://bucket", {"requests_timeout": 99}).put("a", b"1")
+    store.put_if_absent("a", b"1")
+    open_object_store("gs://bucket", {"requests_timeout": 99}).put_if_absent("a", b"1")
     assert [protocol for protocol, _ in drivers] == ["gs", "gs"]
     timeout = drivers[0][1].pop("requests_timeout")
     assert (timeout.total, timeout.sock_connect, timeout.sock_read) == (None, 5, 10)
@@ -244,8 +244,8 @@ def test_gcsfs_neither_repeats_nor_sends_in_parts():
 def test_what_adlfs_is_told(drivers):
     first = open_object_store("abfss://box@acc.dfs.core.windows.net/log")
     second = open_object_store("az://box", {"account_name": "mine", "read_timeout": 99})
-    first.put("a", b"1")
-    second.put("a", b"1")
+    first.put_if_absent("a", b"1")
+    second.put_if_absent("a", b"1")
     common = {"use_listings_cache": False, "skip_instance_cache": True}
     assert drivers == [
         ("abfs", {**common, "account_name": "acc"}),
@@ -318,7 +318,7 @@ def test_the_url_and_the_options_travel_and_the_connection_does_not(monkeypatch)
     monkeypatch.setitem(sys.modules, "s3fs", types.ModuleType("s3fs"))
     monkeypatch.setitem(sys.modules, "s3fs.core", module)
     store = FsspecObjectStore("s3://bucket/log", "bucket/log", functools.partial(S3FileSystem, {}))
-    store.put("a", b"1")
+    store.put_if_absent("a", b"1")
     copy = pickle.loads(pickle.dumps(store))
     assert copy._connection.filesystem is None
     assert (copy.url, copy.get("b")) == (store.url, None)
@@ -333,7 +333,7 @@ def test_a_forked_child_builds_its_own():
         return S3FileSystem(objects)
 
     store = FsspecObjectStore("s3://bucket", "bucket", make)
-    store.put("a", b"1")
+    store.put_if_absent("a", b"1")
     store._connection.lock.acquire()  # as if another thread of the parent were just building it
     assert in_fork(lambda: store.get("a") == b"1" and built == [os.getppid(), os.getpid()])
     store._connection.lock.release()
@@ -441,11 +441,10 @@ def test_a_request_that_nobody_knows(error):
         store_of(S3FileSystem(failures=[error])).put_if_absent("a", b"1")
 
 
-@pytest.mark.parametrize("verb", ["get", "put", "put_if_absent", "list", "size", "write_file", "get_range"])
+@pytest.mark.parametrize("verb", ["get", "put_if_absent", "list", "size", "write_file", "get_range"])
 def test_a_bucket_that_is_not_there(verb):
     fs = S3FileSystem(failures=[wrapped(404, "NoSuchBucket", FileNotFoundError)])
     arguments = {
-        "put": ("a", b""),
         "put_if_absent": ("a", b""),
         "list": ("",),
         "write_file": ("a", [b""]),
@@ -460,7 +459,6 @@ def calls_of(store):
         "get": lambda: store.get("a"),
         "get_range": lambda: store.get_range("a", 0, 1),
         "size": lambda: store.size("a"),
-        "put": lambda: store.put("a", b"x"),
         "write_file": lambda: store.write_file("a", [b"x"]),
         "list": lambda: store.list(""),
         "delete": lambda: store.delete("a"),

@@ -148,7 +148,6 @@ WRITE_FOR_EVER = """
     for number in itertools.count():
         store.put_if_absent(f"t/{sys.argv[2]}-{number}", b"%08d" % number * 5_000)
         store.write_file(f"t/f-{sys.argv[2]}-{number}", (b"%08d" % number * 1_000 for _ in range(5)))
-        store.put("t/replaced", b"%08d" % number * 5_000)
 """
 
 
@@ -198,23 +197,20 @@ def system_calls(monkeypatch):
         return call
 
     monkeypatch.setattr(os, "fsync", fsync)
-    for name, at in (("link", 1), ("rename", 1), ("mkdir", 0)):
+    for name, at in (("link", 1), ("mkdir", 0)):
         monkeypatch.setattr(os, name, named_call(name, at))
     return calls
 
 
 def test_data_before_the_name_and_the_name_before_the_answer(store, system_calls):
     """A file is durable before a record can name it (W6)."""
-    store.put("t/0/first", b"1")
+    store.put_if_absent("t/0/first", b"1")
     system_calls.clear()
     store.put_if_absent("t/0/a", b"1")
     assert system_calls == [("fsync", "temporary"), ("link", "a"), ("fsync", "0")]
     system_calls.clear()
     store.write_file("t/0/b", [b"1"])
     assert system_calls == [("fsync", "temporary"), ("link", "b"), ("fsync", "0")]
-    system_calls.clear()
-    store.put("t/0/a", b"2")
-    assert system_calls == [("fsync", "temporary"), ("rename", "a"), ("fsync", "0")]
     system_calls.clear()
     assert store.put_if_absent("t/0/a", b"3") is PutOutcome.CONFLICT
     assert system_calls == []
@@ -271,7 +267,7 @@ def test_folders_that_others_made_are_made_durable_too(store, system_calls):
 def test_nothing_is_synced_without_fsync(tmp_path, system_calls):
     store = LocalObjectStore(str(tmp_path / "root"), fsync=False)
     store.put_if_absent("t/a", b"1")
-    store.put("t/b", b"1")
+    store.put_if_absent("t/b", b"1")
     store.write_file("t/c", [b"1"])
     assert "fsync" not in {call for call, _ in system_calls}
 
@@ -295,13 +291,12 @@ def failing(monkeypatch, name, code, *, after=0):
 @pytest.mark.parametrize("name", ["fsync", "write"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
 def test_a_failure_before_the_name_is_no_write(store, monkeypatch, name, code):
-    store.put("t/other", b"1")
+    store.put_if_absent("t/other", b"1")
     with monkeypatch.context() as patch:
         failing(patch, name, code)
         for write in (
             lambda: store.put_if_absent("t/a", b"data"),
             lambda: store.write_file("t/a", [b"data"]),
-            lambda: store.put("t/a", b"data"),
         ):
             with pytest.raises(StorageError, match=rf"file://.*root: .* 't/a' failed: .*errno {code}"):
                 write()
@@ -309,7 +304,7 @@ def test_a_failure_before_the_name_is_no_write(store, monkeypatch, name, code):
 
 
 def test_a_failure_after_the_name_is_unknown(store, monkeypatch):
-    store.put("t/other", b"1")
+    store.put_if_absent("t/other", b"1")
     with monkeypatch.context() as patch:
         failing(patch, "fsync", errno.EIO, after=1)
         assert store.put_if_absent("t/a", b"data") is PutOutcome.UNKNOWN
@@ -321,7 +316,7 @@ def test_a_failure_after_the_name_is_unknown(store, monkeypatch):
 
 
 def test_a_link_that_fails_strangely_is_unknown(store, monkeypatch):
-    store.put("t/other", b"1")
+    store.put_if_absent("t/other", b"1")
     failing(monkeypatch, "link", errno.EIO)
     assert store.put_if_absent("t/a", b"data") is PutOutcome.UNKNOWN
 
@@ -372,7 +367,7 @@ def test_a_lost_reply_of_a_link_is_recognised(tmp_path, monkeypatch):
 @pytest.mark.parametrize("refused", [IsADirectoryError, PermissionError])  # Linux, macOS
 def test_deleting_a_folder_removes_it_only_if_it_is_empty(tmp_path, monkeypatch, refused):
     store = LocalObjectStore(str(tmp_path / "root"))
-    store.put("t/a/b", b"1")
+    store.put_if_absent("t/a/b", b"1")
     (tmp_path / "root" / "t" / "empty" / "deep").mkdir(parents=True)
     real = os.unlink
 
@@ -390,7 +385,7 @@ def test_deleting_a_folder_removes_it_only_if_it_is_empty(tmp_path, monkeypatch,
 
 def test_old_temporary_files_are_swept(tmp_path):
     root = tmp_path / "root"
-    LocalObjectStore(str(root)).put("t/a", b"1")
+    LocalObjectStore(str(root)).put_if_absent("t/a", b"1")
     for name, age_s in (("old", 2 * 86_400), ("young", 3_600)):
         file = root / "t" / f"{TEMPORARY_PREFIX}{name}"
         file.write_bytes(b"left")
@@ -403,7 +398,7 @@ def test_old_temporary_files_are_swept(tmp_path):
 
 def test_no_permission(tmp_path, monkeypatch):
     store = LocalObjectStore(str(tmp_path / "root"))
-    store.put("t/a", b"1")
+    store.put_if_absent("t/a", b"1")
     failing(monkeypatch, "open", errno.EACCES)
     for call in (
         lambda: store.get("t/a"),
@@ -436,7 +431,7 @@ def outside(tmp_path):
 
 
 def test_links_out_of_the_root_are_not_followed(store, outside):
-    store.put("t/a", b"1")
+    store.put_if_absent("t/a", b"1")
     os.symlink(outside / "secret", f"{store.root}/t/file")
     os.symlink(outside, f"{store.root}/t/folder")
     os.symlink("../outside", f"{store.root}/up")
@@ -448,7 +443,6 @@ def test_links_out_of_the_root_are_not_followed(store, outside):
         lambda: store.get("t/folder/secret"),
         lambda: store.list("t/folder/"),
         lambda: store.put_if_absent("t/folder/new", b"1"),
-        lambda: store.put("t/folder/secret", b"1"),
         lambda: store.write_file("up/new", [b"1"]),
         lambda: store.delete("up/secret"),
     ):
@@ -461,7 +455,7 @@ def test_links_out_of_the_root_are_not_followed(store, outside):
 
 
 def test_links_inside_the_root_are_followed(store):
-    store.put("t/a", b"1")
+    store.put_if_absent("t/a", b"1")
     os.symlink("t", f"{store.root}/u")
     assert store.get("u/a") == b"1"
     assert store.list("") == ["t/", "u/"]
@@ -471,7 +465,7 @@ def test_a_sibling_whose_name_begins_alike_is_outside(tmp_path):
     store = LocalObjectStore(str(tmp_path / "root"))
     (tmp_path / "root-2").mkdir()
     (tmp_path / "root-2" / "a").write_bytes(b"1")
-    store.put("t", b"1")
+    store.put_if_absent("t", b"1")
     os.symlink("../root-2/a", f"{store.root}/link")
     with pytest.raises(CorruptLogError, match="leads out"):
         store.get("link")
@@ -487,7 +481,7 @@ def test_the_root_may_be_a_link(tmp_path):
 
 
 def test_things_that_are_no_files(store):
-    store.put("t/a", b"1")
+    store.put_if_absent("t/a", b"1")
     os.mkfifo(f"{store.root}/t/fifo")
     os.symlink("nowhere", f"{store.root}/t/dangling")
     with pytest.raises(CorruptLogError, match="neither a file nor a folder"):
@@ -499,7 +493,7 @@ def test_things_that_are_no_files(store):
 
 
 def test_a_file_where_a_folder_should_be(store):
-    store.put("t", b"1")
+    store.put_if_absent("t", b"1")
     assert store.get("t/a") is None
     assert store.list("t/") == []
     store.delete("t/a")
@@ -518,7 +512,7 @@ def test_a_name_of_a_file_is_used_once(store):
 
 
 def test_it_can_be_sent_to_another_process(store):
-    store.put("t/a", b"1")
+    store.put_if_absent("t/a", b"1")
     copy = pickle.loads(pickle.dumps(store))
     assert copy.get("t/a") == b"1"
     assert copy.put_if_absent("t/b", b"1") is PutOutcome.WRITTEN
@@ -540,7 +534,7 @@ def test_the_time_of_an_object_is_that_of_its_publication(store, monkeypatch):
     assert os.stat(f"{store.root}/t/a").st_mtime_ns == long_ago[1]
     assert began_ms <= store.modified_ms("t/a") <= time.time_ns() // 1_000_000
     # What a copy does that keeps times, from here or from elsewhere.
-    store.put("t/b", b"1")
+    store.put_if_absent("t/b", b"1")
     os.utime(f"{store.root}/t/b", ns=long_ago)
     assert began_ms <= store.modified_ms("t/b")
     os.utime(f"{store.root}/t/b", ns=(0, 4_000_000_000_123_456_789))
@@ -548,7 +542,7 @@ def test_the_time_of_an_object_is_that_of_its_publication(store, monkeypatch):
 
 
 def test_no_descriptor_is_left_open(store):
-    store.put("t/0/a", b"1")
+    store.put_if_absent("t/0/a", b"1")
     before = len(os.listdir("/proc/self/fd"))
     for number in range(20):
         store.put_if_absent(f"t/{number}/x", b"1")

@@ -28,9 +28,9 @@ def test_one_store_per_name():
 def test_its_clock_is_the_one_given():
     clock = ManualClock(now_ms=1_700_000_000_000)
     store = MemoryObjectStore("clock", clock)
-    store.put("a", b"1")
+    store.put_if_absent("a", b"1")
     clock.advance_ms(5)
-    store.put("b", b"1")
+    store.put_if_absent("b", b"1")
     assert store.modified_ms("b") - store.modified_ms("a") == 5
 
 
@@ -48,7 +48,7 @@ def test_it_cannot_be_sent_to_another_process():
 
 def test_a_forked_child_is_refused():
     store = MemoryObjectStore("parent")
-    store.put("a", b"1")
+    store.put_if_absent("a", b"1")
     store._lock.acquire()  # as if another thread of the parent were just using it
 
     def refused():

@@ -35,6 +35,7 @@ from txlog.storage.segment_file import (
     write_rows_file,
 )
 from txlog.testing.counting_store import CountingStore
+from txlog.testing.damage import overwrite
 from txlog.testing.failing_store import FailingStore, Fault
 
 PATH = "0/rows/7-0-abcdef12.parquet"
@@ -234,7 +235,7 @@ def test_strings_that_are_no_utf8_give_no_wrong_bounds(odd):
         sink = io.BytesIO()
         pq.write_table(table, sink, write_page_checksum=True)
         path = f"0/rows/7-0-{len(rows)}.parquet"
-        store.put(f"orders/{path}", sink.getvalue())
+        overwrite(store, f"orders/{path}", sink.getvalue())
         bounds = describe_file(store, "orders", path, NUMBERS).statistics.get("2")
         found = rows.view(pa.binary()).to_pylist()
         assert bounds is None or bounds[0].encode() <= min(found) <= max(found) <= bounds[1].encode()
@@ -258,7 +259,7 @@ def test_a_null_struct_of_sparks_with_a_field_that_allows_none(value, refused):
     pq.write_table(
         pa.table([pa.array([[{"k": "a"}, value], None], loose)], schema=schema), sink, write_page_checksum=True
     )
-    store.put(f"orders/{path}", sink.getvalue())
+    overwrite(store, f"orders/{path}", sink.getvalue())
     file = describe_file(store, "orders", path, fields, exact=True)
     if refused:
         with pytest.raises(CorruptRecordError, match=r"'l\.element\.k' is not nullable"):
@@ -429,7 +430,7 @@ def test_a_large_footer():
 def damaged(store, change_bytes):
     data = bytearray(store.get(OBJECT))
     change_bytes(data)
-    store.put(OBJECT, bytes(data))
+    overwrite(store, OBJECT, bytes(data))
 
 
 def outcome(store, file):
@@ -449,7 +450,7 @@ def test_a_flipped_bit_in_a_page(digest):
     for at in range(4, footer):
         damaged_bytes = bytearray(clean)
         damaged_bytes[at] ^= 1 << (at % 8)
-        store.put(OBJECT, bytes(damaged_bytes))
+        overwrite(store, OBJECT, bytes(damaged_bytes))
         error, found = outcome(store, file)
         seen += error is not None
         if error is None:
@@ -485,7 +486,7 @@ def test_every_flipped_bit_in_the_footer():
         for bit in range(8):
             changed = bytearray(clean)
             changed[at] ^= 1 << bit
-            store.put(OBJECT, bytes(changed))
+            overwrite(store, OBJECT, bytes(changed))
             with pytest.raises(CorruptRecordError, match=OBJECT):
                 read(store, file)
 
@@ -514,7 +515,7 @@ def test_another_file_of_that_name():
     store, file = written(numbers(1000, first=2000), compression="none")
     other, other_file = written(numbers(1000, first=3000), compression="none")
     assert other_file.bytes == file.bytes
-    store.put(OBJECT, other.get(OBJECT))
+    overwrite(store, OBJECT, other.get(OBJECT))
     for expected in (file, change(file, digest=None)):
         with pytest.raises(CorruptRecordError, match=f"{OBJECT}.*digest.*the log says"):
             read(store, expected)
@@ -612,7 +613,7 @@ def foreign(table, **options):
     sink = io.BytesIO()
     pq.write_table(table, sink, **options)
     store = MemoryObjectStore()
-    store.put(OBJECT, sink.getvalue())
+    overwrite(store, OBJECT, sink.getvalue())
     return store
 
 
@@ -668,7 +669,7 @@ def test_a_file_that_is_not_of_the_topic(table, words):
 def test_what_is_no_parquet_file():
     store = MemoryObjectStore()
     for data in (b"", b"PAR1", b"x" * 1000, b"PAR1" + b"\0" * 8 + b"\xff\xff\xff\x7fPAR1"):
-        store.put(OBJECT, data)
+        overwrite(store, OBJECT, data)
         with pytest.raises(CorruptRecordError, match=OBJECT):
             describe_file(store, "orders", PATH, NUMBERS)
 

@@ -11,15 +11,14 @@ from txlog.storage.memory import MemoryObjectStore
 
 
 def added_by_two(baton: Baton, at: int, *, locked: bool) -> int:
-    """What two threads make of 0 by reading an object, adding one and writing it; the second comes in at switch point `at`."""
+    """How many objects two threads create that each count them and create the next one; the second starts at switch point `at`."""
     memory = MemoryObjectStore()
-    memory.put("n", b"0")
     store, lock = BatonStore(memory, baton), BatonLock(baton)
 
     def add() -> None:
         if locked:
             lock.acquire()
-        store.put("n", b"%d" % (int(store.get("n")) + 1))
+        store.put_if_absent(f"n/{len(store.list('n/'))}", b"")
         if locked:
             lock.release()
 
@@ -32,7 +31,7 @@ def added_by_two(baton: Baton, at: int, *, locked: bool) -> int:
             thread.start()
         for thread in threads:
             thread.join()
-        return int(memory.get("n") or b"")
+        return len(memory.list("n/"))
 
     return baton.run(play)
 

@@ -18,6 +18,7 @@ from txlog.core.records import CommitRecord, TransactionEntry
 from txlog.core.state import PartitionState, stored_record
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
+from txlog.testing.damage import overwrite
 
 Records = list[tuple[CommitRecord, bytes]]
 TABLE = TopicPartition(names.TRANSACTION_STATE_TOPIC, 0)
@@ -44,7 +45,7 @@ def rewrite(store: MemoryObjectStore, tp: TopicPartition, change: Callable[[Reco
     for record, payload in change(found):
         linked = msgspec.structs.replace(record, base_offset=offset, previous=previous, segment_base=0)
         data = envelope.encode(linked, payload)
-        store.put(tp.folder + names.batch_name(offset), data)
+        overwrite(store, tp.folder + names.batch_name(offset), data)
         offset, previous = linked.end_offset, envelope.digest(data)
 
 
@@ -104,7 +105,7 @@ def test_a_sound_store(store: MemoryObjectStore) -> None:
 def test_an_empty_place_and_a_wreck() -> None:
     memory = MemoryObjectStore()
     assert check_store(memory).records == 0
-    memory.put("orders/0/00000000000000000000.batch", b"")
+    overwrite(memory, "orders/0/00000000000000000000.batch", b"")
     assert "no txlog.json" in found(memory)
 
 
@@ -148,7 +149,7 @@ def test_a_file_that_is_gone_or_changed(store: MemoryObjectStore) -> None:
     (name,) = store.list("orders/1/rows/")
     path = f"orders/1/rows/{name}"
     data = store.get(path) or b""
-    store.put(path, data[:-1] + b"?")
+    overwrite(store, path, data[:-1] + b"?")
     assert f"{path} is not what its record says" in found(store)
     store.delete(path)
     assert f"{path} is gone" in found(store)
@@ -220,5 +221,5 @@ def test_what_is_sealed_says_what_the_chain_says() -> None:
         assert expected in found(memory)
         operations.fill(memory, sound)
     first, second = [name for name in listed if name.endswith(".snapshot")][:2]
-    memory.put(A.folder + first, sound[A.folder + second])
+    overwrite(memory, A.folder + first, sound[A.folder + second])
     assert f"{A.folder}{first}: it is not the fold of the chain" in found(memory)

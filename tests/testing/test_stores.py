@@ -41,7 +41,6 @@ def calls_of(store):
         "get_range": lambda: store.get_range("t/a", 0, 2),
         "size": lambda: store.size("t/a"),
         "put_if_absent": lambda: store.put_if_absent("t/new", b"1234"),
-        "put": lambda: store.put("t/b", b"1234"),
         "write_file": lambda: store.write_file("t/c", [b"12", b"34"]),
         "list": lambda: store.list("t/"),
         "delete": lambda: store.delete("t/a"),
@@ -51,7 +50,7 @@ def calls_of(store):
 
 def filled():
     store = MemoryObjectStore("x")
-    store.put("t/a", b"123")
+    store.put_if_absent("t/a", b"123")
     return store
 
 
@@ -63,7 +62,7 @@ def test_each_verb_counts_one(verb):
     store = CountingStore(filled())
     calls_of(store)[verb]()
     read = {"get": 3, "get_range": 2}.get(verb, 0)
-    written = 4 if verb in {"put_if_absent", "put", "write_file"} else 0
+    written = 4 if verb in {"put_if_absent", "write_file"} else 0
     assert store.requests() == Requests(**{verb: 1}, read_bytes=read, written_bytes=written)
     assert store.requests().total == 1
     assert [name for name, _ in store.calls()] == [verb]
@@ -73,7 +72,7 @@ def test_each_verb_counts_one(verb):
 def test_a_list_costs_a_request_per_thousand_names(names, requests):
     inner = MemoryObjectStore("x")
     for number in range(names):
-        inner.put(f"t/{number:05d}", b"")
+        inner.put_if_absent(f"t/{number:05d}", b"")
     store = CountingStore(inner)
     store.list("t/")
     assert store.requests().list == store.requests().total == requests
@@ -128,7 +127,7 @@ def test_each_request_takes_its_time(verb):
 def test_each_page_of_a_list_takes_its_time():
     inner, clock = MemoryObjectStore("x"), ManualClock()
     for number in range(2001):
-        inner.put(f"t/{number:05d}", b"")
+        inner.put_if_absent(f"t/{number:05d}", b"")
     LatencyStore(inner, 30, clock).list("t/")
     assert clock.monotonic_ms() == 90
 
@@ -137,7 +136,6 @@ def test_each_page_of_a_list_takes_its_time():
 
 APPLIED = {
     "put_if_absent": lambda store: store.get("t/new") == b"1234",
-    "put": lambda store: store.get("t/b") == b"1234",
     "write_file": lambda store: store.get("t/c") == b"1234",
     "delete": lambda store: store.get("t/a") is None,
 }

@@ -253,10 +253,6 @@ class FsspecObjectStore:
         self._note(fs)
         return PutOutcome.WRITTEN
 
-    def put(self, path: str, data: bytes) -> None:
-        key, copy = self._key(path), bytes(data)
-        self._repeating("put", path, lambda fs: fs.pipe_file(key, copy))
-
     def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
         key = self._key(path)
         rest = iter(chunks)
@@ -413,7 +409,7 @@ class _Verdict(Enum):
     TRANSIENT = "perhaps applied, perhaps the next time"
 
 
-_CREATING = frozenset({"put_if_absent", "put", "write_file"})
+_CREATING = frozenset({"put_if_absent", "write_file"})
 _REFUSED_STATUS = frozenset({400, 401, 403, 405, 411, 413, 414, 501})
 # Errors without an HTTP status that are raised before anything is sent.
 _NOT_SENT = frozenset(

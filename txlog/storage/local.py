@@ -126,15 +126,6 @@ class LocalObjectStore:
                 self._sync(file.fd)
                 return self._link(file, folder, name)
 
-    def put(self, path: str, data: bytes) -> None:
-        folder, name = _split(check_path(path))
-        with self._failing("put", path), self._unfinished(folder, named=True) as file:
-            _write(file.fd, data)
-            self._sync(file.fd)
-            # A link cannot replace.
-            os.rename(file.name, name, src_dir_fd=file.folder, dst_dir_fd=file.folder)
-            self._sync(file.folder)
-
     def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
         folder, name = _split(check_path(path))
         with self._failing("write_file", path), self._unfinished(folder) as file:
@@ -220,13 +211,13 @@ class LocalObjectStore:
         )
 
     @contextlib.contextmanager
-    def _unfinished(self, folder: str, *, named: bool = False) -> Iterator[_Unfinished]:
+    def _unfinished(self, folder: str) -> Iterator[_Unfinished]:
         """A new file without a visible name, in `folder`."""
         for _ in range(_FOLDER_ATTEMPTS):
             descriptor = self._open_folder(folder, create=True)
             try:
                 try:
-                    if not named and self._has_nameless_files(descriptor, folder):
+                    if self._has_nameless_files(descriptor, folder):
                         file = _Unfinished(_open_nameless(descriptor), descriptor, "")
                     else:
                         file = self._open_temporary(descriptor, folder)

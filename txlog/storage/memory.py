@@ -57,11 +57,6 @@ class MemoryObjectStore:
         with self._lock:
             return PutOutcome.WRITTEN if self._objects.setdefault(path, new) is new else PutOutcome.CONFLICT
 
-    def put(self, path: str, data: bytes) -> None:
-        new = self._new(path, data)
-        with self._lock:
-            self._objects[path] = new
-
     def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
         check_path(path)
         data = b"".join(chunks)

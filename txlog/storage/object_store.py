@@ -55,9 +55,6 @@ class ObjectStore(Protocol):
         look before the write (W1).
         """
 
-    def put(self, path: str, data: bytes) -> None:
-        """Create or replace, at once. Only for objects whose content is a pure function of the log."""
-
     def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
         """Stream to a name that was never used before; the bytes written. Nothing is visible if `chunks` raises."""
 

@@ -29,7 +29,6 @@ class Requests:
     get_range: int = 0
     size: int = 0
     put_if_absent: int = 0
-    put: int = 0
     write_file: int = 0
     list: int = 0
     delete: int = 0
@@ -132,11 +131,6 @@ class CountingStore:
         self._count("put_if_absent", path)
         self._add("written_bytes", len(data))
         return self.inner.put_if_absent(path, data)
-
-    def put(self, path: str, data: bytes) -> None:
-        self._count("put", path)
-        self._add("written_bytes", len(data))
-        self.inner.put(path, data)
 
     def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
         self._count("write_file", path)

@@ -121,9 +121,6 @@ class FailingStore:
         line = data.partition(b"\n")[0].decode("latin-1")
         return self._do("put_if_absent", path, lambda: self.inner.put_if_absent(path, data), written=line)
 
-    def put(self, path: str, data: bytes) -> None:
-        self._do("put", path, lambda: self.inner.put(path, data))
-
     def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
         return self._do("write_file", path, lambda: self.inner.write_file(path, chunks))
 

@@ -37,10 +37,6 @@ class LatencyStore:
         self._wait()
         return self.inner.put_if_absent(path, data)
 
-    def put(self, path: str, data: bytes) -> None:
-        self._wait()
-        self.inner.put(path, data)
-
     def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
         self._wait()
         return self.inner.write_file(path, chunks)

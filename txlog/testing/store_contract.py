@@ -103,7 +103,6 @@ class StoreContract:
             for number in range(40):
                 assert store.put_if_absent(f"t/{number}", body) is PutOutcome.WRITTEN
                 assert store.write_file(f"t/f{number}", [body[:1000], body[1000:]]) == len(body)
-                store.put("t/replaced", body)
         finally:
             done.set()
             reader.join()
@@ -147,14 +146,7 @@ class StoreContract:
         modified = store.modified_ms("a")
         assert modified is None or modified > 1_500_000_000_000
 
-    # -- replace, stream, delete --------------------------------------------------------------------------------------
-
-    def test_put_replaces(self, tmp_path: Path) -> None:
-        store = self.make_store(tmp_path)
-        store.put("t/a", b"first, and longer")
-        store.put("t/a", b"second")
-        assert store.get("t/a") == b"second"
-        assert store.put_if_absent("t/a", b"third") is PutOutcome.CONFLICT
+    # -- stream, delete -----------------------------------------------------------------------------------------------
 
     def test_files_are_streamed(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path)
@@ -245,7 +237,7 @@ class StoreContract:
         store = self.make_store(tmp_path)
         names = [f"{number:05d}" for number in range(self.listed)]
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda name: store.put(f"many/{name}", b""), names))
+            list(pool.map(lambda name: store.put_if_absent(f"many/{name}", b""), names))
         assert store.list("many/") == names
         middle = self.listed // 2
         assert store.list("many/", names[middle]) == names[middle + 1 :]
@@ -284,7 +276,6 @@ class StoreContract:
             calls: tuple[Callable[[], object], ...] = (
                 functools.partial(store.get, path),
                 functools.partial(store.put_if_absent, path, b"x"),
-                functools.partial(store.put, path, b"x"),
                 functools.partial(store.write_file, path, [b"x"]),
                 functools.partial(store.delete, path),
                 *_questions(store, path),
