@@ -61,7 +61,7 @@ def parse_listing(listed: Iterable[str], folder: str = "") -> PartitionListing:
 
 
 def sealed_end(listing: PartitionListing, clean: Clean | None) -> int:
-    """The offset below which everything is sealed: the tail of commit records begins there.
+    """The offset below which everything is sealed (R5): the tail of commit records begins there.
 
     A segment is sealed only after the one before it, and a boundary stands only where all below is sealed.
     """

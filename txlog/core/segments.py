@@ -152,7 +152,7 @@ def first_at_or_after_timestamp(index: SegmentIndex, timestamp: int) -> int | No
 
 
 def check_index(index: SegmentIndex, name: SegmentName, path: str) -> None:
-    """Raises CorruptRecordError naming `path` unless the index is what its name says and hangs together.
+    """Raises CorruptRecordError naming `path` unless the index is what its name says and hangs together (R8).
 
     `path` is relative to the root, `<topic>/<partition>/<name>`. Checked: partition, base, end, generation; entries in order and,
     in generation 0, without holes; every file a possible one of this partition; every batch's rows inside the files it

@@ -60,7 +60,7 @@ def check_txn_index(
     expected: int | None = None,
     entries: Sequence[IndexEntry] | None = None,
 ) -> None:
-    """Raises CorruptRecordError naming `path` unless `txn_index` fits the segment `name`.
+    """Raises CorruptRecordError naming `path` unless `txn_index` fits the segment `name` (R8).
 
     `expected` is the number of entries that the segment's `.index` announces, `entries` its batches. In generation 0 these
     hold every ABORT marker, so a transaction index of another partition, which may fit by its offsets alone, shows.

@@ -45,7 +45,7 @@ class Retained:
 
 
 def policy_of(runtime: Runtime, topic: str) -> RetentionPolicy | None:
-    """What the topic keeps, by its newest settings; None if everything: `cleanup.policy` has no `delete`, no limit is set, or the
+    """What the topic keeps, by its newest settings (W45); None if everything: `cleanup.policy` has no `delete`, no limit is set, or the
     topic was deleted. Raises UnknownTopicOrPartitionError, and InvalidRequestError for an internal topic."""
     if topic in INTERNAL_TOPICS:
         raise InvalidRequestError(

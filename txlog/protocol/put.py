@@ -74,7 +74,7 @@ def put_pure(ctx: Context, path: str, data: bytes) -> Program[None]:
 def encode_readable(
     path: str, value: msgspec.Struct, *, instead: str = "what it would replace stays as it is"
 ) -> bytes:
-    """The stored form, if readers will take it: an `.index` that they refuse shuts the partition.
+    """The stored form, if readers will take it (W5, W37): an `.index` that they refuse shuts the partition.
 
     Raises RecordTooLargeError, which says what happens `instead`.
     """

@@ -43,7 +43,7 @@ def names_in(folder: str) -> Program[tuple[str, ...]]:
 
 
 def store_now() -> Program[int]:
-    """A time of the store's own clock that is not later than now; of a store without times this machine's, less what that may
+    """A time of the store's own clock that is not later than now (PROTOCOL.md, W48); of a store without times this machine's, less what that may
     be ahead."""
     found: int | None = yield StoreNow()
     if found is not None:

@@ -83,7 +83,7 @@ def plan_retention(
 
 
 def apply_plan(ctx: Context, views: Views, plan: RetentionPlan) -> Program[tuple[Views, int]]:
-    """Moves the log start as planned, and seals what that finished. -> the log start then: others may have moved it further."""
+    """Moves the log start as planned (C7), and seals what that finished. -> the log start then: others may have moved it further."""
     tp = plan.topic_partition
     views, log_start = yield from append_log_start(ctx, views, tp, plan.log_start_after)
     return with_view(views, (yield from seal_quietly(ctx, views[tp]))), log_start

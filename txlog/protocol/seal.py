@@ -53,7 +53,7 @@ def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
 
 def finished_segments(view: PartitionView) -> list[tuple[StoredRecord, ...]]:
-    """The tail's records by segment, without the active one."""
+    """The tail's records by segment, in order, without the active one (W37)."""
     groups = [tuple(group) for _, group in groupby(view.tail, key=lambda stored: stored.record.segment_base)]
     return groups[:-1]
 
@@ -85,6 +85,7 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
         yield from put_pure(
             ctx, tp.folder + name.txnindex, encode_readable(tp.folder + name.txnindex, txn_index, instead=_UNSEALED)
         )
+    # The `.index` comes last: it says that the others are there (W38).
     yield from put_pure(ctx, snapshot_path, snapshot)
     yield from put_pure(ctx, tp.folder + name.index, index_data)
     return trim_to(view, name.end_offset, name)

@@ -318,7 +318,8 @@ def create_topic(
                     f"{where}: {count_text(partitions, 'partition')} asked for, but a deleted topic of this name had {old.partitions}, and partitions "
                     f"are never fewer; ask for at least {old.partitions}"
                 )
-            yield from finish_deletion(old, append_log_start)  # W40
+            # The new topic must not show rows of the old one (W40).
+            yield from finish_deletion(old, append_log_start)
             # Ids go on where the deleted topic's ended, so no file of its can ever be read by the new schema.
             number, schema = old.number + 1, assign_ids(wanted, max_field_id(old.schema) + 1)
         created_at = yield Now()

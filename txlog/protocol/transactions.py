@@ -281,7 +281,8 @@ def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program
         write_id = yield NewId()
 
         def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
-            if marker_is_there(state, txn.producer_id, txn.producer_epoch):  # W26
+            # A second marker of this epoch could end the producer's next transaction (W26).
+            if marker_is_there(state, txn.producer_id, txn.producer_epoch):
                 return Stop(None)
             return next_marker(state, draft, now_ms=now_ms, write_id=write_id)
 

@@ -443,7 +443,7 @@ def _next_boundary(tp: TopicPartition, known: _Knowledge, now_ms: int, grace_ms:
 
 
 def _raise_boundary(plan: PartitionPlan) -> Program[int]:
-    """The highest boundary that a LIST shows, after the plan's was created."""
+    """The highest boundary that a LIST shows, after the plan's was created (C6)."""
     if plan.boundary is None:
         return plan.folder.listing.boundary
     tp = plan.topic_partition

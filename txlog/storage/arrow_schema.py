@@ -102,7 +102,7 @@ def to_fields(schema: pa.Schema, *, where: str = "schema") -> tuple[SchemaField,
 
 
 def to_arrow(fields: Sequence[SchemaField]) -> pa.Schema:
-    """The Arrow schema of `fields`, with `PARQUET:field_id` on every field, nested ones included."""
+    """The Arrow schema of `fields`, with `PARQUET:field_id` on every field, nested ones included (W9)."""
     return pa.schema([_to_arrow_field(field) for field in fields])
 
 
@@ -260,7 +260,7 @@ def is_same(found: pa.Field[Any], target: pa.Field[Any], *, named: bool = True) 
 
 
 def find_columns(schema: pa.Schema, fields: Sequence[SchemaField]) -> tuple[int | None, ...]:
-    """Where each of `fields` is in a stored schema, None for one that it lacks."""
+    """Where each of `fields` is in a stored schema (R14), None for one that it lacks."""
     by_id = {number: at for at, field in enumerate(schema) if (number := field_id(field)) is not None}
     if by_id:
         return tuple(by_id.get(field.id) for field in fields)

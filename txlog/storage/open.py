@@ -86,7 +86,7 @@ def spell_url(url: str | os.PathLike[str]) -> str:
 
 
 def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
-    """Proves that the backend creates only once and that the clocks agree; once per process and place, the clocks again
+    """Proves that the backend creates only once and that the clocks agree (W2); once per process and place, the clocks again
     whenever this machine's was set since, or has drifted, by more than a minute.
 
     Leaves nothing behind. Raises UnsupportedStoreError for a backend that overwrites, ClockSkewError for a clock more
@@ -123,8 +123,8 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
 
 
 def store_now_ms(store: ObjectStore, clock: Clock, ids: IdGenerator) -> int | None:
-    """A time of the store's own clock, not later than now: that of an object which this call creates and deletes again.
-    None if the store has no times.
+    """A time of the store's own clock, not later than now: that of an object which this call creates and deletes again
+    (W48). None if the store has no times.
 
     Raises StorageError if the backend does not answer, StoreAccessError if it does not let this process write.
     """

@@ -323,6 +323,7 @@ class _Encoder:
             self._schema,
             version="2.6",
             compression=cast(Any, self._compression),
+            # Readers check the CRC of every page that they decode (W9, R13).
             write_page_checksum=True,
             # The Arrow schema would repeat what Parquet says already: the list of types was chosen so.
             store_schema=False,
@@ -557,6 +558,7 @@ class _Opened:
         tail = self._read_tail(expected)
         footer = self._footer(tail)
         self.digest = hashlib.sha256(footer).hexdigest()
+        # The CRCs of pages do not cover the footer (R13).
         if expected is not None and self.digest != expected.footer_digest:
             raise CorruptRecordError(
                 f"{path}: the digest of its footer is {digest_text(self.digest)}, and the log says {digest_text(expected.footer_digest)}; the file is "
