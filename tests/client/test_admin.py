@@ -228,7 +228,7 @@ def test_records_are_deleted(world, store):
 
 @pytest.mark.parametrize("reset", ["latest", "earliest"])
 def test_a_consumer_that_has_read_everything_stays_in_range_of_deleted_records(world, store, reset):
-    """The record that moves the log start takes an offset, too (W49)."""
+    """The record that moves the log start takes an offset too, and must not hide it (W49)."""
     with store.producer() as producer:
         producer.send("orders", orders(1, 2), partition=0).result()
         with store.consumer("orders", group_id="g", auto_offset_reset=reset) as consumer:

@@ -122,7 +122,7 @@ def test_listing_again_is_a_matter_of_age(world, store):
 
 
 def test_latest_offsets_warm_are_one_get_a_partition(world, store):
-    """An end that is known is looked for again (R17)."""
+    """A reader looks for the end again, although it has just found it (R17)."""
     admin = store.admin()
     admin.list_offsets("orders")
     with world.counting.counting() as cost:

@@ -246,7 +246,7 @@ def test_timestamps_never_decrease() -> None:
     ],
 )
 def test_roll(policy: RollPolicy, rolls: bool) -> None:
-    """A full segment ends where its topic says (W20)."""
+    """The topic's `segment.*` settings say when a segment is full (W20)."""
     log = Log()
     log.plain(5)
     log.plain(5)

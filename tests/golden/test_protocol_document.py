@@ -110,7 +110,7 @@ def test_rules_are_numbered_once_and_without_gaps() -> None:
 
 
 def cited(text: str) -> set[str]:
-    """Rules and invariants that a text names; of `W10 to W15` the two ends alone, for such a range points to no line."""
+    """Rules and invariants that a text names; of `W10 to W15` the two ends alone, because a range does not point to a line."""
     rules = set(re.findall(r"\b[WRC]\d{1,2}[a-z]?\b", text))
     numbers = re.findall(r"\b[Ii]nvariants? ([1-9]\d*(?:(?:,| and|, and| to) \d+)*)", text)
     return rules | {f"invariant {number}" for found in numbers for number in re.findall(r"\d+", found)}

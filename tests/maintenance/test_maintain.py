@@ -428,7 +428,7 @@ def test_an_index_that_a_merge_finds_damaged_is_told(world: World, store: Store)
 def test_rows_go_by_the_settings_of_this_moment(
     world: World, before: dict[str, Any], after: dict[str, Any] | None
 ) -> None:
-    """Whoever ends the compaction or retention of a topic relies on it from then on, whatever a daemon remembers (W45)."""
+    """Once compaction or retention of a topic is turned off, no daemon that remembers the old settings removes its rows (W45)."""
     store = world.open()
     store.create_topic("orders", ORDERS, config={"segment.batches": 2, **before})
     maintainer = Maintainer(world.open().runtime, MaintainPolicy(skip=frozenset({"vacuum"})))

@@ -161,7 +161,7 @@ SUPERSEDED = sorted(
 
 @pytest.mark.parametrize("path", SUPERSEDED[::2])
 def test_superseded_objects_and_runs_are_not_made(world: World, path: str) -> None:
-    """The files that such an index names may be gone (C12)."""
+    """Vacuum may have deleted the files that such an index names (C12)."""
     objects = {**GOLDEN, path: b"damaged\n"}
     store = filled(world, objects)
     done, after = mended(world, store)

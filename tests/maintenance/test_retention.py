@@ -190,7 +190,7 @@ def test_a_log_of_markers_alone_is_left_alone(world: World) -> None:
 
 
 def test_a_clock_far_from_the_stores_removes_nothing(world: World) -> None:
-    """Retention goes by the clock of the moment (W45)."""
+    """Retention compares the clocks before it moves a log start (W45)."""
     fill(world, topic(world, retention_ms=DAY_MS))
     ahead = ManualClock(world.clock.now_ms() + 365 * DAY_MS)
     store = txlog.open("memory://", clock=ahead, ids=SeededIds(99), object_store=world.counting)

@@ -35,7 +35,7 @@ def test_a_snapshot_that_no_reader_would_take_is_not_written(monkeypatch: pytest
 
 
 def test_a_registration_leaves_room_for_the_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ONGOING record just below the limit could be ended by nobody, and its rows held the LSO for ever (W43)."""
+    """No process could end an ONGOING record just below the limit, and its rows held the LSO for ever (W43)."""
     trial = Cluster()
     process = Process(trial)
     process.do(process.init())

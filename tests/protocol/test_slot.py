@@ -607,7 +607,7 @@ def test_a_record_that_readers_would_refuse_is_never_written(cluster: Cluster) -
 
 @pytest.mark.parametrize(("pid", "epoch"), [(1, 0), (0, 1)])
 def test_a_file_of_another_producer_or_epoch_is_refused(cluster: Cluster, pid: int, epoch: int) -> None:
-    """Vacuum goes by the name: such a file is dead while the log names it (W7)."""
+    """Vacuum judges by the name: it would delete such a file while the log names it (W7)."""
     process = writer(cluster)
     path = names.rows_file_path(0, process.pid + pid, process.epoch + epoch, cluster.unique())
     file = cluster.file("orders", path, ["a"])

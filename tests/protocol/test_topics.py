@@ -679,7 +679,7 @@ class TestCreateAnew:
         assert log.create(partitions=4).number == 2
 
     def test_the_deletion_is_finished_first(self, log: Topics) -> None:
-        """Else rows of the old topic would be the new one's (W40)."""
+        """Otherwise the new topic would show rows of the old one (W40)."""
         log.create(partitions=3)
         log.partitions.fail_at = 1
         with pytest.raises(OutcomeUnknownError):

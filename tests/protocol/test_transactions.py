@@ -586,7 +586,7 @@ def test_a_failed_send_after_the_time_out_then_abort() -> None:
 
 
 def test_send_offsets_after_the_time_out_is_refused() -> None:
-    # PRODUCER_FENCED on a broker; here the abortable error, for the producer may go on after its abort (KIP-588)
+    # PRODUCER_FENCED on a broker; here the abortable error, because the producer may go on after its abort (KIP-588)
     cluster, process = timed_out()
     with pytest.raises(InvalidProducerEpochError, match="60000 ms"):
         process.do(process.send_offsets({0: 1}))

@@ -339,7 +339,7 @@ def test_files_are_skipped() -> None:
     ],
 )
 def test_statistics_that_make_no_sense_skip_nothing(statistics: dict[str, Any]) -> None:
-    """They exclude nothing (R14a)."""
+    """The reader then reads the file (R14a)."""
     file = DataFile(path="x", rows=3, bytes=1, digest=None, footer_digest="", row_groups=(3,), statistics=statistics)
     for text in ("big > 1000", "big IS NULL", "big IS NOT NULL"):
         assert predicate(text).may_match(piece_of(file))

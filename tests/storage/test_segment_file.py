@@ -329,7 +329,7 @@ def test_an_older_file_has_nulls_in_newer_columns():
 
 
 def test_columns_are_found_by_id():
-    """Not by name or place (R14)."""
+    """... and not by their names or places (R14)."""
     fields = to_fields(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
     turned = fields[::-1]
     store, file = written(conform([{"a": 1, "b": 2}], turned, topic="t"), turned)

@@ -294,7 +294,7 @@ class Consumer:
 
     @in_turn
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first offset appended at or after a time (ms); None if there is none."""
+        """For each partition the first offset appended at or after a time (ms); None if every row is older."""
         for tp, time in times.items():
             if isinstance(time, bool) or not isinstance(time, int) or time < 0:
                 raise InvalidRequestError(f"{tp}: {time!r} is not a time: expected milliseconds since 1970")

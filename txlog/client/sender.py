@@ -304,8 +304,8 @@ class Sender:
         return _Staged(batch, StagedFile(batch.tp, batch.topic.schema_id, file))
 
     def _placed(self, ctx: Context, batch: Batch) -> BatchDraft:
-        """The batch's draft; made once, so that a retry is identical (W16). A file that vacuum might take is
-        written anew (W8)."""
+        """The batch's draft. It is made once, so that a retry is identical (W16). A file that vacuum might delete is written
+        again under a new name (W8)."""
         now = self._session.runtime.moment()
         draft = batch.draft
         stale = bool(draft and draft.files) and now.ms_since(batch.placed_at) >= ctx.max_view_age_ms
@@ -339,7 +339,7 @@ class Sender:
         return self._drawn_id, 0
 
     def _new_identity(self) -> None:
-        """A producer without transactional.id whose sequence nobody can vouch for draws a new producer id (W16, W18)."""
+        """Draw a new producer id: of the old one it is not known which sequence comes next (W16, W18)."""
         self._drawn_id = None
         self._sequences = {}
 

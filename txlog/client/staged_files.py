@@ -4,7 +4,7 @@ Rows are collected by partition and written to `rows/<producer id>-<epoch>-<uniq
 partition: a file is written when the task ends, or earlier when the rows in memory grow too many. Rows that are few
 (`inline.max.bytes`) are handed back instead, for the decision itself to carry, if whoever collects them has room.
 Nothing here appends: the files belong to no log until the transaction that lists them commits, and a task that died
-leaves files that nobody ever names (PROTOCOL.md, "Staged").
+leaves files that no record ever names (PROTOCOL.md, "Staged").
 """
 
 from __future__ import annotations

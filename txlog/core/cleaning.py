@@ -301,8 +301,7 @@ def _without_large(
 
 
 def _compacted(inputs: Sequence[SegmentIndex]) -> Compaction | msgspec.UnsetType:
-    """What a merge keeps of its inputs' compactions: no row is added, so what held goes on to hold (C2a,
-    C2b)."""
+    """What a merge keeps of its inputs' compactions: no row is added, so all of it stays true (C2a, C2b)."""
     found = [index.compacted for index in inputs if index.compacted is not msgspec.UNSET]
     if not found:
         return msgspec.UNSET

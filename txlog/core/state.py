@@ -489,8 +489,8 @@ class _Fold:
             return
         if row.entry.value is None:
             self.committed.pop(row.entry.key, None)
-            # Nothing keeps a tombstone's position, so what is older and still pending goes with it: its
-            # commit would bring a deleted offset back.
+            # A tombstone's position is not stored, so older pending offsets are removed with it: their commit would
+            # bring a deleted offset back.
             for pid, rows in list(self.pending.items()):
                 older = rows.get(row.entry.key)
                 if older is not None and older.position < row.position:

@@ -373,7 +373,7 @@ def _prepare(
     staged_object: StagedObject | None = None,
     version: TxnVersion | None = None,
 ) -> TransactionMetadata:
-    """PREPARE_*: the decision. Carries epoch e + 1 and last_epoch e, whoever writes it (W24)."""
+    """PREPARE_*, the decision. It carries epoch e + 1 and last_epoch e, whichever process writes it (W24)."""
     commit = outcome == "commit"
     return msgspec.structs.replace(
         current,

@@ -1,9 +1,9 @@
 """What is due in a store, and in which order is it done?
 
-A round is a sweep of steps, each small and each safe beside writers, readers and other rounds: decided transactions are
-rolled forward and overdue ones aborted first, for they hold back all that follows; then what is idle is forgotten, what
-is finished is sealed, rows that are too old are removed, the others are merged and compacted, and what nothing needs any more is deleted. A step that fails for one partition goes on with the
-next. A `Maintainer` remembers what it has looked at, so that a round in which nothing is due costs a LIST or two and a GET
+A round is a sweep of small steps. Each is safe beside writers, readers and other rounds. The first step rolls decided
+transactions forward and aborts overdue ones, because they hold back all that follows. Then a round removes idle ids and
+groups, seals finished segments, removes rows that are too old, merges and compacts the others, and deletes objects that no
+reader or writer can still use. If a step fails for one partition, the round goes on with the next one. A `Maintainer` remembers what it has looked at, so that a round in which nothing is due costs a LIST or two and a GET
 a partition, and writes nothing.
 """
 

@@ -491,7 +491,7 @@ def _append_entries(
     views, view = yield from get_view(ctx, views, tp)
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id, guard=guard)
     if isinstance(outcome, Stop) and isinstance(outcome.value, ConcurrentTransactionsError):
-        # Whoever held these offsets may be dead: a writer that meets it rolls it forward or times it out (W25, W28).
+        # The producer of these offsets may be dead: a writer rolls forward or times out such a transaction (W25, W28).
         views = with_view(views, view)
         for producer_id in _pending_elsewhere(view.state, draft):
             views = yield from resolve(ctx, views, producer_id)

@@ -25,7 +25,7 @@ the store does not."""
 def create(
     ctx: Context, path: str, data: bytes, look: Callable[[PutOutcome], Program[T | None]], *, what: str
 ) -> Program[T]:
-    """Creates `path` (W1) and returns what `look` says of the outcome; None from `look` means that nobody can tell yet.
+    """Creates `path` (W1) and returns what `look` says of the outcome; None from `look` means that it is not known yet.
 
     Raises the error of the first request if the store refused it: then nothing was written. From the first answer on, a
     request that fails or comes back damaged settles nothing, and is made again. Raises OutcomeUnknownError after

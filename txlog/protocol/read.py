@@ -131,8 +131,8 @@ def offset_for_timestamp(
 ) -> Program[tuple[PartitionView, tuple[TimeHit, ...]]]:
     """Where the first offset is whose batch has a timestamp (ms) at or after `timestamp_ms`.
 
-    Nothing if there is none below the isolation level's end, one hit as a rule; a second follows one whose rows may
-    all be older, and counts if they are. Timestamps of a partition never decrease, so the segments are searched by halves: one GET a step.
+    Empty if no batch below the isolation level's end has one. Usually there is one hit. If its rows may all be older, a
+    second hit follows, which counts if they are. Timestamps of a partition never decrease, so the segments are searched by halves: one GET a step.
     """
     known = dict(indexes or {})
     for attempt in range(ctx.max_loads):
