@@ -99,6 +99,7 @@ class Script:
     ],
 )
 def test_levels(steps: str, committed: list[int], uncommitted: list[int], per_segment: int) -> None:
+    """Markers are not returned, the rows of a COMMIT are (R11)."""
     script = Script(steps, per_segment)
     assert script.offsets() == committed
     assert script.offsets("read_uncommitted") == uncommitted
@@ -145,6 +146,7 @@ def test_what_a_reader_saw_it_sees_for_ever(per_segment: int) -> None:
 
 @LAYOUTS
 def test_ranges(per_segment: int) -> None:
+    """Below the log start is an error, between the end of a level and the log end is nothing (R12)."""
     script = Script("d0 2, d0 2, start 2, d1 2, d0", per_segment)  # LSO 5, end 8
     view = script.cluster.view(A)
     assert (view.state.log_start_offset, view.state.last_stable_offset, view.state.next_offset) == (2, 5, 8)

@@ -319,6 +319,7 @@ def test_columns_with_dots_in_their_names():
 
 
 def test_an_older_file_has_nulls_in_newer_columns():
+    """Columns are nullable when they are added (R14)."""
     store, file = written(numbers(3))
     added = to_fields(pa.schema([("x", pa.float64()), ("l", pa.list_(pa.int64()))]))
     newer = core_schema.add_columns(NUMBERS, added)
@@ -329,7 +330,6 @@ def test_an_older_file_has_nulls_in_newer_columns():
 
 
 def test_columns_are_found_by_id():
-    """... and not by their names or places (R14)."""
     fields = to_fields(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
     turned = fields[::-1]
     store, file = written(conform([{"a": 1, "b": 2}], turned, topic="t"), turned)
@@ -347,6 +347,7 @@ def test_columns_are_found_by_id():
 )
 @pytest.mark.parametrize("columns", [None, ["a"]])
 def test_a_topic_that_says_something_else_of_a_column_than_its_files_do(changes, words, columns):
+    """The id says which column of the topic it is (R14)."""
     fields = to_fields(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
     store, file = written(conform([{"a": 1, "b": 2}], fields, topic="t"), fields)
     with pytest.raises(CorruptRecordError, match=f"{OBJECT}: {words}"):

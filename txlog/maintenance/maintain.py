@@ -240,7 +240,8 @@ class Maintainer:
         return [known[name][0] for name in listed if name in known]
 
     def newest(self, topic: TopicMetadata) -> TopicMetadata | None:
-        """The topic's metadata as they are now; None if it was deleted or made anew. For what removes rows by its settings."""
+        """The topic's metadata as they are now; None if it was deleted or made anew. For what removes rows by its settings
+        (PROTOCOL.md, W45)."""
         found = self.runtime.run(topic_protocol.find_topic(topic.topic))
         if found is None or found.deleted or found.topic_id != topic.topic_id:
             return None
