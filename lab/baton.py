@@ -361,7 +361,7 @@ class BatonStore:
     def __init__(self, inner: ObjectStore, baton: Baton) -> None:
         self._inner = inner
         self._baton = baton
-        self.url = inner.url
+        self.url, self.place = inner.url, inner.place
 
     def __getattr__(self, verb: str) -> Any:
         found = getattr(self._inner, verb)

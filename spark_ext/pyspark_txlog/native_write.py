@@ -36,6 +36,7 @@ from txlog.client.staged import MAX_INLINE_BYTES
 from txlog.client.staged_files import StagedFiles
 from txlog.core.names import staged_folder
 from txlog.core.records import SchemaField, StagedPart, TransactionMetadata
+from txlog.core.schema import PARTITION_COLUMN
 from txlog.errors import InvalidRequestError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
 from txlog.storage.keys import NO_KEY, partition_table
 
@@ -45,7 +46,6 @@ ROADS: tuple[Road, ...] = ("auto", "driver", "executors")
 SMALL_ROWS = 10_000
 """Frames of up to so many rows are written by the driver."""
 
-PARTITION_COLUMN = "_partition"
 _FIELD_ID = "parquet.field.id"
 """Spark's name, in a column's metadata, for what becomes Parquet's field id."""
 _REFUSED = "txlog refuses a row: "

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pyspark_txlog import packing
 from txlog.core.fetch_plan import InlinePiece, Piece
 from txlog.core.records import SchemaField
+from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, PARTITION_COLUMN, TOPIC_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -210,10 +211,7 @@ OWN_ID = 2**31 - 1
 """The id of txlog's own columns in a predicate: no topic's column has `_topic` and its like for a name."""
 
 OWN_FIELDS = {
-    "_topic": SchemaField(id=OWN_ID, name="_topic", type="string", nullable=False),
-    "_partition": SchemaField(id=OWN_ID, name="_partition", type="int32", nullable=False),
-    "_offset": SchemaField(id=OWN_ID, name="_offset", type="int64", nullable=False),
-    "_timestamp": SchemaField(id=OWN_ID, name="_timestamp", type="timestamp", nullable=False),
+    name: SchemaField(id=OWN_ID, name=name, type=type_, nullable=False) for name, type_ in OWN_COLUMNS.items()
 }
 
 _STATISTICS: Mapping[str, tuple[type, ...]] = {
@@ -229,11 +227,11 @@ def _own_bounds(name: str, piece: Piece) -> Bounds | None:
     tp = piece.topic_partition
     low: object
     high: object
-    if name == "_topic":
+    if name == TOPIC_COLUMN:
         low, high = tp.topic, tp.topic
-    elif name == "_partition":
+    elif name == PARTITION_COLUMN:
         low, high = tp.partition, tp.partition
-    elif name == "_offset":
+    elif name == OFFSET_COLUMN:
         first, end = packing.offsets_of(piece)
         low, high = first, end - 1
     else:

@@ -17,16 +17,6 @@ from txlog.core import schema as log_schema
 from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
 
-METADATA = spark.StructType(
-    [
-        spark.StructField("_topic", spark.StringType(), False),
-        spark.StructField("_partition", spark.IntegerType(), False),
-        spark.StructField("_offset", spark.LongType(), False),
-        spark.StructField("_timestamp", spark.TimestampType(), False),
-    ]
-)
-"""Where a row stands in its log, and the log-append time of its batch."""
-
 ALL_COLUMNS = "*"
 """In the option `columns`: the topic's own columns, all of them."""
 
@@ -47,6 +37,11 @@ _SCALARS: Mapping[str, spark.DataType] = {
 _INTEGERS = ("int8", "int16", "int32", "int64")
 # The widest integer whose every value the float holds exactly.
 _WIDENED_TO_FLOAT = {"float32": ("int8", "int16"), "float64": ("int8", "int16", "int32", "float32")}
+METADATA = spark.StructType(
+    [spark.StructField(name, _SCALARS[type_], False) for name, type_ in log_schema.OWN_COLUMNS.items()]
+)
+"""Where a row stands in its log, and the log-append time of its batch."""
+
 _NAMES = {type(spark_type): name for name, spark_type in _SCALARS.items()}
 
 

@@ -18,6 +18,7 @@ from txlog.cli.partitions import parse_partitions
 from txlog.cli.rows import decode_rows, encode_row
 from txlog.clock import Clock
 from txlog.core.names import TopicPartition
+from txlog.core.schema import OWN_COLUMNS
 from txlog.core.words import count_text, duration_text
 from txlog.errors import InvalidRequestError, OutcomeUnknownError, SchemaMismatchError, TxlogError
 
@@ -36,8 +37,6 @@ _POLL_MS = 500
 """How long one poll waits; only how soon Ctrl-C is seen depends on it."""
 _PRINT_ROWS = 1000
 """How many rows are printed at a time; those that Ctrl-C interrupts are printed again by the group's next run."""
-
-_METADATA = ("_topic", "_partition", "_offset", "_timestamp")
 
 _Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
 _TopicOption = Annotated[str | None, typer.Option("--topic", hidden=True)]
@@ -492,10 +491,10 @@ class _Printer:
 
 
 def _columns(batch: pa.RecordBatch, metadata: bool) -> pa.RecordBatch:
-    own = [name for name in batch.schema.names if name not in _METADATA]
-    return batch.select([*(name for name in _METADATA if metadata), *own])
+    own = [name for name in batch.schema.names if name not in OWN_COLUMNS]
+    return batch.select([*(name for name in OWN_COLUMNS if metadata), *own])
 
 
 def _next_offset(batch: pa.RecordBatch) -> dict[TopicPartition, int]:
-    last = batch.slice(batch.num_rows - 1).select(list(_METADATA)).to_pylist()[0]
+    last = batch.slice(batch.num_rows - 1).select(list(OWN_COLUMNS)).to_pylist()[0]
     return {TopicPartition(last["_topic"], last["_partition"]): last["_offset"] + 1}

@@ -41,14 +41,14 @@ from txlog.core.records import (
     TransactionMetadata,
     TxnIndex,
 )
-from txlog.core.schema import describe
+from txlog.core.schema import OFFSET_COLUMN, describe
 from txlog.core.segments import end_of_entry
 from txlog.core.words import bytes_text, count_text, duration_text, range_text, time_text
 from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOrPartitionError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadIndexes, aborted_transactions, read_index
-from txlog.storage.arrow_schema import OFFSET_COLUMN, read_ipc
+from txlog.storage.arrow_schema import read_ipc
 from txlog.storage.object_store import ObjectStore
 
 ObjectKind: TypeAlias = Literal[

@@ -15,14 +15,14 @@ import pyarrow as pa
 from txlog.client.reading import plan_reads, read_task, tasks
 from txlog.client.session import Session
 from txlog.core.names import TopicPartition
+from txlog.core.schema import OFFSET_COLUMN, PARTITION_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN
 from txlog.protocol.context import PartitionView
 from txlog.protocol.read import IsolationLevel, ReadIndexes, ReadPlan, end_offset
-from txlog.storage.arrow_schema import OFFSET_COLUMN
 
 MAX_SEGMENTS_AHEAD = 64
 """One plan reads the indexes of at most so many segments, in parallel: what a consumer holds does not grow with the log."""
 
-COLUMNS = ("_offset", "_timestamp", "_topic", "_partition")
+COLUMNS = (OFFSET_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN, PARTITION_COLUMN)
 """What a consumer adds to the topic's columns."""
 
 

@@ -20,6 +20,7 @@ from txlog.core.effects import Gather, Program
 from txlog.core.fetch_plan import InlinePiece, Piece
 from txlog.core.names import TopicPartition, topic_metadata_path
 from txlog.core.records import SchemaField, TopicMetadata
+from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, TIMESTAMP_COLUMN
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidConfigurationError, MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views
@@ -31,9 +32,8 @@ from txlog.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-METADATA_COLUMNS = ("_offset", "_timestamp")
+METADATA_COLUMNS = (OFFSET_COLUMN, TIMESTAMP_COLUMN)
 """What a read adds to the topic's columns unless it is asked otherwise; `_topic` and `_partition` on request."""
-KNOWN_METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp")
 MAX_RELISTS = 5
 """How often in a row a read may find an object gone, without a row in between, before that is an error."""
 
@@ -291,8 +291,8 @@ def _cut(batch: pa.RecordBatch, max_rows: int | None) -> Iterator[pa.RecordBatch
 
 def _check_metadata_columns(columns: Sequence[str]) -> tuple[str, ...]:
     for column in columns:
-        if column not in KNOWN_METADATA_COLUMNS:
+        if column not in OWN_COLUMNS:
             raise InvalidConfigurationError(
-                f"{column!r} is not a column that txlog adds; expected one of {', '.join(KNOWN_METADATA_COLUMNS)}"
+                f"{column!r} is not a column that txlog adds; expected one of {', '.join(OWN_COLUMNS)}"
             )
     return tuple(columns)

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece
 from txlog.core.names import TopicPartition, batch_name
 from txlog.core.records import SchemaField
+from txlog.core.schema import OFFSET_COLUMN, PARTITION_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN
 from txlog.errors import MissingObjectError, TxlogError
-from txlog.storage.arrow_schema import OFFSET_COLUMN, OFFSET_FIELD, TIMESTAMP_COLUMN, TIMESTAMP_FIELD, to_arrow
+from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, to_arrow
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.segment_file import ROW_GROUP_ROWS, read_inline_rows, read_ranges
 
@@ -26,7 +27,6 @@ JOINED_ROWS = 65_536
 JOINED_BATCHES = 512
 """Joining ends at so many rows or batches: the first rows shall not wait for the last."""
 
-TOPIC_COLUMN, PARTITION_COLUMN = "_topic", "_partition"
 METADATA_FIELDS: dict[str, pa.Field[pa.DataType]] = {
     OFFSET_COLUMN: OFFSET_FIELD,
     TIMESTAMP_COLUMN: TIMESTAMP_FIELD,

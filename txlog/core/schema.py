@@ -46,8 +46,11 @@ NUMBERS = {
 KEY_TYPES = ("string", "binary", "int16", "int32", "int64", "float64")
 """Types that Kafka's serializers write, and so can be keys."""
 
-RESERVED_PREFIXES = ("_topic", "_partition", "_offset", "_timestamp")
-"""Columns that txlog adds to what is read; no column of a topic may begin so, in any case."""
+TOPIC_COLUMN, PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN = "_topic", "_partition", "_offset", "_timestamp"
+OWN_COLUMNS = {TOPIC_COLUMN: "string", PARTITION_COLUMN: "int32", OFFSET_COLUMN: "int64", TIMESTAMP_COLUMN: "timestamp"}
+"""Columns that txlog adds to what is read, with their types."""
+RESERVED_PREFIXES = tuple(OWN_COLUMNS)
+"""No column of a topic may begin so, in any case."""
 
 MAX_NESTING = 8
 """Types nest no deeper: far below the depth that a metadata object may have."""

@@ -17,9 +17,10 @@ from txlog.core import names
 from txlog.core.fetch_plan import BY_COLUMN, RowRange
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import CommitRecord, DataFile, IndexEntry, SchemaField
+from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, TxlogError
 from txlog.maintenance.findings import Findings, Reader, reason
-from txlog.storage.arrow_schema import OFFSET_COLUMN, TIMESTAMP_COLUMN, read_ipc
+from txlog.storage.arrow_schema import read_ipc
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.segment_file import read_inline_rows, read_ranges, verify_file
 

@@ -23,7 +23,9 @@ from txlog.core.records import SchemaField
 from txlog.core.schema import (
     KAFKA_FIELDS,
     NUMBERS,
+    OFFSET_COLUMN,
     RESERVED_PREFIXES,
+    TIMESTAMP_COLUMN,
     assign_ids,
     check_fields,
     decimal_type,
@@ -33,8 +35,6 @@ from txlog.core.schema import (
 )
 from txlog.errors import CorruptRecordError, SchemaMismatchError
 
-OFFSET_COLUMN = "_offset"
-TIMESTAMP_COLUMN = "_timestamp"
 OFFSET_FIELD = pa.field(OFFSET_COLUMN, pa.int64(), nullable=False)
 TIMESTAMP_FIELD = pa.field(TIMESTAMP_COLUMN, pa.timestamp("us", "UTC"), nullable=False)
 

@@ -189,7 +189,6 @@ class FsspecObjectStore:
     ) -> None:
         self.url = url
         self.place = place or url
-        """What tells this store from another one of the same URL, at another endpoint."""
         self._root = root
         self._make = make
         self._secrets = tuple(secrets)

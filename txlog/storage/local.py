@@ -51,7 +51,7 @@ class LocalObjectStore:
 
     def __init__(self, root: str, *, fsync: bool = True, ids: IdGenerator | None = None) -> None:
         self.root = os.path.realpath(root)
-        self.url = f"file://{self.root}"
+        self.url = self.place = f"file://{self.root}"
         self._fsync = fsync
         self._ids = ids or SystemIds()
         self._state = _State()

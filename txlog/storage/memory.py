@@ -27,7 +27,7 @@ class MemoryObjectStore:
     """An ObjectStore in memory; see the port for the contract."""
 
     def __init__(self, name: str = "", clock: Clock | None = None) -> None:
-        self.url = f"memory://{name}"
+        self.url = self.place = f"memory://{name}"
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._objects: dict[str, _Object] = {}

@@ -38,6 +38,10 @@ class ObjectStore(Protocol):
     def url(self) -> str:
         """Where the store is, without credentials; for messages and for Spark."""
 
+    @property
+    def place(self) -> str:
+        """Which place that is. One URL may be two places: the endpoint that its options name counts too."""
+
     def get(self, path: str) -> bytes | None:
         """The whole object, None if there is none. Never a partial object."""
 

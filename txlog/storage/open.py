@@ -92,8 +92,7 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
     Leaves nothing behind. Raises UnsupportedStoreError for a backend that overwrites, ClockSkewError for a clock more
     than 15 minutes from the store's, StorageError if the backend does not answer.
     """
-    # One URL may be two places: what its options say of the endpoint counts too.
-    place = getattr(store, "place", store.url)
+    place = store.place
     with _PROBED_LOCK:
         is_proven = place in _PROBED
         if is_proven and not clock_was_set(_PROVEN_OFFSETS.get(place), clock):

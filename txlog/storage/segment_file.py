@@ -30,12 +30,11 @@ from txlog.core.effects import WriteRows
 from txlog.core.fetch_plan import BY_COLUMN, RowRange
 from txlog.core.names import MAX_OFFSET
 from txlog.core.records import DataFile, IndexedFile, SchemaField
+from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN
 from txlog.core.words import digest_text
 from txlog.errors import CorruptRecordError, SchemaMismatchError, TxlogError, UnsupportedStoreError
 from txlog.storage.arrow_schema import (
-    OFFSET_COLUMN,
     OFFSET_FIELD,
-    TIMESTAMP_COLUMN,
     TIMESTAMP_FIELD,
     check_stored,
     field_id,

@@ -92,6 +92,10 @@ class CountingStore:
     def url(self) -> str:
         return self.inner.url
 
+    @property
+    def place(self) -> str:
+        return self.inner.place
+
     def requests(self) -> Requests:
         """Everything since the store was made."""
         with self._lock:

@@ -89,6 +89,10 @@ class FailingStore:
         return self.inner.url
 
     @property
+    def place(self) -> str:
+        return self.inner.place
+
+    @property
     def dead(self) -> bool:
         """Whether a crash has struck."""
         return self._dead

@@ -21,6 +21,10 @@ class LatencyStore:
     def url(self) -> str:
         return self.inner.url
 
+    @property
+    def place(self) -> str:
+        return self.inner.place
+
     def get(self, path: str) -> bytes | None:
         self._wait()
         return self.inner.get(path)
