@@ -1,1 +1,1 @@
-"""Offline jobs on a whole store. Any process may run them, several at once, and they may die anywhere."""
+"""Maintenance jobs of a whole store. Any process may run them, several at once, and each can be killed at any point."""

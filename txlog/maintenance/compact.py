@@ -1,9 +1,10 @@
 """How does a keyed topic shrink to the latest row of each key?
 
-In one process and bounded memory, pass after pass: the keys of what no compaction has seen yet go into a map of bounded
-size; then all rows from the log start on are copied, batch by batch, without those that a newer row of their key supersedes
-(PROTOCOL.md, C2; Kafka's log cleaner). A pass makes one run and publishes it as a merge does: several may compact at once,
-and any may die anywhere; what did not take effect, no reader sees, and vacuum removes.
+A compaction runs in one process and in bounded memory, pass after pass. A pass first reads the keys of rows that no
+compaction has seen yet into a map of bounded size. Then it copies all rows from the log start on, batch by batch, and
+leaves out each row that a newer row of the same key supersedes (PROTOCOL.md, C2; Kafka's log cleaner). A pass makes one
+run and publishes it as a merge does. Several processes may compact at once, and each can be killed at any point. No
+reader sees a pass that did not take effect, and vacuum removes its files.
 """
 
 from __future__ import annotations
@@ -44,35 +45,35 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Progress: TypeAlias = Callable[[TopicPartition, int, int], None]
-"""(partition, rows read so far, rows to be read in this pass)."""
+"""(partition, rows read so far, rows to read in this pass)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """One pass of compaction of a partition, before and after."""
+    """One pass of compaction over a partition, before and after."""
 
     topic_partition: TopicPartition
     base_offset: int
     end_offset: int
     generation: int
     took_effect: bool
-    """If not, another clean-up of the same offsets was faster."""
+    """False if another merge or compaction of the same offsets was published first."""
     compacted_to: int
     """Below this offset no two rows have the same key now."""
     keys: int
-    """Distinct ones among the rows that no compaction had seen."""
+    """Distinct keys among the rows that no compaction had seen."""
     segments_before: int
     files_before: int
     bytes_before: int
     rows_before: int
-    """Committed ones, from the log start on."""
+    """Committed rows from the log start on."""
     superseded: int
-    """Rows that went because a newer one has their key."""
+    """Rows that the pass removed because a newer row has their key."""
     expired_tombstones: int
     tombstones: int
-    """Those that are left, and wait for their time."""
+    """Tombstones that are left until their `delete.retention.ms` has passed."""
     keyless: int
-    """Rows without a key, which all stay."""
+    """Rows without a key; a compaction keeps all of them."""
     rows: int
     files: int
     bytes: int
@@ -85,9 +86,10 @@ def compaction_policy(
     min_cleanable_dirty_ratio: float | None = None,
     max_keys: int | None = None,
 ) -> CompactionPolicy | None:
-    """How a topic is compacted, by its settings or, where one is given, by the call; None if `cleanup.policy` does not say it.
+    """Return how a topic is compacted: by its settings, or by the arguments that are given here.
 
-    Raises InvalidRequestError for an internal topic, InvalidConfigurationError without key columns.
+    Returns None if the topic's `cleanup.policy` does not contain `compact`. Raises InvalidRequestError for an internal
+    topic, InvalidConfigurationError for a topic without key columns.
     """
     refuse_internal([topic.topic], "compacted")
     config = runtime.settings.topic_config(topic)
@@ -110,7 +112,7 @@ def compaction_policy(
 
 
 def cleanable_part(session: Session, tp: TopicPartition, policy: CompactionPolicy) -> Cleanable:
-    """What of a partition may be compacted now, and whether that is due. Nothing is read but indexes."""
+    """Return which part of a partition can be compacted now, and whether that is due. Only indexes are read."""
 
     def looked(ctx: Context, views: Views) -> Program[tuple[Views, Cleanable]]:
         return look_at_dirt(ctx, views, tp, policy)
@@ -125,10 +127,10 @@ def compact_partition(
     policy: CompactionPolicy,
     on_progress: Progress | None = None,
 ) -> tuple[Compacted, ...]:
-    """Compacts one partition, in as many passes as are due; empty if none is.
+    """Compact one partition, in as many passes as are due; return an empty tuple if none is due.
 
-    Raises InvalidRequestError for an internal topic, CorruptRecordError naming an input that is damaged: then nothing of
-    that pass is published.
+    Raises InvalidRequestError for an internal topic, and CorruptRecordError with the name of a damaged input. Nothing
+    of a pass with a damaged input is published.
     """
     done: list[Compacted] = []
     relists = 0
@@ -139,7 +141,7 @@ def compact_partition(
                 return tuple(done)
             done.append(publish_compaction(session, plan, copy_survivors(runtime, plan, on_progress)))
         except MissingObjectError:
-            # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
+            # Another job was faster, and vacuum has deleted the inputs. A new plan shows what is left to do.
             relists += 1
             if relists > MAX_RELISTS:
                 raise
@@ -150,7 +152,7 @@ def compact_partition(
 
 
 def plan_partition(session: Session, tp: TopicPartition, policy: CompactionPolicy) -> CompactionPlan | None:
-    """The next pass over one partition; None if none is due. Nothing is written, and of rows nothing is read.
+    """Return the next pass over one partition, or None if no pass is due. Reads no rows and writes nothing.
 
     Raises InvalidRequestError for an internal topic.
     """
@@ -163,16 +165,17 @@ def plan_partition(session: Session, tp: TopicPartition, policy: CompactionPolic
 
 
 def copy_survivors(runtime: Runtime, plan: CompactionPlan, on_progress: Progress | None = None) -> Copied:
-    """Reads the keys of a plan's dirty part, then copies the rows that stay. The digests of all that is read are checked.
+    """Read the keys of a plan's dirty part, then copy the rows that stay, and check the digests of everything that is
+    read.
 
-    In memory are the map of keys, a row group of what is read and one of what is written. Raises CorruptRecordError or
-    MissingObjectError naming an input; then there is no file.
+    Memory holds the map of keys, one row group that is read and one that is written. Raises CorruptRecordError or
+    MissingObjectError with the name of an input; then there is no output file.
     """
     return _Pass(runtime, plan, on_progress).copy()
 
 
 def publish_compaction(session: Session, plan: CompactionPlan, copied: Copied) -> Compacted:
-    """Makes a pass current whose rows were copied, unless another clean-up of the same offsets was faster."""
+    """Publish a pass whose rows were copied, unless another job published a run of the same offsets first."""
     session.runtime.ensure_writable()
     merge = copied.run_of(plan)
 
@@ -206,12 +209,12 @@ def publish_compaction(session: Session, plan: CompactionPlan, copied: Copied) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """The rows of one pass, written and not yet published. Picklable."""
+    """The rows of one pass, written but not yet published. Picklable."""
 
     unique: str
-    """The suffix that the file was written under."""
+    """Suffix of the name of the file."""
     inputs: int
-    """How many of the plan's segments the run is made of."""
+    """Number of the plan's segments that the run replaces."""
     file: IndexedFile | None
     """None if no row is left."""
     kept: Kept
@@ -222,12 +225,12 @@ class Copied:
     keyless: int
 
     def run_of(self, plan: CompactionPlan) -> Merge:
-        """The run that these rows are of."""
+        """Return the run that consists of these rows."""
         return replace(plan, unique=self.unique).merge(plan.cleanable.names[: self.inputs])
 
 
 class _Pass:
-    """One pass: reads, decides and copies."""
+    """Read, decide and copy one pass."""
 
     def __init__(self, runtime: Runtime, plan: CompactionPlan, on_progress: Progress | None) -> None:
         self._runtime = runtime
@@ -241,7 +244,7 @@ class _Pass:
         self._to_read = 0
 
     def copy(self) -> Copied:
-        """Writes the run's Parquet."""
+        """Write the Parquet file of the run."""
         plan, cleanable = self._plan, self._plan.cleanable
         dirty = plan.dirty_pieces
         self._to_read = piece_rows(dirty)
@@ -272,7 +275,7 @@ class _Pass:
         )
 
     def _write(self, merge: Merge, survivors: Iterator[pa.RecordBatch]) -> IndexedFile | None:
-        # Here and not at the top, as everywhere below: planning goes without pyarrow.
+        # A local import, as everywhere below, so that planning does not load pyarrow.
         from txlog.storage.segment_file import write_rows_file
 
         first = next(survivors, None)
@@ -291,7 +294,7 @@ class _Pass:
         return indexed_file(file, topic.schema_id, offset_column=True)
 
     def _newest_of_keys(self, dirty: Sequence[Piece]) -> tuple[OffsetMap, int]:
-        """The map of the dirty part, and below which offset it is whole."""
+        """Return the map of the dirty part's keys, and the offset below which the map is complete."""
         latest = OffsetMap(self._plan.policy.max_keys)
         for batch in self._batches(dirty, self._plan.policy.key_columns):
             rows = self._rows(batch)
@@ -314,7 +317,7 @@ class _Pass:
     def _batches(self, pieces: Sequence[Piece], columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         from txlog.client import rows
 
-        # All columns are fetched to be copied: then each byte is compared with its digest. Keys alone are checked by page.
+        # A copy fetches all columns, so the digest of the whole file is checked. Keys alone are checked page by page.
         whole = columns is None
         read = rows.read_pieces(self._runtime.store, pieces, self._topic.schema, columns, digests=whole)
         for batch in rows.joined(read):
@@ -324,7 +327,7 @@ class _Pass:
                 self._on_progress(self._plan.topic_partition, self._read, self._to_read)
 
     def _rows(self, batch: pa.RecordBatch) -> Rows:
-        """What decides about the rows of a batch; one of keys alone tells of no tombstones."""
+        """Return what decides about the rows of a batch. If only keys are read, no row counts as a tombstone."""
         import numpy as np
         import pyarrow as pa
 
@@ -341,7 +344,7 @@ class _Pass:
 
 
 class _Counted:
-    """How many rows of each batch of a run's inputs were written, and of what time is the last."""
+    """Count how many rows of each input batch were written, and keep the time of the last one."""
 
     def __init__(self, merge: Merge) -> None:
         import numpy as np
@@ -352,12 +355,13 @@ class _Counted:
         self.timestamps = np.zeros(len(entries), dtype=np.int64)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows in the order of offsets; each belongs to the last batch that begins at or below it."""
+        """Add rows in the order of offsets. A row belongs to the last batch whose base offset is not above the row's
+        offset."""
         import numpy as np
 
         at = np.searchsorted(self._bases, _integers(batch, "_offset"), "right") - 1
         self.rows += np.bincount(at, minlength=len(self.rows))
-        # Of several rows of one batch the last counts: numpy assigns in order.
+        # If several rows belong to one batch, the last one counts: numpy assigns in order.
         self.timestamps[at] = _integers(batch, "_timestamp") // 1000
 
 

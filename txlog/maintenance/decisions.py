@@ -1,8 +1,9 @@
-"""Has every decision that is still written down left its marker in each partition that it names?
+"""Does each partition hold the marker of every decision that names it and is still stored?
 
-A `PREPARE_*` names its partitions, and nothing follows it before each of them holds a marker with its producer, its epoch
-and, as `coordinator_epoch`, its offset. All decisions are compared, not the latest of each id: a marker that was lost is not
-written again once its id has gone on. There may be millions of both, so they are numbers in arrays.
+A `PREPARE_*` record names its partitions. No record of the same id follows it before each of these partitions holds a
+marker with its producer, its epoch and, as `coordinator_epoch`, its offset. The check compares all decisions, not only
+the latest one of each id, because no writer writes a lost marker again after its id has gone on. There may be millions
+of markers and decisions, so both are kept as numbers in arrays.
 """
 
 from __future__ import annotations
@@ -34,32 +35,32 @@ _SEEN_COLUMNS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedMarker:
-    """What a decided transaction must have left in a partition."""
+    """The marker that a decided transaction must have left in a partition."""
 
     producer_id: int
     epoch: int
     kind: str
     table_partition: int
-    """Partition of the table with the decision ..."""
+    """Partition of the transaction-state table that holds the decision ..."""
     prepared_at: int
-    """... and its offset there."""
+    """... and the decision's offset there."""
     updated_at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenMarker:
-    """A marker that is still written down in a partition."""
+    """A marker that is still stored in a partition."""
 
     producer_id: int
     epoch: int
     kind: str
     coordinator_epoch: int
-    """-1: only the index of its segment is left, which does not say."""
+    """-1 if only the index of its segment is left, because the index does not have it."""
     offset: int
 
 
 class ExpectedMarkers:
-    """Those of one partition."""
+    """The expected markers of one partition."""
 
     def __init__(self) -> None:
         self._numbers = array("q")
@@ -81,7 +82,7 @@ class ExpectedMarkers:
         )
 
     def add(self, table_partition: int, prepared_at: int, value: TransactionMetadata) -> None:
-        """The marker of a decision."""
+        """Add the marker of a decision."""
         self._numbers.extend(
             (
                 value.producer_id,
@@ -94,7 +95,7 @@ class ExpectedMarkers:
         )
 
     def take(self, other: ExpectedMarkers) -> None:
-        """Adds those of `other`."""
+        """Add the markers of `other`."""
         self._numbers.extend(other._numbers)
 
     def table(self) -> NDArray[np.int64]:
@@ -102,7 +103,8 @@ class ExpectedMarkers:
 
 
 class SeenMarkers:
-    """Those of one partition, each once or twice: a marker's record and the index of its segment both tell of it."""
+    """The stored markers of one partition. A marker can be here twice: from its record and from the index of its
+    segment."""
 
     def __init__(self) -> None:
         self._numbers = array("q")
@@ -116,7 +118,7 @@ class SeenMarkers:
         )
 
     def add(self, batch: CommitRecord | IndexEntry) -> None:
-        """Takes note of a batch, if it is a marker."""
+        """Add the batch if it is a marker."""
         if batch.kind in ("commit", "abort"):
             decided = batch.coordinator_epoch if isinstance(batch, CommitRecord) else -1
             kind = int(batch.kind == "commit")
@@ -128,18 +130,19 @@ class SeenMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How the markers of a partition differ from those that decisions call for."""
+    """How the markers of a partition differ from the markers that decisions require."""
 
     missing: tuple[int, ...]
     """Numbers of expected markers of which nothing is left."""
     other: tuple[tuple[int, int], ...]
-    """Numbers of expected markers, and of what lies there for the same producer and epoch: of another kind, or decision."""
+    """Numbers of an expected marker and of a stored one with the same producer and epoch, but another kind or decision.
+    """
     uncalled: tuple[int, ...]
-    """Numbers of seen markers, records and no index entries, that no expected marker stands for."""
+    """Numbers of stored markers without an expected one. Only markers from records count, not those from indexes."""
 
 
 def compare(expected: ExpectedMarkers, seen: SeenMarkers) -> Comparison:
-    """Compares by (producer, epoch), which names one transaction."""
+    """Compare by (producer, epoch), because this pair names one transaction."""
     wanted, found = expected.table(), seen.table()
     if not len(wanted) and not len(found):
         return Comparison(missing=(), other=(), uncalled=())
@@ -148,7 +151,7 @@ def compare(expected: ExpectedMarkers, seen: SeenMarkers) -> Comparison:
     wanted_names, found_names = names[: len(wanted)], names[len(wanted) :]
     missing = np.flatnonzero(~np.isin(wanted_names, found_names))
     uncalled = np.flatnonzero(~np.isin(found_names, wanted_names) & (found[:, 3] >= 0))
-    # Each found marker against the last decision of its name; there is one but in a table that is damaged itself.
+    # Compare each stored marker with the last decision of its name. Only a damaged table has more than one decision.
     decision = np.full(int(names.max()) + 1, -1)
     decision[wanted_names] = np.arange(len(wanted))
     of = decision[found_names]
@@ -165,7 +168,7 @@ def compare(expected: ExpectedMarkers, seen: SeenMarkers) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """A decision and where it stands."""
+    """A decision and its place in the table."""
 
     offset: int
     value: TransactionMetadata
@@ -173,43 +176,43 @@ class Prepare:
 
 @dataclass(slots=True)
 class Decisions:
-    """Follows one partition of the table, in its order: which decisions were carried out, and where are their markers?"""
+    """Follow one partition of the table in its order: which decisions were carried out, and where are their markers?"""
 
     table_partition: int
     prepared: dict[str, Prepare] = field(default_factory=dict)
-    """Decided, and nothing came after it yet."""
+    """Decisions without a later record of their id."""
     staged_objects: dict[str, StagedObject] = field(default_factory=dict)
     lists: dict[str, tuple[StagedPart, ...]] = field(default_factory=dict)
-    """What these hold; filled in once they were read."""
+    """The contents of the staged lists, filled in as they are read."""
     _expected: dict[TopicPartition, ExpectedMarkers] = field(default_factory=dict)
     _with_list: list[Prepare] = field(default_factory=list)
-    """Carried out; their staged partitions stand in an object."""
+    """Decisions that were carried out and whose staged partitions are listed in an object."""
     _taken: dict[str, int] = field(default_factory=dict)
-    """Offset of the last entry of each id that was looked at."""
+    """For each id, the offset of its last entry that was taken."""
 
     def take_snapshot(self, snapshot: Snapshot) -> None:
-        """The table up to an offset."""
+        """Take the state of the table up to the snapshot's offset."""
         rows = {row.value.transactional_id: row for row in snapshot.transactions}
         for transactional_id, prepare in list(self.prepared.items()):
             if transactional_id not in rows and prepare.offset < snapshot.offset:
-                self._take(transactional_id, None, snapshot.offset - 1)  # a tombstone, and before it what ended it
+                self._take(transactional_id, None, snapshot.offset - 1)  # a tombstone: take the record that it ended
         for transactional_id, row in rows.items():
             self._take(transactional_id, row.value, row.offset)
 
     def take_record(self, record: CommitRecord) -> None:
-        """The next record that is there."""
+        """Take the next record that exists."""
         for number, entry in enumerate(record.entries):
             if isinstance(entry, TransactionEntry):
                 self._take(entry.key, entry.value, record.base_offset + number)
 
     def parts_of(self, value: TransactionMetadata) -> tuple[StagedPart, ...]:
-        """The staged parts of a PREPARE_COMMIT, as far as they are known."""
+        """Return the staged parts of a PREPARE_COMMIT, as far as they are known."""
         if value.staged_object is None:
             return value.staged
         return self.lists.get(value.staged_object.name, ())
 
     def expected(self) -> Iterator[tuple[TopicPartition, ExpectedMarkers]]:
-        """The markers that must be there, by partition."""
+        """Yield the required markers by partition."""
         waiting, self._with_list = self._with_list, []
         for prepare in waiting:
             self._expect(prepare)
@@ -221,7 +224,7 @@ class Decisions:
         self._taken[transactional_id] = offset
         before = self.prepared.pop(transactional_id, None)
         if before is not None:
-            # Nothing can follow a decision before every marker is in.
+            # No record can follow a decision before all its markers are written.
             if before.value.staged_object is None:
                 self._expect(before)
             else:
@@ -238,7 +241,7 @@ class Decisions:
 
 
 def is_decision(record: CommitRecord, marker: SeenMarker) -> bool:
-    """Whether a record of the table decided what a marker says."""
+    """Return whether a record of the table is the decision that a marker belongs to."""
     state = f"PREPARE_{marker.kind.upper()}"
     return any(
         isinstance(entry, TransactionEntry)
@@ -254,5 +257,5 @@ def _kind(number: int) -> str:
 
 
 def _table(numbers: array[int], columns: int) -> NDArray[np.int64]:
-    # A copy: an array that is looked at cannot grow.
+    # A copy, because an array cannot grow while a numpy view of it exists.
     return np.array(numbers, dtype=np.int64).reshape(-1, columns)

@@ -1,7 +1,8 @@
-"""Do the rows that a record or an index names lie there, whole, and under the offsets that it says?
+"""Do the rows that a record or an index names exist, complete, and at the offsets that it gives?
 
-A file is verified as PROTOCOL.md, "Integrity", has it: length, digest of the whole, footer, every page, the rows of each
-row group; then its columns against the topic's schema, and its `_offset` column against the index.
+A file is verified as in PROTOCOL.md, "Integrity": its length, the digest of the whole file, the footer, every page, and
+the number of rows of each row group. Then its columns are compared with the topic's schema, and its `_offset` column
+with the index.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from txlog.storage.object_store import ObjectStore
 from txlog.storage.segment_file import read_inline_rows, read_ranges, verify_file
 
 Placed: TypeAlias = tuple[int, IndexEntry]
-"""A batch and the row of the file where its rows begin; negative if they begin in an earlier file."""
+"""A batch, and the row of the file where its rows begin. Negative if they begin in an earlier file."""
 
 _KEPT_BYTES = 64 * 2**20
-"""A file up to this size is fetched once and kept while it is checked; a larger one is read three times."""
+"""A file up to this size is fetched once and kept while it is checked. A larger file is read three times."""
 
 
 def check_rows_file(
@@ -43,10 +44,10 @@ def check_rows_file(
     placed: Sequence[Placed] | None = None,
     segment: SegmentName | None = None,
 ) -> None:
-    """Reads all of a file, or without `rows` asks for its length; what is wrong is a finding.
+    """Read all of a file, or without `rows` only check its length, and report each error as a finding.
 
-    `placed` are the batches of the index `segment` whose rows lie in this file, if it has an `_offset` column. A file
-    that is not `needed`, because only a superseded index names it, may be gone.
+    `placed` are the batches of the index `segment` whose rows are in this file, if the file has an `_offset` column. A
+    file that is not `needed`, because only a superseded index names it, may be missing.
     """
     topic = tp.topic
     path = f"{topic}/{file.path}"
@@ -86,7 +87,7 @@ def check_rows_file(
 def check_inline_rows(
     findings: Findings, path: str, record: CommitRecord, payload: bytes, fields: Sequence[SchemaField]
 ) -> None:
-    """Decodes the rows that ride in a record; what is wrong is a finding."""
+    """Decode the rows inside a commit record, and report each error as a finding."""
     try:
         found = read_ipc(payload, path).num_rows
         if found != record.records:
@@ -105,7 +106,7 @@ class _Kept:
         self.url = store.url
         self._store = store
         self._path = path
-        # A byte more: that a file is too long must show.
+        # One byte more than expected, to see a file that is too long.
         self._data = store.get_range(path, 0, expected_bytes + 1) if expected_bytes <= _KEPT_BYTES else None
 
     def get_range(self, path: str, start: int, end: int) -> bytes:
@@ -122,7 +123,7 @@ def _check_offsets(
     placed: Sequence[Placed],
     segment: SegmentName,
 ) -> None:
-    """The `_offset` and `_timestamp` columns, batch after batch of the file, against the index."""
+    """Compare the `_offset` and `_timestamp` columns with the index, for each batch of the file."""
     path = f"{topic}/{file.path}"
     starts = np.array([start for start, _ in placed], dtype=np.int64)
     bases = np.array([entry.base_offset for _, entry in placed], dtype=np.int64)

@@ -1,8 +1,9 @@
 """What did a check of the store find, and how does it read objects without stopping at the first bad one?
 
-A finding is a value: which object, what should be there, what is, and what to do. `damaged` and `missing` are what no
-crash and no race can leave behind; a `note` is what one can (a half-done sealing, a file that nothing names, a
-transaction that is decided and not finished), and what is worth a look.
+A finding is a value: the object, the expected and the found content, and advice. No crash and no race can leave a
+`damaged` or `missing` object behind. A `note` is about something that a crash can leave behind, such as a sealing that
+is half done, a file that no record names, or a decided transaction that is not finished. It can also be about something
+else that you may want to look at.
 """
 
 from __future__ import annotations
@@ -27,33 +28,34 @@ LOST_RECORD = (
     "stop every writer first; then restore the object from a copy that was made after it was written (docs/restore.md). If the store was put "
     "back to an older state under a running writer, no copy has it: put that state back once more"
 )
-"""Of a record that what came later speaks of. A store that was put back ends before what a writer had seen."""
+"""Advice for a missing record that later records refer to. A store that was restored ends before what a writer had
+seen."""
 LATER = "nothing: maintenance ends it, or the next writer"
 
 MAX_FINDINGS = 10_000
-"""Findings of a kind that a report names; beyond them it only counts."""
+"""Findings of one kind that a report names. Further ones are only counted."""
 _ATTEMPTS = 4
 _BACKOFF_MS = 250
 _WINDOW = 16
-"""Objects that are fetched at once: a commit record has up to 4 MiB."""
+"""Objects that are fetched at once. A commit record has up to 4 MiB."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a check found."""
+    """One error or note of a check."""
 
     kind: FindingKind
     path: str
-    """The object, relative to the store's root; a folder ends in `/`."""
+    """The object, relative to the store's root. A folder ends in `/`."""
     expected: str
     found: str
     advice: str
-    """What to do."""
+    """What to do about it."""
     count: int = 1
-    """How much speaks of it: something that is missing is named once, with the first of them."""
+    """Number of objects that refer to it. A missing object is one finding, which names the first of them."""
 
 
 class Findings:
-    """Collects findings, each once."""
+    """Collect findings, each once."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], Finding] = {}
@@ -65,27 +67,27 @@ class Findings:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is damaged or missing."""
+        """Return whether no object is damaged or missing."""
         return not self.counts["damaged"] and not self.counts["missing"]
 
     def damaged(self, path: str, expected: str, found: str, advice: str = RESTORE) -> None:
-        """Bytes that are not what they should be."""
+        """Report bytes that are not what they should be."""
         self._damaged.add(path)
         self._add(Finding(kind="damaged", path=path, expected=expected, found=found, advice=advice))
 
     def missing(
         self, path: str, expected: str, advice: str = RESTORE, found: str = "it is not there", count: int = 1
     ) -> None:
-        """An object that should be there. One that could not be read is known to be damaged already."""
+        """Report an object that should exist, unless it is already reported as unreadable."""
         if path not in self._damaged:
             self._add(Finding(kind="missing", path=path, expected=expected, found=found, advice=advice, count=count))
 
     def note(self, path: str, expected: str, found: str, advice: str = LATER) -> None:
-        """What a crash may leave behind."""
+        """Report something that a crash can leave behind."""
         self._add(Finding(kind="note", path=path, expected=expected, found=found, advice=advice))
 
     def take(self, other: Findings) -> None:
-        """Adds those of `other`."""
+        """Add the findings of `other`."""
         for finding in other:
             self._add(finding)
         self._damaged |= other._damaged
@@ -103,7 +105,8 @@ class Findings:
 
 
 class Reader:
-    """Reads objects for a check: several at once, a failed request again, and what cannot be read is a finding."""
+    """Read objects for a check: several at once, with retries, and each object that cannot be read becomes a finding.
+    """
 
     def __init__(
         self,
@@ -123,11 +126,12 @@ class Reader:
         """Called after each object that was checked."""
 
     def with_findings(self, findings: Findings) -> Reader:
-        """A reader that reports to `findings`."""
+        """Return a reader that reports to `findings`."""
         return Reader(self.store, self._clock, findings, self._pool, self._on_object)
 
     def list(self, folder: str) -> list[str]:
-        """Names in a folder; raises StorageError if they cannot be had: without them nothing can be said."""
+        """Return the names in a folder. Raises StorageError if the LIST fails, because nothing can be checked without
+        it."""
         for attempt in range(_ATTEMPTS - 1):
             try:
                 return self.store.list(folder)
@@ -136,11 +140,11 @@ class Reader:
         return self.store.list(folder)
 
     def get(self, path: str) -> bytes | None:
-        """The object, None if it is not there or cannot be read; the latter is a finding."""
+        """Return the object, or None if it does not exist or cannot be read. The latter is a finding."""
         return self._taken(path, self._fetch(path))
 
     def get_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
-        """Each path with its object, in order, some in parallel, never many in memory."""
+        """Yield each path with its object, in order. Some are fetched in parallel, but few are in memory at a time."""
         left = iter(paths)
         while window := list(islice(left, _WINDOW)):
             pool = self._pool if len(window) > 1 else None
@@ -149,7 +153,7 @@ class Reader:
                 yield path, self._taken(path, each)
 
     def decode(self, path: str, data: bytes, kind: type[S], noun: str) -> S | None:
-        """The object's value, None if it is damaged, which is a finding."""
+        """Return the object's value, or None and a finding if the object is damaged."""
         try:
             return envelope.decode(data, kind, path)[0]
         except (CorruptLogError, UnsupportedStoreError) as error:
@@ -157,12 +161,12 @@ class Reader:
             return None
 
     def read(self, path: str, kind: type[S], noun: str) -> S | None:
-        """The object's value, None if it is not there or damaged; the latter is a finding."""
+        """Return the object's value, or None if it does not exist or is damaged. The latter is a finding."""
         data = self.get(path)
         return None if data is None else self.decode(path, data, kind, noun)
 
     def count(self, size_bytes: int) -> None:
-        """Another object of that size was checked."""
+        """Count one more checked object of that size."""
         self.objects += 1
         self.bytes += size_bytes
         if self._on_object is not None:
@@ -193,5 +197,5 @@ class Reader:
 
 
 def reason(error: TxlogError, path: str) -> str:
-    """An error's message without the path that it begins with."""
+    """Return an error's message without the path at its beginning."""
     return str(error).removeprefix(f"{path}: ")

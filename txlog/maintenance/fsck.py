@@ -1,8 +1,8 @@
-"""Is the store whole? Every object is read and compared with all that must agree with it; nothing is changed.
+"""Is the store whole? Every object is read and compared with everything that must agree with it. Nothing is changed.
 
-The order is that of knowledge: the table of transactions, then committed offsets, then the partitions, so that on a store
-in use a partition is never older than what is asked of it. A partition that changes while it is looked at, and seems to
-lack something, is looked at again. See PROTOCOL.md, "Integrity".
+The check reads the transaction-state table first, then committed offsets, then the partitions. So on a store in use, a
+partition is never older than what it is compared with. If a partition seems to lack an object and has changed during
+its check, the check looks at it again. See PROTOCOL.md, "Integrity".
 """
 
 from __future__ import annotations
@@ -54,39 +54,39 @@ from txlog.maintenance.repair import RepairedObject
 from txlog.storage.object_store import ObjectStore
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""(what is looked at now and objects so far, partitions done, partitions in all)."""
+"""(what is checked now and objects so far, partitions done, partitions in all)."""
 
 _ROUNDS = 5
-"""How often a partition is looked at that seems damaged and changes meanwhile."""
+"""How often a partition is checked that seems damaged and changes during each check."""
 _SKEW_MS = 2 * MAX_CLOCK_ERROR_MS
-"""Clocks of two writers may be so far apart (PROTOCOL.md, W2)."""
+"""The largest difference between the clocks of two writers (PROTOCOL.md, W2)."""
 _OWN_FOLDERS = frozenset({names.PROBE_FOLDER, names.MAINTENANCE_FOLDER})
 
 
 class FsckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check of the store looked at, and what it found."""
+    """What a check of the store read, and what it found."""
 
     store: str
     topics: tuple[str, ...]
     partitions: int
     objects: int
-    """Objects that were read; files of rows count as well."""
+    """Objects that were read, data files included."""
     bytes: int
     rows_checked: bool
-    """Whether files of rows were opened."""
+    """Whether data files were opened."""
     damaged: int
     missing: int
     notes: int
     findings: tuple[Finding, ...]
-    """Damage first, then what is missing, then notes; each by path."""
+    """Damaged objects first, then missing ones, then notes; each kind sorted by path."""
     repairable: tuple[RepairedObject, ...] = ()
-    """What of it could be made again from the log, if that was asked; and what cannot, and why."""
+    """The objects among them that the log can recreate, and why others cannot be recreated, if that was asked for."""
     repaired: tuple[RepairedObject, ...] = ()
-    """What was made again before this check."""
+    """Objects that were recreated before this check."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is damaged or missing."""
+        """Return whether no object is damaged or missing."""
         return not self.damaged and not self.missing
 
 
@@ -100,14 +100,19 @@ def check_store(
     progress: Progress | None = None,
     spread: Spread | None = None,
 ) -> FsckReport:
-    """Verifies everything; reads only.
+    """Verify everything. Reads only.
 
-    `topics` limits the check to these, and to the table of transactions, by which they are judged. Without `rows` no
-    file of rows is opened, only its length asked for. `threads` fetch metadata objects. `spread` checks the partitions of users'
-    topics elsewhere, in any order; what all must agree on is compared here. Memory is bounded by one partition's
-    state and one segment's records, the table of transactions, and 48 bytes for each marker that it calls for. Raises
-    NotAStoreError if no part of a store is there, UnknownTopicOrPartitionError for a topic that is not there, StorageError
-    if the store cannot be listed.
+    Arguments:
+
+    * `topics` limits the check to these topics and the transaction-state table that they are compared with.
+    * `rows`: if it is False, data files are not opened and only their lengths are checked.
+    * `threads` is the number of threads that fetch metadata objects.
+    * `spread` checks the partitions of users' topics elsewhere, in any order. Comparisons between partitions are made
+      here.
+
+    Memory holds the state of one partition, the records of one segment, the transaction-state table, and 48 bytes for
+    each marker that the table requires. Raises NotAStoreError if there is no part of a store,
+    UnknownTopicOrPartitionError for a topic that does not exist, StorageError if a LIST of the store fails.
     """
     clock = clock or SystemClock()
     with contextlib.ExitStack() as stack:
@@ -119,7 +124,7 @@ def check_store(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What was seen of one partition. Picklable."""
+    """What the check saw of one partition. Picklable."""
 
     checked: Checked
     findings: Findings
@@ -128,11 +133,12 @@ class Looked:
 
 
 Spread: TypeAlias = Callable[[Sequence[PartitionTask]], Iterable[Looked]]
-"""Each task's partition, as `look_at` sees it; in any order."""
+"""Returns the partition of each task as `look_at` sees it, in any order."""
 
 
 def look_at(reader: Reader, task: Callable[[], PartitionTask]) -> Looked:
-    """Checks a partition; again if it seems damaged and changed meanwhile: then it was a race. Counts for itself."""
+    """Check a partition, and repeat this if the partition seems damaged and has changed: then it may be a race. Counts
+    its objects."""
     for round_ in range(_ROUNDS):
         own = Findings()
         wanted = task()
@@ -147,12 +153,12 @@ def look_at(reader: Reader, task: Callable[[], PartitionTask]) -> Looked:
 
 @dataclass(slots=True, kw_only=True)
 class _Topic:
-    """A topic as its versions tell it."""
+    """A topic as its versions describe it."""
 
     name: str
     versions: dict[int, TopicMetadata] = field(default_factory=dict)
     folders: list[int] = field(default_factory=list)
-    """Partitions that have a folder, and those that a finished transaction wrote to."""
+    """Partitions that have a folder or that a finished transaction wrote to."""
     last_version: int = -1
 
     @property
@@ -168,7 +174,7 @@ class _Topic:
 
 
 class _Shown:
-    """Tells how far a check is: a large partition moves too."""
+    """Show the progress of a check, also within a large partition."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -177,12 +183,12 @@ class _Shown:
         self._done = self._total = 0
 
     def turn_to(self, where: str, done: int, total: int) -> None:
-        """The next partition."""
+        """Show the next partition."""
         self._where, self._done, self._total = where, done, total
         self._tell()
 
     def count(self) -> None:
-        """Another object."""
+        """Count one more object."""
         self._objects += 1
         self._tell()
 
@@ -204,11 +210,12 @@ class _StoreCheck:
         self.expected: dict[TopicPartition, ExpectedMarkers] = {}
         self.prepared_files: dict[TopicPartition, set[str]] = {}
         self.table_ends: dict[int, int | None] = {}
-        """Log end of each partition of the table; None: not known."""
+        """Log end of each partition of the table. None if it is not known."""
         self.table_starts: dict[int, int] = {}
-        """From where on all records of a partition of the table were read; it is not there if some could not be."""
+        """For each partition of the table, the offset from which all its records were read. Absent if some could not be
+        read."""
         self.committed: dict[TopicPartition, tuple[int, str]] = {}
-        """The highest committed offset of each partition, and the group."""
+        """The highest committed offset of each partition, and its group."""
         self.staged_named: dict[str, set[str]] = {}
         self.done = self.total = self.partitions = 0
 
@@ -242,7 +249,8 @@ class _StoreCheck:
     # -- the root -----------------------------------------------------------------------------------------------------
 
     def _need_store(self, root: Collection[str]) -> None:
-        """A folder without a descriptor and without a topic is no damaged store, but none."""
+        """Raise NotAStoreError for a folder without a descriptor and without a topic. It is a missing store, not a
+        damaged one."""
         others = [name for name in root if name not in _OWN_FOLDERS]
         if names.STORE_DESCRIPTOR in others or any(self._is_topic(name) for name in others):
             return
@@ -350,7 +358,7 @@ class _StoreCheck:
             )
 
     def _check_versions(self, topic: _Topic, numbers: Collection[int]) -> None:
-        """The chain has no holes, and each version follows from the one before."""
+        """Check that the versions have no gaps and that each one follows from the one before."""
         topic.last_version = max(numbers, default=-1)
         if not numbers and not topic.folders:
             self.findings.note(
@@ -421,7 +429,7 @@ class _StoreCheck:
         return looked.checked
 
     def _check_staged_folder(self, topic: _Topic, folders: Iterable[str], named: Collection[str]) -> None:
-        """Files of Spark's that no record names. Those that one names were checked with their partition."""
+        """Check Spark's files that no record names. The others were checked with their partition."""
         prepared = {path for tp, paths in self.prepared_files.items() if tp.topic == topic.name for path in paths}
         orphans = []
         strange = []
@@ -475,7 +483,7 @@ class _StoreCheck:
                 self._check_ids(tp, checked.state, followed)
 
     def _check_staged_lists(self, tp: TopicPartition, followed: Decisions) -> None:
-        """Every `.staged` object; those of decided transactions must be there, and be the very ones."""
+        """Check every `.staged` object. The lists of decided transactions must exist and have the expected content."""
         listed = {name for name in self.reader.list(tp.folder) if names.parse_staged_list_name(name)}
         orphans = []
         for name in sorted(listed):
@@ -539,7 +547,7 @@ class _StoreCheck:
                 )
 
     def _check_prepared(self, path: str, parts: Iterable[StagedPart]) -> None:
-        """What a decided transaction is going to append must be there, or nobody can finish it."""
+        """Check that everything which a decided transaction will append exists. Otherwise no process can finish it."""
         for part in parts:
             tp = part.topic_partition
             self.prepared_files.setdefault(tp, set()).update(file.path for file in part.files)
@@ -557,7 +565,7 @@ class _StoreCheck:
                     check_rows_file(self.reader, tp, file, fields, path, rows=self.rows)
 
     def _judge(self, checked: Checked) -> None:
-        """Does the partition hold what finished transactions must have left there, and the table what it speaks of?"""
+        """Check the partition against the finished transactions, and the table against the partition's markers."""
         state = checked.state
         if state is None:
             return
@@ -579,7 +587,7 @@ class _StoreCheck:
             )
 
     def _judge_markers(self, checked: Checked, state: PartitionState) -> None:
-        """The markers of a partition against all decisions that name it, and these against the markers."""
+        """Compare the markers of a partition with all decisions that name it, in both directions."""
         tp = checked.topic_partition
         expected = self.expected.get(tp, ExpectedMarkers())
         found = compare(expected, checked.markers)
@@ -598,20 +606,21 @@ class _StoreCheck:
                 what = f"a marker of kind {marker.kind}"
             else:
                 what = f"a marker of the decision at offset {marker.coordinator_epoch}"
-            # An index that has it wrong differs from its records too, if these are left.
+            # An index with a wrong value also differs from its records, if these are left.
             path = tp.folder + (names.batch_name(marker.offset) if marker.coordinator_epoch >= 0 else "")
             self.findings.damaged(path, self._marker_text(expected[wanted]), what, LOST_RECORD)
         for seen in found.uncalled:
             self._need_decision(tp, checked.markers[seen])
 
     def _may_be_gone(self, marker: ExpectedMarker, checked: Checked, state: PartitionState) -> bool:
-        """Whether a clean-up may have dropped a marker of which nothing is left."""
+        """Return whether a merge or compaction may have dropped a marker of which nothing is left."""
         topic = self.topics.get(checked.topic_partition.topic)
         newest = None if topic is None else topic.versions.get(topic.last_version)
         if newest is not None and newest.deleted:
             return True
         if not checked.is_whole:
-            # It may lie where records could not be read, which is a finding: only what was appended later can tell.
+            # It may be among records that could not be read, which is a finding already. Only later records can decide
+            # then.
             return self._may_be_before(marker, state.producers.get(marker.producer_id), state.last_timestamp)
         hidden = checked.hidden
         if hidden is None or hidden.last_timestamp + _SKEW_MS < marker.updated_at:
@@ -620,10 +629,10 @@ class _StoreCheck:
         return self._may_be_before(marker, producers.get(marker.producer_id), hidden.snapshot.last_timestamp)
 
     def _may_be_before(self, marker: ExpectedMarker, entry: ProducerStateEntry | None, timestamp: int) -> bool:
-        """Whether a state, whose last record has that timestamp, may have come about with the marker."""
+        """Return whether a state with that last timestamp can be the result of a log that had the marker."""
         if entry is not None:
             return entry.producer_epoch >= marker.epoch
-        # An idle producer's state ends by a record, no sooner than this.
+        # A record ends the state of an idle producer, and not before this time.
         return self.constants is None or (
             timestamp + _SKEW_MS >= marker.updated_at + self.constants.producer_id_expiration_ms
         )
@@ -640,13 +649,14 @@ class _StoreCheck:
         )
 
     def _need_decision(self, tp: TopicPartition, marker: SeenMarker) -> None:
-        """A marker that no completed decision stands for: one that is under way does, or one whose record is gone."""
+        """Check a marker without a completed decision. Its decision may be in progress, or the decision's record is
+        lost."""
         if self.constants is None or not 0 <= marker.producer_id < FIRST_DRAWN_PRODUCER_ID:
             return
         partition = marker.producer_id % self.constants.transaction_state_partitions
         start, end = self.table_starts.get(partition), self.table_ends.get(partition)
         if start is None or end is None or not start <= marker.coordinator_epoch < end:
-            return  # beyond the end is where `_need_table_slot` looks
+            return  # `_need_table_slot` checks the slots after the log end
         path = _decision_path(partition, marker.coordinator_epoch)
         record = self.reader.read(path, CommitRecord, "commit record")
         if record is None or not is_decision(record, marker):
@@ -663,7 +673,7 @@ class _StoreCheck:
         if end is None or slot < end:
             return
         tp = TopicPartition(TRANSACTION_STATE_TOPIC, partition)
-        # The table was read before: it may have grown since.
+        # The table was read earlier, so it may have grown since.
         if self.reader.get(tp.folder + names.batch_name(slot)) is None:
             self.findings.missing(tp.folder + names.batch_name(slot), what, LOST_RECORD)
 
@@ -680,7 +690,8 @@ class _StoreCheck:
                     self.committed[target] = (row.entry.value.offset, row.entry.group)
 
     def _add_unwritten(self) -> None:
-        """Partitions without a folder that finished transactions wrote to: their folders must be looked for."""
+        """Add partitions without a folder that finished transactions wrote to, so that their folders are checked too.
+        """
         for tp in self.expected:
             topic = self.topics.get(tp.topic)
             if topic is not None and tp.partition not in topic.folders:
@@ -698,7 +709,7 @@ class _StoreCheck:
                 )
 
     def _check_history(self) -> None:
-        """What clean-ups told of themselves: nothing depends on it, so what is damaged may be deleted."""
+        """Check the history of maintenance. Nothing depends on it, so a damaged object may be deleted."""
         folder = names.MAINTENANCE_FOLDER
         listed = self.reader.list(folder)
         strange = [name for name in listed if names.parse_history_name(name) is None]

@@ -1,8 +1,9 @@
-"""What did the clean-ups of a store do: which job, when, by whom, to which offsets, bytes before and after?
+"""What did maintenance do in a store: which job, when, by which process, to which offsets, with how many bytes before
+and after?
 
-Each job says it to a `Recorder`, which keeps it until the job has ended, and then writes one object (PROTOCOL.md,
-"History"). A run that did nothing leaves nothing. The history is never a reason to fail: a job whose work is done has
-done it, whether it could be told or not.
+Each job reports its steps to a `Recorder`. When the job ends, the recorder writes them as one object (PROTOCOL.md,
+"History"). A run that did nothing writes nothing. The history never makes a job fail: the work of the job is done,
+whether or not the history can be written.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from txlog.protocol import history as protocol
 Outcome: TypeAlias = Literal["published", "discarded", "deleted", "failed"]
 
 MAX_STEPS = 10_000
-"""Steps of one run that are kept, the failed ones first: a record of all partitions of a large store stays readable."""
+"""Steps of one run that are kept, failed ones first. So the record stays small, also if a run covers a large store."""
 _MAX_MESSAGE = 2_000
 _MAX_READ = 256
 """Runs that are read at once."""
@@ -44,7 +45,7 @@ class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """Collects the steps of one run of a job."""
+    """Collect the steps of one run of a job."""
 
     def __init__(self, runtime: Runtime, job: str) -> None:
         self.job = job
@@ -55,7 +56,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def running(self, job: str) -> Iterator[None]:
-        """Around what is one job among others of the run."""
+        """Give the steps inside the `with` block this job's name, if the run consists of several jobs."""
         before, self.job = self.job, job
         self._began_at = self._clock.now_ms()
         try:
@@ -65,7 +66,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def over(self, tp: TopicPartition, job: str | None = None) -> Iterator[None]:
-        """Around the work on one partition: steps that are added inside began here; an error of txlog's is a failed step, and goes on."""
+        """Time the work on one partition: steps that are added inside began here.
+
+        A TxlogError is recorded as a failed step and raised again.
+        """
         with self.running(job or self.job):
             try:
                 yield
@@ -91,7 +95,7 @@ class Recorder:
         deleted_bytes: int = 0,
         message: str = "",
     ) -> None:
-        """Something was done to a partition, or could not be."""
+        """Record a step on a partition, or that it failed."""
         now_ms = self._clock.now_ms()
         self.steps.append(
             CleanupStep(
@@ -118,7 +122,7 @@ class Recorder:
         self._began_at = now_ms
 
     def add_merged(self, merged: Merged) -> None:
-        """A run that a merge made."""
+        """Record a run that a merge made."""
         self.add(
             merged.topic_partition,
             "published" if merged.took_effect else "discarded",
@@ -134,7 +138,7 @@ class Recorder:
         )
 
     def add_compacted(self, compacted: Compacted) -> None:
-        """A pass that a compaction made."""
+        """Record a pass of a compaction."""
         self.add(
             compacted.topic_partition,
             "published" if compacted.took_effect else "discarded",
@@ -150,7 +154,7 @@ class Recorder:
         )
 
     def add_retained(self, retained: Retained) -> None:
-        """Rows that retention removed."""
+        """Record what retention removed."""
         self.add(
             retained.topic_partition,
             "deleted",
@@ -161,7 +165,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def recorded(runtime: Runtime, job: str) -> Iterator[Recorder]:
-    """Around one run of a job: what was told to the recorder is in the history afterwards, also if the job failed.
+    """Record one run of a job. At the end the history holds all steps that were recorded, also if the job failed.
 
         with recorded(runtime, "merge") as history:
             for tp in partitions:
@@ -169,7 +173,7 @@ def recorded(runtime: Runtime, job: str) -> Iterator[Recorder]:
                     for merged in merge_partition(runtime, session, tp, policy):
                         history.add_merged(merged)
 
-    Nothing is written if nothing was told. That the history cannot be written is a warning in the log, no error.
+    Without steps nothing is written. If the history cannot be written, a warning is logged and no error is raised.
     """
     recorder = Recorder(runtime, job)
     try:
@@ -182,9 +186,9 @@ def recorded(runtime: Runtime, job: str) -> Iterator[Recorder]:
 def read_history(
     runtime: Runtime, *, topics: Collection[str] = (), jobs: Collection[str] = (), limit: int | None = None
 ) -> list[HistoryRow]:
-    """The newest `limit` steps (all, if None) of these topics and jobs (all, if there are none), newest first.
+    """Return the newest `limit` steps (None: all) of these topics and jobs (empty: all), newest first.
 
-    One LIST, and a GET each run that is looked at. Raises CorruptRecordError naming a damaged run.
+    Costs one LIST, and one GET for each run that is read. Raises CorruptRecordError with the name of a damaged run.
     """
     left = runtime.run(protocol.list_runs())[::-1]
     rows: list[HistoryRow] = []
@@ -201,7 +205,7 @@ def read_history(
 
 
 def _write(runtime: Runtime, recorder: Recorder) -> None:
-    # Sorting is stable: what failed comes first only if not all can stay.
+    # The sort is stable. Failed steps come first only if there are too many steps to keep.
     steps = recorder.steps
     if len(steps) > MAX_STEPS:
         steps = sorted(steps, key=lambda step: step.outcome != "failed")[:MAX_STEPS]

@@ -1,10 +1,12 @@
-"""What is due in a store, and in which order is it done?
+"""Which maintenance is due in a store, and in which order is it done?
 
-A round is a sweep of small steps. Each is safe beside writers, readers and other rounds. The first step rolls decided
-transactions forward and aborts overdue ones, because they hold back all that follows. Then a round removes idle ids and
-groups, seals finished segments, removes rows that are too old, merges and compacts the others, and deletes objects that no
-reader or writer can still use. If a step fails for one partition, the round goes on with the next one. A `Maintainer` remembers what it has looked at, so that a round in which nothing is due costs a LIST or two and a GET
-a partition, and writes nothing.
+A round is a sweep of small steps. Each step is safe beside writers, readers and other rounds. The first step rolls
+decided transactions forward and aborts overdue ones, because they hold back all that follows. Then a round removes idle
+ids and groups, seals finished segments, removes rows that are too old, merges and compacts the others, and deletes
+objects that no reader or writer can still use. If a step fails for one partition, the round goes on with the next one.
+
+A `Maintainer` remembers what it has looked at. So a round in which nothing is due costs a few LIST requests and one GET
+for each partition, and writes nothing.
 """
 
 from __future__ import annotations
@@ -49,45 +51,52 @@ from txlog.protocol.seal import finished_segments, seal
 from txlog.protocol.transactions import ExpireResult, expire, expire_producers, idle_producers
 
 Merger: TypeAlias = Callable[[Sequence[TopicPartition], MergePolicy], tuple[Sequence[Merged], Sequence[TxlogError]]]
-"""Merges what is worth it in these partitions: the runs that were made, and why others were not."""
+"""Merges what is due in these partitions. Returns the runs that were made, and the errors of those that failed."""
 
 Compactor: TypeAlias = Callable[
     [Mapping[TopicPartition, CompactionPolicy]], tuple[Sequence[Compacted], Sequence[TxlogError]]
 ]
-"""Compacts these partitions: the passes that were made, and why others were not."""
+"""Compacts these partitions. Returns the passes that were made, and the errors of those that failed."""
 
 T = TypeVar("T")
 
 MAX_NAMED = 1_000
-"""Of what was done, and of what was left: beyond it a report only counts."""
+"""A report names this many actions and this many things that were left; further ones are only counted."""
 _AT_ONCE = 512
 """Partitions that are looked at together."""
 _MAX_HELD = 16_384
-"""Views that are kept from one round to the next; others are opened anew."""
+"""Views that are kept from one round to the next. Other partitions are opened again."""
 _VACUUM_INTERVAL_MS = 3_600_000
 _LOOK_AGAIN_MS = 300_000
-"""Kafka's `log.retention.check.interval.ms`: so often what only time makes due is looked for."""
+"""Kafka's `log.retention.check.interval.ms`: how often the round looks for work that becomes due only with time."""
 _MAX_EXPIRES = 100
-"""Records by which one round ends idle producers of a partition."""
+"""Maximum number of records by which one round ends idle producers of a partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintainPolicy:
-    """How a store is to be kept."""
+    """How a store is maintained."""
 
     merge_target_bytes: int = DEFAULT_TARGET_BYTES
-    """Of one merged file."""
+    """Target size of a merged file."""
     merge_min_segments: int = DEFAULT_MIN_SEGMENTS
-    """So many sealed segments must lie in a partition before they are merged: each merge writes their rows once more."""
+    """Minimum number of sealed segments in a partition before they are merged, because each merge writes their rows
+    again."""
     merge_max_ratio: int = 4
-    """A run is merged with what came after it once that has a fourth of its bytes: a row is written a few times, however
-    often maintenance runs."""
+    """A run is merged with the segments after it once these have a fourth of its bytes.
+
+    So a row is written only a few times, however often maintenance runs.
+    """
     offsets_retention_ms: int = -1
-    """Kafka's `offsets.retention.minutes`: groups without a member that committed nothing for so long are forgotten. -1: never."""
+    """Kafka's `offsets.retention.minutes`: a group without members that commits nothing for so long is deleted. -1:
+    never."""
     vacuum_interval_ms: int | None = None
-    """How often one process vacuums, which looks at every object; None: every hour, and four times in `delete.grace.ms`."""
+    """How often one process vacuums, which reads the name of every object.
+
+    None: every hour, and four times in `delete.grace.ms`.
+    """
     skip: frozenset[str] = frozenset()
-    """Steps that are left out, of STEPS."""
+    """The steps of STEPS that are skipped."""
 
     def __post_init__(self) -> None:
         if unknown := sorted(self.skip - set(STEPS)):
@@ -97,29 +106,29 @@ class MaintainPolicy:
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was done, or was left, or failed."""
+    """One thing that was done, left undone, or failed."""
 
     text: str
     topic: str | None = None
     partition: int | None = None
-    """None for what is about the whole store."""
+    """None if it is about the whole store."""
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one step of a round."""
+    """The result of one step of a round."""
 
     step: str
     took_ms: int
     done: tuple[Action, ...]
     left: tuple[Action, ...]
-    """What is not due, or is another's, and why."""
+    """Work that is not due or that another process does, and the reason."""
     failed: tuple[Action, ...]
     counts: dict[str, int]
-    """How much of what was done, left and failed: also of what is not named."""
+    """How much was done, left and failed, including what is not named."""
 
 
 class MaintainReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One round."""
+    """The result of one round."""
 
     store: str
     started_at: int
@@ -127,7 +136,7 @@ class MaintainReport(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     """Partitions that were looked at."""
     is_whole: bool
-    """Whether all steps had their turn: not so if the round was asked to stop."""
+    """Whether all steps ran. False if the round was asked to stop."""
     steps: tuple[StepReport, ...]
 
     @property
@@ -136,12 +145,12 @@ class MaintainReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was done and nothing failed."""
+        """Return whether nothing was done and nothing failed."""
         return not any(step.done or step.failed for step in self.steps)
 
 
 class Maintainer:
-    """Runs rounds over one store, and remembers between them what need not be looked at again."""
+    """Run rounds over one store, and remember between rounds what need not be looked at again."""
 
     def __init__(
         self,
@@ -155,28 +164,31 @@ class Maintainer:
         self.runtime = runtime
         self.policy = policy or MaintainPolicy()
         self.should_stop = should_stop
-        """Asked between two steps, and between two partitions of one."""
+        """Called between two steps, and between two partitions of a step."""
         self.merger = merger
-        """Merges partitions elsewhere, as a Spark job does, and tells the history itself; None: here, one after the other."""
+        """Merges partitions elsewhere, as a Spark job does, and writes the history itself. None: merge here, one after
+        the other."""
         self.compactor = compactor
-        """Likewise for compactions."""
+        """The same for compactions."""
         self.session = reading.read_session(runtime)
         self.first_error: TxlogError | None = None
-        """Of the last round: what a program may end with."""
+        """First error of the last round; a program may end with it."""
         self._topics: dict[str, tuple[TopicMetadata, int]] = {}
         self._merged: dict[TopicPartition, tuple[SegmentName, ...]] = {}
-        """What a plan found no merge in."""
+        """Segments in which the last plan found nothing to merge."""
         self._looks: dict[tuple[str, TopicPartition], tuple[tuple[SegmentName, ...], int]] = {}
-        """What of a partition a job has looked at, and when: what depends on time is looked at again."""
+        """What a job last looked at in a partition, and when. What depends on time is looked at again."""
         self._vacuum_session = reading.read_session(runtime)
-        # A vacuum forgets what it has looked at; what is due is found by views that stay.
+        # Vacuum drops its views after each use, so it has a session of its own. The other steps need views that stay.
         self._vacuumed_at_ms: int | None = None
 
     def run(self) -> MaintainReport:
-        """One round. Raises NotAStoreError, ClockSkewError, UnsupportedStoreError; StorageError if the store is not to be had.
+        """Run one round.
 
-        What fails for one topic or partition, or for a whole step, is told in the report, and the round goes on. But for a
-        StoreChangedError: what this maintainer knows is of another store, or of an older log; a new one starts afresh.
+        The report names each failure for a topic, a partition or a whole step, and the round goes on.
+
+        Raises StoreChangedError if this maintainer knows another store, or an older log: then make a new maintainer.
+        Raises NotAStoreError, ClockSkewError, UnsupportedStoreError, and StorageError if the store cannot be reached.
         """
         self.runtime.require_store()
         self.runtime.check_store()
@@ -195,7 +207,7 @@ class Maintainer:
                     break
                 step = _Step(self, name)
                 try:
-                    # What follows forgets and deletes by the clock, which may have been set since the last step.
+                    # The next steps delete by the clock, which may have changed since the last step.
                     self.runtime.ensure_writable()
                     work(a_round, step)
                 except _RoundStoppedError:
@@ -219,9 +231,10 @@ class Maintainer:
     # -- what there is ------------------------------------------------------------------------------------------------
 
     def topics(self, step: _Step) -> list[TopicMetadata]:
-        """Users' topics, deleted ones too, at most `metadata.max.age.ms` old; one that cannot be read is a failure of the step.
+        """Return users' topics, deleted ones included, at most `metadata.max.age.ms` old.
 
-        One LIST, and two requests for each topic that has to be looked up.
+        A topic that cannot be read is a failure of the step. Costs one LIST, and two requests for each topic that is
+        looked up.
         """
         now_ms = self.runtime.clock.monotonic_ms()
         listed = self.runtime.run(topic_protocol.topic_names())
@@ -240,8 +253,10 @@ class Maintainer:
         return [known[name][0] for name in listed if name in known]
 
     def newest(self, topic: TopicMetadata) -> TopicMetadata | None:
-        """The topic's metadata as they are now; None if it was deleted or made anew. For what removes rows by its settings
-        (PROTOCOL.md, W45)."""
+        """Return the topic's metadata as they are now, or None if the topic was deleted or created again.
+
+        A step that removes rows by the topic's settings must use these (PROTOCOL.md, W45).
+        """
         found = self.runtime.run(topic_protocol.find_topic(topic.topic))
         if found is None or found.deleted or found.topic_id != topic.topic_id:
             return None
@@ -250,7 +265,7 @@ class Maintainer:
         return found
 
     def internal_partitions(self, topic: str) -> list[TopicPartition]:
-        """Partitions of an internal topic that hold anything: one LIST."""
+        """Return the partitions of an internal topic that are not empty. Costs one LIST."""
 
         def program() -> Program[Sequence[str]]:
             listed: Sequence[str] = yield List(f"{topic}/")
@@ -265,7 +280,7 @@ class _RoundStoppedError(Exception):
 
 
 class _Step:
-    """Gathers what becomes of one step."""
+    """Collect the results of one step."""
 
     def __init__(self, maintainer: Maintainer, name: str) -> None:
         self.name = name
@@ -276,19 +291,22 @@ class _Step:
         self._counts: dict[str, int] = {}
 
     def did(self, text: str, tp: TopicPartition | None = None, **counts: int) -> None:
-        """Something was done; `counts` says how much of what."""
+        """Record that something was done. `counts` are the figures of the report."""
         self._note("done", text, tp)
         for name, number in counts.items():
             self._counts[name] = self._counts.get(name, 0) + number
 
     def leave(self, text: str, tp: TopicPartition | None = None) -> None:
-        """Something was not done, and why."""
+        """Record that something was not done, and why."""
         self._note("left", text, tp)
 
     def fail(self, error: TxlogError, tp: TopicPartition | None = None) -> None:
-        """Something could not be done. If another was faster, or the store was not to be had, the next round finds it again."""
+        """Record a failure.
+
+        If another process was faster, or the store could not be reached, the next round tries again.
+        """
         if isinstance(error, UnknownTopicOrPartitionError):
-            # Its topic was deleted in this round: of its rows none is left to be cleaned.
+            # The topic was deleted during this round, so none of its rows needs maintenance.
             self.leave(str(error), tp)
             return
         self._maintainer.first_error = self._maintainer.first_error or error
@@ -297,7 +315,7 @@ class _Step:
 
     @contextlib.contextmanager
     def attempt(self, tp: TopicPartition | None = None) -> Iterator[None]:
-        """Around work that may fail without stopping the rest."""
+        """Record an error of the work inside the `with` block, and go on."""
         if self._maintainer.should_stop():
             raise _RoundStoppedError
         try:
@@ -326,7 +344,7 @@ class _Step:
 
 
 class _Round:
-    """What the steps of one round share: what there is, looked up when it is first needed."""
+    """What the steps of one round share: topics and partitions, looked up when they are first needed."""
 
     def __init__(self, maintainer: Maintainer, history: Recorder) -> None:
         self.maintainer = maintainer
@@ -340,20 +358,23 @@ class _Round:
         self._internal: dict[str, list[TopicPartition]] = {}
 
     def internal(self, topic: str) -> list[TopicPartition]:
-        """Partitions of an internal topic that hold anything."""
+        """Return the partitions of an internal topic that are not empty."""
         if topic not in self._internal:
             self._internal[topic] = self.maintainer.internal_partitions(topic)
         return self._internal[topic]
 
     def over_table(self, topic: str, step: _Step, what: str, sweep: Callable[[Sequence[int]], Call[T]]) -> list[T]:
-        """What `sweep` did to the partitions of an internal topic: to all at once or, if that fails, one by one."""
+        """Apply `sweep` to the partitions of an internal topic, and return its results.
+
+        It is applied to all partitions at once and, if that fails, to each one by itself.
+        """
         partitions = self.internal(topic)
         try:
             swept = [self.session.call(what, sweep([tp.partition for tp in partitions]))]
         except StoreChangedError:
             raise
         except TxlogError:
-            # One that is damaged must not hide the others, nor what was done to them.
+            # A damaged partition must not hide the others, nor what was done to them.
             swept = []
             for tp in partitions:
                 with step.attempt(tp):
@@ -364,13 +385,15 @@ class _Round:
         return swept
 
     def topics(self, step: _Step) -> list[TopicMetadata]:
-        """Users' topics, deleted ones too; what cannot be read is a failure of the step that asks first."""
+        """Return users' topics, deleted ones included. A topic that cannot be read is a failure of the first step that
+        asks."""
         if self._topics is None:
             self._topics = self.maintainer.topics(step)
         return self._topics
 
     def partitions(self, step: _Step, *, internal: bool = True) -> list[TopicPartition]:
-        """All partitions that can be opened, on a view of this round; what cannot be opened is a failure of the step."""
+        """Return all partitions that can be opened, with a view of this round. Each other one is a failure of the step.
+        """
         wanted = [
             TopicPartition(topic.topic, number) for topic in self.topics(step) for number in range(topic.partitions)
         ]
@@ -383,13 +406,13 @@ class _Round:
         return [tp for tp in wanted if tp in self.looked_at and (internal or not names.is_reserved(tp.topic))]
 
     def partitions_of(self, topic: TopicMetadata, step: _Step) -> list[TopicPartition]:
-        """Those of one topic."""
+        """Return the partitions of one topic."""
         self.partitions(step)
         every = (TopicPartition(topic.topic, number) for number in range(topic.partitions))
         return [tp for tp in every if tp in self.looked_at]
 
     def is_worth_a_look(self, job: str, tp: TopicPartition) -> bool:
-        """Whether there is something in the partition that `job` has not looked at, or its last look is some time ago."""
+        """Return whether the partition has changed since `job` last looked at it, or that look is too long ago."""
         last = self.maintainer._looks.get((job, tp))
         if last is None:
             return True
@@ -397,11 +420,11 @@ class _Round:
         return candidates != _candidates(self.view(tp)) or self.runtime.clock.monotonic_ms() - at_ms >= _LOOK_AGAIN_MS
 
     def looked(self, job: str, tp: TopicPartition) -> None:
-        """The partition, as it is now, was looked at for `job`."""
+        """Remember that `job` has looked at the partition as it is now."""
         self.maintainer._looks[job, tp] = (_candidates(self.view(tp)), self.runtime.clock.monotonic_ms())
 
     def view(self, tp: TopicPartition) -> PartitionView:
-        """The partition as it was seen last."""
+        """Return the last view of the partition."""
         view = self.session.views.get(tp)
         return view if view is not None else self.session.fresh_views([tp], "looking at a partition")[tp]
 
@@ -412,7 +435,7 @@ class _Round:
         except StoreChangedError:
             raise
         except TxlogError:
-            # One that is damaged must not hide the others.
+            # A damaged partition must not hide the others.
             for tp in tps:
                 with step.attempt(tp):
                     self.session.fresh_views([tp], "looking at a partition")
@@ -423,7 +446,7 @@ class _Round:
 
 
 def _transactions(a_round: _Round, step: _Step) -> None:
-    """Decided transactions are finished, overdue ones aborted, idle ids forgotten."""
+    """Finish decided transactions, abort overdue ones, and delete idle ids."""
 
     def expiring(numbers: Sequence[int]) -> Call[ExpireResult]:
         return lambda ctx, views: expire(ctx, views, numbers)
@@ -448,7 +471,7 @@ def _transactions(a_round: _Round, step: _Step) -> None:
 
 
 def _groups(a_round: _Round, step: _Step) -> None:
-    """Consumer groups that nobody uses any more are forgotten, if that was asked for."""
+    """Delete consumer groups that are not used any more, if that was asked for."""
     idle_ms = a_round.policy.offsets_retention_ms
     if idle_ms < 0:
         return
@@ -462,7 +485,7 @@ def _groups(a_round: _Round, step: _Step) -> None:
 
 
 def _deletions(a_round: _Round, step: _Step) -> None:
-    """What an interrupted deletion of a topic left undone."""
+    """Complete interrupted deletions of topics."""
     for topic in a_round.topics(step):
         if not topic.deleted:
             continue
@@ -474,7 +497,7 @@ def _deletions(a_round: _Round, step: _Step) -> None:
 
 
 def _producers(a_round: _Round, step: _Step) -> None:
-    """Producers that are idle for too long are forgotten by a record, also those with drawn ids."""
+    """End producers that are idle for too long by a record, also those with drawn producer ids."""
     expiration_ms = a_round.runtime.constants.producer_id_expiration_ms
     for tp in a_round.partitions(step):
         gone = 0
@@ -496,7 +519,7 @@ def _producers(a_round: _Round, step: _Step) -> None:
 
 
 def _seal(a_round: _Round, step: _Step) -> None:
-    """Finished segments get their index."""
+    """Write the indexes of finished segments."""
     for tp in a_round.partitions(step):
         finished = len(finished_segments(a_round.view(tp)))
         if not finished:
@@ -512,7 +535,7 @@ def _seal(a_round: _Round, step: _Step) -> None:
 
 
 def _merge(a_round: _Round, step: _Step) -> None:
-    """Many small files become few large ones."""
+    """Merge many small files into a few large ones."""
     wanted = a_round.policy
     policy = MergePolicy(target_bytes=wanted.merge_target_bytes, max_ratio=wanted.merge_max_ratio)
     maintainer = a_round.maintainer
@@ -530,7 +553,7 @@ def _merge(a_round: _Round, step: _Step) -> None:
                 f"{count_text(fresh, 'sealed segment')} will be merged with others: from {wanted.merge_min_segments} on (`txlog merge` does it now)",
                 tp,
             )
-    # What others merged meanwhile, only a LIST shows: their work would be done again, and discarded.
+    # Only a LIST shows what other processes have merged; without it their work would be done again and discarded.
     a_round.session.forget(due)
     if maintainer.merger is not None and due:
         made, failed = maintainer.merger(due, policy)
@@ -538,7 +561,7 @@ def _merge(a_round: _Round, step: _Step) -> None:
             _tell_merged(step, merged)
         for error in failed:
             step.fail(error)
-        # Whichever partition failed has something left, and a store that failed is not asked once more for each.
+        # Every partition that failed has work left. If the store failed, do not ask it again for each partition.
         for tp in () if failed else set(due) - {merged.topic_partition for merged in made}:
             _remember(a_round, step, tp)
         return
@@ -555,13 +578,13 @@ def _merge(a_round: _Round, step: _Step) -> None:
 
 
 def _remember(a_round: _Round, step: _Step, tp: TopicPartition) -> None:
-    """Nothing of it was worth a merge: not asked again before there is more."""
+    """Remember that no merge was due here, so that the partition is looked at only after it has changed."""
     with step.attempt(tp):
         a_round.maintainer._merged[tp] = _candidates(a_round.view(tp))
 
 
 def _compact(a_round: _Round, step: _Step) -> None:
-    """The latest row of each key stays, in topics that are compacted; then they are as large as retention.bytes means."""
+    """Keep the latest row of each key in compacted topics. Then apply their retention.bytes to the compacted size."""
     _compact_keys(a_round, step)
     if "retention" not in a_round.policy.skip:
         _retire(a_round, step, after_compaction=True)
@@ -574,7 +597,8 @@ def _compact_keys(a_round: _Round, step: _Step) -> None:
             if topic.deleted or compaction_policy(a_round.runtime, topic) is None:
                 continue
             wanted = [tp for tp in a_round.partitions_of(topic, step) if a_round.is_worth_a_look("compact", tp)]
-            # Whoever ended the compaction of a topic relies on it from then on, not from when this process next looks.
+            # If a user ends the compaction of a topic, that holds from then on, not from the next time this process
+            # looks.
             newest = a_round.maintainer.newest(topic) if wanted else None
             policy = None if newest is None else compaction_policy(a_round.runtime, newest)
             if policy is not None:
@@ -619,7 +643,8 @@ def _tell_compacted(step: _Step, done: Compacted) -> None:
 
 
 def _retention(a_round: _Round, step: _Step) -> None:
-    """Rows that are older, or more, than their topic keeps; before these would be written once more by a merge or compaction."""
+    """Remove rows that are older, or more, than their topic keeps. Otherwise a merge or compaction writes them once
+    more."""
     _retire(a_round, step, after_compaction=False)
 
 
@@ -637,7 +662,7 @@ def _retire(a_round: _Round, step: _Step, *, after_compaction: bool) -> None:
             with step.attempt(tp), a_round.history.over(tp, "retention"):
                 plan = plan_partition(a_round.session, tp, policy)
                 if plan.moves:
-                    # As with a compaction: what goes is what the settings of this moment let go.
+                    # As with a compaction: only the settings as they are now may remove rows.
                     newest = a_round.maintainer.newest(topic)
                     now = None if newest is None else _retention_now(a_round, newest, after_compaction)
                     if now != policy:
@@ -651,10 +676,10 @@ def _retire(a_round: _Round, step: _Step, *, after_compaction: bool) -> None:
 
 
 def _retention_now(a_round: _Round, topic: TopicMetadata, after_compaction: bool) -> RetentionPolicy | None:
-    """What a topic keeps, before or after it was compacted; None if that is everything.
+    """Return what a topic keeps, before or after its compaction, or None if it keeps everything.
 
-    Of a compacted topic only age counts before. By size, retention would remove the latest rows of keys for which a compaction
-    makes room.
+    In a compacted topic only age counts before the compaction. By size, retention would remove the latest rows of keys,
+    although the compaction makes room for them.
     """
     config = a_round.runtime.settings.topic_config(topic)
     policy = policy_from(config)
@@ -680,7 +705,7 @@ def _tell_retained(a_round: _Round, step: _Step, gone: Retained) -> None:
 
 
 def _vacuum(a_round: _Round, step: _Step) -> None:
-    """What nothing needs any more goes, a grace after it was superseded."""
+    """Delete the objects that no reader or writer can still use, once `delete.grace.ms` has passed."""
     maintainer = a_round.maintainer
     now_ms = a_round.runtime.clock.monotonic_ms()
     grace_ms = a_round.runtime.constants.delete_grace_ms
@@ -712,7 +737,8 @@ def _vacuum(a_round: _Round, step: _Step) -> None:
 
 
 def _candidates(view: PartitionView) -> tuple[SegmentName, ...]:
-    """Whatever a plan of merges depends on: indexes do not change, and the log start only matters segment by segment."""
+    """Return everything that a plan of merges depends on. Indexes do not change, and the log start moves by whole
+    segments."""
     log_start, stable = view.state.log_start_offset, view.state.last_stable_offset
     return tuple(name for name in view.walk if log_start < name.end_offset <= stable)
 

@@ -1,8 +1,9 @@
-"""How do many small files of a partition become few large ones, while others write and read?
+"""How do many small files of a partition become a few large ones, while other processes write and read?
 
-In one process, one row group in memory at a time: plan, copy the committed rows with their offsets, publish. Rows of aborted
-transactions and markers go, offsets and timestamps of what stays never change (PROTOCOL.md, C1 to C5). Several
-may merge at once, and any may die anywhere: what did not take effect, no reader sees, and vacuum removes.
+A merge runs in one process, with one row group in memory at a time. It plans, copies the committed rows with their
+offsets, and publishes the run. It leaves out markers and the rows of aborted transactions; the other rows keep their
+offsets and timestamps (PROTOCOL.md, C1 to C5). Several processes may merge at once, and each can be killed at any
+point. No reader sees a merge that did not take effect, and vacuum removes its files.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Merged:
     end_offset: int
     generation: int
     took_effect: bool
-    """If not, another clean-up of the same offsets was faster."""
+    """False if another merge or compaction of the same offsets was published first."""
     segments_before: int
     files_before: int
     bytes_before: int
@@ -67,10 +68,11 @@ def merge_partition(
     on_progress: Progress | None = None,
     layout: FileLayout = PLAIN,
 ) -> tuple[Merged, ...]:
-    """Merges what is worth it in one partition of a user's topic; empty if nothing is.
+    """Merge what is due in one partition of a user's topic; return an empty tuple if nothing is due.
 
-    Raises InvalidRequestError for an internal topic (its snapshots are its compaction), SchemaMismatchError for a column of
-    `layout` that the topic lacks, CorruptRecordError naming an input that is damaged: then nothing of it is published.
+    Raises InvalidRequestError for an internal topic (its snapshots are its compaction), SchemaMismatchError for a
+    column of `layout` that the topic does not have, and CorruptRecordError with the name of a damaged input. Nothing of
+    a run with a damaged input is published.
     """
     done: list[Merged] = []
     for attempt in range(MAX_RELISTS + 1):
@@ -80,7 +82,7 @@ def merge_partition(
                 done.append(publish_merge(session, merge, file))
             return tuple(done)
         except MissingObjectError:
-            # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
+            # Another job was faster, and vacuum has deleted the inputs. A new plan shows what is left to do.
             session.forget([tp])
             if attempt == MAX_RELISTS:
                 raise
@@ -88,7 +90,7 @@ def merge_partition(
 
 
 def plan_partition(session: Session, tp: TopicPartition, policy: MergePolicy) -> tuple[Merge, ...]:
-    """The runs that are worth making in one partition of a user's topic, oldest first; nothing is written.
+    """Return the runs that are due in one partition of a user's topic, oldest first. Nothing is written.
 
     Raises InvalidRequestError for an internal topic.
     """
@@ -103,19 +105,22 @@ def plan_partition(session: Session, tp: TopicPartition, policy: MergePolicy) ->
 def copy_rows(
     runtime: Runtime, merge: Merge, on_progress: Progress | None = None, layout: FileLayout = PLAIN
 ) -> IndexedFile | None:
-    """Writes the rows of a merge to its run's Parquet; None if no row is left. The digests of all that is read are checked.
+    """Write the rows of a merge to its run's Parquet file, or return None if no row is left.
 
-    In memory are a row group of what is read and one of what is written. Raises CorruptRecordError or MissingObjectError
-    naming an input, SchemaMismatchError for a column of `layout` that the topic lacks, UnknownTopicOrPartitionError if the topic
-    was deleted meanwhile; then there is no file.
+    The digests of everything that is read are checked. Memory holds one row group that is read and one that is written.
+    In each error case there is no output file. Raises:
+
+    * CorruptRecordError or MissingObjectError with the name of an input.
+    * SchemaMismatchError for a column of `layout` that the topic does not have.
+    * UnknownTopicOrPartitionError if the topic was deleted meanwhile.
     """
-    # Here and not at the top: planning goes without pyarrow.
+    # A local import, so that planning does not load pyarrow.
     from txlog.client import rows
     from txlog.storage.segment_file import write_rows_file
 
     tp = merge.topic_partition
     if not merge.pieces:
-        # Markers alone: of a deleted topic nothing else is left, and there is no schema to ask for.
+        # The inputs hold only markers. A deleted topic has nothing else left, and no schema either.
         return None
     topic = topic_of_inputs(runtime, tp, max(piece.schema_id for piece in merge.pieces))
     check_layout(runtime, topic, layout)
@@ -159,8 +164,11 @@ def topic_of_inputs(runtime: Runtime, tp: TopicPartition, newest: int) -> TopicM
 
 
 def check_layout(runtime: Runtime, topic: TopicMetadata, layout: FileLayout) -> None:
-    """Raises SchemaMismatchError for a column that the topic lacks or that cannot be sorted or filtered by,
-    InvalidRequestError in a store whose programs need not understand sorted runs."""
+    """Check that the topic can be written in this layout.
+
+    Raises SchemaMismatchError for a column that the topic does not have or that cannot be sorted or filtered by, and
+    InvalidRequestError in a store whose programs need not understand sorted runs.
+    """
     kinds = {each.name: each.type for each in topic.schema}
     for option, columns, refused in (("sort", layout.sort, NESTED), ("bloom", layout.bloom, (*NESTED, "bool"))):
         for name in check_columns(topic, columns):
@@ -176,7 +184,7 @@ def check_layout(runtime: Runtime, topic: TopicMetadata, layout: FileLayout) -> 
 
 
 def publish_merge(session: Session, merge: Merge, file: IndexedFile | None) -> Merged:
-    """Makes a run current whose rows were copied, unless another clean-up of the same offsets was faster."""
+    """Publish a run whose rows were copied, unless another job published a run of the same offsets first."""
     session.runtime.ensure_writable()
 
     def published(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:

@@ -1,7 +1,8 @@
 """How do metrics of maintenance reach Prometheus?
 
-As text in its exposition format, version 0.0.4: in a file, for the textfile collector of node_exporter, or from a port.
-Counters are of one process and begin at 0; what a store holds, its own tables say (`metadata=partitions`).
+They are text in Prometheus's exposition format, version 0.0.4. A file serves the textfile collector of node_exporter; a
+port serves scrapes. Counters belong to one process and begin at 0. The size of a store is in its own tables
+(`metadata=partitions`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Metrics:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, report: MaintainReport) -> None:
-        """Another round ended."""
+        """Add a round that has ended."""
         with self._lock:
             self.rounds += 1
             self.idle_rounds += report.is_idle
@@ -57,7 +58,7 @@ class Metrics:
                     self._counts[step.step, name] = self._counts.get((step.step, name), 0) + count
 
     def text(self) -> str:
-        """All of them, in Prometheus's format."""
+        """Return all metrics in Prometheus's format."""
         with self._lock:
             samples: dict[str, list[tuple[str, float]]] = {
                 "rounds_total": [("", self.rounds)],
@@ -88,9 +89,10 @@ class Metrics:
 
 
 def write_metrics(path: str | os.PathLike[str], metrics: Metrics) -> None:
-    """Replaces the file at once, as the textfile collector needs it. Raises InvalidRequestError if it cannot be written."""
+    """Replace the file atomically, as the textfile collector requires. Raises InvalidRequestError if it cannot be
+    written."""
     target = Path(path)
-    # The collector reads *.prom only: a name that it skips.
+    # The collector reads *.prom only, so it skips this name.
     scratch = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         scratch.write_text(metrics.text(), encoding="utf-8")
@@ -102,7 +104,7 @@ def write_metrics(path: str | os.PathLike[str], metrics: Metrics) -> None:
 
 
 class MetricsServer:
-    """Serves `/metrics` from entering to leaving. `port` 0 takes any that is free."""
+    """Serve `/metrics` inside the `with` block. `port` 0 takes any free port."""
 
     def __init__(self, metrics: Metrics, port: int, host: str = "") -> None:
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -118,7 +120,7 @@ class MetricsServer:
                 self.wfile.write(body)
 
             def log_message(self, *args: object) -> None:
-                """Nobody wants a line a scrape."""
+                """Log nothing: a line for each scrape is not useful."""
 
         try:
             self._server = http.server.ThreadingHTTPServer((host, port), Handler)
@@ -128,7 +130,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the server listens on."""
         return int(self._server.server_address[1])
 
     def __enter__(self) -> Self:

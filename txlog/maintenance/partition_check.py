@@ -1,9 +1,14 @@
-"""Is everything that makes up one partition there, whole, and in agreement with the rest?
+"""Is every object of one partition present, whole, and in agreement with the others?
 
-What is there twice is compared: the records' fold with the snapshots, the records with the index that was made of them,
-the index with the snapshot at its end, the files with what names them. Only what PROTOCOL.md lets a clean-up delete, or a
-crash leave undone, may be missing. Objects are read one after the other; no more than one segment's records, without
-their inline rows, is kept.
+The check compares everything that is stored twice:
+
+* the fold of the records with the snapshots,
+* the records with their index,
+* the index with the snapshot at its end,
+* the files with the objects that name them.
+
+Only objects that PROTOCOL.md lets maintenance delete, or that a crash can leave undone, may be missing. Objects are read
+one after the other. Memory holds at most the records of one segment, without their inline rows.
 """
 
 from __future__ import annotations
@@ -55,63 +60,63 @@ Schemas: TypeAlias = Mapping[int, tuple[SchemaField, ...]]
 
 _FOLD_RECORDS = 64
 _FOLD_BYTES = 16 * 2**20
-"""The fold copies its dictionaries once for so many records, or bytes of them."""
+"""The fold copies its dictionaries once after so many records, or after so many bytes of records."""
 _STATE = "the state that the records before it fold to"
 _NAMED = 3
-"""Names that a note about many objects gives."""
+"""Number of names in a note about many objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a partition's check learned."""
+    """What the check of a partition found out."""
 
     topic_partition: TopicPartition
     state: PartitionState | None
-    """The fold of the whole chain; None if damage hides its end."""
+    """The fold of the whole chain. None if the end of the chain cannot be read because of damage."""
     markers: SeenMarkers
-    """Those that are still written down: in records, or in indexes of segments whose records are gone."""
+    """The markers that are still stored: in records, or in indexes of segments whose records were deleted."""
     boundary: int
-    """Where the chain begins."""
+    """The offset at which the chain begins."""
     is_whole: bool
-    """Whether `markers` holds all those from the boundary on."""
+    """Whether `markers` holds all markers from the boundary on."""
     hidden: Hidden | None
-    """Records that are rightly gone, and their indexes too; None: there are none."""
+    """Records that were rightly deleted together with their indexes. None if there are none."""
     staged_files: frozenset[str]
-    """Files of Spark's that something names, relative to the topic's folder."""
+    """Spark's files that a record or index names, relative to the topic's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """What is known of records below the boundary of which a clean-up has left nothing."""
+    """Facts about records below the boundary of which maintenance has left nothing."""
 
     last_timestamp: int
-    """None of them is later."""
+    """No such record has a later timestamp."""
     snapshot: Snapshot
     """The state at the boundary."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionTask:
-    """A partition to check, and what must be known for it."""
+    """A partition to check, and what the check needs to know about it."""
 
     topic_partition: TopicPartition
     schemas: Schemas = field(default_factory=dict)
     last_version: int = 0
     """Number of the topic's newest version."""
     versions_are_whole: bool = True
-    """Whether all versions could be read: else a schema that is not known is no one else's fault."""
+    """Whether all versions could be read. Otherwise an unknown schema is not counted as damage of the record."""
     rows: bool = True
-    """Whether files of rows are opened, and not only asked for their length."""
+    """Whether data files are opened. Otherwise only their lengths are checked."""
     prepared_files: Collection[str] = ()
     """Files that a decided transaction will append, relative to the topic's folder."""
     on_record: Callable[[CommitRecord], None] | None = None
     """Called with each record of the chain that can be read, in order."""
     on_snapshot: Callable[[Snapshot], None] | None = None
-    """Called, in order, with the snapshots up to the one that the chain begins with, and where it begins anew."""
+    """Called in order with the snapshots up to the chain's first one, and with each at which the fold begins again."""
 
 
 def check_partition(reader: Reader, task: PartitionTask) -> Checked:
-    """Checks every object of a partition; findings go to the reader's. Raises StorageError if it cannot be listed."""
+    """Check every object of a partition, and report to the reader's findings. Raises StorageError if its LIST fails."""
     return _PartitionCheck(reader, task).run()
 
 
@@ -123,7 +128,8 @@ class _PartitionCheck:
         self.tp = task.topic_partition
         self.folder = self.tp.folder
         self.internal = self.tp.topic in INTERNAL_TOPICS
-        # Files before records: what a record names later than this LIST is not in it, and no orphan.
+        # List the files before the records. A record that comes later can name a file that this LIST lacks; that is no
+        # orphan.
         self.files = set(reader.list(f"{self.folder}rows/")) if not self.internal else set()
         self.listed = reader.list(self.folder)
         self.listing = chain.parse_listing(self.listed, self.folder)
@@ -132,13 +138,13 @@ class _PartitionCheck:
         self.txn_indexes: dict[SegmentName, TxnIndex] = {}
         self.snapshots: dict[int, Snapshot] = {}
         self.named: set[str] = set()
-        """Files that something names, relative to the topic's folder."""
+        """Files that a record or index names, relative to the topic's folder."""
         self.checked_files: set[str] = set()
         self.matched: set[SegmentName] = set()
         """Indexes that were compared with the records of their segment."""
         self.markers = SeenMarkers()
         self.is_whole = True
-        """Whether the fold came from the chain's beginning to its end without a gap."""
+        """Whether the fold reached the end of the chain from its beginning without a gap."""
 
     def run(self) -> Checked:
         self._check_strange_names()
@@ -147,7 +153,7 @@ class _PartitionCheck:
         self._read_snapshots()
         self._read_indexes()
         for name in sorted(self.indexes):
-            # An index is all that is left of a marker below the boundary; the others are in their records.
+            # Below the boundary only the index of a marker is left. The other markers are in their records.
             if not name.generation and name.base_offset < self.listing.boundary:
                 self.note_markers(self.indexes[name].entries)
         state = self._check_records()
@@ -194,7 +200,7 @@ class _PartitionCheck:
                 self.findings.damaged(path, f"offset {number}, as its name says", f"offset {found.offset}")
 
     def _read_cleans(self) -> tuple[Clean | None, bool]:
-        """The highest `.clean`, and whether it could be read (or there is none)."""
+        """Return the highest `.clean`, and whether it could be read or does not exist."""
         highest: Clean | None = None
         known = True
         for number in self._numbers("clean"):
@@ -275,7 +281,8 @@ class _PartitionCheck:
         self.txn_indexes[name] = found
 
     def _current(self, clean: Clean | None, log_start: int) -> set[SegmentName]:
-        """Names that readers use: current runs, and generation 0 where no run covers it, above the log start."""
+        """Return the names that readers use: current runs, and above the log start generation 0 where no run covers it.
+        """
         runs = {run.name for run in clean.runs} if clean is not None else set()
         return runs | {
             name
@@ -288,7 +295,7 @@ class _PartitionCheck:
     # -- the chain of records -----------------------------------------------------------------------------------------
 
     def _check_records(self) -> PartitionState | None:
-        """Folds the chain from the highest boundary on; the state at its end, None if damage hides it."""
+        """Fold the chain from the highest boundary on. Return the state at its end, or None if damage hides the end."""
         boundary = self.listing.boundary
         self._check_dead_slots(boundary)
         state: PartitionState | None = PartitionState.empty(self.tp)
@@ -313,7 +320,7 @@ class _PartitionCheck:
         return state
 
     def _check_dead_slots(self, boundary: int) -> None:
-        """Below the boundary nobody reads them, but a vacuum may: they name files."""
+        """Check the slots below the boundary. No reader uses them, but a vacuum does, because they name files."""
         dead = [number for number in self._numbers("batch") if number < boundary]
         for path, data in self.reader.get_many([self.folder + names.batch_name(number) for number in dead]):
             record = None if data is None else self.reader.decode(path, data, CommitRecord, "commit record")
@@ -321,7 +328,8 @@ class _PartitionCheck:
                 self.named.update(file.path for file in record.files)
 
     def evidence_beyond(self, end_offset: int) -> str | None:
-        """An object that proves a record at `end_offset`: a segment is sealed only once the next one has begun."""
+        """Return an object that proves a record at `end_offset`: a segment is sealed only after the next one has begun.
+        """
         found = [
             *(self.folder + name.index for name in self.indexes if name.end_offset >= end_offset),
             *(self.folder + names.snapshot_name(number) for number in self.snapshots if number >= end_offset),
@@ -350,7 +358,7 @@ class _PartitionCheck:
                     )
 
     def check_record(self, stored: StoredRecord, path: str) -> None:
-        """One record for itself: its rows, its schema."""
+        """Check one record by itself: its rows and its schema."""
         record = stored.record
         self.named.update(file.path for file in record.files)
         if self.internal:
@@ -381,7 +389,7 @@ class _PartitionCheck:
             self.findings.damaged(path, f"entries of {self.tp.topic}", "rows or entries that do not belong here")
 
     def finish_segment(self, records: Sequence[CommitRecord], last_digest: str, after: PartitionState) -> None:
-        """Compares a whole segment of records with the index that was made of it."""
+        """Compare all records of a segment with the segment's index."""
         base = records[0].base_offset
         names_here = [name for name in self.indexes if not name.generation and name.base_offset == base]
         for name in names_here:
@@ -413,13 +421,13 @@ class _PartitionCheck:
                 )
 
     def compare_snapshot(self, state: PartitionState) -> None:
-        """Compares the snapshot at the end of `state`, if there is one."""
+        """Compare the snapshot at the end of `state`, if there is one."""
         found = self.snapshots.get(state.next_offset)
         if found is not None and found != (expected := kept_snapshot(to_snapshot(state), found)):
             self.findings.damaged(self.folder + names.snapshot_name(found.offset), _STATE, _difference(found, expected))
 
     def _compare_indexes_with_snapshots(self) -> None:
-        """What remains of segments whose records are gone, and: a segment is sealed only after its snapshot."""
+        """Check segments whose records were deleted, and that a segment is sealed only after its snapshot exists."""
         for name, index in self.indexes.items():
             if name.generation:
                 continue
@@ -448,7 +456,7 @@ class _PartitionCheck:
                 )
 
     def _check_log_start(self, name: SegmentName, before: int, after: Snapshot) -> None:
-        """Only a record of its own moves the log start."""
+        """Check that only a log-start record moves the log start."""
         moved = any(entry.kind == "log_start" for entry in self.indexes[name].entries)
         if after.log_start_offset < before or (after.log_start_offset > before and not moved):
             self.findings.damaged(
@@ -461,12 +469,12 @@ class _PartitionCheck:
         return NumberedName(kind, number).name in self.parsed
 
     def note_markers(self, batches: Iterable[CommitRecord | IndexEntry]) -> None:
-        """Keeps the markers among them."""
+        """Keep the markers among the batches."""
         for batch in batches:
             self.markers.add(batch)
 
     def _hidden(self) -> Hidden | None:
-        """What neither a record nor an index of generation 0 tells of: it lay below the boundary."""
+        """Return what neither a record nor an index of generation 0 shows, because it was below the boundary."""
         boundary = self.listing.boundary
         snapshot = self.snapshots.get(boundary)
         if not boundary or snapshot is None:
@@ -484,7 +492,7 @@ class _PartitionCheck:
     # -- the walk and the files ---------------------------------------------------------------------------------------
 
     def _check_walk(self, clean: Clean | None, state: PartitionState | None) -> None:
-        """The chain rule, from where a reader begins."""
+        """Check the chain rule, from where a reader begins."""
         start = self.listing.boundary
         if not self.internal:
             if state is None:
@@ -508,7 +516,7 @@ class _PartitionCheck:
                 self._check_file(file, file.schema_id, self.folder + name.index, name in current, placed, name)
 
     def check_record_files(self, record: CommitRecord, path: str) -> None:
-        """The files of a record that is not sealed yet; those of a sealed one stand in its index too."""
+        """Check the files of a record that is not sealed yet. The files of a sealed record are in its index too."""
         for file in record.files:
             self._check_file(file, record.schema_id, path, True, None, None)
 
@@ -595,19 +603,19 @@ class _PartitionCheck:
 
 
 class _Chain:
-    """Follows the records of a partition and folds them; after damage it begins anew at the next snapshot."""
+    """Follow the records of a partition and fold them. After damage, begin again at the next snapshot."""
 
     def __init__(self, check: _PartitionCheck, state: PartitionState | None) -> None:
         self._check = check
         self._state = state
         self._waiting: list[StoredRecord] = []
         self._segment: list[CommitRecord] = []
-        """Records of the active segment, without their inline rows; empty if its beginning is not known."""
+        """Records of the active segment, without their inline rows. Empty if its beginning is not known."""
         self._segment_is_whole = state is not None
         self._last_digest = ""
 
     def take(self, path: str, data: bytes | None) -> None:
-        """The next object of the LIST, None if it is gone or cannot be read."""
+        """Take the next object of the LIST; `data` is None if it was deleted or cannot be read."""
         check = self._check
         base = _base_of(path)
         self._close_gap(base)
@@ -622,7 +630,7 @@ class _Chain:
             self._lose()
 
     def end(self) -> PartitionState | None:
-        """The state after the last record."""
+        """Return the state after the last record."""
         check = self._check
         while (at := self._next_offset()) is not None and check.evidence_beyond(at) is not None:
             # The LIST may have missed it.
@@ -641,7 +649,7 @@ class _Chain:
         return None if self._state is None else self._state.next_offset
 
     def _close_gap(self, base: int) -> None:
-        """Slots before `base` that the LIST did not show: asked for by name, for a LIST is not one moment."""
+        """Ask by name for the slots before `base` that the LIST did not show, because a LIST is not atomic."""
         check = self._check
         while (at := self._next_offset()) is not None and at < base:
             path = check.folder + names.batch_name(at)
@@ -681,7 +689,7 @@ class _Chain:
             if self._state is not None and self._segment:
                 self._finish(self._state)
         if self._next_offset() is None:
-            # The fold is lost, not this record: what it says for itself is checked.
+            # The fold is lost, but this record by itself can still be checked.
             check.check_record_files(record, path)
             if check.task.on_record is not None:
                 check.task.on_record(record)
@@ -727,7 +735,7 @@ class _Chain:
         return state, good
 
     def _pass(self, stored: StoredRecord) -> None:
-        """A record that is in its place."""
+        """Take a record that is at its place."""
         check = self._check
         record = stored.record
         if not self._segment and record.segment_base != record.base_offset:
@@ -740,7 +748,7 @@ class _Chain:
         check.check_record_files(record, check.folder + names.batch_name(record.base_offset))
 
     def _finish(self, after: PartitionState) -> None:
-        """The active segment is finished: the next one begins."""
+        """Finish the active segment, because the next one begins."""
         if self._segment_is_whole:
             self._check.finish_segment(self._segment, self._last_digest, after)
         self._segment, self._segment_is_whole = [], True
@@ -763,10 +771,10 @@ def _sealed_end(indexes: Iterable[SegmentName]) -> int:
 
 
 def _placed(index: SegmentIndex, number: int) -> list[Placed]:
-    """The batches with rows in file `number` of the table, and the row where each begins."""
+    """Return the batches with rows in file `number` of the table, and the row where each begins."""
     if not index.generation:
         return [(entry.first_row, entry) for entry in index.entries if entry.file == number]
-    # The files of a run are one table: a batch may go on in the next.
+    # The files of a run are one table, so the rows of a batch may continue in the next file.
     before = [0]
     for file in index.files:
         before.append(before[-1] + file.rows)
@@ -784,7 +792,7 @@ def _as_data_file(file: DataFile) -> DataFile:
 
 
 def _difference(found: msgspec.Struct, expected: msgspec.Struct) -> str:
-    """The fields that differ, shortened."""
+    """Return the fields that differ, shortened."""
     parts = []
     for name in found.__struct_fields__:
         mine, theirs = getattr(found, name), getattr(expected, name)

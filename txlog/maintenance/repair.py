@@ -1,8 +1,8 @@
-"""What of a damaged store can be made again, and is?
+"""Which objects of a damaged store can be recreated?
 
-Only what is a pure function of the log: `.snapshot`, and `.txnindex` and `.index` of generation 0, while the records that
-they are made of are there (PROTOCOL.md, "Sealing"). Rows, records, decisions and lists of cleaned runs are nobody's
-function: they come back from a copy, or not at all. Only partitions of which a check found something are looked at.
+Only objects that are pure functions of the log: `.snapshot`, and `.txnindex` and `.index` of generation 0, while the
+records behind them exist (PROTOCOL.md, "Sealing"). Rows, records, decisions and lists of cleaned runs cannot be
+computed: you can only restore them from a copy. Only partitions with findings are looked at.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from txlog.protocol.repair import repair_partition
 
 
 class RepairedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that was damaged or missing, and whether it was (or could be) made again."""
+    """An object that was damaged or missing, and whether it was (or can be) recreated."""
 
     path: str
     is_made: bool
     why: str
-    """What was wrong with it; if it was not made, also why not."""
+    """What was wrong with it and, if it was not recreated, why not."""
 
 
 def repair(runtime: Runtime, findings: Iterable[Finding], *, dry_run: bool) -> tuple[RepairedObject, ...]:
-    """Makes again what can be, in the partitions that `findings` speak of; with `dry_run` only says what could be.
+    """Recreate what can be recreated in the partitions of `findings`. With `dry_run`, only report it.
 
-    Safe beside writers, readers and other repairs: whoever creates an object first, equivalent bytes lie there. What cannot
-    be made is told with its reason. What was made is in the history.
+    This is safe beside writers, readers and other repairs: whichever process creates an object first, the bytes are
+    equivalent. The result has a reason for each object that cannot be recreated. The history lists each object that was
+    recreated.
     """
     damaged = sorted(
         {tp for found in findings if found.kind != "note" and (tp := _partition_of(found.path)) is not None}

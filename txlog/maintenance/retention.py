@@ -1,8 +1,8 @@
-"""Which rows are older, or more, than their topic keeps, and how do they go?
+"""Which rows are older, or more, than their topic keeps, and how are they removed?
 
-The log start of a partition moves over whole sealed segments (`retention.ms`, `retention.bytes`), by one record; what lies
-below is gone for readers at once, and its objects when they are vacuumed. A consumer group may hold rows back that it has
-not read (`retention.hold.groups`), as long as it lives. See PROTOCOL.md, "Clean-up", C7.
+One record moves the log start of a partition over whole sealed segments (`retention.ms`, `retention.bytes`). Readers
+stop seeing the rows below it at once, and vacuum deletes the objects later. A consumer group of `retention.hold.groups`
+holds back rows that it has not read, as long as the group is alive. See PROTOCOL.md, "Clean-up", C7.
 """
 
 from __future__ import annotations
@@ -21,32 +21,35 @@ from txlog.protocol.retention import RetentionPlan, RetentionPolicy, apply_plan,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
-    """What went from one partition, or would."""
+    """What retention removed from one partition, or would remove."""
 
     topic_partition: TopicPartition
     log_start_before: int
     log_start_after: int
     segments: int
-    """Sealed segments and runs that lie below the log start now, and did not before."""
+    """Sealed segments and runs that the move put below the log start."""
     rows: int
     bytes: int
-    """Of their files."""
+    """Size of their files."""
     setting: str
-    """`retention.ms` or `retention.bytes`: which asked for it. Empty: all that would go is held."""
+    """`retention.ms` or `retention.bytes`, whichever caused the move. Empty if a group holds all of it."""
     held_by: str | None
-    """A consumer group for which later rows stay that would have gone, too."""
+    """A consumer group that holds further rows back."""
     held_until_ms: int | None
-    """When its hold ends, if it commits nothing more."""
+    """When the hold ends, if the group commits nothing more."""
 
     @property
     def moves(self) -> bool:
-        """Whether anything went; if not, all that would have is held."""
+        """Return whether anything was removed. If not, a group holds all of it."""
         return self.log_start_after > self.log_start_before
 
 
 def policy_of(runtime: Runtime, topic: str) -> RetentionPolicy | None:
-    """What the topic keeps, by its newest settings (W45); None if everything: `cleanup.policy` has no `delete`, no limit is set, or the
-    topic was deleted. Raises UnknownTopicOrPartitionError, and InvalidRequestError for an internal topic."""
+    """Return what the topic keeps by its newest settings (W45).
+
+    Returns None if the topic keeps everything: its `cleanup.policy` does not contain `delete`, it has no limit, or it
+    was deleted. Raises UnknownTopicOrPartitionError, and InvalidRequestError for an internal topic.
+    """
     if topic in INTERNAL_TOPICS:
         raise InvalidRequestError(
             f"{topic} has no retention: its table is folded into snapshots, and nothing of it expires"
@@ -55,7 +58,7 @@ def policy_of(runtime: Runtime, topic: str) -> RetentionPolicy | None:
 
 
 def policy_from(config: TopicConfig) -> RetentionPolicy | None:
-    """What a topic with these settings keeps; None if everything."""
+    """Return what a topic with these settings keeps, or None if it keeps everything."""
     if "delete" not in config.cleanup_policy or (config.retention_ms < 0 and config.retention_bytes < 0):
         return None
     return RetentionPolicy(
@@ -69,9 +72,10 @@ def policy_from(config: TopicConfig) -> RetentionPolicy | None:
 def retain_partition(
     session: Session, tp: TopicPartition, policy: RetentionPolicy, *, dry_run: bool = False
 ) -> Retained | None:
-    """Moves the log start of one partition to where `policy` wants it: what went, or is held; None if neither.
+    """Move the log start of one partition to where `policy` wants it.
 
-    Raises ClockSkewError, and what reading and appending raise.
+    Returns what was removed or is held, or None if there is neither. Raises ClockSkewError, and what reading and
+    appending raise.
     """
     plan = plan_partition(session, tp, policy)
     if plan.moves and not dry_run:
@@ -80,7 +84,7 @@ def retain_partition(
 
 
 def plan_partition(session: Session, tp: TopicPartition, policy: RetentionPolicy) -> RetentionPlan:
-    """What `policy` would remove now; nothing is written."""
+    """Return what `policy` would remove now. Nothing is written."""
 
     def planned(ctx: Context, views: Views) -> Program[tuple[Views, RetentionPlan]]:
         return (yield from plan_retention(ctx, views, tp, policy))
@@ -89,8 +93,10 @@ def plan_partition(session: Session, tp: TopicPartition, policy: RetentionPolicy
 
 
 def apply_partition(session: Session, plan: RetentionPlan) -> int:
-    """Does what was planned. -> the log start then. Raises ClockSkewError: `retention.ms` goes by this machine's clock
-    (PROTOCOL.md, W45)."""
+    """Carry out the plan, and return the log start after it.
+
+    Raises ClockSkewError, because `retention.ms` uses this machine's clock (PROTOCOL.md, W45).
+    """
     session.runtime.ensure_writable()
 
     def applied(ctx: Context, views: Views) -> Program[tuple[Views, int]]:
@@ -100,7 +106,7 @@ def apply_partition(session: Session, plan: RetentionPlan) -> int:
 
 
 def retained_of(plan: RetentionPlan) -> Retained:
-    """A plan in figures."""
+    """Return a plan as figures."""
     return Retained(
         topic_partition=plan.topic_partition,
         log_start_before=plan.log_start_before,

@@ -1,6 +1,6 @@
 """How large is a partition, how small are its files, and what would a merge gain?
 
-Asked of indexes and of the tail alone: no file of rows is opened.
+Only indexes and the tail are read. No data file is opened.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ class PartitionSize(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     objects: int
-    """Names in the partition's folder and in `rows/`: more than a thousand cost whoever opens it another request."""
+    """Names in the partition's folder and in `rows/`. Each thousand costs one more request when a process opens the
+    partition."""
     segments: int
     """Sealed segments and cleaned runs."""
     tail_batches: int
-    """Batches that are in no segment yet: opening the partition costs a request each."""
+    """Batches that are in no segment yet. Opening the partition costs one request for each."""
     files: int
     bytes: int
-    """Of these, and of rows that ride in the tail's commit records."""
+    """Size of the data files, and of rows inside the tail's commit records."""
     small_files: int
-    """Those of less than half the size that a merge aims at."""
+    """Files of less than half the size that a merge aims at."""
     rows: int
-    """Aborted ones included."""
+    """Rows, aborted ones included."""
     aborted_rows: int
-    """They lie in files, and no reader of committed rows sees them; a merge leaves them out."""
+    """Aborted rows in files. No reader of committed rows sees them, and a merge leaves them out."""
     merge_runs: int
     """Files that a merge would write now ..."""
     merge_files: int
-    """... in place of so many ..."""
+    """... to replace this many files ..."""
     merge_bytes: int
-    """... of that many bytes in all."""
+    """... with this many bytes in all."""
 
     @property
     def files_after(self) -> int:
@@ -54,7 +55,7 @@ class PartitionSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_partition(session: Session, tp: TopicPartition, policy: MergePolicy | None = None) -> PartitionSize:
-    """The size of one partition; what `policy` calls small, and would merge. A GET each segment, and two LISTs."""
+    """Measure one partition, and what `policy` would merge. Costs one GET for each segment, and two LISTs."""
 
     def program(ctx: Context, views: Views) -> Program[tuple[Views, PartitionSize]]:
         views, view = yield from get_fresh_view(ctx, views, tp)

@@ -1,4 +1,4 @@
-"""What may be cleaned: topics of users. txlog's own have their snapshots."""
+"""Which topics can be maintained? Only users' topics: txlog's own topics have their snapshots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txlog.errors import InvalidRequestError
 
 
 def refuse_internal(topics: Iterable[str], what: str) -> None:
-    """Raises InvalidRequestError if one of `topics` is txlog's own, and thus not to be merged, compacted: `what`."""
+    """Raise InvalidRequestError if one of `topics` is txlog's own; `what` is the verb in the message ("merged")."""
     for topic in topics:
         if topic in INTERNAL_TOPICS:
             raise InvalidRequestError(

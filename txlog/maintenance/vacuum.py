@@ -1,8 +1,8 @@
-"""What of a store does nothing need any more, and how much is it?
+"""Which objects of a store can no reader or writer still use, and how large are they?
 
-A dry run says so and changes nothing. Safe beside writers, readers, clean-ups and other vacuums, and killed at any point:
-what may go is decided by the table of transactions, the chains and the grace, in the order of `txlog.protocol.vacuum`.
-See PROTOCOL.md, "Clean-up", C5 to C10.
+A dry run reports them and changes nothing. Vacuum is safe beside writers, readers, other jobs and other vacuums, and it
+can be killed at any point. The transaction-state table, the chains and the grace decide what may be deleted, in the
+order of `txlog.protocol.vacuum`. See PROTOCOL.md, "Clean-up", C5 to C10.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 """(what is looked at now, partitions done, partitions in all)."""
 
 Sweeps: TypeAlias = Callable[[Sequence[PartitionPlan]], Iterable[tuple[PartitionPlan, tuple[Deleted, ...]]]]
-"""Deletes what plans of one topic found, and returns each with what it deleted, as they end."""
+"""Deletes what plans of one topic found. Yields each plan, as it ends, with what it deleted."""
 
 STEP_TIMEOUT_MS = 3_600_000
-"""One partition's deletions may be many; a request that fails is tried again as everywhere."""
+"""A partition may have many objects to delete. A failed request is retried as everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,27 +47,27 @@ class VacuumedObject:
     """An object that was deleted, or would be."""
 
     path: str
-    """Below the store's root."""
+    """Path below the store's root."""
     kind: str
     why: str
     bytes: int | None
-    """None if it was gone already."""
+    """None if the object did not exist any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingObject:
-    """An object that nothing needs any more, and that stays for paused readers and writers."""
+    """An object that nothing needs any more, but that stays for paused readers and writers."""
 
     path: str
     kind: str
     why: str
     until_ms: int | None
-    """`delete.grace.ms` after it was superseded; None if that time only begins with a vacuum that deletes."""
+    """`delete.grace.ms` after it was superseded. None if that time begins only with a vacuum that deletes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindTotal:
-    """Objects of one kind that go for one reason."""
+    """Objects of one kind that are deleted for the same reason."""
 
     kind: str
     why: str
@@ -77,7 +77,7 @@ class KindTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedTopic:
-    """A topic that is damaged: what lies in it was left alone."""
+    """A damaged topic, in which nothing was deleted."""
 
     topic: str
     error: str
@@ -91,17 +91,18 @@ class VacuumReport:
     topics: tuple[str, ...]
     partitions: int
     deleted: tuple[VacuumedObject, ...]
-    """In a dry run: what would be."""
+    """The deleted objects. In a dry run: the objects that would be deleted."""
     waiting: tuple[WaitingObject, ...]
     failed: tuple[FailedTopic, ...]
 
     @property
     def bytes(self) -> int:
-        """Of all that was deleted."""
+        """Size of all deleted objects."""
         return sum(each.bytes or 0 for each in self.deleted)
 
     def by_partition(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Objects and bytes that were deleted, for each partition that had any; Spark's own leftovers count in its partition 0."""
+        """Return objects and bytes that were deleted, for each partition that had any. Spark's leftovers count in
+        partition 0."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for each in self.deleted:
             topic, _, rest = each.path.partition("/")
@@ -113,7 +114,7 @@ class VacuumReport:
         return found
 
     def totals(self) -> tuple[KindTotal, ...]:
-        """By kind and reason, the most bytes first."""
+        """Return the totals by kind and reason, the most bytes first."""
         found: dict[tuple[str, str], tuple[int, int]] = {}
         for each in self.deleted:
             objects, size = found.get((each.kind, each.why), (0, 0))
@@ -133,12 +134,14 @@ def vacuum(
     on_progress: Progress | None = None,
     sweeps: Sweeps | None = None,
 ) -> VacuumReport:
-    """Deletes what nothing can need any more in `topics` (all of the store if None, its internal ones included).
+    """Delete the objects that no reader or writer can still use in `topics` (None: all topics, internal ones included).
 
-    `sweeps` does the deleting elsewhere, on Spark's executors; what is dead is decided here.
+    `sweeps` deletes elsewhere, on Spark's executors; this process decides what is deleted. Damage in one topic does not
+    stop the others: the report names it. If the call fails, the objects deleted so far stay deleted, and the next call
+    continues.
 
-    Damage in one topic does not stop the others; it is told in the report. Raises UnknownTopicOrPartitionError for a name
-    that never was a topic; ClockSkewError; StorageError, TxlogTimeoutError. What was deleted until then stays deleted, and the next call goes on.
+    Raises UnknownTopicOrPartitionError for a name that never was a topic, ClockSkewError, StorageError,
+    TxlogTimeoutError.
     """
     if not dry_run:
         runtime.ensure_writable()
@@ -171,7 +174,7 @@ def vacuum(
         except CorruptLogError as error:
             failed.append(FailedTopic(topic=each.topic, error=str(error)))
         finally:
-            # Views hold the rows of tails; the next topic has its own.
+            # Views hold the rows of tails, and the next topic does not need them.
             if each.topic not in INTERNAL_TOPICS:
                 session.forget([TopicPartition(each.topic, n) for n in each.partitions])
     return VacuumReport(
@@ -196,7 +199,7 @@ def vacuum(
 
 
 def sweep_partition(session: Session, plan: PartitionPlan, *, dry_run: bool = False) -> tuple[Deleted, ...]:
-    """Deletes what a plan found; in a dry run it only asks for sizes."""
+    """Delete what a plan found. A dry run only asks for sizes."""
 
     def swept(ctx: Context, views: Views) -> Program[tuple[Views, tuple[Deleted, ...]]]:
         return views, (yield from sweep(ctx, plan, dry_run=dry_run, sizes=True))
