@@ -105,8 +105,7 @@ class Findings:
 
 
 class Reader:
-    """Read objects for a check: several at once, with retries, and each object that cannot be read becomes a finding.
-    """
+    """Read objects for a check: several at once, with retries, and each object that cannot be read becomes a finding."""
 
     def __init__(
         self,

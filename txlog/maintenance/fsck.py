@@ -690,8 +690,7 @@ class _StoreCheck:
                     self.committed[target] = (row.entry.value.offset, row.entry.group)
 
     def _add_unwritten(self) -> None:
-        """Add partitions without a folder that finished transactions wrote to, so that their folders are checked too.
-        """
+        """Add partitions without a folder that finished transactions wrote to, so that their folders are checked too."""
         for tp in self.expected:
             topic = self.topics.get(tp.topic)
             if topic is not None and tp.partition not in topic.folders:

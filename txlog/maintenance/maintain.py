@@ -392,8 +392,7 @@ class _Round:
         return self._topics
 
     def partitions(self, step: _Step, *, internal: bool = True) -> list[TopicPartition]:
-        """Return all partitions that can be opened, with a view of this round. Each other one is a failure of the step.
-        """
+        """Return all partitions that can be opened, with a view of this round. Each other one is a failure of the step."""
         wanted = [
             TopicPartition(topic.topic, number) for topic in self.topics(step) for number in range(topic.partitions)
         ]

@@ -281,8 +281,7 @@ class _PartitionCheck:
         self.txn_indexes[name] = found
 
     def _current(self, clean: Clean | None, log_start: int) -> set[SegmentName]:
-        """Return the names that readers use: current runs, and above the log start generation 0 where no run covers it.
-        """
+        """Return the names that readers use: current runs, and above the log start generation 0 where no run covers it."""
         runs = {run.name for run in clean.runs} if clean is not None else set()
         return runs | {
             name
@@ -328,8 +327,7 @@ class _PartitionCheck:
                 self.named.update(file.path for file in record.files)
 
     def evidence_beyond(self, end_offset: int) -> str | None:
-        """Return an object that proves a record at `end_offset`: a segment is sealed only after the next one has begun.
-        """
+        """Return an object that proves a record at `end_offset`: a segment is sealed only after the next one has begun."""
         found = [
             *(self.folder + name.index for name in self.indexes if name.end_offset >= end_offset),
             *(self.folder + names.snapshot_name(number) for number in self.snapshots if number >= end_offset),
