@@ -1,1 +1,1 @@
-"""Values in, values out: everything that txlog decides, with no I/O, no clock and no pyarrow."""
+"""Values in, values out: all decisions of txlog, without I/O, clock or pyarrow."""

@@ -1,7 +1,7 @@
 """May this batch, marker or segment come next in this partition?
 
-Judged on the state folded up to the very slot that is about to be created, so "checked against everything before it"
-and "right after it" are one step (PROTOCOL.md, W10). Nothing here writes; the verdict is a value.
+The functions judge on the state folded up to the slot that is about to be created. So "checked against everything
+before it" and "right after it" are one step (PROTOCOL.md, W10). This module writes nothing; a verdict is a value.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from txlog.errors import (
 )
 
 MAX_SEGMENT_RECORD_BYTES = 16 * 2**20
-"""A segment with more than this in its records, less inline rows, is full: its index would grow beyond what a metadata
-object may have (PROTOCOL.md, W5), and a sealed segment cannot be unsealed."""
+"""A segment with more bytes than this in its records, less inline rows, is full. A larger segment's index would exceed
+the limit of a metadata object (PROTOCOL.md, W5), and a sealed segment cannot be unsealed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollPolicy:
-    """When the active segment is full: `segment.batches`, `segment.bytes`, `segment.ms`."""
+    """The settings that make an active segment full: `segment.batches`, `segment.bytes`, `segment.ms`."""
 
     batches: int = 100
     bytes: int = 2**30
@@ -39,7 +39,7 @@ class BatchDraft:
 
     records: int
     transactional_id: str = ""
-    """For messages."""
+    """Used in messages only."""
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = NO_SEQUENCE
@@ -62,7 +62,7 @@ class Proceed:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """It is already there, at these offsets."""
+    """The batch is already in the log, at these offsets."""
 
     base_offset: int
     timestamp: int
@@ -70,7 +70,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """It must not be appended; `error` says why. Counts only on a fresh tail."""
+    """It must not be appended; `error` is the reason. The verdict counts only on a fresh tail."""
 
     error: TxlogError
 
@@ -79,7 +79,7 @@ Verdict: TypeAlias = Proceed | Duplicate | Refuse
 
 
 def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
-    """Judge by the table of PROTOCOL.md, "Idempotence" (W17, invariant 3), and by the fence of a deleted topic (W19)."""
+    """Judge a batch by the table of PROTOCOL.md, "Idempotence" (W17, invariant 3), and by a topic's deletion (W19)."""
     tp = state.topic_partition
     if draft.schema_id < state.deleted_version:
         return Refuse(
@@ -110,7 +110,7 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
                 f"{who}: not transactional, but this producer has a transaction open since offset {entry.txn_first_offset}"
             )
         )
-    if draft.base_sequence < 0:  # offsets of a group: keyed, so only the epoch is checked, as Kafka does
+    if draft.base_sequence < 0:  # offsets of a group have keys, so only the epoch is checked, as in Kafka
         return Proceed()
     last = entry.last_sequence if entry is not None and entry.producer_epoch == draft.producer_epoch else NO_SEQUENCE
     if draft.base_sequence != last + 1:
@@ -126,16 +126,17 @@ def check_batch(state: PartitionState, draft: BatchDraft) -> Verdict:
 
 
 def marker_is_there(state: PartitionState, producer_id: int, marker_epoch: int) -> bool:
-    """Whether a marker of this epoch is already in: the partition's epoch is ≥ it (W26, invariant 10).
+    """Return whether a marker of this epoch is already in: the partition's epoch is ≥ it (W26, invariant 10).
 
-    Compared with `>` a slow second coordinator's repeated ABORT would end the producer's next transaction.
+    With `>`, a slow second coordinator's repeated ABORT would end the producer's next transaction.
     """
     entry = state.producers.get(producer_id)
     return entry is not None and entry.producer_epoch >= marker_epoch
 
 
 def next_record(state: PartitionState, draft: BatchDraft, *, now_ms: int, write_id: str) -> CommitRecord:
-    """The commit record of `draft` at the state's next offset (invariant 1); its time never goes back (W11)."""
+    """Return the commit record of `draft` at the state's next offset (invariant 1). Its timestamp is never below the
+    last one (W11)."""
     return CommitRecord(
         base_offset=state.next_offset,
         records=draft.records,
@@ -172,8 +173,10 @@ class MarkerDraft:
 
 
 def next_marker(state: PartitionState, draft: MarkerDraft, *, now_ms: int, write_id: str) -> CommitRecord:
-    """The marker's record at the state's next offset; rows for a deleted topic are left out, the marker is
-    not (W19)."""
+    """Return the marker's record at the state's next offset.
+
+    If the topic was deleted, the record leaves out the rows but is still written (W19).
+    """
     offset = state.next_offset
     rows = draft.commit and draft.schema_id >= state.deleted_version
     entry = state.producers.get(draft.producer_id)
@@ -214,10 +217,10 @@ def next_control(
     expired: tuple[int, ...] = (),
     roll: RollPolicy = RollPolicy(),
 ) -> CommitRecord:
-    """A log_start (if `log_start_offset` is given) or expire record at the state's next offset.
+    """Return a log_start record (if `log_start_offset` is given) or an expire record at the state's next offset.
 
-    That of a deletion begins a segment: rows of a topic made anew may have another schema, and those that rode inline are
-    sealed in one file.
+    The log_start record of a deletion begins a segment. The topic may be created again with another schema, and the
+    inline rows of one segment are sealed into one file.
     """
     segment_base = state.next_offset if deleted_version else next_segment_base(state, roll, now_ms)
     return CommitRecord(
@@ -235,14 +238,15 @@ def next_control(
 
 
 def next_segment_base(state: PartitionState, policy: RollPolicy, now_ms: int) -> int:
-    """Where the next record's segment begins: the active one, or its own offset if that is full (W11, W20)."""
+    """Return where the next record's segment begins: at the active segment, or at its own offset if that one is full
+    (W11, W20)."""
     if state.segment_batches == 0:
         return state.segment_base
     full = (
         state.segment_batches >= policy.batches
         or state.segment_bytes >= policy.bytes
         or now_ms - state.segment_started_at >= policy.ms
-        # Whatever the topic's settings are: the index names all their files, and must stay readable.
+        # This limit does not depend on the topic's settings: the index names all files and must stay readable.
         or state.segment_record_bytes >= MAX_SEGMENT_RECORD_BYTES
     )
     return state.next_offset if full else state.segment_base

@@ -1,9 +1,9 @@
 """Which sealed segments and cleaned runs make up a partition, in order?
 
-Answered from one LIST of the partition's folder and the highest `.clean` (PROTOCOL.md, "The chain rule", R5):
-at an offset stands the current cleaned run that begins there, else the generation-0 index that begins there, else the
-commit record of that name. What the highest `.clean` does not name does not exist. This module reads nothing: it turns
-names into offsets.
+The answer needs one LIST of the partition's folder and the highest `.clean` (PROTOCOL.md, "The chain rule", R5). At
+each offset the first of these counts: the current cleaned run, the generation-0 index, or the commit record that begins
+there. A run that the highest `.clean` does not name does not exist. This module reads nothing: it turns names into
+offsets.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionListing:
-    """The names in a partition's folder, sorted out. Everything is in ascending order."""
+    """The names in a partition's folder by kind, each kind in ascending order."""
 
     folder: str
-    """The folder that was listed, for messages; ends in `/`."""
+    """The folder that was listed, for messages. It ends in `/`."""
     batches: tuple[int, ...]
-    """Base offsets of commit records at or above the boundary; those below do not count any more."""
+    """Base offsets of commit records at or above the boundary; lower ones no longer count."""
     segments: tuple[SegmentName, ...]
     """Indexes of generation 0."""
     runs: tuple[SegmentName, ...]
@@ -34,11 +34,11 @@ class PartitionListing:
     boundary: int
     """The highest boundary; 0 if there is none."""
     clean: int | None
-    """Number of the highest `.clean`; None if there is none."""
+    """Number of the highest `.clean`; None if no `.clean` exists."""
 
 
 def parse_listing(listed: Iterable[str], folder: str = "") -> PartitionListing:
-    """Sorts out the names of one LIST of a partition's folder; names that are not ours are skipped (R3)."""
+    """Sort the names of one LIST of a partition's folder by kind; skip names that do not belong to txlog (R3)."""
     numbered: dict[str, list[int]] = {"batch": [], "snapshot": [], "boundary": [], "clean": []}
     segments: list[SegmentName] = []
     runs: list[SegmentName] = []
@@ -61,22 +61,24 @@ def parse_listing(listed: Iterable[str], folder: str = "") -> PartitionListing:
 
 
 def sealed_end(listing: PartitionListing, clean: Clean | None) -> int:
-    """The offset below which everything is sealed (R5): the tail of commit records begins there.
+    """Return the offset below which everything is sealed (R5). The tail of commit records begins there.
 
-    A segment is sealed only after the one before it, and a boundary stands only where all below is sealed.
+    A segment is sealed only after the one before it, and a boundary is created only where everything below is sealed.
     """
     _check_given(listing, clean)
     return _sealed_end(listing, _current_runs(clean))
 
 
 def walk(listing: PartitionListing, clean: Clean | None, start: int) -> tuple[SegmentName, ...]:
-    """Sealed segments and current cleaned runs from the one that contains `start` up to the sealed end, in order.
+    """Return sealed segments and current cleaned runs in order, from the one that contains `start` up to the sealed
+    end.
 
-    `clean` is the object that `listing.clean` names. Empty if `start` is at or above the sealed end. For a user's topic
-    `start` is at least the log start, for an internal one at least the boundary: below, segments may be gone.
+    `clean` is the object that `listing.clean` names. The result is empty if `start` is at or above the sealed end. In a
+    user's topic `start` is at least the log start, in an internal topic at least the boundary: lower segments may be
+    deleted.
 
-    Raises MissingObjectError if the chain has a hole: a LIST of several pages that raced with a sealing writer, so list
-    again; if the hole stays, the log is damaged. CorruptLogError if two segments claim the same base offset.
+    Raises MissingObjectError if the chain has a hole. A LIST of several pages may have raced with a sealing writer, so
+    list again; if the hole stays, the log is damaged. Raises CorruptLogError if two segments have the same base offset.
     """
     _check_given(listing, clean)
     runs = _current_runs(clean)
@@ -111,7 +113,7 @@ def walk(listing: PartitionListing, clean: Clean | None, start: int) -> tuple[Se
 
 
 def check_clean(clean: Clean, number: int, path: str) -> None:
-    """Raises CorruptRecordError naming `path` unless `clean` is version `number` with ordered, disjoint runs."""
+    """Raise CorruptRecordError naming `path` unless `clean` is version `number` with ordered, disjoint runs."""
     if clean.number != number:
         raise CorruptRecordError(f"{path}: holds version {clean.number}, and its name says {number}")
     before = 0
@@ -132,7 +134,8 @@ def _check_given(listing: PartitionListing, clean: Clean | None) -> None:
 
 
 def _check_used(listing: PartitionListing, clean: Clean, start: int, walked: Sequence[SegmentName]) -> None:
-    """Raises CorruptRecordError if a walk from `start` leaves out a current run, or takes a superseded one (PROTOCOL.md, R21)."""
+    """Raise CorruptRecordError if a walk from `start` leaves out a current run or takes a superseded one (PROTOCOL.md,
+    R21)."""
     path = listing.folder + names.clean_name(clean.number)
     used = {name.index for name in walked}
     for run in clean.runs:

@@ -1,6 +1,7 @@
-"""Which sealed segments may become one, what does the index of the run say, and may it be published?
+"""Which sealed segments does a merge combine, how is the run's index made, and may it still be published?
 
-Pure: names, indexes and the last `.clean` go in, decisions come out (PROTOCOL.md, "Clean-up", C1 to C5).
+Pure functions: they take names, indexes and the last `.clean`, and return decisions (PROTOCOL.md, "Clean-up", C1 to
+C5).
 """
 
 from __future__ import annotations
@@ -35,47 +36,51 @@ from txlog.core.transactions import COMPLETE, PREPARED
 from txlog.errors import CorruptLogError
 
 if TYPE_CHECKING:
-    # The command line imports this module for `--help`, which need not wait for numpy.
+    # The command line imports this module for `--help`, which should not load numpy.
     from txlog.core.partitioning import Offsets
 
 MARKERS = frozenset({"commit", "abort"})
 MAX_COALESCED_ROWS = 131_072
-"""Rows of one entry that stands for many batches: a read by offset opens no more of them than a row group has."""
+"""Rows of an entry that stands for many batches. A read by offset opens at most this many, as many as a row group
+has."""
 COALESCED_MS = 3_600_000
-"""One entry's batches are all of the same hour, however often they are merged: retention goes by entries in a compacted run."""
+"""All batches of one entry are of the same hour, however often they are merged: retention of a compacted run removes
+whole entries."""
 
 
 DEFAULT_MAX_KEYS = 5_000_000
-"""Keys that one pass of a compaction knows of, 24 bytes each: what Kafka's log.cleaner.dedupe.buffer.size of 128 MiB holds."""
+"""Keys that one pass of a compaction can hold, at 24 bytes each: as many as Kafka's default
+log.cleaner.dedupe.buffer.size of 128 MiB."""
 DEFAULT_TARGET_BYTES = 512 * 2**20
-"""Of a merged file, compressed: Kafka's segments have twice as much, Spark's splits a quarter."""
+"""Compressed size of a merged file: half of Kafka's default segment, four times Spark's default split."""
 
 
 DEFAULT_MIN_SEGMENTS = 10
-"""Sealed segments that must lie in a partition before maintenance merges them."""
+"""Sealed segments that a partition must have before maintenance merges them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePolicy:
-    """How large a merged run shall be."""
+    """How large a merged run should be."""
 
     target_bytes: int = DEFAULT_TARGET_BYTES
-    """Of one run's Parquet; what is half as large already is left alone."""
+    """Target size of one run's Parquet file. Runs of at least half that size are not rewritten."""
     max_inputs: int = 10_000
-    """Segments and runs that one run is made of at most."""
+    """Segments and runs that one run may combine."""
     max_ratio: int = 0
-    """What has more than so many times the bytes of all others of its run is left alone until they are more: who merges again
-    and again, as segments come, would write the large one anew each time. 0: any."""
+    """A member with more than this many times the bytes of all other members is not rewritten until the others have
+    grown. Otherwise a job that merges again for each new segment would rewrite the large member each time. 0: no
+    limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout:
-    """How the file of a run is written, beyond what it must hold. Names are of the topic's columns."""
+    """How a run's file is laid out, beyond what the protocol requires. Names are those of the topic's columns."""
 
     sort: tuple[str, ...] = ()
-    """Rows that lie together in the log are sorted by these, nulls last; `_offset` stays each row's own."""
+    """Columns by which neighbouring rows are sorted, nulls last. Each row keeps its own `_offset`."""
     bloom: tuple[str, ...] = ()
-    """Columns with a Bloom filter a row group."""
+    """Columns that get a Bloom filter per row group."""
 
 
 PLAIN = FileLayout()
@@ -84,16 +89,16 @@ PLAIN = FileLayout()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a compaction keeps of the batches of its inputs, all of them in order, markers included."""
+    """The batches that a compaction keeps of its inputs: all of them in order, markers included."""
 
     rows: Offsets
-    """Of each batch."""
+    """Rows kept of each batch."""
     timestamps: Offsets
-    """Of each batch's last row that is kept (ms); of no meaning where none is."""
+    """Timestamp of the last kept row of each batch (ms); without meaning for a batch that keeps no row."""
     compaction: Compaction
 
     def of(self, at: int, entry: IndexEntry) -> IndexEntry:
-        """Batch number `at`, with the rows that are kept."""
+        """Return `entry`, which is batch number `at`, with only the rows that are kept."""
         records = int(self.rows[at])
         timestamp = int(self.timestamps[at]) if records else entry.timestamp
         return msgspec.structs.replace(entry, records=records, timestamp=timestamp)
@@ -107,10 +112,11 @@ def choose_merges(
     last_stable_offset: int,
     policy: MergePolicy,
 ) -> tuple[tuple[SegmentName, ...], ...]:
-    """Groups of neighbours that are worth a run each, oldest first: all wholly below the LSO, none wholly below the log start.
+    """Return groups of neighbours to merge into one run each, oldest first.
 
-    A group has at least two members, or one whose rows lie in several files. `indexes` has those of the whole walk. What is
-    at least half the target and lies in one file is left alone, so no row is merged more than a few times.
+    Each group lies wholly below the LSO and has no member wholly below the log start. It has at least two members, or
+    one whose rows lie in several files. `indexes` holds those of the whole walk. A member with one file of at least
+    half the target size is not rewritten, so no row is merged more than a few times.
     """
     groups: list[tuple[SegmentName, ...]] = []
     group: list[SegmentName] = []
@@ -141,7 +147,10 @@ def choose_merges(
 
 
 def merged_run(inputs: Sequence[SegmentName], unique: str) -> CleanedRun:
-    """The run that is made of `inputs`, neighbours in order (C1)."""
+    """Return the run that replaces `inputs`, which are neighbours in order (C1).
+
+    Raises CorruptLogError if there is a gap between two inputs.
+    """
     for before, after in itertools.pairwise(inputs):
         if before.end_offset != after.base_offset:
             raise CorruptLogError(f"{before.index} and {after.index} are no neighbours: a run has no holes")
@@ -164,12 +173,17 @@ def merged_index(
     is_told: Callable[[IndexEntry], bool],
     kept: Kept | None = None,
 ) -> tuple[SegmentIndex, TxnIndex | None]:
-    """The index of a run that keeps the committed rows of `inputs`, all of them or those `kept`, and its transaction index.
+    """Return the index and the transaction index of a run that keeps the committed rows of `inputs`.
 
-    `inputs` are the indexes with the aborted transactions whose markers they hold; `aborted` all that overlap the run, also
-    those whose markers come later (none can, below the LSO, but a caller need not know). `file` has the kept rows in order of
-    offsets; None if there is none. Batches for which `is_told` keep their producer, epoch and offsets (C3), also where no row
-    of them is left; others become one entry. Raises CorruptLogError if the file has another number of rows than the batches.
+    The run keeps all committed rows, or only those that `kept` names. `inputs` are the indexes, each with the aborted
+    transactions whose markers it holds. `aborted` holds all aborted transactions that overlap the run, also those whose
+    markers come later. (Below the LSO no marker can come later, but the caller need not know that.)
+
+    `file` holds the kept rows in order of offsets; without rows there is no file.
+
+    A batch for which `is_told` is true keeps its producer, epoch and offsets (C3), even if no row of it is left. Other
+    batches are combined into shared entries. Raises CorruptLogError if the file does not have as many rows as the
+    batches.
     """
     compacted = kept.compaction if kept is not None else _compacted([index for index, _ in inputs])
     entries, row = _merged_entries([index for index, _ in inputs], aborted, is_told, kept, compacted)
@@ -196,26 +210,27 @@ def merged_index(
 def rows_of_entries(
     inputs: Sequence[SegmentIndex], aborted: Iterable[AbortedTxn], is_told: Callable[[IndexEntry], bool]
 ) -> tuple[int, ...]:
-    """How many rows each entry will have that `merged_index` makes of all committed rows, in order."""
+    """Return the rows of each entry that `merged_index` makes of all committed rows, in order."""
     entries, _ = _merged_entries(inputs, aborted, is_told, None, _compacted(inputs))
     return tuple(entry.records for entry in entries if entry.records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldBounds:
-    """Which transactions a run must still tell apart, by their times (C3)."""
+    """Which transactions a run must still keep distinct, by their times (C3)."""
 
     told_from_ms: int
     removed_from_ms: int
-    """... and of which it must where the table lacks their id."""
+    """A batch from this time on must stay distinct if the table lacks its transactional.id."""
 
 
 def told_bounds(store_now_ms: int, grace_ms: int) -> ToldBounds:
-    """The bounds of a run that is planned at that time of the store.
+    """Return the bounds for a run that is planned at time `store_now_ms` of the store.
 
-    A snapshot may be used for the grace, as two processes measure it. So what was complete a grace and two clock errors ago, by
-    true time, was complete before every snapshot that may still be used. The time of a COMPLETE_* has an error, too: three. What
-    was removed from the table had begun no later than the grace before its end, by two more clocks: five (PROTOCOL.md, "Time").
+    A snapshot may be used for the grace, as two processes measure it. So a transaction that was complete a grace and
+    two clock errors ago was complete before every snapshot that may still be used. The time of a COMPLETE_* has an
+    error too, which makes three. A transaction of a removed id had begun at most a grace before its end, as two more
+    clocks measured: five (PROTOCOL.md, "Time").
     """
     told_from_ms = store_now_ms - grace_ms - 3 * MAX_CLOCK_ERROR_MS
     return ToldBounds(told_from_ms=told_from_ms, removed_from_ms=told_from_ms - grace_ms - 2 * MAX_CLOCK_ERROR_MS)
@@ -224,17 +239,18 @@ def told_bounds(store_now_ms: int, grace_ms: int) -> ToldBounds:
 def settled_epochs(
     table: Iterable[TransactionMetadata], indexes: Iterable[SegmentIndex], before_ms: int
 ) -> dict[int, int]:
-    """Producer id -> the highest epoch of a marker whose transaction was COMPLETE before `before_ms`, as far as it shows.
+    """Return producer id -> the highest marker epoch whose transaction is known to be COMPLETE before `before_ms`.
 
-    What is complete since is not enough: a snapshot that began before, and is younger than the grace, may have found it in
-    one partition and not in the other, and is to leave it out of both (C3). An id that the table lacks is not in it.
-    `indexes` are of any part of a partition: a producer began a transaction only after the one before it was COMPLETE.
+    A later completion is not enough. A snapshot that began earlier and is younger than the grace may have seen the
+    marker in one partition only. It must hide the transaction in both (C3). An id that the table lacks is not in the
+    result. `indexes` may be of any part of a partition: a producer begins a transaction only after the one before it
+    was COMPLETE.
     """
     settled = {}
     for txn in table:
         epoch, since_ms = txn.producer_epoch, txn.started_at if txn.state == "ONGOING" else txn.updated_at
         if txn.state in PREPARED or (txn.state in COMPLETE and since_ms >= before_ms):
-            # Of the one before it is known that it was complete when this one began.
+            # The table shows only that the transaction before this one was complete when this one began.
             epoch, since_ms = epoch - 1, txn.started_at
         settled[txn.producer_id] = epoch if since_ms < before_ms else NO_PRODUCER_EPOCH
     for index in indexes:
@@ -250,10 +266,11 @@ def settled_epochs(
 def next_clean(
     before: Clean | None, listing: PartitionListing, run: CleanedRun, inputs: Sequence[SegmentName], now_ms: int
 ) -> Clean | None:
-    """The version of the partition's list of runs that publishes `run`; None if an input is not current any more (C4).
+    """Return the version of the partition's list of runs that publishes `run`; None if an input is no longer current
+    (C4).
 
-    `before` is the `.clean` that `listing` shows as the highest. What the run supersedes is listed with `now_ms`, beside all
-    that earlier versions list: vacuum takes out what it has deleted (C5).
+    `before` is the `.clean` that `listing` shows as the highest. The new version lists what the run supersedes, with
+    `now_ms`, and all that earlier versions list. Vacuum removes an entry when it has deleted the object (C5).
     """
     current = {each.name for each in before.runs} if before is not None else set()
     covered = [(each.base_offset, each.end_offset) for each in (before.runs if before is not None else ())]
@@ -278,14 +295,14 @@ def next_clean(
 
 
 def run_file_path(tp: TopicPartition, run: CleanedRun) -> str:
-    """Where the rows of a run lie, relative to the topic's folder."""
+    """Return the path of a run's rows, relative to the topic's folder."""
     return segment_file_path(tp.partition, run.name)
 
 
 def _without_large(
     group: Sequence[SegmentName], indexes: Mapping[SegmentName, SegmentIndex], max_ratio: int
 ) -> list[Sequence[SegmentName]]:
-    """`group`, or what is left to both sides of members that have more than `max_ratio` times the bytes of all others."""
+    """Split `group` at each member that has more than `max_ratio` times the bytes of all others. Return the parts."""
     found: list[Sequence[SegmentName]] = []
     left = [group]
     while left:
@@ -301,7 +318,7 @@ def _without_large(
 
 
 def _compacted(inputs: Sequence[SegmentIndex]) -> Compaction | msgspec.UnsetType:
-    """What a merge keeps of its inputs' compactions: no row is added, so all of it stays true (C2a, C2b)."""
+    """Return what a merge keeps of its inputs' compactions. A merge adds no row, so all of it stays true (C2a, C2b)."""
     found = [index.compacted for index in inputs if index.compacted is not msgspec.UNSET]
     if not found:
         return msgspec.UNSET
@@ -317,7 +334,7 @@ def _merged_entries(
     kept: Kept | None,
     compacted: Compaction | msgspec.UnsetType,
 ) -> tuple[list[IndexEntry], int]:
-    """The entries of a run, and their rows in all."""
+    """Return the entries of a run, and the sum of their rows."""
     ranges = AbortedRanges(aborted)
     clean_end = 0 if compacted is msgspec.UNSET else compacted.end_offset
     entries: list[IndexEntry] = []
@@ -326,7 +343,8 @@ def _merged_entries(
     for index in inputs:
         for entry in index.entries:
             at += 1
-            # Without rows is in generation 0 a marker, in a run a batch that a compaction emptied.
+            # In generation 0 an entry without rows is a marker. In a cleaned run it is a batch whose rows compaction
+            # removed.
             if not (entry.records or index.generation):
                 continue
             if not index.generation and ranges.hides(entry.producer_id, entry.base_offset, entry.kind):
@@ -343,12 +361,13 @@ def _merged_entries(
                 not told
                 and last is not None
                 and _is_coalesced(last)
-                # What was compacted and what was not can be told apart afterwards.
+                # An entry does not cross the compaction's end, so that compacted rows can be distinguished from the
+                # others later.
                 and not last.base_offset < clean_end <= entry.base_offset
                 and last.records + entry.records <= MAX_COALESCED_ROWS
                 and last.timestamp // COALESCED_MS == entry.timestamp // COALESCED_MS
             ):
-                # Rows without a gap or with one: a run's offsets stand in its column.
+                # The rows may have gaps: a run's offsets are in its `_offset` column.
                 entries[-1] = msgspec.structs.replace(
                     last, records=last.records + entry.records, timestamp=entry.timestamp
                 )

@@ -1,8 +1,8 @@
-"""Which rows of a keyed log does a compaction keep, when is one due, and how far does it come?
+"""Which rows of a keyed log does a compaction keep, when is it due, and how far does it go?
 
-Kafka's log cleaner, in arrays: the newest offset of each key of the part that was not compacted yet goes into a map of
-bounded size; then every row from the log start on is kept unless the map knows a newer one of its key (PROTOCOL.md,
-C2). Pure: names, indexes, offsets and digests of keys go in, decisions come out.
+This is Kafka's log cleaner, with arrays. A map of bounded size takes the newest offset of each key in the part that was
+not compacted yet. Then every row from the log start on is kept, unless the map has a newer row of its key (PROTOCOL.md,
+C2). Pure functions: they take names, indexes, offsets and digests of keys, and return decisions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from txlog.core.schema import KAFKA_FIELDS
 from txlog.core.snapshots import SnapshotCut
 
 UNKNOWN = -1
-"""The newest offset of a key that a map does not know."""
+"""The newest offset of a key that a map does not contain."""
 
 Digests: TypeAlias = NDArray[np.bytes_]
-"""16 bytes each."""
+"""Digests of keys, 16 bytes each."""
 Flags: TypeAlias = NDArray[np.bool_]
 
 _OPEN = "a transaction over the new rows has not ended yet"
@@ -38,12 +38,12 @@ _ACTIVE = "all new rows are in the active segment, which ends by segment.batches
 _NOTHING = "there are no new rows"
 _DIGEST_BYTES = 16
 _YOUNG_KEYS = 65_536
-"""New keys wait in a small table until there are so many of them, or an eighth of the large one."""
+"""New keys are kept in a small table until it has this many, or an eighth of the large table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
-    """How a topic is compacted: its settings, and the memory that may be used."""
+    """How a topic is compacted: its settings, and how much memory a pass may use."""
 
     key_columns: tuple[str, ...]
     key: tuple[int, ...]
@@ -57,21 +57,21 @@ class CompactionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanable:
-    """The part of a log that may be compacted now, and what earlier compactions left written down about it."""
+    """The part of a log that may be compacted now, and what the indexes say about earlier compactions."""
 
     names: tuple[SegmentName, ...]
-    """Sealed segments and current runs from the log start on, without a gap."""
+    """Sealed segments and current runs from the log start on, without gaps."""
     first_dirty_offset: int
-    """Below it no two rows have the same key."""
+    """Below this offset no two rows have the same key."""
     tombstones: tuple[Tombstones, ...]
     clean_bytes: int
     dirty_bytes: int
     due_tombstones: int
-    """Rows that may go now."""
+    """Tombstones whose `delete_at` has passed."""
     is_due: bool
-    """Whether there is enough to do: `min.cleanable.dirty.ratio`."""
+    """Whether enough can be compacted: `min.cleanable.dirty.ratio`."""
     waits_for: str
-    """Why it is not due, in words; empty if it is."""
+    """Why it is not due, as text; empty if it is due."""
 
     @property
     def end_offset(self) -> int:
@@ -79,7 +79,7 @@ class Cleanable:
 
     @property
     def dirty_ratio(self) -> float:
-        """Which part of the bytes was not compacted yet; 0 of nothing."""
+        """Return which share of the bytes was not compacted yet; 0 if there are no bytes."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -95,13 +95,16 @@ def find_cleanable(
     policy: CompactionPolicy,
     complete: SnapshotCut | None = None,
 ) -> Cleanable:
-    """What of a partition may be compacted, and whether it is worth it.
+    """Return what of a partition may be compacted, and whether it is due.
 
-    Whole segments below the LSO, and below the first that has not been compacted and holds a batch younger than
-    `min.compaction.lag.ms` (C2), or one of a transaction that is not `complete` (C2c; None: not known yet, all of them
-    are taken for complete). The active segment is not in the walk. A tombstone whose time has come counts as
-    dirt, an average row of its run: else a log that nobody writes to any more would keep it for ever. So does what the log start
-    has cut off.
+    Only whole segments below the LSO may be compacted. The part ends before the first segment that was not compacted
+    yet and that must wait. A segment must wait if it holds a batch younger than `min.compaction.lag.ms` (C2). It must
+    also wait if it holds a batch of a transaction that is not `complete` (C2c). Without `complete` every transaction
+    counts as complete.
+
+    The walk does not contain the active segment. A tombstone past its `delete_at` counts as dirty, with the size of an
+    average row of its run. Otherwise a log without new writes would keep it forever. Rows below the log start count as
+    dirty, too.
     """
     earlier = [index.compacted for index in indexes.values() if index.compacted is not msgspec.UNSET]
     earlier = [each for each in earlier if each.key == policy.key]
@@ -129,7 +132,7 @@ def find_cleanable(
         its_rows = sum(entry.records for entry in index.entries)
         new = its_bytes * _rows_from(index, first_dirty) // max(its_rows, 1)
         dirty, clean = dirty + new, clean + its_bytes - new
-        # What retention has cut off a run is still there, and goes when it is written anew.
+        # Rows of a run below the log start stay in its file until the next compaction rewrites it.
         due_bytes += its_bytes * (its_rows - _rows_from(index, log_start_offset)) // max(its_rows, 1)
         if index.compacted is not msgspec.UNSET and index.compacted.key == policy.key:
             due = sum(item.rows for item in index.compacted.tombstones if item.delete_at <= now_ms)
@@ -159,9 +162,10 @@ def find_cleanable(
 def choose_end(
     names: Sequence[SegmentName], *, first_dirty_offset: int, map_end: int
 ) -> tuple[tuple[SegmentName, ...], int]:
-    """What the run of a pass is made of, and below which offset it is compacted, if the map knows all rows below `map_end`.
+    """Return the inputs of a pass's run, and the offset below which the run is compacted.
 
-    All segments that are wholly known; if that is no progress, the one in whose midst the map was full as well.
+    `map_end` is the offset below which the map contains all rows. The inputs are all segments that lie wholly below it.
+    If that makes no progress, the segment in which the map became full is added.
     """
     whole = tuple(name for name in names if name.end_offset <= map_end)
     if whole and whole[-1].end_offset > first_dirty_offset:
@@ -170,9 +174,10 @@ def choose_end(
 
 
 def value_columns(fields: Sequence[SchemaField], key_columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns that are all null in a tombstone (C2a): `value` in a topic of Kafka's shape, else all that are not the key's.
+    """Return the columns that are all null in a tombstone (C2a).
 
-    Empty if there is no such column; then there are no tombstones.
+    In a topic of Kafka's record shape this is `value`, otherwise all columns that are not in the key. Without such a
+    column the result is empty, and no row is a tombstone.
     """
     kafka = [(field.name, field.type) for field in KAFKA_FIELDS]
     if tuple(key_columns) == ("key",) and [(field.name, field.type) for field in fields[: len(kafka)]] == kafka:
@@ -181,7 +186,7 @@ def value_columns(fields: Sequence[SchemaField], key_columns: Sequence[str]) -> 
 
 
 def digest_keys(data: Bytes, bounds: Offsets) -> Digests:
-    """A digest of each `data[bounds[i]:bounds[i + 1]]`; two keys that have the same one are taken for the same key."""
+    """Return a digest of each `data[bounds[i]:bounds[i + 1]]`. Two keys with the same digest count as the same key."""
     whole = data.tobytes()
     found = [
         hashlib.blake2b(whole[first:last], digest_size=_DIGEST_BYTES).digest()
@@ -191,20 +196,21 @@ def digest_keys(data: Bytes, bounds: Offsets) -> Digests:
 
 
 class OffsetMap:
-    """The newest offset of each key, of at most `max_keys` keys (Kafka's OffsetMap)."""
+    """The newest offset of each key, for at most `max_keys` keys (Kafka's OffsetMap)."""
 
     def __init__(self, max_keys: int) -> None:
         if max_keys < 1:
             raise ValueError(f"max_keys = {max_keys}: a map must hold a key at least")
         self._max_keys = max_keys
-        # Each in the order of digests; no key is in both.
+        # Each table is in the order of digests. No key is in both.
         self._tables = [_Table.empty(), _Table.empty()]
 
     def __len__(self) -> int:
         return sum(len(table.digests) for table in self._tables)
 
     def put(self, digests: Digests, offsets: Offsets) -> int:
-        """Takes in rows in the order of offsets, all of them later than what it has. -> how many, before it was full."""
+        """Add rows in the order of offsets, all later than those in the map. Return how many were added before the map
+        was full."""
         is_new = np.ones(len(digests), dtype=np.bool_)
         hits = []
         for table in self._tables:
@@ -218,7 +224,7 @@ class OffsetMap:
             taken = int(np.sort(rows[first])[room])
             return self.put(digests[:taken], offsets[:taken])
         for table, at, newer in hits:
-            # Of several rows of one key the last counts: numpy assigns in order.
+            # If a key has several rows, the last one counts: numpy assigns in order.
             table.offsets[at] = newer
         if len(keys):
             backwards = rows[::-1]
@@ -227,7 +233,7 @@ class OffsetMap:
         return len(digests)
 
     def latest(self, digests: Digests) -> Offsets:
-        """The newest offset of each key, UNKNOWN where there is none."""
+        """Return the newest offset of each key, UNKNOWN for a key that is not in the map."""
         latest = np.full(len(digests), UNKNOWN, dtype=np.int64)
         for table in self._tables:
             at, found = table.find(digests)
@@ -244,19 +250,19 @@ class OffsetMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Some rows, in the order of offsets, as a compaction sees them."""
+    """Rows in the order of offsets, as a compaction sees them."""
 
     offsets: Offsets
     digests: Digests
-    """Of their keys."""
+    """Digests of their keys."""
     keyed: Flags
-    """Which have a key at all."""
+    """Which rows have a key."""
     tombstones: Flags
-    """Which say that their key is gone."""
+    """Which rows are tombstones."""
 
 
 class Selection:
-    """Chooses the rows that a run keeps (C2); afterwards it knows which tombstones are left, and until when (C2a)."""
+    """Choose the rows that a run keeps (C2). Afterwards it has the remaining tombstones and their `delete_at` (C2a)."""
 
     def __init__(
         self,
@@ -267,10 +273,10 @@ class Selection:
         now_ms: int,
         policy: CompactionPolicy,
     ) -> None:
-        """`latest` knows the rows below `end_offset` that were not compacted yet; rows from there on stay as they are.
+        """Take the map and the tombstones of earlier compactions.
 
-        `tombstones` are those of earlier compactions. The run must start at the log start: a tombstone that goes has no
-        older row of its key anywhere.
+        `latest` contains the rows below `end_offset` that were not compacted yet; rows from there on are all kept. The
+        run must start at the log start, so that no older row of a key remains when its tombstone is removed.
         """
         self._latest = latest
         self._end_offset = end_offset
@@ -278,18 +284,18 @@ class Selection:
         self._now_ms = now_ms
         self._ends = np.array([item.end_offset for item in tombstones], dtype=np.int64)
         self._delete_at = np.array([item.delete_at for item in tombstones], dtype=np.int64)
-        # What lies behind the last item has no time yet: this pass gives it one.
+        # Rows behind the last item have no `delete_at` yet: this pass sets it.
         self._is_due = np.append(self._delete_at <= now_ms, False)
         self._left = np.zeros(len(tombstones) + 1, dtype=np.int64)
         self.superseded = 0
-        """Rows that went because a newer one has their key."""
+        """Rows removed because their key has a newer row."""
         self.expired = 0
-        """Tombstones that went."""
+        """Tombstones removed."""
         self.keyless = 0
-        """Rows without a key: they are like no other, and stay."""
+        """Rows without a key: they equal no other row, and stay."""
 
     def keep(self, rows: Rows) -> Flags:
-        """Which of these rows stay. To be called once for each row, in order."""
+        """Return which of these rows stay. Call it once for each row, in order."""
         known = rows.keyed & (rows.offsets < self._end_offset)
         newer = known & (self._latest.latest(rows.digests) > rows.offsets)
         item = np.searchsorted(self._ends, rows.offsets, "right")
@@ -303,8 +309,8 @@ class Selection:
         return stays
 
     def compaction(self) -> Compaction:
-        """What the run's index says, once all rows have been seen."""
-        # delete.retention.ms may be as large as any int64, "for ever".
+        """Return the `compacted` field of the run's index. Call it after all rows."""
+        # delete.retention.ms may be the largest int64, which means forever.
         horizon = min(self._now_ms + self._policy.delete_retention_ms, INT64_MAX)
         horizons = np.append(self._delete_at, np.int64(horizon))
         ends = np.append(self._ends, self._end_offset)
@@ -329,14 +335,14 @@ class _Table:
         return _Table(np.zeros(0, dtype=f"S{_DIGEST_BYTES}"), np.zeros(0, dtype=np.int64))
 
     def find(self, digests: Digests) -> tuple[NDArray[np.intp], Flags]:
-        """Where each stands if it is there, and whether it is."""
+        """Return the position of each digest if it is present, and whether it is present."""
         if not len(self.digests):
             return np.zeros(len(digests), dtype=np.intp), np.zeros(len(digests), dtype=np.bool_)
         at = np.minimum(np.searchsorted(self.digests, digests), len(self.digests) - 1)
         return at, self.digests[at] == digests
 
     def joined(self, other: _Table) -> _Table:
-        """Both; they have no key in common."""
+        """Return a table of both; they have no key in common."""
         digests = np.concatenate((self.digests, other.digests))
         order = np.argsort(digests, kind="stable")
         return _Table(digests[order], np.concatenate((self.offsets, other.offsets))[order])
@@ -347,7 +353,7 @@ def _is_young(index: SegmentIndex, now_ms: int, lag_ms: int) -> bool:
 
 
 def _rows_from(index: SegmentIndex, offset: int) -> int:
-    """Rows of the batches that reach `offset` or lie beyond; a batch of a run reaches up to the next one."""
+    """Count rows of the batches that reach `offset` or lie behind it; a batch of a run reaches up to the next one."""
     if index.end_offset <= offset:
         return 0
     ends = [entry.base_offset for entry in index.entries[1:]] + [index.end_offset]

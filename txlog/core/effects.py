@@ -1,7 +1,8 @@
-"""What may a protocol generator ask of the world, and what does it get back?
+"""What may a protocol generator ask its driver for, and what does it get back?
 
-Each effect is a value; the comment beside it is the type of the answer that is sent into the generator. A failed
-read, list, put or delete is thrown into it as `StorageError`. Paths are relative to the store's root, with `/`.
+Each effect is a value. Its docstring begins with the type of the answer that the driver sends into the generator. The
+driver throws a failed read, list, put or delete into it as `StorageError`. Paths are relative to the store's root, with
+`/`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ T = TypeVar("T")
 
 
 class PutOutcome(Enum):
-    """The three outcomes of a conditional write. The adapter never reads back; the protocol settles (W12)."""
+    """The three outcomes of a conditional write. The adapter never reads back; the protocol settles the outcome
+    (W12)."""
 
     WRITTEN = "written"
     CONFLICT = "conflict"
@@ -24,14 +26,14 @@ class PutOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """-> bytes | None: the whole object, None if there is none."""
+    """-> bytes | None: the whole object; None if it does not exist."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class PutIfAbsent:
-    """-> PutOutcome: all of `data` becomes visible at once, or nothing does."""
+    """-> PutOutcome: all of `data` becomes visible at once, or nothing."""
 
     path: str
     data: bytes
@@ -41,7 +43,7 @@ class PutIfAbsent:
 class List:
     """-> tuple[str, ...]: names (without the prefix) in one folder, sorted, after `start_after`; folders end in `/`.
 
-    `prefix` is a folder, empty for the root, else ending in `/`.
+    `prefix` is a folder: empty for the root, otherwise ending in `/`.
     """
 
     prefix: str
@@ -50,21 +52,22 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """-> None. Deleting what is not there is no error."""
+    """-> None. Deleting an object that does not exist is not an error."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Modified:
-    """-> int | None: when the object was written, in milliseconds by the store's own clock; None if there is none, or no clock."""
+    """-> int | None: when the object was written (ms), by the store's clock; None if it does not exist or the store has
+    no clock."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """-> int | None: the object's length in bytes, None if there is none."""
+    """-> int | None: the object's length in bytes; None if it does not exist."""
 
     path: str
 
@@ -73,8 +76,8 @@ class Size:
 class StoreNow:
     """-> int | None: a time of the store's own clock that is not later than now; None if the store has no times.
 
-    It is the time of an object that is created for this purpose below `__probe/` and deleted again. Only times of one clock
-    make an age: `Now` is another clock than that of `Modified`.
+    It is the time of an object that the driver creates below `__probe/` and deletes again. An age is the difference of
+    two times of one clock: `Now` is not the clock of `Modified`.
     """
 
 
@@ -85,7 +88,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class ReadClocks:
-    """-> txlog.core.moments.Moment: both clocks of this process; only differences mean something."""
+    """-> txlog.core.moments.Moment: both clocks of this process. Only differences have a meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class InlineRows:
-    """Rows of one batch as they rode inline: an Arrow IPC stream, its first offset and its timestamp."""
+    """Inline rows of one batch: an Arrow IPC stream, its first offset and its timestamp."""
 
     payload: bytes
     base_offset: int
@@ -117,7 +120,8 @@ class InlineRows:
 
 @dataclass(frozen=True, slots=True)
 class WriteRows:
-    """-> txlog.core.records.DataFile: inline rows of a topic as one Parquet file with `_offset` and `_timestamp` columns.
+    """-> txlog.core.records.DataFile: write inline rows of a topic to one Parquet file with `_offset` and `_timestamp`
+    columns.
 
     `file_path` is relative to the topic's folder; the name was never used before.
     """
@@ -129,9 +133,9 @@ class WriteRows:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """-> tuple of the programs' results, in order; they run concurrently.
+    """-> tuple of the programs' results, in order. The programs run concurrently.
 
-    If any raised, all are run to their end first, then the first error (in order) is thrown.
+    If one raises, the driver first runs all of them to their end. Then it throws the first error (in order).
     """
 
     programs: tuple[Generator[Any, Any, Any], ...]

@@ -1,8 +1,8 @@
 """How does a metadata object become bytes, and bytes a metadata object?
 
-One line of JSON that ends in `"crc32c":"xxxxxxxx"}` and a newline, then `payload_bytes` raw bytes. The CRC covers the
-whole object with its own eight digits as zeros. See PROTOCOL.md, "Metadata objects". Size and nesting are checked
-before anything is parsed; whatever does not fit is a CorruptRecordError that names the object.
+An object is one line of JSON that ends in `"crc32c":"xxxxxxxx"}` and a newline, then `payload_bytes` raw bytes. The CRC
+covers the whole object with its own eight digits as zeros. See PROTOCOL.md, "Metadata objects". Size and nesting are
+checked before anything is parsed. Damage is a CorruptRecordError that names the object.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from txlog.core.features import FORMAT_VERSION
 from txlog.errors import CorruptRecordError, UnsupportedStoreError
 
 MAX_OBJECT_BYTES = 64 * 2**20
-"""No metadata object is larger: indexes and snapshots of very busy segments stay far below."""
+"""Largest metadata object; indexes and snapshots of very busy segments stay far below."""
 MAX_COMMIT_BYTES = 4 * 2**20
-"""A commit object must go by one request, never by a multipart upload (W1, W5)."""
+"""A commit object must fit into one request, never a multipart upload (W1, W5)."""
 MAX_DEPTH = 24
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 _TAIL = re.compile(rb',"crc32c":"([0-9a-f]{8})"\}\Z')
-# Possessive, and content with a string that never ends: linear time and no stack, whatever the bytes are.
+# The expression is possessive and accepts a string that never ends: any bytes take linear time and no stack.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
@@ -36,7 +36,7 @@ _RAW_FIELDS = msgspec.json.Decoder(type=dict[str, msgspec.Raw])
 
 
 def encode(value: msgspec.Struct, payload: bytes = b"") -> bytes:
-    """The stored form of `value`. If there is a payload, `value.payload_bytes` must be its length."""
+    """Return the stored form of `value`. If there is a payload, `value.payload_bytes` must be its length."""
     announced = getattr(value, "payload_bytes", 0)
     if announced != len(payload):
         raise ValueError(f"{type(value).__name__}: {announced} payload bytes announced, {len(payload)} given")
@@ -47,7 +47,7 @@ def encode(value: msgspec.Struct, payload: bytes = b"") -> bytes:
 
 
 def decode(data: bytes, kind: type[S], path: str) -> tuple[S, bytes]:
-    """(value, payload) of a stored object.
+    """Return (value, payload) of a stored object.
 
     Raises CorruptRecordError naming `path` for any damage (R2), UnsupportedStoreError for a newer version (R1).
     """
@@ -73,7 +73,7 @@ def decode(data: bytes, kind: type[S], path: str) -> tuple[S, bytes]:
         )
     check_depth(line, path)
     try:
-        line.decode()  # fields that nobody knows are skipped by the parser, unseen
+        line.decode()  # the parser skips unknown fields without checking that they are UTF-8
         value = msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _refuse_newer(line, path)
@@ -86,13 +86,13 @@ def decode(data: bytes, kind: type[S], path: str) -> tuple[S, bytes]:
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 of stored bytes, hex."""
+    """Return the SHA-256 of stored bytes, in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def check_depth(line: bytes, path: str) -> None:
-    """Raises CorruptRecordError if JSON in `line` nests deeper than MAX_DEPTH."""
-    # Each pass takes away the innermost level; whether [ meets } is the parser's to say.
+    """Raise CorruptRecordError if JSON in `line` nests deeper than MAX_DEPTH."""
+    # Each pass removes the innermost level. The parser finds a [ that is closed by a }.
     brackets = _STRING.sub(b"", line).translate(_ONE_KIND, _NOT_BRACKETS)
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")
@@ -101,7 +101,8 @@ def check_depth(line: bytes, path: str) -> None:
 
 
 def _check_stated(fields: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct], path: str) -> None:
-    """Raises CorruptRecordError if a field is left out that the struct would fill in, and that must be stored (PROTOCOL.md, R21)."""
+    """Raise CorruptRecordError if a field is missing that must be stored, but has a default in the struct (PROTOCOL.md,
+    R21)."""
     for name in getattr(kind, "STATED", ()):
         outer, _, inner = name.partition(".")
         if outer not in fields or (inner and inner not in _RAW_FIELDS.decode(fields[outer])):
@@ -109,7 +110,8 @@ def _check_stated(fields: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct],
 
 
 def _refuse_newer(line: bytes, path: str) -> Mapping[str, msgspec.Raw]:
-    """The fields of the object; none of a line that is no object. Raises UnsupportedStoreError for a later version."""
+    """Return the fields of the object; empty if the line is not a JSON object. Raises UnsupportedStoreError for a later
+    version."""
     try:
         fields = _RAW_FIELDS.decode(line)
         version = msgspec.json.decode(fields.get("version", msgspec.Raw(b"0")), type=int)

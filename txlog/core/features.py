@@ -1,8 +1,8 @@
-"""What must a program know before it touches a store?
+"""What must a program know before it uses a store?
 
-`txlog.json` names the features that the store's objects use. Readers and writers refuse a store that names one they do
-not know (PROTOCOL.md, "Features"). A later txlog adds a feature here before it writes objects that an older one would
-misread; what older ones may safely ignore is an unknown field, not a feature.
+`txlog.json` names the features that the store's objects use. Readers and writers refuse a store with a feature that
+they do not know (PROTOCOL.md, "Features"). A later txlog adds a feature here before it writes objects that an older one
+would misread. What an older txlog may safely ignore is an unknown field, not a feature.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ STAGED_COMMIT = "staged-commit"
 """A COMMIT marker may carry rows, and a PREPARE_COMMIT names files that belong to no log yet."""
 
 STAGED_INLINE = "staged-inline"
-"""A PREPARE_COMMIT may hold few rows itself. Stores made before it name files only, and are written so for ever."""
+"""A PREPARE_COMMIT may hold a few rows itself. A store made without this feature names only files, and writers keep it
+so."""
 
 SORTED_RUNS = "sorted-runs"
-"""Rows of a cleaned run may stand in another order than that of offsets within a row group. Stores made before it have none."""
+"""Rows of a cleaned run may be in another order than that of offsets within a row group. A store made without this
+feature has no such run."""
 
 STORE_FEATURES = (SORTED_RUNS, STAGED_COMMIT, STAGED_INLINE, TXN_V2)
-"""What a new store names, sorted."""
+"""The features of a new store, sorted."""
 KNOWN_FEATURES = frozenset(STORE_FEATURES)
 
 
 def check_features(features: Iterable[str], where: str) -> None:
-    """Raises UnsupportedStoreError, beginning with `where`, if the store needs what this txlog does not know (W3, R1)."""
+    """Raise UnsupportedStoreError, beginning with `where`, if the store uses a feature that this txlog does not know
+    (W3, R1)."""
     unknown = sorted(set(features) - KNOWN_FEATURES)
     if unknown:
         raise UnsupportedStoreError(

@@ -1,9 +1,9 @@
 """Which rows of which files does a read of `[start, end)` of one partition return, and in what order?
 
-Answered from indexes, commit records and the aborted transactions alone; no file is opened (PROTOCOL.md, "Reading",
-R10, R11). Control batches without rows are never returned, a COMMIT that carries rows is; a batch of an
-aborted transaction is pruned whole, so a file that holds nothing else is never read. The caller has bounded `end` by the
-last stable offset or the log end, and gives no aborted transactions for read_uncommitted.
+The answer needs only indexes, commit records and the aborted transactions; no file is opened (PROTOCOL.md, "Reading",
+R10, R11). Control batches without rows are never returned; a COMMIT that carries rows is. A batch of an aborted
+transaction is dropped as a whole, so a file that holds nothing else is never read. The caller has bounded `end` by the
+last stable offset or the log end. For read_uncommitted it gives no aborted transactions.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from txlog.core.snapshots import SnapshotCut
 from txlog.errors import CorruptLogError
 
 BY_COLUMN = -1
-"""As a range's `base_offset`: the rows' offsets and timestamps are in the file's `_offset` and `_timestamp` columns."""
+"""Value of a range's `base_offset`: the rows' offsets and timestamps are in the file's `_offset` and `_timestamp`
+columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange:
     """Rows `[first_row, first_row + rows)` of a file, with the offset of the first and the timestamp (ms) of all.
 
-    If `base_offset` is BY_COLUMN, offsets have gaps: take offset and timestamp of each row from the columns, and only
-    rows whose offset is in the piece's `[start, end)`.
+    If `base_offset` is BY_COLUMN, offsets have gaps. Then take offset and timestamp of each row from the columns, and
+    only rows whose offset is in the piece's `[start, end)`.
     """
 
     first_row: int
@@ -43,7 +44,7 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePiece:
-    """Rows of one Parquet file, ranges in the order of rows and of offsets."""
+    """Rows of one Parquet file. Its ranges are in the order of rows and of offsets."""
 
     topic_partition: TopicPartition
     file: DataFile
@@ -51,21 +52,21 @@ class FilePiece:
     ranges: tuple[RowRange, ...]
     offset_column: bool
     start: int
-    """Offsets below are not wanted; matters to ranges by column only."""
+    """Lower offsets are not wanted. Only ranges by column need this."""
     end: int
-    """Offsets from here on are not wanted; matters to ranges by column only."""
+    """Offsets from here on are not wanted. Only ranges by column need this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlinePiece:
-    """Rows that ride in a commit record, as an Arrow IPC stream; the range counts rows of that stream."""
+    """Inline rows of a commit record, an Arrow IPC stream. The range counts rows of that stream."""
 
     topic_partition: TopicPartition
     payload: bytes
     schema_id: int
     range: RowRange
     rows: int
-    """Of the whole stream, as the commit record says."""
+    """Rows of the whole stream, as the commit record states."""
 
 
 Piece: TypeAlias = FilePiece | InlinePiece
@@ -82,11 +83,12 @@ def plan_fetch(
     end: int,
     cut: SnapshotCut | None = None,
 ) -> tuple[Piece, ...]:
-    """The pieces that hold the rows of `[start, end)`, in the order of offsets.
+    """Return the pieces that hold the rows of `[start, end)`, in the order of offsets.
 
-    `indexes` are those of a walk, in order, from the one that contains `start` on; `tail` are commit records with their
-    payloads, in order; records that an index covers are ignored. Of a `cut` the transactions that are not in it are left out. Together they must cover the whole range: a hole raises
-    CorruptLogError, it is never skipped.
+    `indexes` are those of a walk, in order, from the one that contains `start` on. `tail` holds commit records with
+    their payloads, in order; records that an index covers are ignored. With a `cut`, rows of transactions that are not
+    in it are left out. The indexes and the tail must cover the whole range: a hole raises CorruptLogError and is never
+    skipped.
     """
     if start >= end:
         return ()
@@ -117,7 +119,7 @@ def plan_fetch(
 
 
 class AbortedRanges:
-    """Looks up whether a batch belongs to an aborted transaction: same producer, offset within an aborted range.
+    """Finds whether a batch belongs to an aborted transaction: same producer, offset within an aborted range.
 
     Ranges of one producer never overlap: a transaction begins after the marker of the one before it.
     """
@@ -132,7 +134,8 @@ class AbortedRanges:
             ranges.sort()
 
     def hides(self, producer_id: int, offset: int, kind: str = "data") -> bool:
-        """Whether a batch of that producer at `offset` was aborted (R10). The rows of a COMMIT never are (R11)."""
+        """Return whether a batch of that producer at `offset` was aborted (R10). The rows of a COMMIT never are
+        (R11)."""
         ranges = self._by_producer.get(producer_id)
         if ranges is None or kind != "data":
             return False
@@ -148,7 +151,7 @@ def _index_pieces(
     end: int,
     cut: SnapshotCut | None,
 ) -> Iterator[FilePiece]:
-    """Pieces of one segment or run; a batch that lies in several files gives one piece for each."""
+    """Yield the pieces of one segment or run. A batch that lies in several files gives one piece for each."""
     position = max(floor_entry(index, start), 0)
     for number in range(position, len(index.entries)):
         entry = index.entries[number]
@@ -162,7 +165,7 @@ def _index_pieces(
             )
         if cut is not None and cut.hides(entry):
             continue
-        # A cleaned run holds rows of committed transactions only, and its offsets have gaps.
+        # A cleaned run holds only rows of committed transactions, and its offsets have gaps.
         if index.generation:
             trimmed, base_offset, timestamp = entry.records, BY_COLUMN, BY_COLUMN
             skipped = 0
@@ -220,7 +223,8 @@ def _record_pieces(tp: TopicPartition, record: CommitRecord, payload: bytes, sta
 
 
 def _split(files: Sequence[_File], number: int, wanted: RowRange) -> Iterator[tuple[_File, RowRange]]:
-    """`wanted` counts rows from file `number` on, over the ends of files; cuts it into ranges of each file's own rows."""
+    """Cut `wanted`, which counts rows from file `number` on over the ends of files, into ranges of each file's own
+    rows."""
     skip, left, base_offset = wanted.first_row, wanted.rows, wanted.base_offset
     while left:
         file = files[number]
@@ -235,14 +239,14 @@ def _split(files: Sequence[_File], number: int, wanted: RowRange) -> Iterator[tu
 
 
 def _add(pieces: list[Piece], piece: Piece) -> None:
-    """Appends, or widens the last piece if the new one goes on in the same file."""
+    """Append a piece, or widen the last piece if the new one continues in the same file."""
     last = pieces[-1] if pieces else None
     if not (isinstance(piece, FilePiece) and isinstance(last, FilePiece) and last.file.path == piece.file.path):
         pieces.append(piece)
         return
     new, old = piece.ranges[0], last.ranges[-1]
     if new.first_row < old.first_row + old.rows:
-        # Rows of a file stand in offset order, so this cannot go on; keep the order of offsets with a piece of its own.
+        # Rows of a file are in the order of offsets, so this range cannot continue the last piece. Begin another piece.
         pieces.append(piece)
         return
     ranges = (*last.ranges[:-1], replace(old, rows=old.rows + new.rows)) if _adjacent(old, new) else (*last.ranges, new)

@@ -1,7 +1,7 @@
-"""May this group commit these offsets here and now, and what has it committed?
+"""May this group commit these offsets now, and what has it committed?
 
-Judged on the fold of a `__consumer_offsets` partition up to the very slot that the commit would take (PROTOCOL.md,
-W34, W35).
+The functions judge on the fold of a `__consumer_offsets` partition up to the slot that the commit would take
+(PROTOCOL.md, W34, W35).
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from txlog.errors import CommitFailedError, ConcurrentTransactionsError, TxlogEr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsCondition:
-    """Under which an offset commit holds: the group's generation and member, or the offsets the job started from."""
+    """The condition of an offset commit: the group's generation and member, or the offsets that the job started
+    from."""
 
     generation: int | None = None
     member_id: str = ""
     expected: Mapping[TopicPartition, int | None] = field(default_factory=dict)
-    """Committed offset that must still stand, per partition; None: none was committed."""
+    """Committed offset that each partition must still have; None: no offset was committed."""
 
 
 def offsets_partition(group: str, partitions: int) -> TopicPartition:
-    """Where a group's offsets live: abs(javaStringHash(group)) mod N."""
+    """Return the partition of `__consumer_offsets` for a group: abs(javaStringHash(group)) mod N."""
     return TopicPartition(CONSUMER_OFFSETS_TOPIC, internal_partition(group, partitions))
 
 
 def offset_entries(group: str, offsets: Mapping[TopicPartition, OffsetValue | None]) -> tuple[OffsetEntry, ...]:
-    """The entries that commit `offsets` (None: a tombstone), in order of topic and partition."""
+    """Return the entries that commit `offsets` (None: a tombstone), in order of topic and partition."""
     return tuple(
         OffsetEntry(group=group, topic=tp.topic, partition=tp.partition, value=value)
         for tp, value in sorted(offsets.items(), key=lambda i: i[0])
@@ -47,8 +48,10 @@ def check_commit(
     condition: OffsetsCondition | None,
     producer_id: int | None,
 ) -> TxlogError | None:
-    """None if the commit may be appended next, else why not (W34, W35). `producer_id` is None for a plain (non-transactional)
-    commit."""
+    """Return None if the commit may be appended next, otherwise the error (W34, W35).
+
+    A plain (non-transactional) commit has no `producer_id`.
+    """
     if (wrong := _check_generation(state, group, condition)) is not None:
         return wrong
     expected = condition.expected if condition is not None else {}
@@ -80,7 +83,10 @@ def check_commit(
 def fetch_offset(
     state: PartitionState, group: str, tp: TopicPartition, *, require_stable: bool
 ) -> OffsetValue | UnstableOffsetCommitError | None:
-    """The committed offset, None if there is none, or an error while a transaction with another one is undecided (R16)."""
+    """Return the committed offset, or None if there is none.
+
+    While a transaction with another offset is undecided, return an UnstableOffsetCommitError (R16).
+    """
     key = (group, tp.topic, tp.partition)
     if require_stable:
         for pid, rows in state.pending.items():
@@ -95,7 +101,7 @@ def fetch_offset(
 def judge_join(
     state: PartitionState, *, group: str, member_id: str, client_id: str, topics: tuple[str, ...], now_ms: int
 ) -> GroupEntry:
-    """The entry with which a member takes the group: generation + 1 fences older members (W36)."""
+    """Return the entry with which a member joins the group: generation + 1 fences older members (W36)."""
     row = state.groups.get(group)
     generation = row.entry.value.generation + 1 if row is not None and row.entry.value is not None else 1
     return GroupEntry(

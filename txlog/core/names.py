@@ -1,6 +1,7 @@
-"""What is every object of a store called? Makers and parsers, side by side; nothing else in txlog spells a name.
+"""How are the objects of a store named? Each name is made and parsed here and nowhere else in txlog.
 
-See PROTOCOL.md, "Layout". A name that does not parse is not ours: lists skip it, references to it are refused.
+See PROTOCOL.md, "Layout". A name that does not parse does not belong to txlog: lists skip it, and a reference to it is
+refused.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_TOPIC_NAME_LENGTH = 249
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z", re.ASCII)
 _WITH_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})[/:](\d{1,10})/?\Z", re.ASCII)
 _OFFSET = r"(\d{20})"
-# Numbers of any width have one spelling: a name with leading zeros is not ours, or two names would mean one object.
+# Each number has one spelling. With leading zeros two names would mean the same object.
 _NUMBER = r"(0|[1-9]\d{0,18})"
 _PARTITION = r"(0|[1-9]\d{0,9})"
 _UNIQUE = r"([0-9a-f]{8,64})"
@@ -53,7 +54,7 @@ class TopicPartition(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The partition's folder below the root, ending in `/`."""
+        """Return the partition's folder below the root, ending in `/`."""
         return f"{self.topic}/{self.partition}/"
 
 
@@ -61,17 +62,17 @@ class TopicPartition(NamedTuple):
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether `name` could be a topic, internal ones included."""
+    """Return whether `name` could be a topic, internal ones included."""
     return bool(_TOPIC.match(name)) and name not in {".", ".."}
 
 
 def is_reserved(name: str) -> bool:
-    """Whether `name` is one that txlog keeps for itself: an internal topic, or what stands in the place of one."""
+    """Return whether `name` is reserved for txlog: an internal topic, or another name that begins with `__`."""
     return name.startswith("__")
 
 
 def check_topic_name(name: str) -> str:
-    """`name`, if a user may give it to a topic; raises InvalidTopicError that says what is wrong."""
+    """Return `name` if a user may give it to a topic; otherwise raise InvalidTopicError with the reason."""
     if not isinstance(name, str) or not is_topic_name(name):
         raise InvalidTopicError(
             f"topic name {str(name)!r:.260} is not valid: expected 1 to {MAX_TOPIC_NAME_LENGTH} of the characters a-z A-Z 0-9 . _ -, and not '.' or "
@@ -79,30 +80,30 @@ def check_topic_name(name: str) -> str:
         )
     if is_reserved(name):
         raise InvalidTopicError(f"topic name {name!r} is reserved: names that begin with '__' belong to txlog itself")
-    if name == STORE_DESCRIPTOR:  # its folder would take the descriptor's name (PROTOCOL.md, W41)
+    if name == STORE_DESCRIPTOR:  # the topic's folder would have the descriptor's name (PROTOCOL.md, W41)
         raise InvalidTopicError(f"topic name {name!r} is reserved: it is the name of the store's descriptor")
     return name
 
 
 def _apart(name: object) -> str:
-    """The hint for a topic and a partition in one name."""
+    """Return a hint if `name` joins a topic and a partition, otherwise empty text."""
     found = _WITH_PARTITION.match(name) if isinstance(name, str) else None
     return f". hint: name topic {found[1]!r} and partition {found[2]} separately" if found else ""
 
 
 def topic_metadata_path(topic: str, number: int) -> str:
-    """Version `number` of a topic's metadata."""
+    """Return the path of version `number` of a topic's metadata."""
     return f"{topic}/topic.{number:020d}.json"
 
 
 def parse_topic_metadata_name(name: str) -> int | None:
-    """The version number of a topic metadata object's name, None if it is none."""
+    """Return the version number in a topic metadata object's name; None for another name."""
     match = _TOPIC_METADATA.match(name)
     return _bounded(match[1]) if match else None
 
 
 def parse_partition_folder(name: str) -> int | None:
-    """The partition of a folder name as a list gives it (`3/`), None if it is none."""
+    """Return the partition of a folder name as a list gives it (`3/`); None for another name."""
     match = _PARTITION_FOLDER.match(name)
     return int(match[1]) if match else None
 
@@ -112,7 +113,7 @@ def parse_partition_folder(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class NumberedName:
-    """`<number>.<kind>`: a batch, snapshot or boundary by offset, a clean by version."""
+    """`<number>.<kind>`: a batch, snapshot or boundary by offset, a `.clean` by version."""
 
     kind: str
     number: int
@@ -123,22 +124,22 @@ class NumberedName:
 
 
 def batch_name(base_offset: int) -> str:
-    """The commit record whose batch starts at `base_offset`."""
+    """Return the name of the commit record whose batch begins at `base_offset`."""
     return NumberedName("batch", base_offset).name
 
 
 def snapshot_name(offset: int) -> str:
-    """The partition's state just before `offset`."""
+    """Return the name of the snapshot of the partition's state just before `offset`."""
     return NumberedName("snapshot", offset).name
 
 
 def boundary_name(offset: int) -> str:
-    """Slots below `offset` may have been deleted."""
+    """Return the name of a boundary: slots below `offset` may have been deleted."""
     return NumberedName("boundary", offset).name
 
 
 def clean_name(number: int) -> str:
-    """Version `number` of the partition's list of cleaned runs."""
+    """Return the name of version `number` of the partition's list of cleaned runs."""
     return NumberedName("clean", number).name
 
 
@@ -176,14 +177,14 @@ class SegmentName:
 
 @dataclass(frozen=True, slots=True)
 class SegmentObject:
-    """A parsed name of one of a segment's objects; `kind` is index, txnindex or parquet."""
+    """The parsed name of one of a segment's objects; `kind` is index, txnindex or parquet."""
 
     segment: SegmentName
     kind: str
 
 
 def parse_partition_object(name: str) -> NumberedName | SegmentObject | None:
-    """What a name in a partition's folder stands for; None for what is not ours."""
+    """Return what a name in a partition's folder means; None for a name that does not belong to txlog."""
     if match := _BY_OFFSET.match(name):
         number = int(match[1])
         return NumberedName(match[2], number) if number <= MAX_OFFSET else None
@@ -202,7 +203,7 @@ def parse_partition_object(name: str) -> NumberedName | SegmentObject | None:
 
 @dataclass(frozen=True, slots=True)
 class RowsFile:
-    """A Parquet file as a writer left it, by producer and epoch. Its path is relative to the topic's folder."""
+    """A Parquet file as its writer made it, by producer and epoch. Its path is relative to the topic's folder."""
 
     partition: int
     producer_id: int
@@ -212,17 +213,19 @@ class RowsFile:
 
 
 def rows_file_path(partition: int, producer_id: int, producer_epoch: int, unique: str) -> str:
-    """A new file of rows of one partition, relative to the topic's folder."""
+    """Return the path of a new file of rows of one partition, relative to the topic's folder."""
     return f"{partition}/rows/{producer_id}-{producer_epoch}-{unique}.parquet"
 
 
 def staged_folder(producer_id: int, producer_epoch: int, unique: str) -> str:
-    """Where Spark's own writer may write, relative to the topic's folder; it adds `_partition=<p>/part-….parquet`."""
+    """Return the folder for Spark's own writer, relative to the topic's folder. Spark adds
+    `_partition=<p>/part-….parquet`."""
     return f"staged/{producer_id}-{producer_epoch}-{unique}/"
 
 
 def parse_staged_folder(name: str) -> tuple[int, int] | None:
-    """(producer_id, producer_epoch) of a folder as a list of `<topic>/staged/` gives it, None if it is none."""
+    """Return (producer_id, producer_epoch) of a folder as a list of `<topic>/staged/` gives it; None for another
+    name."""
     match = _STAGED_FOLDER.match(name)
     if match is None:
         return None
@@ -231,7 +234,7 @@ def parse_staged_folder(name: str) -> tuple[int, int] | None:
 
 
 def parse_rows_path(path: str) -> RowsFile | None:
-    """Parses both `rows_file_path` and files below `staged_folder`; None for anything else."""
+    """Parse a `rows_file_path` or the path of a file below a `staged_folder`; return None for another path."""
     if match := _ROWS.match(path):
         partition, unique, staged = int(match[1]), match[4], False
         producer_id, producer_epoch = _bounded(match[2]), _bounded(match[3])
@@ -246,12 +249,13 @@ def parse_rows_path(path: str) -> RowsFile | None:
 
 
 def segment_file_path(partition: int, segment: SegmentName) -> str:
-    """The Parquet file of a sealed segment or cleaned run, relative to the topic's folder."""
+    """Return the path of the Parquet file of a sealed segment or cleaned run, relative to the topic's folder."""
     return f"{partition}/{segment.parquet}"
 
 
 def check_data_path(topic: str, partition: int, path: str) -> str:
-    """`path` (relative to the topic's folder), if it may hold rows of this partition; raises CorruptRecordError else (R3)."""
+    """Return `path` (relative to the topic's folder) if it may hold rows of this partition; otherwise raise
+    CorruptRecordError (R3)."""
     parsed = parse_rows_path(path)
     if parsed is not None and parsed.partition == partition:
         return path
@@ -265,7 +269,7 @@ def check_data_path(topic: str, partition: int, path: str) -> str:
 
 
 def check_own(said: str, path: str) -> None:
-    """Raises CorruptRecordError unless an object that says it is of partition `said` lies in that partition's folder."""
+    """Raise CorruptRecordError unless an object that names partition `said` lies in that partition's folder."""
     topic, _, rest = path.partition("/")
     if said != f"{topic}-{rest.partition('/')[0]}":
         raise CorruptRecordError(f"{path}: it says that it is of partition {said!r}; an object was swapped or copied")
@@ -275,12 +279,12 @@ def check_own(said: str, path: str) -> None:
 
 
 def staged_list_name(producer_id: int, producer_epoch: int, unique: str) -> str:
-    """The object that holds a large list of staged files, beside the state partition's records."""
+    """Return the name of an object with a large list of staged files, beside the state partition's records."""
     return f"{producer_id}-{producer_epoch}-{unique}.staged"
 
 
 def parse_staged_list_name(name: str) -> tuple[int, int, str] | None:
-    """(producer_id, producer_epoch, unique) of a staged list, None if it is none."""
+    """Return (producer_id, producer_epoch, unique) of a staged list's name; None for another name."""
     match = _STAGED_LIST.match(name)
     if match is None:
         return None
@@ -288,22 +292,23 @@ def parse_staged_list_name(name: str) -> tuple[int, int, str] | None:
     return None if producer_id is None or producer_epoch is None else (producer_id, producer_epoch, match[3])
 
 
-# -- the history of clean-ups -----------------------------------------------------------------------------------------
+# -- the history of maintenance jobs
+# ------------------------------------------------------------------------------------
 
 
 def history_name(started_ms: int, unique: str) -> str:
-    """One run of a job, in MAINTENANCE_FOLDER: names sort by when it began."""
+    """Return the name of one run of a job in MAINTENANCE_FOLDER. Names sort by the time at which the run began."""
     return f"{started_ms:020d}-{unique}.json"
 
 
 def parse_history_name(name: str) -> tuple[int, str] | None:
-    """(when it began, unique) of the name of a run of a job, None if it is none."""
+    """Return (time at which it began, unique) of the name of a job's run; None for another name."""
     match = _HISTORY.match(name)
     started_ms = _bounded(match[1]) if match else None
     return (started_ms, match[2]) if match and started_ms is not None else None
 
 
 def _bounded(digits: str) -> int | None:
-    """The number, None if it is no int64."""
+    """Return the number; None if it does not fit into an int64."""
     number = int(digits)
     return number if number <= MAX_OFFSET else None

@@ -1,7 +1,7 @@
 """Which partition does a key, a transactional.id or a group.id belong to?
 
-Bit for bit Kafka's answer, so that a log loaded from Kafka keeps its keys where they were: murmur2 for record keys,
-Java's String.hashCode for the internal topics.
+The answer is Kafka's, bit for bit, so that a log loaded from Kafka keeps its keys in their partitions. It is murmur2
+for record keys and Java's String.hashCode for the internal topics.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _R = 24
 _U32 = 0xFFFFFFFF
 _INT32_MIN = -(2**31)
 _BLOCK = 16_384
-"""Keys hashed together: their intermediate arrays stay in the processor's cache."""
+"""Keys that are hashed together, so that their intermediate arrays stay in the processor's cache."""
 
 
 def murmur2(key: bytes) -> int:
-    """Kafka's 32-bit murmur2 of `key`, signed."""
+    """Return Kafka's 32-bit murmur2 of `key`, signed."""
     length = len(key)
     h = _SEED ^ (length & _U32)
     whole = length & ~3
@@ -41,7 +41,7 @@ def murmur2(key: bytes) -> int:
 
 
 def murmur2_many(data: Bytes, offsets: Offsets) -> Hashes:
-    """murmur2 of each `data[offsets[i]:offsets[i + 1]]`."""
+    """Return the murmur2 of each `data[offsets[i]:offsets[i + 1]]`."""
     flat = np.ascontiguousarray(data, dtype=np.uint8)
     bounds = np.asarray(offsets, dtype=np.int64)
     hashes = np.empty(len(bounds) - 1, dtype=np.int32)
@@ -51,17 +51,17 @@ def murmur2_many(data: Bytes, offsets: Offsets) -> Hashes:
 
 
 def partition_for(key_hash: int, partitions: int) -> int:
-    """The partition of a record key with this murmur2 hash: Kafka's `toPositive(hash) % n`."""
+    """Return the partition of a record key with this murmur2 hash: Kafka's `toPositive(hash) % n`."""
     return (key_hash & 0x7FFFFFFF) % partitions
 
 
 def partitions_for(hashes: Hashes, partitions: int) -> Hashes:
-    """`partition_for`, for many."""
+    """Return the partition of each hash, as `partition_for`."""
     return (hashes & np.int32(0x7FFFFFFF)) % np.int32(partitions)
 
 
 def java_string_hash(text: str) -> int:
-    """Java's `String.hashCode`: over UTF-16 code units, signed."""
+    """Return Java's `String.hashCode`: over UTF-16 code units, signed."""
     units = text.encode("utf-16-le", "surrogatepass")
     h = 0
     for at in range(0, len(units), 2):
@@ -70,7 +70,8 @@ def java_string_hash(text: str) -> int:
 
 
 def internal_partition(name: str, partitions: int) -> int:
-    """Where a transactional.id or a group.id lives: Kafka's `Utils.abs(name.hashCode) % n`, whose abs of -2^31 is 0."""
+    """Return the partition of a transactional.id or group.id: Kafka's `Utils.abs(name.hashCode) % n`, whose abs of
+    -2^31 is 0."""
     h = java_string_hash(name)
     return (0 if h == _INT32_MIN else abs(h)) % partitions
 
@@ -78,7 +79,7 @@ def internal_partition(name: str, partitions: int) -> int:
 def _murmur2_block(data: Bytes, offsets: Offsets) -> Hashes:
     starts = offsets[:-1]
     lengths = offsets[1:] - starts
-    # Longest first: those that still have a word to mix are always a prefix.
+    # Longest first: then the keys that still have a word to mix are always a prefix.
     order = np.argsort(-lengths, kind="stable") if lengths.min() != lengths.max() else None
     if order is not None:
         starts, lengths = starts[order], lengths[order]
@@ -102,14 +103,14 @@ def _murmur2_block(data: Bytes, offsets: Offsets) -> Hashes:
 
 
 def _words(data: Bytes) -> NDArray[np.uint32]:
-    """The little-endian word that begins at each byte: one gather reads a word of every key, aligned or not."""
+    """Return the little-endian word at each byte: one gather then reads a word of every key, aligned or not."""
     if data.size < 4:
         return np.zeros(0, dtype=np.uint32)
     return np.ndarray(shape=(data.size - 3,), dtype="<u4", buffer=data.data, strides=(1,))
 
 
 def _mix_tails(h: NDArray[np.uint32], data: Bytes, starts: Offsets, lengths: Offsets) -> None:
-    """Mixes the last one to three bytes of the keys whose length is no multiple of four."""
+    """Mix the last one to three bytes of the keys whose length is not a multiple of four."""
     tails = lengths & 3
     (some,) = np.nonzero(tails)
     if not some.size:

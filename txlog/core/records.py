@@ -1,6 +1,6 @@
-"""What does each metadata object hold? One frozen struct per kind of object; `envelope` turns them into bytes.
+"""Which fields does each metadata object have? One frozen struct per kind of object; `envelope` turns them into bytes.
 
-See PROTOCOL.md, "Objects", for every field in a table. Integers are int64; unknown fields are ignored.
+See PROTOCOL.md, "Objects", for all fields in tables. Integers are int64; unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**48)]
 Text = Annotated[str, Meta(max_length=32_768)]
 Signed = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
-"""An offset, epoch, sequence or number of a producer; -1: none."""
+"""An offset, or the id, epoch or sequence of a producer; -1: none."""
 Time = Annotated[int, Meta(ge=-1, le=253_402_300_799_999)]
 """Milliseconds since 1970, up to the end of the year 9999; -1: never."""
 FieldId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -45,7 +45,7 @@ class _Object(msgspec.Struct, frozen=True, kw_only=True):
     """A stored object."""
 
     STATED: ClassVar[tuple[str, ...]] = ("version",)
-    """Fields that have a default in Python only: an object that does not state them is damaged."""
+    """Fields with a default only in Python: an object that does not state them is damaged."""
 
     version: Annotated[int, Meta(ge=1, le=2**63 - 1)] = FORMAT_VERSION
 
@@ -61,7 +61,7 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     rows: Count
     bytes: Count
     digest: Digest | None
-    """SHA-256 of the whole object; None for files that Spark's own writer wrote."""
+    """SHA-256 of the whole object; None for a file from Spark's own writer."""
     footer_digest: Digest
     """SHA-256 of the Parquet footer (thrift bytes, its length and the magic)."""
     row_groups: tuple[Count, ...]
@@ -77,8 +77,8 @@ class IndexedFile(DataFile, frozen=True, kw_only=True):
     offset_column: bool = False
     """Whether the file has `_offset` and `_timestamp` columns (sealed inline rows, cleaned runs)."""
     sorted_by: tuple[FieldId, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Ids of the columns by which the rows of an index entry are sorted within a row group; absent: they stand in the order of
-    offsets. Only in stores with the feature `sorted-runs`."""
+    """Ids of the columns by which the rows of an index entry are sorted within a row group. Absent: rows are in the
+    order of offsets. Only in stores with the feature `sorted-runs`."""
 
 
 # -- entries of internal topics ---------------------------------------------------------------------------------------
@@ -91,11 +91,12 @@ class OffsetValue(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Annotated[str, Meta(max_length=4096)] = ""
     timestamp: Time = NO_TIMESTAMP
     conditional: bool = False
-    """Committed under a condition (generation or starting offset): others may not overtake it while it is pending."""
+    """Committed under a condition (generation or starting offset): another commit must not overtake it while it is
+    pending."""
 
 
 class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
-    """Membership of a consumer group: one member at a time, its generation fences older ones."""
+    """Membership of a consumer group. A group has one member; its generation fences older members."""
 
     generation: Offset
     member_id: str
@@ -105,7 +106,7 @@ class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Few rows of a staged part, which ride in the decision itself and then in the commit record."""
+    """A few rows of a staged part. They are stored in the PREPARE_COMMIT itself and later in the commit record."""
 
     rows: Count
     payload: bytes
@@ -113,7 +114,8 @@ class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a staged transaction appends to one partition when it is decided: rows in files or inline, or committed offsets."""
+    """What a staged transaction appends to one partition once it is decided: rows in files, inline rows, or committed
+    offsets."""
 
     topic: str
     partition: Offset
@@ -121,17 +123,17 @@ class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[DataFile, ...] = ()
     entries: tuple[OffsetEntry, ...] = ()
     inline: StagedRows | msgspec.UnsetType = msgspec.UNSET
-    """Absent but for rows that ride inline: only in stores with the feature `staged-inline`."""
+    """Present only for inline rows, and only in stores with the feature `staged-inline`."""
 
     @property
     def rows(self) -> int:
-        """Rows or entries that the part appends."""
+        """Return how many rows or entries the part appends."""
         inline = self.inline.rows if self.inline is not msgspec.UNSET else 0
         return sum(file.rows for file in self.files) + inline + len(self.entries)
 
     @property
     def payload(self) -> bytes:
-        """The inline rows; empty if there are none."""
+        """Return the inline rows; empty if there are none."""
         return self.inline.payload if self.inline is not msgspec.UNSET else b""
 
     @property
@@ -140,7 +142,7 @@ class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a large list of staged parts lies, beside the state partition's records."""
+    """The place of a large list of staged parts, beside the state partition's records."""
 
     name: Text
     bytes: Count
@@ -156,7 +158,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     last_epoch: Signed = NO_PRODUCER_EPOCH
     """Epoch of the transaction that this PREPARE_*/COMPLETE_* ends; -1 after an init."""
     last_outcome: Outcome | None = None
-    """How the last transaction of the id ended, or ends; None: none ever did."""
+    """How the id's last transaction ended, or is about to end; None: the id had no transaction yet."""
     state: TransactionState
     timeout_ms: Offset
     partitions: tuple[TopicPartition, ...] = ()
@@ -166,7 +168,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: Time = NO_TIMESTAMP
     txn_scope: str = ""
     txn_version: Signed = -1
-    """The highest committed `txn.version` of `txn_scope`; -1 if there never was one."""
+    """The highest committed `txn.version` of `txn_scope`; -1 if no version was committed."""
     write_id: Id
 
 
@@ -216,7 +218,7 @@ class CommitRecord(_Object, frozen=True, kw_only=True):
 
     base_offset: Offset
     records: Count
-    """Rows. A control batch without rows has 0 and takes one offset."""
+    """Number of rows. A control batch without rows has 0 and takes one offset."""
     kind: BatchKind
     producer_id: Signed = NO_PRODUCER_ID
     producer_epoch: Signed = NO_PRODUCER_EPOCH
@@ -231,23 +233,24 @@ class CommitRecord(_Object, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] = ()
     write_id: Id
     previous: Digest
-    """Digest of the record before; in the first of a partition, of the partition's name (`PartitionState.empty`)."""
+    """Digest of the record before. In a partition's first record it is the digest of its name
+    (`PartitionState.empty`)."""
     coordinator_epoch: Signed = -1
-    """Markers: offset of the PREPARE_* record that this marker rolls forward, in its state partition."""
+    """In markers: offset of the PREPARE_* record that this marker rolls forward, in its state partition."""
     first_offset: Signed = NO_OFFSET
-    """ABORT: first offset of the transaction here, -1 if it had no rows here."""
+    """In an ABORT: first offset of the transaction here, -1 if it had no rows here."""
     last_stable_offset: Signed = NO_OFFSET
-    """ABORT: the LSO just after this marker."""
+    """In an ABORT: the LSO just after this marker."""
     log_start_offset: Signed = NO_OFFSET
-    """log_start: the new first offset."""
+    """In a log_start: the new first offset."""
     deleted_version: Offset = 0
-    """log_start of a deletion: the `deleted` version of the topic's metadata."""
+    """In the log_start of a deletion: the `deleted` version of the topic's metadata."""
     expired: tuple[Offset, ...] = ()
-    """expire: producer ids whose state ends here."""
+    """In an expire: producer ids whose state ends here."""
 
     @property
     def span(self) -> int:
-        """Offsets taken: one a row, one for a control batch without rows."""
+        """Return how many offsets the batch takes: one per row, or one for a control batch without rows."""
         return self.records or 1
 
     @property
@@ -278,7 +281,8 @@ class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
     transactional: bool
     timestamp: Time
     file: Offset | None
-    """The file in the table that holds the batch's first row; more rows go on in the next files of the table."""
+    """Position in the table of the file that holds the batch's first row. Further rows are in the next files of the
+    table."""
     first_row: Count = 0
 
     @property
@@ -287,44 +291,45 @@ class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tombstones(msgspec.Struct, frozen=True, kw_only=True):
-    """Tombstones of a compacted run that the same clean-up saw first."""
+    """Tombstones of a compacted run that were first seen by the same compaction."""
 
     end_offset: Offset
-    """They lie below, and at or above the end of the item before this one."""
+    """Their offsets are below this, and at or above the `end_offset` of the item before."""
     rows: Count
     delete_at: Int64
-    """Kafka's delete horizon: from then on (ms) a compaction may drop them. In years, if delete.retention.ms says so."""
+    """Kafka's delete horizon (ms): from then on a compaction may remove them. Many years ahead if delete.retention.ms
+    is large."""
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     """How far a partition was compacted when a run was made."""
 
     key: tuple[FieldId, ...]
-    """Ids of the key's columns, in order: of another key this says nothing."""
+    """Ids of the key's columns, in order. The other fields hold only for this key."""
     end_offset: Offset
-    """Below it no two rows of the log have the same key. Not beyond the run's end."""
+    """Below this offset no two rows of the log have the same key. It is at most the run's end."""
     tombstones: tuple[Tombstones, ...] = ()
-    """Those left in the run, in order; a tombstone behind the last item has not been seen by a compaction."""
+    """The tombstones left in the run, in order. A compaction has not seen a tombstone behind the last item yet."""
 
 
 class SegmentIndex(_Object, frozen=True, kw_only=True):
     """`<base>-<end>-<generation>[-<unique>].index`: its existence declares the segment sealed (generation 0)."""
 
     partition: Text
-    """Of which partition, `<topic>-<number>`: nothing else in it may tell."""
+    """Its partition, `<topic>-<number>`: the other fields may fit another partition, too."""
     base_offset: Offset
     end_offset: Offset
     generation: Count
     files: tuple[IndexedFile, ...]
     entries: tuple[IndexEntry, ...]
     aborted_txns: Count
-    """Entries of the `.txnindex`; if there are any, a missing one is an error."""
+    """Entries of the `.txnindex`. If this is above 0, a missing `.txnindex` is an error."""
     last_digest: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)]
     """Digest of the segment's last record; empty in a cleaned run."""
     last_stable_offset: Offset = 0
     """The LSO at the segment's end: a fetch that ends at or below it needs no later `.txnindex`."""
     compacted: Compaction | msgspec.UnsetType = msgspec.UNSET
-    """Absent but in runs of a compaction, and in merges of such."""
+    """Present only in runs of a compaction, and in merges of such runs."""
 
 
 class AbortedTxn(msgspec.Struct, frozen=True, kw_only=True):
@@ -362,7 +367,7 @@ class CleanedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Superseded(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that a clean-up made obsolete, and since when."""
+    """An object that a maintenance job superseded, and since when."""
 
     name: Text
     since: Time
@@ -397,7 +402,7 @@ class BatchMetadata(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class ProducerStateEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What a producer did last in a partition (Kafka's ProducerStateEntry)."""
+    """A producer's last batches and open transaction in a partition (Kafka's ProducerStateEntry)."""
 
     producer_id: Offset
     producer_epoch: Offset
@@ -407,7 +412,7 @@ class ProducerStateEntry(msgspec.Struct, frozen=True, kw_only=True):
     coordinator_epoch: Signed = -1
     batches: tuple[BatchMetadata, ...] = ()
     txn_first_offset: Signed = NO_OFFSET
-    """First offset of the open transaction; -1 if none is open."""
+    """First offset of the open transaction; -1 if there is no open transaction."""
 
 
 class TransactionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -444,7 +449,7 @@ class Snapshot(_Object, frozen=True, kw_only=True):
     """`<offset>.snapshot`: the fold of a partition's chain up to `offset`, a pure function of the chain."""
 
     partition: Text
-    """Of which partition, `<topic>-<number>`: the records that follow tell only that they follow it."""
+    """Its partition, `<topic>-<number>`: the other fields may fit another partition, too."""
     offset: Offset
     log_start_offset: Offset
     deleted_version: Offset = 0
@@ -466,7 +471,7 @@ class SchemaField(msgspec.Struct, frozen=True, kw_only=True):
     id: FieldId
     name: Text
     type: str
-    """One of the closed list in PROTOCOL.md, "Types"; list, struct and map have `fields`."""
+    """One of the types in PROTOCOL.md, "Types"; list, struct and map have `fields`."""
     nullable: bool = True
     fields: tuple[SchemaField, ...] = ()
 
@@ -479,7 +484,7 @@ class TopicMetadata(_Object, frozen=True, kw_only=True):
     topic_id: Id
     partitions: Annotated[int, Meta(ge=1, le=100_000)]
     config: dict[str, str] = {}
-    """Kafka's keys, values as text; only what was set."""
+    """Only settings that were set: Kafka's keys, values as text."""
     schema: tuple[SchemaField, ...]
     schema_id: Offset
     """The number of the version that introduced `schema`."""
@@ -489,7 +494,7 @@ class TopicMetadata(_Object, frozen=True, kw_only=True):
 
 
 class StoreConstants(msgspec.Struct, frozen=True, kw_only=True):
-    """What the fold depends on; never changed after the store was made."""
+    """Constants that the fold depends on. They never change after the store was made."""
 
     delete_grace_ms: Annotated[int, Meta(ge=1, le=2**63 - 1)] = 86_400_000
     producer_id_expiration_ms: Annotated[int, Meta(ge=1, le=2**63 - 1)] = 86_400_000
@@ -497,12 +502,12 @@ class StoreConstants(msgspec.Struct, frozen=True, kw_only=True):
     transaction_state_partitions: Annotated[int, Meta(ge=1, le=10_000)] = 50
     consumer_offsets_partitions: Annotated[int, Meta(ge=1, le=10_000)] = 50
     hash: Literal["java_string"] = "java_string"
-    """How a transactional.id or group.id finds its partition: abs(javaStringHash) mod N."""
+    """The hash that maps a transactional.id or group.id to its partition: abs(javaStringHash) mod N."""
     key_hash: Literal["murmur2"] = "murmur2"
 
 
 class StoreDescriptor(_Object, frozen=True, kw_only=True):
-    """`txlog.json`: what this store is, create-only."""
+    """`txlog.json`: what this store is. It is created once and never changed."""
 
     STATED: ClassVar[tuple[str, ...]] = (
         "version",
@@ -513,31 +518,32 @@ class StoreDescriptor(_Object, frozen=True, kw_only=True):
 
     format: Literal["txlog"] = "txlog"
     features: tuple[str, ...] = ()
-    """Features that a reader or writer must know; an unknown one is refused."""
+    """Features that readers and writers must know; they refuse a store with an unknown one."""
     store_id: Id
     created_at: Time
     constants: StoreConstants
 
 
-# -- the history of clean-ups -----------------------------------------------------------------------------------------
+# -- the history of maintenance jobs
+# ------------------------------------------------------------------------------------
 
 
 class CleanupStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job did to one partition: one run that it made, one move of the log start, one round of deletions."""
+    """What a job did to one partition: one run that it made, one move of the log start, or one round of deletions."""
 
     job: Text
-    """merge, compact, retention, vacuum or repair; a reader shows what it does not know."""
+    """merge, compact, retention, vacuum or repair. A reader also shows a name that it does not know."""
     topic: Text
     partition: Int64
     started_at: Time
     ended_at: Time
     outcome: Text
-    """published, discarded (another was first), deleted or failed."""
+    """published, discarded (another job was first), deleted or failed."""
     base_offset: Signed = NO_OFFSET
-    """The first offset that it worked on; -1 if it was about none."""
+    """The first offset that the job worked on; -1 if there is no such offset."""
     end_offset: Signed = NO_OFFSET
     generation: Signed = -1
-    """Of the run it made; -1 if it made none."""
+    """Generation of the run that the job made; -1 if it made no run."""
     input_files: Count = 0
     output_files: Count = 0
     rows_read: Count = 0
@@ -547,18 +553,18 @@ class CleanupStep(msgspec.Struct, frozen=True, kw_only=True):
     deleted_objects: Count = 0
     deleted_bytes: Count = 0
     message: Text = ""
-    """Why it failed."""
+    """Why the step failed."""
 
 
 class CleanupRun(_Object, frozen=True, kw_only=True):
-    """`<started>-<unique>.json`: one run of a job, told when it has ended. Nothing depends on it."""
+    """`<started>-<unique>.json`: one run of a job, written when it has ended. No other object depends on it."""
 
     run_id: Text
     """As in the name."""
     job: Text
-    """What was called: a job, or maintain for all of them."""
+    """The job that was called; maintain stands for all of them."""
     by: Text
-    """Which process of which host."""
+    """The process that ran it, and its host."""
     started_at: Time
     """As in the name."""
     ended_at: Time
@@ -578,6 +584,7 @@ STORED_OBJECTS = (
     CleanupRun,
 )
 for _kind in STORED_OBJECTS:
-    # msgspec works out a struct when it first decodes one, and takes no lock: a thread that comes by meanwhile finds it half
-    # made, and the process dies of SIGSEGV. A module is imported by one thread.
+    # msgspec builds its description of a struct when it first decodes one, and takes no lock. A second thread can then
+    # use a half-made description, and the process dies of SIGSEGV. Only one thread imports a module, so this is done
+    # here.
     msgspec.json.Decoder(_kind)

@@ -1,8 +1,8 @@
 """How far may the log start move?
 
-Pure: what sealed segments and runs hold, the topic's settings and the offsets of groups go in, an offset comes out
-(PROTOCOL.md, "Clean-up", C7). Kafka's rules: whole segments, the oldest first, and never the active one;
-of a compacted run, which has grown out of many segments, batches.
+Pure functions: they take what sealed segments and runs hold, the topic's settings and the offsets of groups, and return
+an offset (PROTOCOL.md, "Clean-up", C7). The rules are Kafka's: whole segments, the oldest first, and never the active
+one. A compacted run combines many segments, so retention removes batches of it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from txlog.core.segments import end_of_entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedBytes:
-    """What counts of a sealed segment or current run."""
+    """What retention needs to know of a sealed segment or current run."""
 
     name: SegmentName
     bytes: int
-    """Of its files."""
+    """Size of its files."""
     rows: int
     newest_ms: int | None
-    """Append time of its last batch; None if it is a run of which no row is left."""
+    """Append time of its last batch; None for a run without rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class Hold:
     offset: int
     """Its committed offset: the next that it will read."""
     until_ms: int
-    """When the hold ends if the group commits nothing more."""
+    """When the hold ends if the group does not commit again."""
 
 
 def measure(index: SegmentIndex, name: SegmentName) -> SealedBytes:
-    """What `index` says of the segment or run `name`."""
+    """Return bytes, rows and newest time of the segment or run `name`, from its index."""
     return SealedBytes(
         name=name,
         bytes=sum(file.bytes for file in index.files),
@@ -52,14 +52,14 @@ def measure(index: SegmentIndex, name: SegmentName) -> SealedBytes:
 
 
 def is_expired(newest_ms: int | None, now_ms: int, retention_ms: int) -> bool:
-    """Whether all of a segment is older than `retention.ms`. Kafka's comparison: as old as that is not older."""
+    """Return whether all of a segment is older than `retention.ms`. Exactly that old is not older, as in Kafka."""
     return retention_ms >= 0 and (newest_ms is None or now_ms - newest_ms > retention_ms)
 
 
 def end_by_time(oldest_first: Iterable[SealedBytes], now_ms: int, retention_ms: int) -> int:
-    """Where the leading segments end that are older than `retention.ms`; 0 if none is.
+    """Return the end of the leading segments that are older than `retention.ms`; 0 if the first one is not.
 
-    An empty run goes with what follows it, never alone: moving the log start over it would free nothing.
+    An empty run alone does not move the log start, because that would free nothing; it is removed with what follows it.
     """
     end = 0
     for each in oldest_first:
@@ -71,9 +71,9 @@ def end_by_time(oldest_first: Iterable[SealedBytes], now_ms: int, retention_ms: 
 
 
 def end_by_bytes(newest_first: Iterable[SealedBytes], tail_bytes: int, retention_bytes: int) -> int:
-    """Where the leading segments end without which the log still has `retention.bytes`; 0 if there are none.
+    """Return the end of the leading segments that may be removed so that the log keeps `retention.bytes`; else 0.
 
-    The log never shrinks below that size: Kafka's rule, by which it may be larger by up to one segment. Reads `newest_first`
+    The log never shrinks below that size, so it may be larger by up to one segment, as in Kafka. Reads `newest_first`
     only as far as needed.
     """
     if retention_bytes < 0:
@@ -89,11 +89,12 @@ def end_by_bytes(newest_first: Iterable[SealedBytes], tail_bytes: int, retention
 def cut_of_run(
     index: SegmentIndex, *, log_start_offset: int, now_ms: int, retention_ms: int, excess_bytes: int
 ) -> SealedBytes | None:
-    """The leading batches of a compacted run that may go, named by where they end; None if none may.
+    """Return the leading batches of a compacted run that may be removed, named by their end; None if no batch may be
+    removed.
 
-    A compaction leaves one run that always ends with new rows, so whole segments are no measure of it: here its entries are.
-    They go if they are older than `retention.ms`, or make up no more than `excess_bytes`, what the log has above
-    `retention.bytes`. A row of a run is taken for an average one.
+    A compaction leaves one run that always ends with new rows, so the end of the whole run is of no use here. Instead
+    each entry is judged. Entries may be removed if they are older than `retention.ms`, or if together they have at most
+    `excess_bytes`: the size of the log less `retention.bytes`. Each row counts with the run's average size.
     """
     whole = sum(entry.records for entry in index.entries)
     if index.compacted is msgspec.UNSET or not whole:
@@ -118,15 +119,15 @@ def cut_of_run(
 
 
 def rows_from(index: SegmentIndex, offset: int) -> int:
-    """Rows of the batches that reach beyond `offset`."""
+    """Count the rows of the batches that reach beyond `offset`."""
     return sum(entry.records for at, entry in enumerate(index.entries) if end_of_entry(index, at) > offset)
 
 
 def holds_of(committed: Mapping[str, OffsetValue], now_ms: int, max_hold_ms: int) -> tuple[Hold, ...]:
-    """The groups whose committed offsets still hold the log start back, the one that is furthest behind first.
+    """Return the groups whose committed offsets still hold the log start back, the one furthest behind first.
 
-    A group that has committed nothing for `max_hold_ms` (-1: however long) is taken for dead. One that never committed an
-    offset here has nothing to hold.
+    A group that has not committed for `max_hold_ms` (-1: no limit) counts as dead. A group that never committed an
+    offset here holds nothing back.
     """
     found = []
     for group, value in committed.items():
@@ -137,10 +138,11 @@ def holds_of(committed: Mapping[str, OffsetValue], now_ms: int, max_hold_ms: int
 
 
 def bounded_end(walk: Sequence[SegmentName], wanted: int, last_stable_offset: int, hold: Hold | None) -> int:
-    """The end of a sealed segment or run up to which rows may go: at most `wanted`, the LSO, and what a group has read.
+    """Return the highest end of a sealed segment or run that is at most `wanted`, the LSO, and the offset of `hold`;
+    else 0.
 
-    0 if there is none. (Kafka lets go of an open transaction's rows too; here the end of it may be yet to come, and a reader
-    of its rows would find a part of them.)
+    Kafka also removes rows of an open transaction. Here its marker may still come, and a reader would then find only a
+    part of its rows.
     """
     limit = min(wanted, last_stable_offset)
     if hold is not None:

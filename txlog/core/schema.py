@@ -1,8 +1,8 @@
 """Which schemas may a topic have, and how may one change?
 
-A schema is a tuple of fields over a closed list of types that Arrow, Parquet and Spark agree on bit by bit (PROTOCOL.md,
-"Types"). Fields are found in files by id, never by name or position, so an id is given once and never again; a schema
-changes only by nullable columns at its end. Arrow's view of the same list is `txlog.storage.arrow_schema`.
+A schema is a tuple of fields over a closed list of types that Arrow, Parquet and Spark agree on bit by bit
+(PROTOCOL.md, "Types"). Readers find fields in files by id, not by name or position, so an id is never reused. A schema
+changes only by adding nullable columns at its end. Arrow's view of the same list is `txlog.storage.arrow_schema`.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ SCALAR_TYPES = frozenset(
         "binary",
         "date",  # days since 1970-01-01
         "timestamp",  # microseconds, UTC
-        "timestamp_ntz",  # microseconds of a wall clock in no zone
+        "timestamp_ntz",  # microseconds of a wall clock without a zone
     }
 )
-"""Besides these: `decimal(p,s)` with 1 <= p <= 38 and 0 <= s <= p, and the nested `list`, `map`, `struct`."""
+"""Further types are `decimal(p,s)` with 1 <= p <= 38 and 0 <= s <= p, and the nested `list`, `map`, `struct`."""
 
 NUMBERS = {
     **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     "float32": (-(2**24), 2**24),
     "float64": (-(2**53), 2**53),
 }
-"""Types of numbers, and the range in which each holds every integer."""
+"""Types of numbers, each with the range in which it holds every integer."""
 
 KEY_TYPES = ("string", "binary", "int16", "int32", "int64", "float64")
-"""Types that Kafka's serializers write, and so can be keys."""
+"""Types that Kafka's serializers write, so that they can be keys."""
 
 TOPIC_COLUMN, PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN = "_topic", "_partition", "_offset", "_timestamp"
 OWN_COLUMNS = {TOPIC_COLUMN: "string", PARTITION_COLUMN: "int32", OFFSET_COLUMN: "int64", TIMESTAMP_COLUMN: "timestamp"}
-"""Columns that txlog adds to what is read, with their types."""
+"""Columns that txlog adds to the rows that it returns, with their types."""
 RESERVED_PREFIXES = tuple(OWN_COLUMNS)
-"""No column of a topic may begin so, in any case."""
+"""The name of a topic's column must not begin with one of these, in upper or lower case."""
 
 MAX_NESTING = 8
-"""Types nest no deeper: far below the depth that a metadata object may have."""
+"""Types must not nest deeper: this is far below the depth limit of a metadata object."""
 MAX_FIELD_ID = 2**31 - 1
 
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)", re.ASCII)
 _CHILDREN = {"list": (1, 1), "map": (2, 2), "struct": (1, 10_000)}
 CHILD_NAMES = {"list": ("element",), "map": ("key", "value")}
-"""How the children of a list and of a map are named; those of a struct have names of their own."""
+"""Names of the children of a list and of a map. The children of a struct have names chosen by the user."""
 
 
 def parse_decimal(type_name: str) -> tuple[int, int] | None:
-    """(precision, scale) of `decimal(p,s)` within the limits; None for any other text."""
+    """Return (precision, scale) of `decimal(p,s)` within the limits; None for any other text."""
     match = _DECIMAL.fullmatch(type_name)
     if match is None or decimal_type(precision := int(match[1]), scale := int(match[2])) != type_name:
         return None
@@ -71,18 +71,18 @@ def parse_decimal(type_name: str) -> tuple[int, int] | None:
 
 
 def decimal_type(precision: int, scale: int) -> str:
-    """The name of a decimal type."""
+    """Return the name of a decimal type."""
     return f"decimal({precision},{scale})"
 
 
 def range_left(type_name: str, value: float) -> str | None:
-    """The range of a type of NUMBERS in words, if `value` is not in it; None if it is.
+    """Return the range of a type of NUMBERS as text if `value` is not in it; None if it is.
 
-    An integer is stored exactly, or not at all. A float is stored as the nearest value of the column, as IEEE 754 rounds it,
-    but a finite one must not become infinite (PROTOCOL.md, "Types").
+    An integer is stored exactly, or not at all. A float is stored as the nearest value of the column, as IEEE 754
+    rounds it, but a finite one must not become infinite (PROTOCOL.md, "Types").
     """
     least, greatest = NUMBERS[type_name]
-    is_integer = isinstance(value, numbers.Integral)  # numpy has its own
+    is_integer = isinstance(value, numbers.Integral)  # true for numpy's integers, too
     if type_name.startswith("int"):
         return None if least <= value <= greatest else f"{least} to {greatest}"
     form = "<f" if type_name == "float32" else "<d"
@@ -96,10 +96,14 @@ def range_left(type_name: str, value: float) -> str | None:
 
 
 def check_fields(fields: Sequence[SchemaField], where: str = "schema") -> None:
-    """Raises SchemaMismatchError, beginning with `where`, unless `fields` can be the schema of a topic.
+    """Raise SchemaMismatchError, beginning with `where`, unless `fields` can be the schema of a topic.
 
-    At least one column; known types with the right number of children; names neither empty, reserved nor equal but for
-    case within one struct; ids distinct and positive; map keys not null.
+    The conditions are:
+
+    * The topic has at least one column, and all types are known and have the right number of children.
+    * Names are not empty and not reserved. Within one struct they differ by more than case.
+    * Ids are distinct and positive.
+    * Map keys are not nullable.
     """
     if not fields:
         raise SchemaMismatchError(f"{where}: a topic needs at least one column")
@@ -118,9 +122,10 @@ def check_fields(fields: Sequence[SchemaField], where: str = "schema") -> None:
 
 
 def check_new_names(added: Sequence[SchemaField], old: Sequence[SchemaField] = (), where: str = "schema") -> None:
-    """Raises SchemaMismatchError, beginning with `where`, if Spark takes a column of `added` for another one (PROTOCOL.md, "Types").
+    """Raise SchemaMismatchError, beginning with `where`, if Spark would confuse a column of `added` with another column
+    (PROTOCOL.md, "Types").
 
-    Asked where columns are made, not where they are read: older topics may have such columns.
+    Only code that makes columns calls this, not code that reads them: older topics may have such columns.
     """
     seen = {_spark_key(field.name): field.name for field in old}
     for field in added:
@@ -133,22 +138,22 @@ def check_new_names(added: Sequence[SchemaField], old: Sequence[SchemaField] = (
 
 
 def assign_ids(fields: Sequence[SchemaField], first_id: int = 1) -> tuple[SchemaField, ...]:
-    """The same fields with ids from `first_id` on, depth first, a parent before its children."""
+    """Return the same fields with ids from `first_id` on, depth first, a parent before its children."""
     ids = iter(range(first_id, MAX_FIELD_ID + 1))
     return tuple(_with_ids(field, ids) for field in fields)
 
 
 def max_field_id(fields: Sequence[SchemaField]) -> int:
-    """The highest id, 0 if there are no fields. As columns are never dropped, no higher one was ever given."""
+    """Return the highest id, 0 without fields. Columns are never dropped, so no higher id was ever used."""
     return max((field.id for field in _all_fields(fields)), default=0)
 
 
 def evolve(old: Sequence[SchemaField], new: Sequence[SchemaField], where: str = "schema") -> tuple[SchemaField, ...]:
-    """The schema that follows `old` when the user asks for `new`; ids in `new` do not matter.
+    """Return the schema that follows `old` when the user asks for `new`. Ids in `new` are ignored.
 
-    Columns of `old` keep id and place, found by name; the others come after them, in their order, with new ids. The
-    result equals `old` if nothing is new. Raises SchemaMismatchError, beginning with `where`, if a column is missing or
-    has changed, or a new one is not nullable.
+    Columns of `old` are found by name, and keep their ids and places. The others come after them, in their order, with
+    new ids. The result equals `old` if `new` adds nothing. Raises SchemaMismatchError, beginning with `where`, if a
+    column is missing or has changed, or if a new one is not nullable.
     """
     wanted = {field.name: field for field in new}
     kept = {field.name for field in old}
@@ -168,7 +173,8 @@ def evolve(old: Sequence[SchemaField], new: Sequence[SchemaField], where: str = 
 def add_columns(
     old: Sequence[SchemaField], added: Sequence[SchemaField], where: str = "schema"
 ) -> tuple[SchemaField, ...]:
-    """`old` with further columns after it, under new ids; raises SchemaMismatchError unless they are new and nullable."""
+    """Return `old` followed by further columns with new ids; raise SchemaMismatchError unless those are new and
+    nullable."""
     for field in added:
         if not field.nullable:
             raise SchemaMismatchError(
@@ -181,7 +187,8 @@ def add_columns(
 
 
 def contradictions(before: TopicMetadata, version: TopicMetadata) -> Iterator[tuple[str, str]]:
-    """What of `version` cannot follow `before`, the version one lower: (expected, found) each (PROTOCOL.md, R21)."""
+    """Yield what in `version` cannot follow `before`, the version one lower, as pairs (expected, found) (PROTOCOL.md,
+    R21)."""
     if before.deleted != (version.topic_id != before.topic_id):
         other = "another topic_id than" if before.deleted else "topic_id"
         yield f"{other} {before.topic_id}, as version {before.number} says", version.topic_id
@@ -223,12 +230,13 @@ def contradictions(before: TopicMetadata, version: TopicMetadata) -> Iterator[tu
 
 
 def describe(field: SchemaField) -> str:
-    """The type of a field as a person reads it, e.g. `list<struct<key string, value binary>> not null`."""
+    """Return the type of a field as text for people, e.g. `list<struct<key string, value binary>> not null`."""
     return _type_text(field) + ("" if field.nullable else " not null")
 
 
 def _spark_key(name: str) -> str:
-    """As Java's `equalsIgnoreCase` has it: each character in upper case, and that in lower case. It makes i of the dotless one, too."""
+    """Return what Java's `equalsIgnoreCase` compares: each character in upper case, then in lower case. The dotless i
+    also becomes i."""
     upper = "".join(raised if len(raised := char.upper()) == 1 else char for char in name)
     return "".join(char.lower()[0] for char in upper)
 
@@ -287,7 +295,8 @@ def _with_ids(field: SchemaField, ids: Iterator[int]) -> SchemaField:
 
 
 def _shape(field: SchemaField) -> tuple[object, ...]:
-    """What must not change: all but ids, and the names of a list's or map's children, which each engine spells its own way."""
+    """Return what must not change: all but ids, and the names of a list's or map's children, which differ between
+    engines."""
     named = field.type == "struct"
     children = tuple((child.name if named else "", _shape(child)) for child in field.fields)
     return (field.type, field.nullable, children)
@@ -324,10 +333,11 @@ KAFKA_FIELDS = assign_ids(
         SchemaField(id=1, name="timestamp", type="timestamp"),
     ]
 )
-"""The schema of a topic that is created without one: Kafka's record, `timestamp` being the user's own."""
+"""The schema of a topic that is created without one: Kafka's record. Its `timestamp` is the user's own."""
 
 
 def kafka_key(schema: Sequence[SchemaField]) -> tuple[str, ...]:
-    """The key of a topic that sets no `key.columns`: `key` if the topic has Kafka's columns, else none."""
+    """Return the default key of a topic without `key.columns`: `key` if the topic has Kafka's columns, otherwise no
+    column."""
     kafkas = [(field.name, field.type) for field in KAFKA_FIELDS]
     return ("key",) if [(field.name, field.type) for field in schema] == kafkas else ()

@@ -1,7 +1,7 @@
-"""What does sealing a segment write down about it, and where in it lies an offset or a timestamp?
+"""How is a segment's index made and checked, and where in a segment is an offset or a timestamp?
 
-`build_index` is a pure function of the segment's commit records, but for the one file that takes the rows which rode
-inline (W38). See PROTOCOL.md, "Segment index".
+`build_index` is a pure function of the segment's commit records, except for the one file that takes the inline rows
+(W38). See PROTOCOL.md, "Segment index".
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from txlog.errors import CorruptLogError, CorruptRecordError
 def build_index(
     tp: TopicPartition, records: Sequence[CommitRecord], last_digest: str, inline_file: DataFile | None
 ) -> tuple[SegmentIndex, TxnIndex | None]:
-    """The generation-0 index of a segment, and its transaction index if any of its markers ended a transaction with rows.
+    """Return the generation-0 index of a segment, and its transaction index if a marker in it aborted a transaction
+    with rows.
 
-    `records` are all of one segment of `tp`, in order; `last_digest` is the digest of the last. `inline_file` holds the rows of
-    all batches that rode inline, in offset order, with an `_offset` column; None if there is no such batch.
+    `records` are all records of one segment of `tp`, in order; `last_digest` is the digest of the last. `inline_file`
+    holds the inline rows of all batches, in offset order, with an `_offset` column; None if no batch has inline rows.
 
-    Raises CorruptLogError if the records are no segment, or the file does not hold exactly their inline rows.
+    Raises CorruptLogError if the records are not one segment, or if the file does not hold exactly their inline rows.
     """
     if not records:
         raise CorruptLogError("a segment cannot be empty")
@@ -70,7 +71,7 @@ def build_index(
             inline_row += record.records
         entries.append(_entry(record, file, first_row))
     if inline_file is not None:
-        # Rows of older schemas are written in the newest one of the segment: columns are only ever added.
+        # Rows of older schemas are written in the segment's newest schema, because columns are only ever added.
         files.append(indexed_file(inline_file, max(record.schema_id for record in inline), offset_column=True))
     aborted = tuple(txn for txn in map(aborted_txn_of, records) if txn is not None)
     index = SegmentIndex(
@@ -89,17 +90,17 @@ def build_index(
 def indexed_file(
     file: DataFile, schema_id: int, *, offset_column: bool = False, sorted_by: Sequence[int] = ()
 ) -> IndexedFile:
-    """A file in the table of an index; `sorted_by` as in an IndexedFile."""
-    # A checker hands in what an index says of it already.
+    """Return a file for the table of an index; `sorted_by` has the meaning of IndexedFile's."""
+    # A check passes an IndexedFile, which has these fields already.
     found = {**msgspec.structs.asdict(file), "schema_id": schema_id, "offset_column": offset_column}
     return IndexedFile(**{**found, "sorted_by": tuple(sorted_by) or msgspec.UNSET})
 
 
 def check_rows(record: CommitRecord, where: str) -> None:
-    """Raises CorruptLogError unless the record says exactly once where its rows are.
+    """Raise CorruptLogError unless the record names exactly one place for its rows. `where` begins the message.
 
-    They are in files, or inline, or (internal topics) entries; only data batches and COMMITs have rows, and a data
-    batch has at least one. `where` begins the message.
+    Rows are in files, inline, or (in internal topics) in entries. Only data batches and COMMITs have rows, and a data
+    batch has at least one.
     """
     places = [bool(record.files), bool(record.payload_bytes), bool(record.entries)]
     if sum(places) > 1:
@@ -122,7 +123,7 @@ def check_rows(record: CommitRecord, where: str) -> None:
 
 
 def floor_entry(index: SegmentIndex, offset: int) -> int:
-    """Position of the last entry that begins at or below `offset`; -1 if none does.
+    """Return the position of the last entry that begins at or below `offset`; -1 if there is no such entry.
 
     In generation 0 that entry contains the offset, if the segment does.
     """
@@ -130,33 +131,40 @@ def floor_entry(index: SegmentIndex, offset: int) -> int:
 
 
 def end_of_entry(index: SegmentIndex, at: int) -> int:
-    """The offset behind the last that a row of entry `at` can have: rows of a cleaned run's entry may have gaps."""
+    """Return the offset behind the last one that a row of entry `at` can have. Rows of a cleaned run's entry may have
+    gaps."""
     if not index.generation:
         return index.entries[at].end_offset
     return index.entries[at + 1].base_offset if at + 1 < len(index.entries) else index.end_offset
 
 
 def is_coalesced(index: SegmentIndex, entry: IndexEntry) -> bool:
-    """Whether an entry may stand for several batches: of a cleaned run, and of no producer."""
+    """Return whether an entry may stand for several batches: it is in a cleaned run and has no producer."""
     return index.generation > 0 and entry.producer_id == NO_PRODUCER_ID and not entry.transactional
 
 
 def first_at_or_after_timestamp(index: SegmentIndex, timestamp: int) -> int | None:
-    """Position of the first entry with rows whose timestamp is at least `timestamp` (ms); None if there is none.
+    """Return the position of the first entry with rows whose timestamp is at least `timestamp` (ms); None if there is
+    none.
 
-    Timestamps of a partition never decrease. A coalesced entry of a cleaned run carries the timestamp of its last row,
-    so the row sought is in the entry found.
+    Timestamps of a partition never decrease. A coalesced entry of a cleaned run has the timestamp of its last row, so
+    the entry found contains the wanted row.
     """
     at = bisect_left(index.entries, timestamp, key=_timestamp)
     return next((position for position in range(at, len(index.entries)) if index.entries[position].records), None)
 
 
 def check_index(index: SegmentIndex, name: SegmentName, path: str) -> None:
-    """Raises CorruptRecordError naming `path` unless the index is what its name says and hangs together (R8).
+    """Raise CorruptRecordError naming `path` unless the index is what its name says and is consistent (R8).
 
-    `path` is relative to the root, `<topic>/<partition>/<name>`. Checked: partition, base, end, generation; entries in order and,
-    in generation 0, without holes; every file a possible one of this partition; every batch's rows inside the files it
-    names. An index that passes can be planned from without looking at anything else.
+    `path` is relative to the root, `<topic>/<partition>/<name>`. The checks are:
+
+    * Partition, base offset, end offset and generation are those of the name.
+    * Entries are in order and, in generation 0, without gaps.
+    * Every file can belong to this partition.
+    * The rows of every batch are inside the files that it names.
+
+    A read can be planned from an index that passes, without any other check.
     """
     if (index.base_offset, index.end_offset, index.generation) != (name.base_offset, name.end_offset, name.generation):
         raise CorruptRecordError(
@@ -214,7 +222,10 @@ def _check_compacted(index: SegmentIndex, path: str) -> None:
 
 
 def _check_aborts(index: SegmentIndex, path: str) -> None:
-    """An index that announces fewer aborted transactions than its entries show would bring their rows back."""
+    """Raise CorruptRecordError if the index announces fewer aborted transactions than its entries show.
+
+    Readers would otherwise return the rows of the missing ones.
+    """
     if index.generation:
         return
     opened: set[int] = set()
@@ -235,9 +246,10 @@ def _check_aborts(index: SegmentIndex, path: str) -> None:
 
 
 def _check_places(index: SegmentIndex, path: str) -> None:
-    """The entries take the rows of the files one after the other, and all of them (PROTOCOL.md, R8)."""
+    """Raise CorruptRecordError unless the entries use the rows of the files in order, and all of them (PROTOCOL.md,
+    R8)."""
     before = list(accumulate((file.rows for file in index.files), initial=0))
-    # In generation 0 the rows that rode inline lie in a file of their own, the last.
+    # In generation 0 the inline rows are in a separate file, the last one.
     inline = len(index.files) - 1 if not index.generation and index.files and index.files[-1].offset_column else None
     odd = [
         file.path
@@ -290,7 +302,7 @@ def _check_entry_rows(index: SegmentIndex, number: int, internal: bool, path: st
         file += 1
     if wanted > 0:
         raise CorruptRecordError(f"{path}: entry {number} names {wanted} rows more than its files hold")
-    # Rows as their writer left them: the files of a batch are the batch's alone, and it uses all of them.
+    # The files are as their writer made them: each belongs to one batch alone, and the batch uses all of its rows.
     if index.generation == 0 and not index.files[entry.file].offset_column and (wanted or entry.first_row):
         raise CorruptRecordError(f"{path}: entry {number} uses {entry.file} and the next files only in part")
 

@@ -1,9 +1,9 @@
 """Which rows of several partitions belong to one cut in which every transaction is whole?
 
-A cut is a vector of log ends, read after the table of transactions was folded, and what that fold (t0) showed of each
-producer. A transaction is in it if it was decided to commit at t0 and has all its markers below the ends; one that came
-later, or hangs, is in it nowhere (PROTOCOL.md, "Reading", invariant 17). This module answers for a batch; which batches
-were aborted the logs say themselves.
+A cut is a vector of log ends, read after the table of transactions was folded, and each producer's state in that fold
+(t0). A transaction is in the cut if t0 shows it decided to commit and all its markers are below the ends. Otherwise,
+because it is newer or hangs, the cut hides it in every partition (PROTOCOL.md, "Reading", invariant 17). This module
+answers for one batch; the logs themselves show which batches were aborted.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from txlog.errors import InvalidRequestError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotCut:
-    """One cut over partitions. A value: it may be pickled, and reads the same for as long as its rows are there."""
+    """One cut over partitions. It is a value that may be pickled, and reads the same as long as its rows exist."""
 
     ends: Mapping[TopicPartition, int]
-    """The log end of each partition in it, its own offset not included."""
+    """The log end of each partition in the cut (exclusive)."""
     settled: Mapping[int, int] = field(repr=False)
-    """Producer id -> the highest epoch of a marker that t0 shows decided, and that is everywhere below `ends` if it is a
-    COMMIT."""
+    """Producer id -> the highest marker epoch that t0 shows decided. If the marker is a COMMIT, it is below `ends` in
+    all partitions."""
     table_ends: tuple[int, ...] = field(repr=False)
-    """Where each partition of the table of transactions ended at t0."""
+    """The end of each partition of the table of transactions at t0."""
     taken_at: Moment
-    """Before t0."""
+    """A moment before t0."""
 
     def shows(self, producer_id: int, marker_epoch: int) -> bool:
-        """Whether a transaction is settled in this cut; if it is, only an abort in the log hides its rows."""
+        """Return whether a transaction is settled in this cut. If it is, only an abort in the log hides its rows."""
         settled = self.settled.get(producer_id)
         if settled is not None:
             return marker_epoch <= settled
-        # An id that the table lacks was either removed, which takes an ended transaction, or is younger than t0: a
-        # producer id says in which slot of which partition it was first written.
+        # The table lacks an id in two cases: the id was removed after its transaction ended, or it is newer than t0. A
+        # producer id shows the partition and slot in which it was first written.
         partitions = len(self.table_ends)
         return (
             producer_id >= FIRST_DRAWN_PRODUCER_ID
@@ -47,17 +47,18 @@ class SnapshotCut:
         )
 
     def hides(self, batch: CommitRecord | IndexEntry) -> bool:
-        """Whether the rows of a batch below `ends` belong to a transaction that is not in this cut."""
+        """Return whether the rows of a batch below `ends` belong to a transaction that is not in this cut."""
         if batch.kind == "commit":
             return not self.shows(batch.producer_id, batch.producer_epoch)
-        # A transaction of epoch e ends by a marker of epoch e + 1.
+        # The marker of a transaction of epoch e has epoch e + 1.
         return batch.transactional and not self.shows(batch.producer_id, batch.producer_epoch + 1)
 
     def check_compacted(self, tp: TopicPartition, index: SegmentIndex) -> None:
-        """Raises InvalidRequestError if a compaction may have taken a row of this cut for one that is not in it (R19).
+        """Raise InvalidRequestError if a compaction may have removed a row of this cut because of a row that is not in
+        it (R19).
 
-        A run says up to where it was compacted, and keeps whose every batch was, also of those it emptied (C2b, C3). A
-        compaction that ended before the cut was taken went by transactions that the cut shows (C2c).
+        A run states how far it was compacted, and keeps the producer of every batch, also of those without rows (C2b,
+        C3). A compaction that ended before the cut was taken used only transactions that the cut shows (C2c).
         """
         compacted = index.compacted
         if compacted is msgspec.UNSET:
@@ -71,10 +72,11 @@ class SnapshotCut:
             )
 
     def check_age(self, now: Moment | int, grace_ms: int) -> None:
-        """Raises InvalidRequestError beyond the grace: a merge need not keep what older cuts are told by (C3).
+        """Raise InvalidRequestError if the cut is older than the grace: a merge need not keep what an older cut needs
+        (C3).
 
-        `now` is both clocks of this process, or what its wall clock says where that is all that is known.
-        To be called with a moment after the indexes were read that tell the rows of this cut apart.
+        `now` is both clocks of this process, or only its wall clock if nothing else is known. Take it after the indexes
+        were read that show which rows are in this cut.
         """
         age_ms = (Moment(now) if isinstance(now, int) else now).ms_since(self.taken_at)
         if age_ms >= grace_ms:
@@ -84,10 +86,10 @@ class SnapshotCut:
 
 
 def complete_at(table: Iterable[TransactionMetadata], table_ends: tuple[int, ...], taken_at: Moment) -> SnapshotCut:
-    """What every snapshot shows that begins after this fold of the table: a cut without ends.
+    """Return what every snapshot shows that begins after this fold of the table: a cut without ends.
 
-    A transaction that is prepared to commit may still be in some partitions only. One that is prepared to abort has rows
-    that no snapshot shows, whatever the cut says of it.
+    A transaction that is prepared to commit may still lack markers in some partitions. A transaction that is prepared
+    to abort has rows that no snapshot shows, so the cut may show it as settled or not.
     """
     settled = {txn.producer_id: txn.producer_epoch - (txn.state == "PREPARE_COMMIT") for txn in table}
     return SnapshotCut(ends={}, settled=settled, table_ends=table_ends, taken_at=taken_at)

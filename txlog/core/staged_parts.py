@@ -1,4 +1,4 @@
-"""How do the parts that were staged for a transaction become one batch a partition?
+"""How do the parts that were staged for a transaction become one batch per partition?
 
 See PROTOCOL.md, W29.
 """
@@ -15,10 +15,11 @@ from txlog.errors import InvalidRequestError
 
 
 def merge_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
-    """One part a partition, in order: files one after the other, of several offsets for one key the last.
+    """Return one part per partition, in order.
 
-    Parts without rows and entries are left out. Raises InvalidRequestError if the files of one partition were written
-    with different schemas, or if inline rows are not the partition's only part: a record has its rows in one place.
+    The files of a partition follow each other. If a key has several offsets, the last one counts. Parts without rows
+    and entries are left out. Raises InvalidRequestError if the files of one partition have different schemas. It is
+    also raised if inline rows are not the partition's only part, because a record has its rows in one place.
     """
     merged: dict[TopicPartition, StagedPart] = {}
     for part in parts:

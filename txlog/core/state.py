@@ -1,8 +1,8 @@
-"""What is a partition's state, and how does one more record change it?
+"""How does each record change a partition's state?
 
-`replay` is the only fold: live appends, loading and recovery all go through it. It is lenient: a record
-that is in the chain is applied, never judged; judging is `append_rules`. A state is immutable; `replay` returns a new one.
-See PROTOCOL.md, "Partition state".
+`replay` is the only fold: live appends, loading and recovery use it. It is lenient: it applies every record that is in
+the chain, and `append_rules` judges. A state is immutable; `replay` returns a new one. See
+PROTOCOL.md, "Partition state".
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from txlog.core.segments import check_rows
 from txlog.errors import CorruptLogError, CorruptRecordError
 
 BATCHES_TO_RETAIN = 5
-"""Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: a duplicate of any of them is recognised."""
+"""Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: a duplicate of one of these batches is detected."""
 
 _ENTRIES: Mapping[str, tuple[type[Entry], ...]] = {
     names.TRANSACTION_STATE_TOPIC: (TransactionEntry,),
     names.CONSUMER_OFFSETS_TOPIC: (OffsetEntry, GroupEntry),
 }
-"""What the rows of internal topics may be."""
+"""The allowed kinds of entries in each internal topic."""
 
 OffsetKey: TypeAlias = tuple[str, str, int]
 """(group, topic, partition)."""
@@ -53,7 +53,7 @@ OffsetKey: TypeAlias = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecord:
-    """A commit record as it lies in the store: its value, its inline rows, the digest of its bytes."""
+    """A commit record as stored: its value, its inline rows, and the digest of its bytes."""
 
     record: CommitRecord
     digest: str
@@ -61,7 +61,7 @@ class StoredRecord:
 
     @property
     def payload(self) -> bytes:
-        """The inline rows, an Arrow IPC stream; empty if the batch has none."""
+        """Return the inline rows, an Arrow IPC stream; empty if the batch has none."""
         return self.data[len(self.data) - self.record.payload_bytes :]
 
 
@@ -71,56 +71,60 @@ class PartitionState:
 
     topic_partition: TopicPartition
     last_digest: str
-    """What the next record names as `previous`."""
+    """The `previous` of the next record."""
     log_start_offset: int = 0
     next_offset: int = 0
-    """The log end offset; equal to the high watermark, for a published batch is as durable as the store."""
+    """The log end offset. It equals the high watermark, because a published batch is as durable as the store."""
     segment_base: int = 0
     segment_batches: int = 0
     segment_bytes: int = 0
     segment_record_bytes: int = 0
-    """Of the active segment's records without their inline rows: what its index will repeat."""
+    """Size of the active segment's records without their inline rows; its index will repeat this."""
     segment_started_at: int = -1
     last_timestamp: int = -1
     deleted_version: int = 0
-    """The topic version whose deletion emptied this partition; rows of an older schema_id are refused."""
+    """The topic version whose deletion emptied this partition. Rows with a lower schema_id are refused."""
     producers: Mapping[int, ProducerStateEntry] = field(default_factory=dict)
     transactions: Mapping[str, TransactionRow] = field(default_factory=dict)
     committed: Mapping[OffsetKey, OffsetRow] = field(default_factory=dict)
     pending: Mapping[int, Mapping[OffsetKey, OffsetRow]] = field(default_factory=dict)
     groups: Mapping[str, GroupRow] = field(default_factory=dict)
     opened: Mapping[int, ProducerStateEntry] | None = field(default=None, repr=False, compare=False)
-    """Those of `producers` with an open transaction, as a fold knows them; None: nobody has looked. A partition may know
-    100,000 producers, and each append asks for its LSO."""
+    """Those of `producers` with an open transaction, as a fold found them; None: not computed yet. A partition may have
+    100,000 producers, and each append needs its LSO."""
 
     @classmethod
     def empty(cls, tp: TopicPartition) -> Self:
-        """Before a partition's first record, which names the partition where others name the record before them: so it
-        cannot stand in another's place."""
+        """Return the state before a partition's first record.
+
+        The first record names the digest of the partition's name where others name the record before, so it does not
+        fit into another partition.
+        """
         return cls(topic_partition=tp, last_digest=envelope.digest(str(tp).encode()))
 
     @property
     def last_stable_offset(self) -> int:
-        """First offset of the earliest open transaction with rows at or above the log start, else the log end."""
+        """Return the first offset of the earliest open transaction with rows at or above the log start, else the log
+        end."""
         return lso_of(self.open_producers, self.next_offset, self.log_start_offset)
 
     @property
     def open_producers(self) -> Mapping[int, ProducerStateEntry]:
-        """Producers with an open transaction here, by their ids."""
+        """Return the producers with an open transaction here, by id."""
         if self.opened is not None:
             return self.opened
         return {pid: entry for pid, entry in self.producers.items() if entry.txn_first_offset >= 0}
 
     @property
     def open_transactions(self) -> tuple[ProducerStateEntry, ...]:
-        """Producers with an open transaction here, earliest first."""
+        """Return the producers with an open transaction here, earliest first."""
         return tuple(sorted(self.open_producers.values(), key=lambda entry: entry.txn_first_offset))
 
 
 def lso_of(
     producers: Mapping[int, ProducerStateEntry], next_offset: int, log_start_offset: int, but: int | None = None
 ) -> int:
-    """The last stable offset, leaving the transaction of producer `but` out (invariant 7)."""
+    """Return the last stable offset without the transaction of producer `but` (invariant 7)."""
     first = min(
         (e.txn_first_offset for pid, e in producers.items() if pid != but and _holds_back(e, log_start_offset)),
         default=next_offset,
@@ -129,24 +133,27 @@ def lso_of(
 
 
 def _holds_back(entry: ProducerStateEntry, log_start_offset: int) -> bool:
-    """Whether a producer has an open transaction with rows that are left. A deletion of the topic leaves none of it, so what
-    is written after the deletion need not wait for its end."""
+    """Return whether a producer has an open transaction with rows at or above the log start.
+
+    A deletion of the topic leaves no row of the transaction, so rows that are written later need not wait for its end.
+    """
     return entry.txn_first_offset >= 0 and entry.last_offset >= log_start_offset
 
 
 def kept_lso(state: PartitionState, found: int) -> int:
-    """The LSO at `state` of an index that says `found`: the log start, if it says that and a transaction is open.
+    """Return the LSO at `state`, compared with an index that states `found`.
 
-    Older writers let a transaction of which no row is left hold the LSO there.
+    The result is `found` if that is the log start and a transaction is open. Older writers let an open transaction
+    without remaining rows hold the LSO there.
     """
     lso = state.last_stable_offset
     return found if found == state.log_start_offset < lso and state.open_producers else lso
 
 
 def kept_snapshot(expected: Snapshot, found: Snapshot) -> Snapshot:
-    """`expected` with the first offsets of `found` that are lower and lie below the log start.
+    """Return `expected` with those first offsets of `found` that are lower and lie below the log start.
 
-    Older writers did not open a transaction anew that had lost all its rows.
+    Older writers kept the old first offset of a transaction that had lost all its rows.
     """
     firsts = {entry.producer_id: entry.txn_first_offset for entry in found.producers}
     kept = []
@@ -159,7 +166,7 @@ def kept_snapshot(expected: Snapshot, found: Snapshot) -> Snapshot:
 
 
 def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRecord:
-    """Decodes `<base_offset>.batch`; raises CorruptRecordError naming it."""
+    """Decode `<base_offset>.batch`; raise CorruptRecordError naming it if it is damaged."""
     path = tp.folder + names.batch_name(base_offset)
     record, _ = envelope.decode(data, CommitRecord, path)
     if record.base_offset != base_offset:
@@ -178,7 +185,8 @@ def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRe
 
 
 def _check_place(record: CommitRecord, tp: TopicPartition, path: str) -> None:
-    """Entries of its own kind in an internal topic, and none in a user's."""
+    """Raise CorruptRecordError unless an internal topic holds entries of its own kind, and a user's topic holds
+    none."""
     kinds = _ENTRIES.get(tp.topic, ())
     strange = next((entry for entry in record.entries if not isinstance(entry, kinds)), None)
     if strange is not None:
@@ -199,12 +207,14 @@ _OF_KINDS: Mapping[str, tuple[str, ...]] = {
     "deleted_version": ("log_start",),
     "expired": ("expire",),
 }
-"""Fields that only records of these kinds have: elsewhere they have their default. So no record can be taken for another kind."""
+"""Fields that only records of these kinds have. In other records they have their default, so a record cannot be
+mistaken for another kind."""
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(CommitRecord)}
 
 
 def _check_kind(record: CommitRecord, path: str) -> None:
-    """Raises CorruptRecordError unless the record's producer and its other fields are those of its kind (PROTOCOL.md, R21)."""
+    """Raise CorruptRecordError unless the record's producer and its other fields are possible for its kind
+    (PROTOCOL.md, R21)."""
     kind = record.kind
     for name, kinds in _OF_KINDS.items():
         if kind not in kinds and getattr(record, name) != _DEFAULTS[name]:
@@ -231,7 +241,7 @@ def _check_kind(record: CommitRecord, path: str) -> None:
 
 
 def _check_transaction(key: str, value: TransactionMetadata, path: str) -> None:
-    """Raises CorruptRecordError unless a row of the transaction-state table hangs together (PROTOCOL.md, R21)."""
+    """Raise CorruptRecordError unless a row of the transaction-state table is consistent (PROTOCOL.md, R21)."""
     if value.transactional_id != key:
         raise CorruptRecordError(
             f"{path}: the state of transactional.id {value.transactional_id!r} has the key {key!r}"
@@ -251,8 +261,11 @@ def _check_transaction(key: str, value: TransactionMetadata, path: str) -> None:
 
 
 def check_targets(partitions: Iterable[TopicPartition], parts: Iterable[StagedPart], path: str) -> None:
-    """Raises CorruptRecordError, beginning with `path`, unless a decision names possible partitions, and each staged part has
-    its rows in one place and in files of its partition. A decision that does not stops its own id, and no other of its table."""
+    """Raise CorruptRecordError, beginning with `path`, unless a decision names possible partitions and staged parts.
+
+    Each staged part must have its rows in one place, and in files of its partition. A decision that fails this check
+    stops its own id, and no other id of its table.
+    """
     staged = list(parts)
     for tp in (*partitions, *(part.topic_partition for part in staged)):
         if tp.partition < 0 or not names.is_topic_name(tp.topic):
@@ -266,8 +279,8 @@ def check_targets(partitions: Iterable[TopicPartition], parts: Iterable[StagedPa
 
 
 def check_files(files: Iterable[DataFile], tp: TopicPartition, path: str) -> None:
-    """Raises CorruptRecordError, beginning with `path`, unless files can be the partition's, with as many rows as their row
-    groups."""
+    """Raise CorruptRecordError, beginning with `path`, unless the files can be the partition's and have as many rows as
+    their row groups."""
     for file in files:
         try:
             names.check_data_path(tp.topic, tp.partition, file.path)
@@ -280,7 +293,7 @@ def check_files(files: Iterable[DataFile], tp: TopicPartition, path: str) -> Non
 
 
 def replay(state: PartitionState, records: Iterable[StoredRecord]) -> PartitionState:
-    """`state` after `records`, which must follow it in the chain; raises CorruptRecordError if they do not."""
+    """Return `state` after `records`, which must follow it in the chain; raise CorruptRecordError if they do not."""
     fold: _Fold | None = None
     for stored in records:
         fold = fold or _Fold(state)
@@ -306,7 +319,7 @@ class _Fold:
         self.last_timestamp = state.last_timestamp
         self.last_digest = state.last_digest
         self.last_base: int | None = None
-        """Of the last record that this fold took."""
+        """Base offset of the last record that this fold took."""
         self.deleted_version = state.deleted_version
 
     def state(self) -> PartitionState:
@@ -385,13 +398,14 @@ class _Fold:
             self._check_abort(record, path)
 
     def _check_abort(self, record: CommitRecord, path: str) -> None:
-        """A reader hides rows by what an ABORT says: it must be what the chain says (PROTOCOL.md, R21)."""
+        """Raise CorruptRecordError unless an ABORT agrees with the chain: readers hide rows by what it says
+        (PROTOCOL.md, R21)."""
         old = self.producers.get(record.producer_id)
         first = old.txn_first_offset if old is not None else NO_OFFSET
         lso = lso_of(self.opened, record.end_offset, self.log_start_offset, but=record.producer_id)
-        # Older writers did not open a transaction anew: theirs begins at its first row, which lies below the log start.
+        # Older writers kept the transaction's old first offset, which lies below the log start.
         fits = record.first_offset == first or 0 <= record.first_offset < min(first, self.log_start_offset)
-        # A last stable offset that is too low only has more transaction indexes read.
+        # If the last stable offset is too low, readers only read more transaction indexes.
         if not fits or record.last_stable_offset > lso:
             raise CorruptRecordError(
                 f"{path}: the ABORT of producer {record.producer_id} says first offset {record.first_offset} and last stable offset "
@@ -426,7 +440,8 @@ class _Fold:
             was_open = old is not None and old.txn_first_offset >= 0
             first = old.txn_first_offset if old and _holds_back(old, self.log_start_offset) else NO_OFFSET
             if first < 0 and (record.transactional or was_open):
-                # A transaction of which no row is left opens anew with its next rows: the LSO must not fall to the old ones.
+                # An open transaction without remaining rows begins at its next rows: the LSO must not fall to the
+                # removed ones.
                 first = record.base_offset
             entry = self.producers[pid] = ProducerStateEntry(
                 producer_id=pid,
@@ -483,14 +498,14 @@ class _Fold:
                     self.pending.setdefault(pending_of, {})[entry.key] = row
 
     def _commit_offset(self, row: OffsetRow) -> None:
-        """The later *record* wins, whatever the order of the commits (KAFKA-5247, invariant 12)."""
+        """Promote an offset. The later *record* wins, whatever the order of the commits (KAFKA-5247, invariant 12)."""
         current = self.committed.get(row.entry.key)
         if current is not None and current.position > row.position:
             return
         if row.entry.value is None:
             self.committed.pop(row.entry.key, None)
-            # A tombstone's position is not stored, so older pending offsets are removed with it: their commit would
-            # bring a deleted offset back.
+            # A tombstone's position is not stored. So older pending offsets are removed with it; otherwise their commit
+            # would restore a deleted offset.
             for pid, rows in list(self.pending.items()):
                 older = rows.get(row.entry.key)
                 if older is not None and older.position < row.position:
@@ -505,8 +520,10 @@ class _Fold:
 
 
 def to_snapshot(state: PartitionState) -> Snapshot:
-    """The stored form of a state at a segment's end (W38); equal states give equal bytes. Producers are kept here and not in
-    rows, so no clean-up forgets a sequence (C11)."""
+    """Return the stored form of a state at a segment's end (W38); equal states give equal bytes.
+
+    Producers are kept here and not in rows, so no maintenance job loses a sequence (C11).
+    """
     return Snapshot(
         partition=str(state.topic_partition),
         offset=state.next_offset,
@@ -526,7 +543,7 @@ def to_snapshot(state: PartitionState) -> Snapshot:
 
 
 def from_snapshot(snapshot: Snapshot, tp: TopicPartition) -> PartitionState:
-    """The state that `snapshot` stands for: an empty active segment begins at its offset."""
+    """Return the state that `snapshot` holds: an empty active segment begins at its offset."""
     return PartitionState(
         topic_partition=tp,
         log_start_offset=snapshot.log_start_offset,
@@ -544,7 +561,7 @@ def from_snapshot(snapshot: Snapshot, tp: TopicPartition) -> PartitionState:
 
 
 def decode_snapshot(data: bytes, tp: TopicPartition, offset: int) -> PartitionState:
-    """The state in `<offset>.snapshot`; raises CorruptRecordError naming it."""
+    """Return the state in `<offset>.snapshot`; raise CorruptRecordError naming it if it is damaged."""
     path = tp.folder + names.snapshot_name(offset)
     snapshot, _ = envelope.decode(data, Snapshot, path)
     if snapshot.offset != offset:
@@ -554,7 +571,8 @@ def decode_snapshot(data: bytes, tp: TopicPartition, offset: int) -> PartitionSt
 
 
 def check_snapshot(snapshot: Snapshot, path: str) -> None:
-    """Raises CorruptRecordError naming `path` unless the snapshot can be the state of its partition at its offset (PROTOCOL.md, R21)."""
+    """Raise CorruptRecordError naming `path` unless the snapshot can be its partition's state at its offset
+    (PROTOCOL.md, R21)."""
     names.check_own(snapshot.partition, path)
     if snapshot.log_start_offset > snapshot.offset:
         raise CorruptRecordError(

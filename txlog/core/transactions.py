@@ -1,8 +1,8 @@
 """Which transition may a transactional.id make next, and what record does it write?
 
-Kafka's transaction.version 2 (KIP-890) with int64 epochs, so nothing is ever exhausted.
-Every function takes the id's last record and returns an intended transition or the reason why not; the caller writes it
-by compare-and-set. See PROTOCOL.md, "Transactions".
+The rules are Kafka's transaction.version 2 (KIP-890), with int64 epochs that are never exhausted. Every function takes
+the id's last record and returns an intended transition, or the reason why there is none. The caller writes it by
+compare-and-set. See PROTOCOL.md, "Transactions".
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ IDLE: frozenset[TransactionState] = frozenset({"EMPTY", "COMPLETE_COMMIT", "COMP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnVersion:
-    """The user's number of a transaction of an id: a date, a micro-batch id. Scope: a stream's query id, else empty."""
+    """The user's number of an id's transaction: a date, a micro-batch id. Scope: a stream's query id, otherwise
+    empty."""
 
     version: int
     scope: str = ""
 
     def __post_init__(self) -> None:
-        # -1 is how a record says that it holds none: such a version would be committed again and again.
+        # In a record -1 means no version, so a transaction with version -1 would be committed again and again.
         if not 0 <= self.version < 2**63:
             raise InvalidRequestError(f"txn.version {self.version} must be from 0 to 2^63 - 1")
 
@@ -81,14 +82,14 @@ class RollForward:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing to write: an earlier try of the same call succeeded, and this is the id's record now."""
+    """Nothing to write: an earlier try of the same call succeeded. This is the id's record now."""
 
     txn: TransactionMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyCommitted:
-    """An abort came too late: this transaction had been committed."""
+    """An abort came too late: the transaction had been committed."""
 
     txn: TransactionMetadata
 
@@ -102,7 +103,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Not in this state; counts only on a fresh table."""
+    """The transition is not possible in this state. The verdict counts only on a fresh table."""
 
     error: TxlogError
 
@@ -119,8 +120,10 @@ def judge_init(
     now_ms: int,
     write_id: str,
 ) -> Transit | RollForward:
-    """InitProducerId of a new instance: epoch + 1 (W24, invariant 8). An ONGOING transaction is aborted first (the Transit is then
-    a PREPARE_ABORT)."""
+    """Judge the InitProducerId of a new instance: epoch + 1 (W24, invariant 8).
+
+    An ONGOING transaction is aborted first: the Transit is then a PREPARE_ABORT.
+    """
     if current is None:
         return Transit(
             TransactionMetadata(
@@ -141,7 +144,7 @@ def judge_init(
         msgspec.structs.replace(
             current,
             producer_epoch=current.producer_epoch + 1,
-            last_epoch=NO_PRODUCER_EPOCH,  # what makes the old instance's retry fail
+            last_epoch=NO_PRODUCER_EPOCH,  # makes the old instance's retry fail
             state="EMPTY",
             timeout_ms=timeout_ms,
             partitions=(),
@@ -161,7 +164,8 @@ def judge_add_partitions(
     write_id: str,
     version: TxnVersion | None = None,
 ) -> Judgement:
-    """AddPartitionsToTxn by the owner of `txn`. `version` is given when conditional offsets are registered (W22, W31)."""
+    """Judge AddPartitionsToTxn by the owner of `txn`. `version` is given when conditional offsets are registered (W22,
+    W31)."""
     if (wrong := _check_owner(current, txn)) is not None:
         return Refused(wrong)
     assert current is not None
@@ -207,7 +211,7 @@ def judge_end(
     staged_object: StagedObject | None = None,
     version: TxnVersion | None = None,
 ) -> Judgement:
-    """EndTxn by the owner of `txn` (PROTOCOL.md, "The coordinator": the table of its outcomes; W30)."""
+    """Judge EndTxn by the owner of `txn` (PROTOCOL.md, "The coordinator": the table of its outcomes; W30)."""
     if (wrong := _check_owner(current, txn)) is not None:
         return Refused(wrong)
     assert current is not None
@@ -246,8 +250,10 @@ def judge_end(
 def judge_abort_by_others(
     current: TransactionMetadata | None, *, now_ms: int, write_id: str, only_if_timed_out: bool
 ) -> Transit | RollForward | None:
-    """The time-out sweep and the operator's abort; None if there is nothing to do. PREPARE_* is only rolled forward
-    (W25, W28)."""
+    """Judge the abort by the time-out sweep or by an operator; return None if there is nothing to do.
+
+    A PREPARE_* is only rolled forward (W25, W28).
+    """
     if current is None:
         return None
     if current.state in PREPARED:
@@ -260,7 +266,7 @@ def judge_abort_by_others(
 def judge_complete(
     current: TransactionMetadata | None, prepare: TransactionMetadata, *, now_ms: int, write_id: str
 ) -> Transit | None:
-    """COMPLETE_*: a compare-and-set on that very PREPARE; None if somebody else has finished it (W27)."""
+    """Return COMPLETE_*, a compare-and-set on that very PREPARE; None if another process has finished it (W27)."""
     if current != prepare:
         return None
     return Transit(
@@ -277,18 +283,19 @@ def judge_complete(
 
 
 FORGET_CLOCK_ERRORS_MS = 4 * MAX_CLOCK_ERROR_MS
-"""Of who removes an id, who completed its transaction, and the two that measure the age of a snapshot (W32)."""
+"""Four clocks: the remover's, that of the COMPLETE_*, and the two that measure the age of a snapshot (W32)."""
 
 
 def is_timed_out(txn: TransactionMetadata, now_ms: int) -> bool:
-    """Whether it is ONGOING for longer than its timeout, and not just as long (W28)."""
+    """Return whether it has been ONGOING for longer than its timeout; exactly as long is not enough (W28)."""
     return txn.state == "ONGOING" and txn.started_at + txn.timeout_ms < now_ms
 
 
 def may_expire(txn: TransactionMetadata, now_ms: int, constants: StoreConstants) -> bool:
-    """Whether a sweep may remove an idle id: never one that holds a `txn.version`, nor one that changed within the grace (W32).
+    """Return whether a sweep may remove an idle id (W32).
 
-    The record does not say whether a transaction before its last one had hung: init may have finished it a moment ago.
+    It must not remove an id with a `txn.version`, nor an id that changed within the grace. The record does not show
+    whether an earlier transaction had hung: init may have finished it a moment ago.
     """
     least_ms = max(
         constants.transactional_id_expiration_ms + 2 * MAX_CLOCK_ERROR_MS,
@@ -302,18 +309,18 @@ def may_expire(txn: TransactionMetadata, now_ms: int, constants: StoreConstants)
 
 
 def may_be_forgotten(txn: TransactionMetadata, now_ms: int, grace_ms: int) -> bool:
-    """Whether an id may be removed at all: not while its transaction is open, and not in the grace after one that had hung
-    for so long (W32).
+    """Return whether an id may be removed at all (W32).
 
-    A clean-up tells the rows of an id that is gone by their age alone, and a snapshot that began before the end of such a
-    transaction must not see them (C3).
+    It must not be removed while its transaction is open. If a transaction was open for the grace, the id must also stay
+    for the grace after its end. The reason: a merge judges rows of a removed id by their age alone, and a snapshot that
+    began before that end must not show them (C3).
     """
     hung = txn.state == "COMPLETE_COMMIT" and txn.updated_at - txn.started_at >= grace_ms
     return txn.state in IDLE and not (hung and now_ms - txn.updated_at < grace_ms + FORGET_CLOCK_ERRORS_MS)
 
 
 def is_this_ongoing(current: TransactionMetadata | None, txn: TransactionMetadata) -> bool:
-    """Whether the table still shows the very transaction that `txn` stands for as open (W21)."""
+    """Return whether the table still shows the transaction of `txn` as open (W21)."""
     return (
         current is not None
         and current.state == "ONGOING"
@@ -324,7 +331,7 @@ def is_this_ongoing(current: TransactionMetadata | None, txn: TransactionMetadat
 def not_registered_error(
     current: TransactionMetadata | None, txn: TransactionMetadata, tp: TopicPartition
 ) -> TxlogError:
-    """Why `txn` may not write to a partition that does not know its producer."""
+    """Return why `txn` may not write to a partition that does not know its producer."""
     if (wrong := _check_owner(current, txn)) is not None:
         return wrong
     assert current is not None
@@ -336,7 +343,7 @@ def not_registered_error(
 
 
 def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped | Refused | None:
-    """What a PREPARE_COMMIT with `version` would meet on this record: None if it may be decided (W31)."""
+    """Return the result of a PREPARE_COMMIT with `version` on this record: None if it may be decided (W31)."""
     if current.txn_version < 0:
         return None
     if current.txn_scope != version.scope:
@@ -351,15 +358,17 @@ def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped 
 
 
 def check_version(current: TransactionMetadata | None, version: TxnVersion | None) -> None:
-    """Raises TxnVersionScopeError if `version` can only be refused on this record: asked before an init, so that what is refused
-    anyway fences nobody."""
+    """Raise TxnVersionScopeError if `version` can only be refused on this record.
+
+    Call this before an init, so that a refused call does not fence another producer.
+    """
     verdict = None if current is None or version is None else judge_version(current, version)
     if isinstance(verdict, Refused):
         raise verdict.error
 
 
 def is_repeated(current: TransactionMetadata, version: TxnVersion) -> bool:
-    """Whether a transaction with `version` is sure to be skipped, whatever happens yet: versions of an id only rise."""
+    """Return whether a transaction with `version` is sure to be skipped: versions of an id only rise."""
     return current.txn_scope == version.scope and version.version <= current.txn_version
 
 
@@ -373,7 +382,7 @@ def _prepare(
     staged_object: StagedObject | None = None,
     version: TxnVersion | None = None,
 ) -> TransactionMetadata:
-    """PREPARE_*, the decision. It carries epoch e + 1 and last_epoch e, whichever process writes it (W24)."""
+    """Return PREPARE_*, the decision. It has epoch e + 1 and last_epoch e, whichever process writes it (W24)."""
     commit = outcome == "commit"
     return msgspec.structs.replace(
         current,
@@ -400,10 +409,11 @@ def _answer_retry(
         if committed:
             return Done(current)
         if version is not None and is_repeated(current, version):
-            # The version is an earlier transaction's, so the first try was skipped; whoever aborted this one, the answer is the same.
+            # The version is an earlier transaction's, so the first try was skipped. The answer does not depend on which
+            # process aborted this transaction.
             return Skipped(current)
         return Refused(
-            # As `_fenced` says it to a send: nobody has taken the id over, so the producer may go on.
+            # As `_fenced` for a send: no other producer has taken over the id, so this one may go on.
             InvalidProducerEpochError(
                 f"{_who(txn)}: its transaction was aborted before it could commit, by its time-out of "
                 f"{current.timeout_ms} ms or by an operator; nothing of it is visible. Abort it, then start a new one"
@@ -425,8 +435,8 @@ def _check_owner(current: TransactionMetadata | None, txn: TransactionMetadata) 
 
 
 def _fenced(current: TransactionMetadata, txn: TransactionMetadata, before: str) -> TxlogError:
-    # While PREPARE_ABORT is not finished nobody knows yet whether a time-out or a newer instance began it: fatal only if
-    # that instance's own record is there (KIP-588).
+    # Until PREPARE_ABORT is finished it is unknown whether a time-out or a newer instance began it. The error is fatal
+    # only if that instance's own record is there (KIP-588).
     timed_out = current.last_epoch == txn.producer_epoch and current.state in ("PREPARE_ABORT", "COMPLETE_ABORT")
     if timed_out:
         return InvalidProducerEpochError(

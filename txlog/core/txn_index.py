@@ -1,8 +1,8 @@
 """Which offset ranges of a partition belong to aborted transactions?
 
-Entries stand in the order of their ABORT markers, in the index of the segment that holds the marker, not of the one
-that holds the rows: a search goes on into later segments until it is complete. See PROTOCOL.md, "Transaction index";
-Kafka's TransactionIndex.
+Entries are in the order of their ABORT markers. An entry is in the index of the segment with the marker, not of the
+segment with the rows. So a search goes on into later segments until it is complete. See
+PROTOCOL.md, "Transaction index"; Kafka's TransactionIndex.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from txlog.errors import CorruptRecordError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnIndexSearchResult:
-    """Aborted transactions that overlap the range; `is_complete` says that later entries cannot."""
+    """Aborted transactions that overlap the range. If `is_complete`, later entries cannot overlap it."""
 
     aborted: tuple[AbortedTxn, ...]
     is_complete: bool
 
 
 def aborted_txn_of(record: CommitRecord) -> AbortedTxn | None:
-    """The index entry of a commit record: only an ABORT of a transaction that has rows in this partition has one."""
+    """Return the index entry of a commit record: only an ABORT of a transaction with rows in this partition has one."""
     if record.kind != "abort" or record.first_offset == NO_OFFSET:
         return None
     return AbortedTxn(
@@ -40,13 +40,14 @@ def aborted_txn_of(record: CommitRecord) -> AbortedTxn | None:
 def collect_aborted_txns(
     txns: Iterable[AbortedTxn], *, fetch_offset: int, upper_bound_offset: int
 ) -> TxnIndexSearchResult:
-    """Aborted transactions overlapping `[fetch_offset, upper_bound_offset)` (R10), as Kafka's TransactionIndex does."""
+    """Return the aborted transactions that overlap `[fetch_offset, upper_bound_offset)` (R10), as Kafka's
+    TransactionIndex does."""
     found = []
     for txn in txns:
         if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
             found.append(txn)
-        # No transaction that was still open at that moment had begun below the stable offset, so no later entry can
-        # overlap. Sound because the stored offset is the one just after this very marker.
+        # Every transaction that was open at that time had begun at or above the stable offset, so no later entry can
+        # overlap. This holds because the stored offset is the one just after this marker.
         if txn.last_stable_offset >= upper_bound_offset:
             return TxnIndexSearchResult(aborted=tuple(found), is_complete=True)
     return TxnIndexSearchResult(aborted=tuple(found), is_complete=False)
@@ -60,10 +61,11 @@ def check_txn_index(
     expected: int | None = None,
     entries: Sequence[IndexEntry] | None = None,
 ) -> None:
-    """Raises CorruptRecordError naming `path` unless `txn_index` fits the segment `name` (R8).
+    """Raise CorruptRecordError naming `path` unless `txn_index` fits the segment `name` (R8).
 
-    `expected` is the number of entries that the segment's `.index` announces, `entries` its batches. In generation 0 these
-    hold every ABORT marker, so a transaction index of another partition, which may fit by its offsets alone, shows.
+    `expected` is the number of entries that the segment's `.index` announces, `entries` its batches. In generation 0
+    the batches hold every ABORT marker. So a transaction index of another partition is detected even if all its offsets
+    fit.
     """
     names.check_own(txn_index.partition, path)
     if expected is not None and len(txn_index.aborted) != expected:
@@ -102,7 +104,7 @@ def _check_markers(txn_index: TxnIndex, entries: Sequence[IndexEntry], path: str
         if entry.kind == "data":
             if entry.transactional:
                 firsts = opened.setdefault(entry.producer_id, [])
-                # A transaction may have opened anew at its first rows after a move of the log start.
+                # The log start may have moved, and the transaction's next rows may then have become its first.
                 if not firsts or firsts[-1] < log_start_moved:
                     firsts.append(entry.base_offset)
             continue

@@ -1,8 +1,9 @@
 """Which objects of a store may be deleted, which must wait, and why?
 
-Pure: names, the table of transactions, the lists of cleaned runs and times go in, verdicts come out (PROTOCOL.md,
-"Clean-up", C5 to C10). What is judged dead here stays dead whatever others do meanwhile: epochs only
-rise, boundaries only rise, a current run is only ever replaced by one that covers it, and the log start never goes back.
+Pure functions: they take names, the table of transactions, the lists of cleaned runs and times, and return verdicts
+(PROTOCOL.md, "Clean-up", C5 to C10). An object that is judged dead stays dead, whatever other processes do meanwhile:
+epochs and boundaries only rise, and the log start never goes back. A current run is only ever replaced by one that
+covers it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from txlog.core.transactions import PREPARED
 
 
 class Why(Enum):
-    """Why an object may go."""
+    """Why an object may be deleted."""
 
     NO_PRODUCER = "nothing names it, and its producer's transactional.id is gone"
     LATER_EPOCH = "nothing names it, and its producer is at a later epoch with that transaction finished"
@@ -40,7 +41,7 @@ class Why(Enum):
 
 
 class Kind(Enum):
-    """What kind of object it is."""
+    """The kind of an object."""
 
     SLOT = "commit record"
     ROWS = "rows"
@@ -55,28 +56,29 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
-    """An object that nothing needs any more."""
+    """An object that no reader or writer can still use."""
 
     path: str
-    """Below the root."""
+    """Relative to the root."""
     kind: Kind
     why: Why
     waits_until_ms: int | None = None
-    """When it may go, if that is not now: `delete.grace.ms` after it was superseded. In years: not known yet."""
+    """When the object may be deleted, if not now: `delete.grace.ms` after it was superseded. NOT_KNOWN_YET lies many
+    years ahead."""
 
 
 NOT_KNOWN_YET = 2**62
-"""Of `Dead.waits_until_ms`: nobody has noted yet since when, or the store has no clock."""
+"""Value of `Dead.waits_until_ms` if no `.clean` lists the object yet, or if the store has no clock."""
 
 
 # -- files of writers -------------------------------------------------------------------------------------------------
 
 
 def judge_producer(producer_id: int, producer_epoch: int, table: Mapping[int, TransactionMetadata]) -> Why | None:
-    """Why no transaction can append files of that producer and epoch any more; None if one may, or the id was drawn
-    (C8, invariant 16).
+    """Return why no transaction can still append files of that producer and epoch (C8, invariant 16).
 
-    `table` is the whole table of transactions by producer id, folded after the files were listed.
+    None means that one still may, or that the id was drawn. `table` is the whole table of transactions by producer id,
+    folded after the files were listed.
     """
     if producer_id >= FIRST_DRAWN_PRODUCER_ID:
         return None
@@ -85,15 +87,15 @@ def judge_producer(producer_id: int, producer_epoch: int, table: Mapping[int, Tr
         return Why.NO_PRODUCER
     if txn.producer_epoch <= producer_epoch:
         return None
-    # Prepared, whichever way: the markers are not all in, so a slow append of that epoch may still find its slot free.
+    # In both PREPARE_* states markers may be missing, so a slow append of that epoch may still find its slot free.
     return None if txn.state in PREPARED and txn.last_epoch == producer_epoch else Why.LATER_EPOCH
 
 
 def judge_drawn(modified_ms: int | None, last_slot_ms: int | None, now_ms: int, grace_ms: int) -> Why | None:
-    """Why no append can name a file of a drawn producer id that nothing names; None if one still may (C9).
+    """Return why no append can still name an unnamed file of a drawn producer id; None if one still may (C9).
 
-    `last_slot_ms` is when the store got the partition's last record: what that itself says is its writer's clock.
-    DRAWN_AFTER_RECORD: as soon as another record is in.
+    `last_slot_ms` is when the store got the partition's last record; the record's own timestamp is its writer's clock.
+    DRAWN_AFTER_RECORD: the file is dead as soon as the log has another record.
     """
     if modified_ms is None or now_ms - modified_ms <= grace_ms:
         return None
@@ -106,11 +108,11 @@ def judge_drawn(modified_ms: int | None, last_slot_ms: int | None, now_ms: int, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """All objects of a partition's folder."""
+    """All objects of a partition's folder, by kind."""
 
     listing: PartitionListing
     slots: tuple[int, ...]
-    """Those below the boundary, too."""
+    """Base offsets of commit records, also below the boundary."""
     boundaries: tuple[int, ...]
     cleans: tuple[int, ...]
     parts: tuple[SegmentObject, ...]
@@ -118,12 +120,12 @@ class Folder:
 
     @property
     def indexes(self) -> frozenset[SegmentName]:
-        """Of segments and of runs, current or not."""
+        """Return the names of segments and runs that have an index, current or not."""
         return frozenset((*self.listing.segments, *self.listing.runs))
 
 
 def sort_out(listed: Iterable[str], folder: str) -> Folder:
-    """Sorts out one LIST of a partition's folder; names that are not ours are skipped."""
+    """Sort one LIST of a partition's folder by kind; skip names that do not belong to txlog."""
     found = tuple(listed)
     numbered: dict[str, list[int]] = {"batch": [], "snapshot": [], "boundary": [], "clean": []}
     parts = []
@@ -143,9 +145,9 @@ def sort_out(listed: Iterable[str], folder: str) -> Folder:
 
 
 def bounds(folder: Folder) -> tuple[SegmentName, ...]:
-    """Sealed segments at whose end a higher boundary may be created, lowest first (C6).
+    """Return sealed segments at whose end a higher boundary may be created, lowest first (C6).
 
-    All below is sealed: segments are sealed in order. The state at the new boundary is in a snapshot there.
+    Everything below is sealed, because segments are sealed in order. A snapshot holds the state at the new boundary.
     """
     snapshots = set(folder.listing.snapshots)
     return tuple(
@@ -158,10 +160,10 @@ def bounds(folder: Folder) -> tuple[SegmentName, ...]:
 def superseded_parts(
     folder: Folder, runs: Sequence[CleanedRun], gone_below: int, named: Collection[str], *, internal: bool = False
 ) -> dict[SegmentObject, Why]:
-    """Objects of segments and runs that no reader needs any more, whatever comes (C10), and why.
+    """Return the objects of segments and runs that no reader can need again (C10), each with the reason.
 
-    `gone_below` is the log start; of an internal partition its highest boundary. `named` has the names of the Parquet objects that an existing
-    index names, current or not: they go later than it.
+    `gone_below` is the log start, or in an internal partition the highest boundary. `named` holds the names of the
+    Parquet objects that an existing index names, current or not. They are deleted in a later pass than that index.
     """
     indexes = folder.indexes
     current = {run.name for run in runs}
@@ -182,38 +184,43 @@ def superseded_parts(
 
 
 def part_name(part: SegmentObject) -> str:
-    """The object's name in its folder."""
+    """Return the object's name in its folder."""
     return str(getattr(part.segment, part.kind))
 
 
 def noted_since(part: SegmentObject, notes: Mapping[str, int]) -> int | None:
-    """Since when `part` is superseded, by what a `.clean` says of it or of its segment's index; None if it says nothing."""
+    """Return since when `part` is superseded, as a `.clean` notes for it or for its segment's index; None without a
+    note."""
     found = [notes[name] for name in note_names(part) if name in notes]
     return min(found, default=None)
 
 
 def index_name(name: SegmentName) -> str:
-    """Of the `.index` that belongs to an object of that segment: a generation-0 file has a unique name, its index has none."""
+    """Return the name of the `.index` that belongs to an object of that segment.
+
+    A generation-0 file has a unique suffix, its index has none.
+    """
     return (name if name.generation else SegmentName(name.base_offset, name.end_offset, 0)).index
 
 
 def note_of(part: SegmentObject, why: Why) -> str:
-    """Under which name it is noted that `part` is superseded: the segment's index stands for all its objects."""
+    """Return the name under which a `.clean` notes that `part` is superseded: the segment's index stands for all its
+    objects."""
     return part_name(part) if why is Why.LOST_SEALING else index_name(part.segment)
 
 
 def note_names(part: SegmentObject) -> tuple[str, str]:
-    """The names under which a note may speak of `part`."""
+    """Return the names under which a note may refer to `part`."""
     return part_name(part), index_name(part.segment)
 
 
 def collect_notes(cleans: Sequence[tuple[Clean, int | None]]) -> dict[str, int]:
-    """Since when each object is superseded, by all lists of cleaned runs that exist, lowest number first, each with the time
-    at which the store got it (C5).
+    """Return since when each object is superseded (C5).
 
-    What the highest one lists counts. Its `since` was read before it was created, and a process may sleep in between: of what
-    the lowest that lists an object notes itself, the store's time counts if it is later; of a store that has no times nobody
-    knows it.
+    `cleans` holds all existing lists of cleaned runs, lowest number first, each with the time at which the store got
+    it. The result has the objects that the highest list names, with its `since`. A process reads `since` before it
+    creates the list, and may sleep in between. So if the lowest list that names an object also noted it first, the
+    store's time of that list counts if it is later. Without times of the store the result is NOT_KNOWN_YET.
     """
     if not cleans:
         return {}
@@ -232,13 +239,15 @@ def collect_notes(cleans: Sequence[tuple[Clean, int | None]]) -> dict[str, int]:
 
 
 def first_above(numbers: Sequence[int], modified_ms: Mapping[int, int | None], least: int) -> int | None:
-    """When the lowest of `numbers` that is at least `least` was created; None if there is none, or its time is not known."""
+    """Return when the lowest of `numbers` that is at least `least` was created; None if there is none, or its time is
+    unknown."""
     at = min((number for number in numbers if number >= least), default=None)
     return None if at is None else modified_ms.get(at)
 
 
 def old_snapshots(folder: Folder) -> dict[int, int]:
-    """Snapshots with a later one at or below the highest boundary -> the lowest boundary at or above that later one."""
+    """Return each snapshot that has a later one at or below the highest boundary -> the lowest boundary at or above
+    that later one."""
     found: dict[int, int] = {}
     snapshots = folder.listing.snapshots
     for at, number in enumerate(snapshots[:-1]):
@@ -249,7 +258,7 @@ def old_snapshots(folder: Folder) -> dict[int, int]:
 
 
 def old_numbers(numbers: Sequence[int]) -> dict[int, int]:
-    """All but the highest -> the next higher."""
+    """Return each number except the highest -> the next higher one."""
     return dict(itertools.pairwise(numbers))
 
 
@@ -260,11 +269,11 @@ def next_notes(
     log_start_offset: int,
     now_ms: int,
 ) -> Clean | None:
-    """The next list of cleaned runs, which notes what was found superseded and forgets what is deleted; None if there is
-    nothing to say (C5).
+    """Return the next list of cleaned runs, or None if it would equal the last one (C5).
 
-    `left` are the objects of segments and runs that still exist, `marks` names that are superseded and not noted. Leading runs that lie wholly below the log start and of which
-    nothing is left become one, so that the list does not grow for ever: none of their offsets is current again.
+    It notes newly superseded objects and drops deleted ones. `left` are the objects of segments and runs that still
+    exist; `marks` are names that are superseded and not noted yet. Leading runs become one if they lie wholly below the
+    log start and no object of them is left. So the list stays short, and none of their offsets becomes current again.
     """
     known = {name for part in left for name in note_names(part)}
     old = before.superseded if before is not None else ()

@@ -1,7 +1,6 @@
-"""How does txlog spell a time, a size, a number of things for people?
+"""How does txlog write times, sizes and numbers for people?
 
-One spelling everywhere: tables, dumps, messages. What programs read is never spelled this way: there a time is
-milliseconds and a size is bytes.
+Tables, dumps and messages use the same spelling. Programs get milliseconds and bytes instead.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ _IRREGULAR = {"entry": "entries", "index": "indexes", "batch": "batches"}
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A moment as RFC 3339 in UTC, to the millisecond; `-` for a negative number (none) or beyond the year 9999."""
+    """Return a time as RFC 3339 in UTC, to the millisecond; `-` for a negative number (none) or beyond the year
+    9999."""
     if timestamp_ms < 0:
         return "-"
     try:
@@ -25,7 +25,8 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def parse_time(text: str) -> int | None:
-    """Milliseconds since the epoch of an RFC 3339 time or a date; without a zone it is UTC. None if it is neither."""
+    """Return an RFC 3339 time or a date as milliseconds since the epoch; UTC if it has no zone. None if it is
+    neither."""
     if re.fullmatch(r"\d{1,18}", text, re.ASCII):
         return int(text)
     try:
@@ -38,7 +39,8 @@ def parse_time(text: str) -> int | None:
 
 
 def duration_text(duration_ms: int) -> str:
-    """How long: `850 ms`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`; `-` for a negative number."""
+    """Return a duration as text: `850 ms`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`; `-` for a negative
+    number."""
     if duration_ms < 0:
         return "-"
     if duration_ms < 1000:
@@ -54,7 +56,7 @@ def duration_text(duration_ms: int) -> str:
 
 
 def bytes_text(size_bytes: int) -> str:
-    """`812 B`, `4.1 KiB`, `1 GiB`."""
+    """Return a size as text: `812 B`, `4.1 KiB`, `1 GiB`."""
     size: float = size_bytes
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(size) < 1024 or unit == "TiB":
@@ -64,21 +66,21 @@ def bytes_text(size_bytes: int) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    """`1 row`, `2,048 rows`, `no rows`."""
+    """Return a number with its noun: `1 row`, `2,048 rows`, `no rows`."""
     plural = _IRREGULAR.get(noun, noun + "s")
     return f"no {plural}" if number == 0 else f"{number:,} {noun if number == 1 else plural}"
 
 
 def range_text(first: int, last: int) -> str:
-    """A closed range of offsets: `offset 7`, `offsets 7 to 12`."""
+    """Return a closed range of offsets as text: `offset 7`, `offsets 7 to 12`."""
     return f"offset {first}" if first == last else f"offsets {first} to {last}"
 
 
 def install_text(extra: str) -> str:
-    """How to install an extra: from a package index, and from a clone, which no index knows."""
+    """Return how to install an extra: from a package index, and from a clone that is not in an index."""
     return f"pip install 'pyspark-txlog[{extra}]' (in a clone: pip install '.[{extra}]')"
 
 
 def digest_text(digest: str) -> str:
-    """The first 12 of a digest's 64 digits: enough to tell two apart."""
+    """Return the first 12 of a digest's 64 digits: enough to tell two digests apart."""
     return f"{digest[:12]}…"
