@@ -1,7 +1,7 @@
 """What users call: the store, producers, consumers, administration.
 
-Everything here is resolved at its first use (PEP 562): Spark's planning processes import `txlog.client.runtime` and
-must not pay for pyarrow.
+Each name is resolved at its first use (PEP 562), because Spark's planning processes import `txlog.client.runtime` and
+must not load pyarrow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What can an operator see and do? Transactions, offsets, partitions, producers, groups (Kafka's Admin).
 
-Everything is read fresh. Descriptions are dataclasses of plain values, ready for JSON; times are milliseconds since
-1970, -1 and None stand for none.
+Each call reads the store again. Descriptions are dataclasses of plain values, ready for JSON. Times are milliseconds
+since 1970; -1 and None mean that there is no value.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ class TransactionDescription:
     """When the open or last transaction registered its first partition."""
     updated_at: int
     duration_ms: int
-    """How long the transaction has been open; -1 if none is."""
+    """How long the transaction has been open, or -1 if no transaction is open."""
     partitions: tuple[tuple[str, int], ...]
-    """Partitions that are registered with it, or take its staged rows."""
+    """Partitions that are registered with it, or that its staged rows belong to."""
     txn_scope: str
     txn_version: int
     coordinator: str
     """The partition of the transaction-state table that holds the id."""
     offset: int
-    """Where in it the id's last record lies."""
+    """Offset of the id's last record in that partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingTransaction:
-    """An open transaction that holds a partition's last stable offset back for too long."""
+    """An open transaction that has held back a partition's last stable offset for too long."""
 
     topic: str
     partition: int
@@ -84,16 +84,16 @@ class HangingTransaction:
     first_offset: int
     last_timestamp: int
     open_ms: int
-    """Since its last row here."""
+    """Time since its last row in this partition."""
     transactional_id: str | None
     state: str | None
-    """The id's state; None if no id has this producer."""
+    """The id's state. None if no id has this producer."""
     advice: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetInfo:
-    """The ends of a partition, and the answer to a look-up."""
+    """The ends of a partition, and the offset that was looked up."""
 
     topic: str
     partition: int
@@ -101,9 +101,9 @@ class OffsetInfo:
     last_stable_offset: int
     log_end_offset: int
     offset: int | None
-    """What was asked for; None if no row is as new as the time asked for."""
+    """The offset that was asked for. None if no row is as new as the time that was asked for."""
     timestamp: int | None
-    """The append time of `offset`, if it was looked up by time."""
+    """Append time of `offset`, if it was looked up by time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +114,15 @@ class GroupOffset:
     partition: int
     committed: int | None
     pending: int | None
-    """Offset of an undecided transaction."""
+    """Offset in a transaction that is not decided yet."""
     metadata: str
     committed_at: int
     log_start_offset: int | None
     last_stable_offset: int | None
     log_end_offset: int | None
-    """None for a topic that is gone."""
+    """None if the topic was deleted."""
     lag: int | None
-    """Offsets up to the last stable one that are not yet consumed; markers and aborted rows count."""
+    """Offsets up to the last stable one that the group has not consumed yet, markers and aborted rows included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class GroupInfo:
 
     group: str
     state: str
-    """STABLE with a member, EMPTY without."""
+    """STABLE with a member, EMPTY without one."""
     generation: int
     member_id: str
     client_id: str
@@ -149,11 +149,12 @@ class OffsetReset:
     before: int | None
     after: int
     asked: int | None = None
-    """What was asked for, where the log does not hold it: `after` is its nearer end."""
+    """The offset that was asked for, if it is outside of the log: then `after` is the nearer end of the log."""
 
 
 class Admin:
-    """Operators' calls on one store. Raises StorageError, CorruptLogError as every read, beside what each call names."""
+    """Operators' calls on one store. Each call may raise StorageError and CorruptLogError, besides the errors that it
+    names."""
 
     def __init__(self, runtime: Runtime, call: Layer | None = None) -> None:
         config = runtime.settings.client_config(call)
@@ -169,20 +170,20 @@ class Admin:
             ),
         )
         self._unsettled: dict[str, tuple[object, GroupChange]] = {}
-        """By group: the last call that changes it and whose outcome is unknown, for the same call to join."""
+        """For each group, the last call whose outcome is unknown. The same call joins it."""
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def list_transactions(self, states: Iterable[str] | None = None) -> tuple[TransactionDescription, ...]:
-        """Every transactional.id, by name; only those in one of `states`, if given (InvalidRequestError if unknown).
+        """Return every transactional.id, sorted by name; with `states`, only those in one of these states.
 
-        Raises NotAStoreError as long as the location is empty.
+        Raises InvalidRequestError for an unknown state, and NotAStoreError while the location is empty.
         """
         wanted = None if states is None else _check_states(states)
         return tuple(self._describe(row) for row in self._transactions() if wanted is None or row.value.state in wanted)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """One id. Raises TransactionalIdNotFoundError."""
+        """Return one id. Raises TransactionalIdNotFoundError."""
         check_transactional_id(transactional_id)
         self._require_ids(transactional_id)
 
@@ -192,8 +193,11 @@ class Admin:
         return self._describe(self._session.call("describing a transaction", program))
 
     def find_hanging(self, max_ms: int = HANGING_AFTER_MS, topic: str | None = None) -> tuple[HangingTransaction, ...]:
-        """Transactions open in a partition for longer than `max_ms` since their last row there, or beyond their own
-        time-out, and what ends each. A negative `max_ms`: all that are open."""
+        """Return transactions that are open in a partition for too long, and what ends each of them.
+
+        That is longer than `max_ms` since their last row there, or longer than their own time-out. With a negative
+        `max_ms`, return all open transactions.
+        """
         by_producer = {row.value.producer_id: row.value for row in self._transactions()}
         names = [found.name for found in Topics(self._runtime).names()] if topic is None else [topic]
         tps = [tp for name in names for tp in self._runtime.partitions(name, 0)]
@@ -222,10 +226,10 @@ class Admin:
         return tuple(found)
 
     def abort_transaction(self, transactional_id: str) -> TransactionDescription | None:
-        """Aborts the id's open transaction through the coordinator; a prepared one is rolled forward. None if there was none.
+        """Abort the id's open transaction through the coordinator, or roll it forward if it is prepared.
 
-        The producer's next send or commit raises InvalidProducerEpochError; it may abort, and go on. Raises
-        TransactionalIdNotFoundError.
+        Returns None if no transaction was open. The producer's next send or commit raises InvalidProducerEpochError;
+        then the producer can abort and go on. Raises TransactionalIdNotFoundError.
         """
         check_transactional_id(transactional_id)
         self._require_ids(transactional_id)
@@ -238,7 +242,8 @@ class Admin:
         return None if ended is None else self.describe_transaction(transactional_id)
 
     def fence(self, transactional_id: str, timeout_ms: int = 60_000) -> TransactionDescription:
-        """Fences every instance of the id, as a new one would; an open transaction is aborted. Creates an unknown id."""
+        """Fence every instance of the id, as a new instance does, and abort its open transaction. Creates an unknown
+        id."""
         check_transactional_id(transactional_id)
         self._runtime.require_store()
         self._runtime.ensure_writable()
@@ -250,9 +255,10 @@ class Admin:
         return self.describe_transaction(transactional_id)
 
     def expire(self, *, dry_run: bool = False) -> ExpireResult:
-        """One sweep: rolls every PREPARE_* forward, aborts what is past its time-out, removes ids idle for too long.
+        """Sweep once: roll every PREPARE_* forward, abort transactions past their time-out, remove ids that are idle
+        for too long.
 
-        With `dry_run` nothing is written: what a sweep would do now.
+        With `dry_run` nothing is written, and the result is what a sweep would do now.
         """
         if self._runtime.descriptor is None:
             return ExpireResult()
@@ -262,8 +268,11 @@ class Admin:
         return self._session.call("expiring transactions", protocol.expire)
 
     def expire_id(self, transactional_id: str, *, force: bool = False) -> bool:
-        """Forgets an id that is idle for `transactional.id.expiration.ms` and `delete.grace.ms`; with `force` any that has no open
-        transaction, its `txn.version` included. Whether it did. Raises TransactionalIdNotFoundError."""
+        """Delete an idle id, and return whether it was deleted.
+
+        An id is idle after `transactional.id.expiration.ms` and `delete.grace.ms`. With `force` any id without an open
+        transaction is deleted, together with its last `txn.version`. Raises TransactionalIdNotFoundError.
+        """
         self.describe_transaction(transactional_id)
         self._runtime.ensure_writable()
 
@@ -275,7 +284,7 @@ class Admin:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     def describe_producers(self, topic: str, partition: int) -> tuple[ProducerDescription, ...]:
-        """What a partition knows of its producers, by producer id. Raises UnknownTopicOrPartitionError."""
+        """Return what a partition knows about its producers, by producer id. Raises UnknownTopicOrPartitionError."""
         view = self._view(topic, partition)
         return tuple(ProducerDescription.of(view, pid) for pid in sorted(view.state.producers))
 
@@ -287,9 +296,9 @@ class Admin:
         *,
         damaged: list[CorruptLogError] | None = None,
     ) -> dict[TopicPartition, OffsetInfo]:
-        """The ends of every partition, and the offset that `spec` means: "earliest", "latest" or a time (ms).
+        """Return the ends of every partition, and the offset that `spec` means: "earliest", "latest" or a time (ms).
 
-        With a list `damaged`, partitions that are damaged are left out, and why is appended to it. Raises
+        With a list `damaged`, damaged partitions are left out and their errors are appended to the list. Raises
         UnknownTopicOrPartitionError, InvalidConfigurationError.
         """
         level = check_isolation(isolation)
@@ -323,7 +332,7 @@ class Admin:
         }
 
     def describe_partition(self, topic: str, partition: int) -> PartitionDescription:
-        """Segments, tail, open and aborted transactions of a partition: a GET for every segment.
+        """Return segments, tail, open and aborted transactions of a partition. Costs one GET for each segment.
 
         Raises UnknownTopicOrPartitionError.
         """
@@ -339,11 +348,11 @@ class Admin:
         return self._session.call(f"describing {tp}", program)
 
     def delete_records(self, topic: str, partition: int, before: int | None = None) -> int:
-        """Moves a partition's log start to `before`, or behind its last row if None; -> the log start then, which is higher if
-        it was higher already (as in Kafka, so a script may be run again).
+        """Move a partition's log start to `before` (None: after its last row), and return the log start.
 
-        A consumer that has read every row stays in range, as in Kafka: the control record that moves the log start lies at or
-        above it.
+        If the log start is higher already, it stays. So you can run a script again, as in Kafka. A consumer that has
+        read every row stays in range, as in Kafka, because the control record that moves the log start is at or above
+        it.
 
         Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError.
         """
@@ -363,16 +372,16 @@ class Admin:
     # -- groups -------------------------------------------------------------------------------------------------------
 
     def list_groups(self, *, damaged: list[CorruptLogError] | None = None) -> tuple[GroupInfo, ...]:
-        """Every group with a member or an offset, by name, with its lag.
+        """Return every group that has a member or an offset, sorted by name, with its lag.
 
-        With a list `damaged`, the lag in partitions that are damaged is not known, and why is appended to it. Raises
-        NotAStoreError as long as the location is empty.
+        With a list `damaged`, the lag in damaged partitions is unknown and their errors are appended to the list.
+        Raises NotAStoreError while the location is empty.
         """
         self._runtime.require_store()
         return self._group_infos(self._session.call("listing groups", group_protocol.list_groups), damaged)
 
     def describe_group(self, group: str, *, damaged: list[CorruptLogError] | None = None) -> GroupInfo:
-        """One group, with its lag; `damaged` as in `list_groups`. Raises GroupIdNotFoundError."""
+        """Return one group with its lag; `damaged` as in `list_groups`. Raises GroupIdNotFoundError."""
         return self._group_infos((self._group(group),), damaged)[0]
 
     def plan_reset(
@@ -383,9 +392,11 @@ class Admin:
         *,
         shift_by: int | None = None,
     ) -> tuple[OffsetReset, ...]:
-        """What resetting a group's offsets would change: to "earliest", "latest", a time (ms) or an OffsetSpec, or by
-        `shift_by` offsets, always within the log: what it does not hold is moved to its nearer end, and the answer says
-        so. `partitions` None: those that the group has offsets for, but for what stands for another system's
+        """Return how a reset would change a group's offsets.
+
+        The reset goes to "earliest", "latest", a time (ms) or an OffsetSpec, or by `shift_by` offsets. An offset
+        outside of the log is moved to the log's nearer end, and the result shows this. With `partitions` None, the
+        reset covers the partitions that the group has offsets for, except entries that stand for another system
         (PROTOCOL.md, "Consumer offsets").
 
         Raises GroupIdNotFoundError (no partitions named, and no such group), UnknownTopicOrPartitionError,
@@ -433,11 +444,12 @@ class Admin:
     def reset_offsets(
         self, group: str, offsets: Offsets | Sequence[OffsetReset], *, force: bool = False, dry_run: bool = False
     ) -> tuple[str, ...]:
-        """Commits offsets for a group that no consumer is a member of; what `plan_reset` returned, or any others.
+        """Commit offsets for a group without members: the result of `plan_reset`, or any others. Return the removed
+        members.
 
-        With `force` it has none afterwards: a member is removed in the same write, and its next commit fails. -> the
-        members that were removed. With `dry_run` nothing is written. Raises InvalidRequestError if the group has a
-        member, ConcurrentTransactionsError over undecided offsets, UnknownTopicOrPartitionError.
+        With `force`, the same write removes the group's member, whose next commit fails. With `dry_run` nothing is
+        written. Raises InvalidRequestError if the group has a member, ConcurrentTransactionsError over undecided
+        offsets, UnknownTopicOrPartitionError.
         """
         values = (
             offset_values(offsets)
@@ -450,15 +462,16 @@ class Admin:
     def delete_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, force: bool = False
     ) -> tuple[str, ...]:
-        """Removes a group's offsets for some partitions. Otherwise as `reset_offsets`."""
+        """Remove a group's offsets for some partitions. Everything else is as in `reset_offsets`."""
         gone = dict.fromkeys((topic_partition(tp) for tp in partitions), None)
         return self._reset(group, gone, "deleting offsets", force=force)
 
     def remove_members(self, group: str) -> tuple[str, ...]:
-        """Ends the group's membership (Kafka's removeMembersFromConsumerGroup), as of a consumer that was killed.
+        """End the group's membership (Kafka's removeMembersFromConsumerGroup), for example of a consumer that was
+        killed.
 
-        The generation rises, so should a member live after all, its next commit raises CommitFailedError. -> the members
-        that were removed, none if there was none. Raises GroupIdNotFoundError.
+        The generation rises. So if the member is still alive, its next commit raises CommitFailedError. Returns the
+        members that were removed, or an empty tuple. Raises GroupIdNotFoundError.
         """
         self._require_group(group)
         self._runtime.ensure_writable()
@@ -469,10 +482,10 @@ class Admin:
         return self._change(group, f"removing the member of group {group!r}", (), program)
 
     def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> tuple[str, ...]:
-        """Removes a group without undecided offsets and, but with `force`, without a member, whose next commit fails then.
+        """Delete a group that has no undecided offsets, and return the removed members.
 
-        -> the members that were removed. With `dry_run` nothing is written. Raises GroupIdNotFoundError,
-        InvalidRequestError.
+        Without `force` the group must have no member. With `force` its member is removed too, and its next commit
+        fails. With `dry_run` nothing is written. Raises GroupIdNotFoundError, InvalidRequestError.
         """
         self._require_group(group)
         if not dry_run:
@@ -572,9 +585,10 @@ class Admin:
         arguments: tuple[object, ...],
         program: Callable[[Context, Views, GroupChange], Program[tuple[Views, GroupValue | None]]],
     ) -> tuple[str, ...]:
-        """Changes a group. The same call after an unknown outcome joins the one before (PROTOCOL.md, W44).
+        """Change a group, and return the removed members.
 
-        -> the members that were removed. Raises OutcomeUnknownError instead of a refusal that says nothing of an earlier try.
+        After an unknown outcome the same call joins the earlier one (PROTOCOL.md, W44). Raises OutcomeUnknownError
+        instead of a refusal that does not show whether an earlier try succeeded.
         """
         call = (what, arguments)
         known, change = self._unsettled.pop(group, (None, GroupChange("")))
@@ -585,7 +599,7 @@ class Admin:
             return program(ctx, views, change)
 
         try:
-            # Not `settles`: each try looks for the record of the earlier ones.
+            # Not `settles`, because each try looks for the record of the earlier tries.
             return _ids(self._session.call(what, attempt, settles=False))
         except BaseException as error:
             if not change.in_doubt:

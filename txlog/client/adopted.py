@@ -1,8 +1,8 @@
-"""Which rows did another writer, Spark's own, leave for a staged transaction, and can a record name them?
+"""Which rows did another writer, such as Spark's own, leave for a staged transaction, and can a record name them?
 
-That writer filled a folder of the transaction's, `<topic>/staged/<producer id>-<epoch>-<unique>/_partition=<n>/`, and is
-done. Nothing is moved or copied: the folder is listed, every footer is read and checked, and what a commit record needs
-to name the files comes out. A folder has one job; what a job that failed left in another is never looked at.
+That writer has filled the transaction's folder `<topic>/staged/<producer id>-<epoch>-<unique>/_partition=<n>/` and has
+finished. No file is moved or copied. This module lists the folder, reads and checks every footer, and returns what a
+commit record needs to name the files. Each folder belongs to one job; the folder of a failed job is never read.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from txlog.storage.object_store import make_durable
 from txlog.storage.segment_file import describe_file
 
 PARALLEL_FOOTERS = 16
-"""Footers that are read at once: a request each, and nothing to compute."""
+"""Footers that are read at once. Each costs one request and hardly any CPU time."""
 
 _HIDDEN = (".", "_")
-"""Begins what Hadoop and Spark leave beside rows, and skip themselves: `_SUCCESS`, `.part-….crc`."""
+"""First characters of the names that Hadoop and Spark skip: `_SUCCESS`, `.part-….crc`."""
 _FOLDER = re.compile(r"_partition=(0|[1-9]\d{0,8})/\Z", re.ASCII)
 
 
 def adopt_files(runtime: Runtime, topic: TopicMetadata, folder: str) -> tuple[StagedPart, ...]:
-    """The rows below `folder` (`names.staged_folder`), by partition, files in the order of their names; none if it is empty.
+    """Return the rows below `folder` (`names.staged_folder`) by partition, files sorted by name; empty if the folder is
+    empty.
 
-    They survive a power cut from here on. Raises SchemaMismatchError for a file that is not exactly the topic's,
-    UnknownTopicOrPartitionError, CorruptRecordError, CorruptLogError for what a writer that is done cannot have left,
-    StorageError.
+    From here on the rows survive a power cut. Raises:
+
+    * SchemaMismatchError for a file that does not have exactly the topic's schema.
+    * CorruptRecordError or CorruptLogError for content that a finished writer cannot have left.
+    * UnknownTopicOrPartitionError, StorageError.
     """
     found = _listed(runtime, topic, folder)
     if not found:

@@ -1,8 +1,8 @@
-"""Which rows wait to be sent, and which of them are a batch by now? Kafka's RecordAccumulator.
+"""Which rows wait to be sent, and which of them are complete batches? Kafka's RecordAccumulator.
 
-Sends to one partition are joined until a batch has `batch.size` bytes or has waited for `linger.ms`; one batch of a
-partition is in flight at a time, so the order of a partition is the order of its sends. Values and bookkeeping only:
-who sends, and when, is `txlog.client.sender`.
+Sends to one partition are joined until a batch has `batch.size` bytes or has waited for `linger.ms`. Only one batch of
+a partition is in flight at a time, so the rows of a partition are in the order of its sends. This module holds values
+and bookkeeping only. `txlog.client.sender` decides when to send.
 """
 
 from __future__ import annotations
@@ -26,28 +26,33 @@ NO_OFFSET = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMetadata:
-    """Where the rows of one send lie.
+    """Partition and offset of the rows of one send.
 
-    If its keys spread them over several partitions, `parts` has one of these for each and `partition` and `base_offset`
-    are -1. In a staged transaction rows have no offset before the commit: `base_offset` is -1.
+    If its keys spread the rows over several partitions, `parts` has one of these for each partition, and `partition`
+    and `base_offset` are -1. In a staged transaction rows have no offset before the commit, so `base_offset` is -1.
     """
 
     topic: str
     partition: int
     base_offset: int
-    """Offset of the first row; the others follow without a gap."""
+    """Offset of the first row. The other rows follow without a gap."""
     records: int
     timestamp: int
-    """Append time, milliseconds; -1 in a staged transaction."""
+    """Append time in milliseconds; -1 in a staged transaction."""
     parts: tuple[RecordMetadata, ...] = ()
 
 
 class SendFuture(Future[RecordMetadata]):
-    """The future of one send. Who waits for it waits no longer than needed: its rows linger no more.
+    """The future of one send. Waiting for it sends its rows without further linger.
 
-    It fails with the TxlogError that says what to do next: an AbortableError or FencedError in a transaction, a RetriableError if
-    nothing was written, an OutcomeUnknownError if the rows may be in, an InvalidRequestError if they cannot be (the topic was
-    deleted). Waiting for it in the callback of another future raises IllegalStateError, as in a forked child.
+    It fails with a TxlogError whose class shows what to do next.
+
+    * AbortableError or FencedError: the send was in a transaction.
+    * RetriableError: nothing was written.
+    * OutcomeUnknownError: the rows may be in the log.
+    * InvalidRequestError: the rows cannot be in the log, because the topic was deleted.
+
+    Waiting for it in the callback of another future, or in a forked child, raises IllegalStateError.
     """
 
     def __init__(self, hurry: Callable[[], None]) -> None:
@@ -55,24 +60,24 @@ class SendFuture(Future[RecordMetadata]):
         self._hurry = hurry
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the rows lie; raises why they are not in. TimeoutError after `timeout` seconds."""
+        """Return where the rows are, or raise why they are not in the log. Raises TimeoutError after `timeout` seconds."""
         if not self.done():
             self._hurry()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Why the rows are not in, or None. TimeoutError after `timeout` seconds."""
+        """Return why the rows are not in the log, or None. Raises TimeoutError after `timeout` seconds."""
         if not self.done():
             self._hurry()
         return super().exception(timeout)
 
 
 class Send:
-    """One call of `send`: its future waits for the rows in all partitions."""
+    """One call of `send`. Its future waits for the rows in all partitions."""
 
     def __init__(self, topic: str, parts: int, hurry: Callable[[], None]) -> None:
         self.future = SendFuture(hurry)
-        # Nobody can cancel rows that may be in the log.
+        # Rows that may be in the log cannot be cancelled.
         self.future.set_running_or_notify_cancel()
         self._topic = topic
         self._lock = threading.Lock()
@@ -81,7 +86,7 @@ class Send:
         self._parts: list[RecordMetadata] = []
 
     def done(self, part: RecordMetadata) -> None:
-        """The rows of one partition are in."""
+        """Take note that the rows of one partition are in the log."""
         with self._lock:
             self._parts.append(part)
             last = len(self._parts) == self._missing and not self._over
@@ -90,7 +95,7 @@ class Send:
             self.future.set_result(self._joined())
 
     def failed(self, error: BaseException) -> None:
-        """Rows of one partition are not in, or nobody knows."""
+        """Take note that rows of one partition are not in the log, or that this is unknown."""
         with self._lock:
             first, self._over = not self._over, True
         if first:
@@ -112,14 +117,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Rows of a batch that belong to one send."""
+    """The rows of a batch that belong to one send."""
 
     send: Send
     rows: int
 
 
 class Batch:
-    """Rows of one partition that go together. Once placed, a retry presents the identical draft (W16)."""
+    """Rows of one partition that are sent together. Once they are placed, a retry uses the identical draft (W16)."""
 
     def __init__(self, tp: TopicPartition, topic: TopicMetadata, *, created_ms: int, deadline_ms: int) -> None:
         self.tp = tp
@@ -129,14 +134,14 @@ class Batch:
         self.rows = 0
         self.bytes = 0
         self.closed = False
-        """Whether no rows may join any more."""
+        """Whether the batch takes no more rows."""
         self.attempts = 0
         self.doubtful = False
-        """Whether an attempt may have written it."""
+        """Whether an attempt may have written the batch."""
         self.created = False
-        """Whether the attempt at work has sent a record that was not refused."""
+        """Whether the current attempt has sent a record that the store did not refuse."""
         self.error: BaseException | None = None
-        """Why it was given up, for flushes that wait for it."""
+        """Why the batch was given up, for flushes that wait for it."""
         self.retry_at_ms = 0
         self.draft: BatchDraft | None = None
         self.placed_at = Moment(0, 0)
@@ -144,22 +149,22 @@ class Batch:
         self._shares: list[_Share] = []
 
     def was_created(self) -> None:
-        """Notes that the attempt at work has sent a record that was not refused."""
+        """Take note that the current attempt has sent a record that the store did not refuse."""
         self.created = True
 
     def add(self, table: pa.Table, send: Send) -> None:
-        """Takes rows of one send."""
+        """Add rows of one send."""
         self._tables.append(table)
         self._shares.append(_Share(send, table.num_rows))
         self.rows += table.num_rows
         self.bytes += table.nbytes
 
     def table(self) -> pa.Table:
-        """All rows, in the order of the sends."""
+        """Return all rows, in the order of the sends."""
         return pa.concat_tables(self._tables)
 
     def done(self, base_offset: int, timestamp: int) -> None:
-        """The batch is in, from `base_offset` on."""
+        """Take note that the batch is in the log, from `base_offset` on."""
         at = base_offset
         for share in self._shares:
             share.send.done(
@@ -174,13 +179,13 @@ class Batch:
             at += share.rows if base_offset >= 0 else 0
 
     def failed(self, error: BaseException) -> None:
-        """The batch is not in, or nobody knows."""
+        """Take note that the batch is not in the log, or that this is unknown."""
         for share in self._shares:
             share.send.failed(error)
 
 
 def fail_all(batches: Iterable[Batch], error: BaseException) -> None:
-    """None of `batches` is in. Call it without a lock: callbacks of futures run here."""
+    """Fail the futures of `batches`. Call it without a lock, because callbacks of futures run here."""
     for batch in batches:
         batch.failed(error)
 
@@ -195,7 +200,7 @@ class StagedFile:
 
 
 class Accumulator:
-    """The batches of all partitions, in order. Not thread-safe: its owner holds a lock."""
+    """The batches of all partitions, in order. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, *, batch_bytes: int, linger_ms: int, delivery_timeout_ms: int) -> None:
         self._batch_bytes = batch_bytes
@@ -208,7 +213,7 @@ class Accumulator:
         return bool(self._queues)
 
     def add(self, tp: TopicPartition, topic: TopicMetadata, table: pa.Table, send: Send, now_ms: int) -> None:
-        """Takes rows of one send for one partition."""
+        """Add rows of one send for one partition."""
         queue = self._queues.setdefault(tp, deque())
         last = queue[-1] if queue else None
         size = table.nbytes
@@ -229,12 +234,12 @@ class Accumulator:
             last.closed = True
 
     def flush(self) -> None:
-        """No batch waits for more rows."""
+        """Close all batches, so that none waits for more rows."""
         for queue in self._queues.values():
             queue[-1].closed = True
 
     def take_ready(self, now_ms: int) -> list[Batch]:
-        """The first batch of each partition that may be sent now; they are closed, and stay until `remove`."""
+        """Close and return the first batch of each partition that may be sent now. They stay here until `remove`."""
         ready = []
         for queue in self._queues.values():
             batch = queue[0]
@@ -244,17 +249,17 @@ class Accumulator:
         return ready
 
     def next_retry_ms(self) -> int | None:
-        """When the next batch may be tried again, if one waits for that."""
+        """Return when the next batch may be retried, or None."""
         times = [queue[0].retry_at_ms for queue in self._queues.values() if queue[0].attempts]
         return min(times, default=None)
 
     def next_linger_ms(self) -> int | None:
-        """When the next batch has waited long enough, if one waits for that."""
+        """Return when the next batch has lingered long enough, or None."""
         times = [queue[0].created_ms for queue in self._queues.values() if not queue[0].closed]
         return min(times) + self._linger_ms if times else None
 
     def remove(self, batch: Batch) -> None:
-        """Forgets a batch that `take_ready` gave."""
+        """Remove a batch that `take_ready` returned."""
         queue = self._queues.get(batch.tp)
         if queue is not None and queue[0] is batch:
             queue.popleft()
@@ -263,7 +268,7 @@ class Accumulator:
                 del self._queues[batch.tp]
 
     def remove_all(self, keep: Iterable[Batch] = ()) -> list[Batch]:
-        """Forgets every batch but those in `keep` that are still here, and returns them."""
+        """Remove and return every batch, except those in `keep` that are still here."""
         wanted = set(keep)
         kept = [batch for batch in self if batch in wanted]
         removed = [batch for batch in self if batch not in wanted]

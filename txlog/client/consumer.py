@@ -1,7 +1,8 @@
-"""How does a program read? Kafka's consumer, handing out Arrow batches.
+"""How does a program read? Kafka's consumer, which returns Arrow batches.
 
 `poll` returns rows of one partition with their `_offset`, `_timestamp`, `_topic` and `_partition`. `assign` needs no
-group; `subscribe` makes this consumer the one member of its group, which fences older members' commits (PROTOCOL.md, W36).
+group. `subscribe` makes this consumer the only member of its group and fences older members' commits (PROTOCOL.md,
+W36).
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ from txlog.protocol.read import end_offset
 
 _LOG = logging.getLogger(__name__)
 MAX_RESETS = 3
-"""How often one poll may find a position out of range that a fresh look finds in range."""
+"""How often one poll may find a position out of range that is in range when it looks again."""
 
 
 class Consumer:
     """Reads rows. Close it, or use it as a context manager.
 
-    A consumer is for one thread at a time: a call while another thread is in one raises IllegalStateError at once, as Kafka's
-    ConcurrentModificationException does; `close` too. In a forked child every call raises it, except `close` and the end of a
-    `with` block: they do nothing there, so that the parent goes on as the member of its group.
+    Only one thread may use a consumer at a time. A call, also `close`, raises IllegalStateError at once while another
+    thread is in a call, as Kafka's ConcurrentModificationException does. In a forked child every call raises it, except
+    `close` and the end of a `with` block. These do nothing there, so that the parent stays the member of its group.
     """
 
     def __init__(self, runtime: Runtime, call: Layer) -> None:
@@ -71,12 +72,12 @@ class Consumer:
         self._session = consumer_session(runtime, config, self._who)
         self._fetcher = Fetcher(self._session, self.isolation_level, config.max_poll_records)
         self._topics: tuple[str, ...] = ()
-        """Topics whose partitions are all read, new ones too."""
+        """Topics whose partitions are all read, new partitions included."""
         self._member: GroupValue | None = None
         self._committed: dict[TopicPartition, int] = {}
-        """What this consumer knows to be committed; a commit of the same again is spared."""
+        """Committed offsets that this consumer knows. It does not commit the same offset again."""
         self._handed: dict[TopicPartition, int] = {}
-        """Positions before the last poll: everything below was handed out earlier, and is done with."""
+        """Positions before the last poll. All rows below were returned earlier and have been processed."""
         self._turns = Turns(self._who, "consumer", nested=True)
         self._last_commit_ms = runtime.clock.monotonic_ms()
         self._last_topics_ms = self._last_commit_ms
@@ -96,7 +97,7 @@ class Consumer:
             self.close()
             return
         try:
-            # What the last poll handed out was perhaps not worked through.
+            # The program may not have processed the rows of the last poll.
             self._close(self._handed)
         except Exception as failure:
             error.add_note(f"closing {self._who} failed too: {type(failure).__name__}: {failure}")
@@ -105,12 +106,13 @@ class Consumer:
 
     @in_turn
     def subscribe(self, topics: str | Iterable[str]) -> None:
-        """Reads all partitions of `topics` as the member of its group; an older member's commits fail from now on.
+        """Read all partitions of `topics` as the member of the group. An older member's commits fail from now on.
 
-        A group has one member, and consumers do not share its partitions. So a warning is logged if another member has the group.
+        A group has one member, and consumers do not share its partitions. So a warning is logged if another consumer is
+        the member.
 
-        Positions are the group's committed offsets, else `auto.offset.reset`. Raises IllegalStateError without group.id,
-        UnknownTopicOrPartitionError, InvalidTopicError.
+        Reading begins at the group's committed offsets, or else at `auto.offset.reset`. Raises IllegalStateError
+        without group.id, UnknownTopicOrPartitionError, InvalidTopicError.
         """
         self._check_open()
         group = self._require_group("subscribe")
@@ -136,7 +138,7 @@ class Consumer:
 
     @in_turn
     def assign(self, partitions: Iterable[TopicPartition] | Iterable[tuple[str, int]]) -> None:
-        """Reads exactly these partitions, as nobody's member. Raises UnknownTopicOrPartitionError."""
+        """Read exactly these partitions, without membership in a group. Raises UnknownTopicOrPartitionError."""
         self._check_open()
         wanted = [topic_partition(tp) for tp in partitions]
         lookup.check_exist(self._session, wanted)
@@ -146,7 +148,7 @@ class Consumer:
 
     @in_turn
     def assign_topics(self, topics: str | Iterable[str]) -> None:
-        """Reads all partitions of `topics`, those added later too, as nobody's member."""
+        """Read all partitions of `topics`, also those added later, without membership in a group."""
         self._check_open()
         names = self._check_topics(topics)
         partitions = self._partitions_of(names)
@@ -156,7 +158,7 @@ class Consumer:
 
     @in_turn
     def unsubscribe(self) -> None:
-        """Reads nothing any more, and leaves the group."""
+        """Stop reading, and leave the group."""
         self._check_open()
         self._leave()
         self._topics = ()
@@ -164,41 +166,42 @@ class Consumer:
 
     @in_turn
     def assignment(self) -> tuple[TopicPartition, ...]:
-        """The partitions that are read."""
+        """Return the partitions that are read."""
         return self._fetcher.assigned
 
     @in_turn
     def subscription(self) -> tuple[str, ...]:
-        """The topics of which all partitions are read."""
+        """Return the topics of which all partitions are read."""
         return self._topics
 
     @in_turn
     def pause(self, *partitions: TopicPartition) -> None:
-        """Leaves partitions alone until `resume`."""
+        """Stop reading these partitions until `resume`."""
         for tp in self._assigned(partitions):
             self._fetcher.pause(tp, True)
 
     @in_turn
     def resume(self, *partitions: TopicPartition) -> None:
-        """Reads paused partitions again."""
+        """Read paused partitions again."""
         for tp in self._assigned(partitions):
             self._fetcher.pause(tp, False)
 
     @in_turn
     def paused(self) -> tuple[TopicPartition, ...]:
-        """The partitions that are left alone."""
+        """Return the paused partitions."""
         return self._fetcher.paused
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     @in_turn
     def poll(self, timeout_ms: int = 500) -> pa.RecordBatch | None:
-        """The next rows of one partition, at most `max.poll.records`; None if there are none within `timeout_ms`.
+        """Return the next rows of one partition, at most `max.poll.records`, or None if none come within `timeout_ms`.
 
-        With `enable.auto.commit` and a group it commits, now and then, what earlier polls handed out. Raises
-        NoOffsetForPartitionError and OffsetOutOfRangeError if `auto.offset.reset` is none, CommitFailedError (another
-        member has the group), CorruptRecordError naming the object. After a topic was deleted every poll raises
-        UnknownTopicOrPartitionError, until other topics are subscribed or assigned, or that one is created again.
+        With `enable.auto.commit` and a group it commits from time to time the rows that earlier polls returned. Raises
+        NoOffsetForPartitionError and OffsetOutOfRangeError if `auto.offset.reset` is "none", CommitFailedError (another
+        consumer is the member of the group), CorruptRecordError with the name of the object. After a topic was deleted,
+        every poll raises UnknownTopicOrPartitionError until you subscribe or assign other topics, or the topic is
+        created again.
         """
         self._check_open()
         if not self._fetcher.assigned:
@@ -211,8 +214,8 @@ class Consumer:
         self._check_deleted()
         looked, resets = False, 0
         while True:
-            # While a transaction that carries newer offsets is undecided its partitions wait, so that nothing is read
-            # twice (R16, KIP-447). Partitions whose positions are known go on.
+            # While a transaction with newer offsets is undecided, its partitions wait, so that no row is read twice
+            # (R16, KIP-447). Partitions whose positions are known go on.
             with contextlib.suppress(UnstableOffsetCommitError):
                 self._find_positions(wait=False)
             try:
@@ -236,14 +239,14 @@ class Consumer:
             looked = True
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Rows for ever, as they come."""
+        """Yield rows for ever, as they come."""
         while not self._closed:
             batch = self.poll(self._config.fetch_max_wait_ms)
             if batch is not None:
                 yield batch
 
     def iterate(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
-        """Rows until none came for `timeout_ms`; with 0, until the end of the log as the isolation level sees it."""
+        """Yield rows until none came for `timeout_ms`; with 0, until the end of the log for the isolation level."""
         while (batch := self.poll(timeout_ms)) is not None:
             yield batch
 
@@ -251,50 +254,50 @@ class Consumer:
 
     @in_turn
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next row that a poll may return. Raises IllegalStateError if it is not assigned."""
+        """Return the offset of the next row that a poll may return. Raises IllegalStateError if it is not assigned."""
         (tp,) = self._assigned([partition])
         self._find_positions()
         return self._fetcher.positions[tp]
 
     @in_turn
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Goes on at `offset`; whether the log has it shows in the next poll."""
+        """Read on from `offset`. The next poll shows whether the log has it."""
         (tp,) = self._assigned([partition])
         at = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
         self._fetcher.seek(tp, check_offset(tp, at))
 
     @in_turn
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Goes on at the log start; all assigned partitions if none is named."""
+        """Read on from the log start; without arguments, for all assigned partitions."""
         for tp, offset in self.beginning_offsets(self._assigned(partitions)).items():
             self._fetcher.seek(tp, offset)
 
     @in_turn
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Goes on at the end, as the isolation level sees it; all assigned partitions if none is named."""
+        """Read on from the end for the isolation level; without arguments, for all assigned partitions."""
         for tp, offset in self.end_offsets(self._assigned(partitions)).items():
             self._fetcher.seek(tp, offset)
 
     @in_turn
     def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Goes on at the group's committed offsets, as after an aborted transaction that carried newer ones."""
+        """Read on from the group's committed offsets, for example after an aborted transaction that carried newer ones."""
         self._require_group("seek_to_committed")
         for tp in self._assigned(partitions):
             self._fetcher.seek(tp, None)
 
     @in_turn
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The log starts."""
+        """Return the log starts."""
         return {tp: view.state.log_start_offset for tp, view in self._look(partitions).items()}
 
     @in_turn
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The ends, as the isolation level sees them: the last stable offsets, or the log ends."""
+        """Return the ends for the isolation level: the last stable offsets, or the log ends."""
         return {tp: end_offset(view, self.isolation_level) for tp, view in self._look(partitions).items()}
 
     @in_turn
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first offset appended at or after a time (ms); None if every row is older."""
+        """Return for each partition the first offset appended at or after a time (ms), or None if every row is older."""
         for tp, time in times.items():
             if isinstance(time, bool) or not isinstance(time, int) or time < 0:
                 raise InvalidRequestError(f"{tp}: {time!r} is not a time: expected milliseconds since 1970")
@@ -307,7 +310,7 @@ class Consumer:
 
     @in_turn
     def lag(self, partition: TopicPartition) -> int:
-        """How many offsets lie between the position and the end, markers and aborted rows included."""
+        """Return how many offsets are between the position and the end, markers and aborted rows included."""
         (tp,) = self._assigned([partition])
         return max(self.end_offsets([tp])[tp] - self.position(tp), 0)
 
@@ -315,10 +318,11 @@ class Consumer:
 
     @in_turn
     def commit(self, offsets: Offsets | None = None) -> None:
-        """Commits offsets (the next to read): those given, or the positions of all assigned partitions.
+        """Commit offsets (the next to read): the given ones, or the positions of all assigned partitions.
 
-        Raises CommitFailedError (another member has the group), ConcurrentTransactionsError (a transaction's conditional
-        offsets are undecided), IllegalStateError without group.id, OffsetMetadataTooLargeError.
+        Raises CommitFailedError (another consumer is the member of the group), ConcurrentTransactionsError (a
+        transaction's conditional offsets are undecided), IllegalStateError without group.id,
+        OffsetMetadataTooLargeError.
         """
         self._check_open()
         self._require_group("commit")
@@ -329,10 +333,11 @@ class Consumer:
 
     @in_turn
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets; all assigned partitions if none is named.
+        """Return the group's committed offsets; without arguments, for all assigned partitions.
 
-        Waits for an undecided transaction that holds newer ones; raises UnstableOffsetCommitError if that lasts. It ends such a
-        transaction if that is due, and only waits if the store does not let this process write.
+        It waits for an undecided transaction that holds newer offsets, and raises UnstableOffsetCommitError if that
+        takes too long. It ends such a transaction if it is due. If this process has no permission to write, it only
+        waits.
         """
         self._check_open()
         group = self._require_group("committed")
@@ -345,7 +350,7 @@ class Consumer:
 
     @in_turn
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The membership, for `Producer.send_offsets_to_transaction`."""
+        """Return the membership, for `Producer.send_offsets_to_transaction`."""
         group = self._require_group("group_metadata")
         return ConsumerGroupMetadata(
             group_id=group,
@@ -355,10 +360,10 @@ class Consumer:
         )
 
     def close(self) -> None:
-        """Commits what was handed out, with `enable.auto.commit`, and leaves the group; idempotent.
+        """Leave the group, and with `enable.auto.commit` first commit the rows that were returned; idempotent.
 
-        If another member has the group by now, a warning is logged instead of that commit: the other one reads those rows again.
-        In a forked child it does nothing.
+        If another consumer is the member of the group by now, a warning is logged instead of that commit: the other
+        consumer reads those rows again. In a forked child it does nothing.
         """
         self._close(self._fetcher.positions)
 
@@ -380,7 +385,7 @@ class Consumer:
                 try:
                     self._leave()
                 except TxlogError as error:
-                    # The answer of close() is that of the commit; a membership that stays fences nobody.
+                    # The result of close() is the result of the commit. A membership that stays fences no consumer.
                     _LOG.warning("%s: closed without leaving its group: %s", self._who, error)
                 self._session.forget(list(self._session.views))
 
@@ -393,7 +398,7 @@ class Consumer:
         def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
             return (yield from protocol.leave_group(ctx, views, group, member.generation, member.member_id)), None
 
-        # A store that was made anew, or put back to before it joined, does not know this member.
+        # A store that was created again, or restored to an older state, does not know this member.
         with contextlib.suppress(StoreChangedError):
             self._session.call(f"leaving group {group!r}", program)
 
@@ -405,12 +410,13 @@ class Consumer:
         self._last_topics_ms = self._runtime.clock.monotonic_ms()
 
     def _follow_topics(self) -> None:
-        """Takes in partitions that were added since; their rows are all newer than the subscription, so from the start."""
+        """Take in partitions that were added since. All their rows are newer than the subscription, so reading begins
+        at the start."""
         now_ms = self._runtime.clock.monotonic_ms()
         if not self._topics or now_ms - self._last_topics_ms < self._config.metadata_max_age_ms:
             return
         now = self._partitions_of(self._topics)
-        # Not before: as long as a topic of them is deleted, each poll says so.
+        # Only now, because each poll raises the error as long as one of the topics is deleted.
         self._last_topics_ms = now_ms
         added = [tp for tp in now if tp not in self._fetcher.assigned]
         if added:
@@ -418,7 +424,7 @@ class Consumer:
             self._find_positions(default="earliest")
 
     def _check_deleted(self) -> None:
-        """Raises UnknownTopicOrPartitionError if a log that is read shows that its topic was deleted, unless it was made anew."""
+        """Raise UnknownTopicOrPartitionError if the topic of a log was deleted, unless it was created again."""
         for tp in self._fetcher.assigned:
             view = self._session.views.get(tp)
             if view is None or not view.state.deleted_version:
@@ -449,7 +455,8 @@ class Consumer:
             self._fetcher.seek(tp, offset)
 
     def _reset(self, error: OffsetOutOfRangeError) -> bool:
-        """What `auto.offset.reset` says of positions outside of the log; False if on a fresh look there are none."""
+        """Apply `auto.offset.reset` to positions outside of the log. Return False if all positions are in range after a
+        new look."""
         policy = self._config.auto_offset_reset
         self._fetcher.look()
         lost = self._fetcher.out_of_range()
@@ -498,7 +505,7 @@ class Consumer:
             OffsetsCondition(generation=member.generation, member_id=member.member_id) if member is not None else None
         )
         self._runtime.ensure_writable()
-        # The rows behind these offsets must still be there.
+        # The rows before these offsets must still exist.
         self._session.prove(values, "looking whether the log still holds what was read")
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
@@ -508,7 +515,7 @@ class Consumer:
         self._committed.update({tp: value.offset for tp, value in values.items()})
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """`partitions`, which must be assigned; all that are, if it is empty."""
+        """Return `partitions`, which must be assigned, or all assigned partitions if it is empty."""
         self._check_open()
         wanted = [topic_partition(tp) for tp in partitions] or list(self._fetcher.assigned)
         for tp in wanted:

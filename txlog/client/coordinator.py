@@ -1,7 +1,7 @@
 """The calls of one transactional.id, and the id's record as this instance knows it.
 
-Every instance of an id is a coordinator of its own (PROTOCOL.md, "The coordinator"): these methods run the protocol here, in the caller's
-thread. Which of them may be called when is the producer's to know (`txlog.client.producer_state`).
+Every instance of an id is its own coordinator (PROTOCOL.md, "The coordinator"): these methods run the protocol in the
+caller's thread. `txlog.client.producer_state` decides which call is allowed in which state.
 """
 
 from __future__ import annotations
@@ -43,26 +43,29 @@ _OF_EVERY_TRY = (
     InvalidRequestError,
     RecordTooLargeError,
 )
-"""Refusals of an end that hold for its earlier tries, too: the record says that the epoch was aborted, or the same arguments
-were refused before, for nothing that they are compared with changes within an epoch."""
+"""Refusals of an end that also hold for earlier tries of the same end.
+
+Either the record shows that the epoch was aborted, or the same arguments were refused before. The values that they are
+compared with do not change within an epoch.
+"""
 
 
 class Coordinator:
     """One instance of a transactional.id, from its init on."""
 
     def __init__(self, session: Session, txn: TransactionMetadata, *, in_doubt: bool = False) -> None:
-        """`in_doubt`: whether a commit of this epoch may have been decided, by another process."""
+        """Set up an instance. `in_doubt`: whether another process may have decided a commit of this epoch."""
         self.session = session
         self.txn = txn
-        """The id's record; its producer_epoch is the one that this instance writes with."""
+        """The id's record. This instance writes with its producer_epoch."""
         self._lock = threading.Lock()
         self._in_doubt = in_doubt
 
     @classmethod
     def init(cls, session: Session, transactional_id: str, *, timeout_ms: int, max_timeout_ms: int) -> Coordinator:
-        """InitProducerId: finishes or aborts what an older instance left, and fences it.
+        """InitProducerId: finish or abort what an older instance left, and fence that instance.
 
-        Raises InvalidTxnTimeoutError before anything is written; TxlogTimeoutError, RetriableError: call again.
+        Raises InvalidTxnTimeoutError before anything is written. After TxlogTimeoutError or RetriableError, call again.
         """
         check_transactional_id(transactional_id)
 
@@ -76,7 +79,8 @@ class Coordinator:
         return self.txn.transactional_id
 
     def register(self, partitions: Iterable[TopicPartition], version: TxnVersion | None = None) -> bool:
-        """Registers partitions with the open transaction, all in one record; False if `version` was committed before.
+        """Register partitions with the open transaction, all in one record. Return False if `version` was committed
+        before.
 
         Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError (timed out: abort),
         TxnVersionScopeError.
@@ -89,14 +93,15 @@ class Coordinator:
         return self._take(self.session.call(f"registering {_listed(wanted)} with the transaction", program))
 
     def send_offsets(self, offsets: Sequence[GroupOffsets], version: TxnVersion | None = None) -> bool:
-        """TxnOffsetCommit: the offsets are pending until the transaction ends. False if `version` was committed.
+        """TxnOffsetCommit: write offsets that are pending until the transaction ends. Return False if `version` was
+        committed before.
 
-        One registration for all groups, then a record each. Sent again they change nothing. Raises CommitFailedError (a
-        condition does not hold), ConcurrentTransactionsError (another transaction's are pending and stay so), and what
-        `register` raises.
+        It makes one registration for all groups, then one record for each. Sending the same offsets again changes
+        nothing. Raises CommitFailedError (a condition does not hold), ConcurrentTransactionsError (another
+        transaction's offsets are pending and stay so), and what `register` raises.
         """
         if self._in_doubt:
-            return True  # the first try has sent them, and the end may be decided: nothing can be registered any more
+            return True  # the first try has sent them, and the end may be decided: no registration is possible any more
         constants = self.session.runtime.constants
         groups = {offsets_partition(sent.group, constants.consumer_offsets_partitions) for sent in offsets}
         if len(groups) > 1 and not self.register(sorted(groups), version):
@@ -110,10 +115,11 @@ class Coordinator:
         return self._take(self.session.call(f"sending offsets of group {sent.group!r}", program))
 
     def find_deleted(self, schema_ids: Mapping[str, int]) -> UnknownTopicOrPartitionError | None:
-        """Why rows of these schemas, by topic, may not be committed: a topic was deleted since they were made (W46).
+        """Return the error for a topic that was deleted since rows of these schemas (by topic) were made (W46).
 
-        None if all topics live, or if an earlier commit may have been decided, which a second look must not contradict. What it
-        returns is for `end`. Raises TxlogTimeoutError, StoreAccessError; nothing is decided then.
+        Returns None if no topic was deleted. Also returns None if an earlier commit may have been decided, because a
+        second look must not contradict that commit. Give the result to `end`. Raises TxlogTimeoutError,
+        StoreAccessError; then nothing is decided.
         """
         if not schema_ids or self._in_doubt:
             return None
@@ -147,14 +153,19 @@ class Coordinator:
         refusal: UnknownTopicOrPartitionError | None = None,
         limit_ms: int | None = None,
     ) -> EndResult:
-        """EndTxn; a repeated call joins what the first one decided. This instance goes on with the next epoch.
+        """EndTxn: a repeated call joins what the first one decided. This instance goes on with the next epoch.
 
-        `refusal` is what `find_deleted` says of the topics of `staged`, asked after their last row was made.
+        `refusal` is the result of `find_deleted` for the topics of `staged`, asked after their last row was made.
 
-        Raises `refusal`, ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError (timed out before the commit),
-        TxnVersionScopeError; OutcomeUnknownError from a commit, TxlogTimeoutError or OutcomeUnknownError from an abort
-        (repeat the very same call). Once a commit may have been decided, a refusal is raised only if the records show that
-        it was not, else an OutcomeUnknownError (W44).
+        Raises:
+
+        * `refusal`, ProducerFencedError, InvalidProducerIdMappingError, TxnVersionScopeError.
+        * InvalidProducerEpochError: the transaction timed out before the commit.
+        * OutcomeUnknownError from a commit, TxlogTimeoutError or OutcomeUnknownError from an abort: repeat the very
+          same call.
+
+        Once a commit may have been decided, a refusal is raised only if the records show that the commit was not
+        decided. Otherwise OutcomeUnknownError is raised (W44).
         """
         parts = tuple(staged)
         written = {*self.txn.partitions, *(part.topic_partition for part in parts)}
@@ -165,14 +176,14 @@ class Coordinator:
         in_doubt = self._in_doubt
         self._in_doubt = in_doubt or commit
         try:
-            # An abort that was refused has no rows to be wrong about; a commit may have won at its first try.
+            # A refused abort has no rows that its caller could misjudge. A commit may have succeeded at its first try.
             result = self.session.call(
                 "commit_transaction" if commit else "abort_transaction", program, settles=commit, limit_ms=limit_ms
             )
         except TxlogTimeoutError as error:
             if not commit:
                 raise
-            # Not "retry": a caller that believed that nothing was decided could delete what it staged.
+            # Not "retry": a caller who believes that nothing was decided could delete its staged files.
             raise OutcomeUnknownError(str(error)) from error
         except OutcomeUnknownError:
             raise
@@ -189,7 +200,7 @@ class Coordinator:
         return result
 
     def remove(self) -> bool:
-        """Tombstones the id, which must have no open transaction."""
+        """Write a tombstone for the id, which must have no open transaction."""
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
             return protocol.remove(ctx, views, self.transactional_id, force=True)
@@ -197,7 +208,7 @@ class Coordinator:
         return self.session.call("forgetting the transactional.id", program)
 
     def _is_lost(self) -> bool:
-        """Whether it can be seen that no try of the commit won."""
+        """Return whether it is certain that no try of the commit won."""
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
             return protocol.shows_lost(ctx, views, self.txn)
@@ -211,8 +222,8 @@ class Coordinator:
         if isinstance(answer, Skipped):
             return False
         with self._lock:
-            # Rows and offsets register from two threads; each record holds all that was registered before it, so the
-            # fuller of two is the newer one, whichever answer comes last.
+            # Rows and offsets register from two threads. Each record holds everything that was registered before it, so
+            # the record with more partitions is the newer one, whichever answer comes last.
             same = (answer.producer_id, answer.producer_epoch) == (self.txn.producer_id, self.txn.producer_epoch)
             if not (same and set(answer.partitions) < set(self.txn.partitions)):
                 self.txn = answer
@@ -220,7 +231,7 @@ class Coordinator:
 
 
 def look_up(session: Session, transactional_id: str) -> TransactionMetadata | None:
-    """The id's record, read fresh; None if there is none. Finishes nothing and fences nobody."""
+    """Return the id's record, read again, or None. Finishes nothing and fences no producer."""
     check_transactional_id(transactional_id)
 
     def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | None]]:
@@ -230,12 +241,13 @@ def look_up(session: Session, transactional_id: str) -> TransactionMetadata | No
 
 
 def check_transactional_id(transactional_id: object) -> str:
-    """`transactional_id`, if it can be one; raises InvalidRequestError, as Kafka answers INVALID_REQUEST."""
+    """Return `transactional_id` if it is valid. Raises InvalidRequestError, as Kafka answers INVALID_REQUEST."""
     return check_text(transactional_id, "transactional.id")
 
 
 def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
-    """A `txn.version` as users give it; raises InvalidRequestError unless it is an integer from 0, or its scope is text."""
+    """Return a `txn.version` as users give it. Raises InvalidRequestError unless it is an integer from 0 on and its
+    scope is text."""
     if version is None:
         return None
     if isinstance(version, TxnVersion):

@@ -1,7 +1,7 @@
-"""What does this object of a store say, in words?
+"""What does an object of a store contain, explained in sentences?
 
-`dump_object` decodes any metadata object by its name and explains it; `dump_partition` tells a partition's whole chain,
-batch by batch, with what became of each. Both only read, and use no cache: what they show is what is stored. See
+`dump_object` decodes any metadata object by its name and explains it. `dump_partition` returns a partition's whole
+chain, batch by batch, with the fate of each batch. Both only read, and they use no cache: they show what is stored. See
 PROTOCOL.md, "Layout" and "Objects".
 """
 
@@ -55,11 +55,12 @@ ObjectKind: TypeAlias = Literal[
     "store", "topic", "batch", "index", "txnindex", "snapshot", "boundary", "clean", "staged", "history", "rows"
 ]
 BatchFate: TypeAlias = Literal["plain", "committed", "aborted", "open", "control"]
-"""What became of a batch: without a transaction, or its transaction's outcome so far; control batches have no rows."""
+"""Fate of a batch: `plain` without a transaction, else its transaction's outcome so far. Control batches have no rows.
+"""
 
 
 class RowsFileName(msgspec.Struct, frozen=True, kw_only=True):
-    """A Parquet file, as far as its name tells: rows are read with a consumer or with Spark."""
+    """What the name of a Parquet file shows. Its rows are read with a consumer or with Spark."""
 
     topic: str
     partition: int
@@ -87,21 +88,21 @@ Dumped: TypeAlias = (
 
 
 class DumpedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """One object of the store: what it is, what it says, and every field of it."""
+    """One object of the store: its kind, an explanation, and all its fields."""
 
     path: str
-    """Relative to the store's root."""
+    """Path relative to the store's root."""
     kind: ObjectKind
     bytes: int
     explanation: tuple[str, ...]
-    """Sentences; the first says what the object is."""
+    """Sentences. The first one says what kind of object it is."""
     value: Dumped
     rows: list[dict[str, Any]] | None = None
     """The rows of a batch, if they were asked for."""
 
 
 class ChainBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch of a partition, as the log tells it now."""
+    """One batch of a partition, as the log describes it now."""
 
     base_offset: int
     last_offset: int
@@ -113,9 +114,9 @@ class ChainBatch(msgspec.Struct, frozen=True, kw_only=True):
     base_sequence: int
     timestamp: int
     object: str
-    """The `.batch` or `.index` that names it."""
+    """The `.batch` or `.index` that names the batch."""
     rows_in: tuple[str, ...]
-    """Files of its rows, relative to the topic's folder; `inline` for rows that ride in the record."""
+    """Files of its rows, relative to the topic's folder; `inline` for rows inside the record."""
     rows: list[dict[str, Any]] | None = None
     """Its rows with their `_offset`, if they were asked for."""
 
@@ -131,10 +132,11 @@ class PartitionChain(PartitionDescription):
 
 
 def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObject:
-    """The object at `path`, relative to the store's root or beginning with the store's own URL.
+    """Return the object at `path`, which is relative to the store's root or begins with the store's URL.
 
-    `rows` also reads the rows of a batch. Raises InvalidRequestError if the name is none of txlog's, nothing lies there,
-    or the object has no rows; CorruptRecordError naming a damaged object, UnsupportedStoreError for a newer format.
+    `rows` also reads the rows of a batch. Raises InvalidRequestError if the name is not a name of txlog's, the object
+    does not exist, or it has no rows. Raises CorruptRecordError with the name of a damaged object,
+    UnsupportedStoreError for a newer format.
     """
     store = runtime.store
     path = relative_path(store, path)
@@ -142,7 +144,7 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
     if name is None:
         raise InvalidRequestError(
             f"{path!r} is not the name of an object of a txlog store; name one relative to the store's root, as in "
-            f"{'orders/0/' + names.batch_name(0)!r}, or a partition, as in 'orders/0', for its whole chain"
+            f"{'orders/0/' + names.batch_name(0)!r}, or a partition, as in 'orders/0', to see its whole chain"
         )
     if rows and name.kind != "batch":
         raise InvalidRequestError(f"{path!r} has no rows to show: expected a partition, as in 'orders/0', or a .batch")
@@ -165,7 +167,7 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
 
 
 def parse_partition(runtime: Runtime, path: str) -> TopicPartition | None:
-    """The partition that `path` names: `orders/0`, `orders-0`, `orders/0/`; None if it names something else."""
+    """Return the partition that `path` names (`orders/0`, `orders-0`, `orders/0/`), or None if it names something else."""
     path = relative_path(runtime.store, path).rstrip("/")
     for separator in ("/", "-"):
         topic, found, number = path.rpartition(separator)
@@ -179,7 +181,7 @@ def parse_partition(runtime: Runtime, path: str) -> TopicPartition | None:
 
 
 def relative_path(store: ObjectStore, path: str) -> str:
-    """`path` without the store's URL, if it begins with it."""
+    """Return `path` without the store's URL, if it begins with it."""
     for root in (store.url, store.url.removeprefix("file://")):
         prefix = root.rstrip("/") + "/"
         if path.startswith(prefix):
@@ -189,7 +191,7 @@ def relative_path(store: ObjectStore, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """What a path says about the object."""
+    """What a path says about its object."""
 
     path: str
     kind: ObjectKind
@@ -528,10 +530,11 @@ _EXPLAIN: Mapping[ObjectKind, Callable[[_Name, Any], tuple[str, ...]]] = {
 
 
 def dump_partition(runtime: Runtime, tp: TopicPartition) -> PartitionChain:
-    """The chain of `tp` from its log start on, each batch with what became of it.
+    """Return the chain of `tp` from its log start on, with the fate of each batch.
 
-    One LIST and a GET for each object of the tail and each index. Also for deleted topics and for txlog's own. Raises
-    UnknownTopicOrPartitionError if there is no such partition, CorruptLogError naming a damaged or missing object.
+    Costs one LIST, and one GET for each object of the tail and each index. Deleted topics and txlog's own topics work
+    too. Raises UnknownTopicOrPartitionError if there is no such partition, CorruptLogError with the name of a damaged
+    or missing object.
     """
     chain = runtime.run(_partition(runtime.context(), tp))
     if not chain.log_end_offset:
@@ -540,10 +543,10 @@ def dump_partition(runtime: Runtime, tp: TopicPartition) -> PartitionChain:
 
 
 def read_rows(runtime: Runtime, tp: TopicPartition, start: int, end: int) -> Iterator[dict[str, Any]]:
-    """Rows as they are stored, of open and aborted transactions too, in order: each its `_offset`, then its columns.
+    """Yield the stored rows of `[start, end)` in order, rows of open and aborted transactions included.
 
-    Of `[start, end)`, as far as the log holds it. Raises InvalidRequestError for a topic of txlog's own,
-    CorruptLogError naming a damaged or missing object.
+    Each row has its `_offset`, then its columns. Offsets outside of the log are left out. Raises InvalidRequestError
+    for one of txlog's own topics, CorruptLogError with the name of a damaged or missing object.
     """
     _check_has_rows(tp)
     view = runtime.run(load(runtime.context(), tp))
@@ -582,7 +585,8 @@ def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:
         try:
             return (yield from _chain(ctx, view))
         except MissingObjectError:
-            # Maintenance may have moved on since the LIST: list again. What stays missing is damage.
+            # Maintenance may have changed the folder since the LIST, so list again. An object that stays missing is
+            # damage.
             if attempt == ctx.max_loads - 1:
                 raise
     raise MissingObjectError(f"{tp}: could not be read in {ctx.max_loads} tries")
@@ -615,7 +619,7 @@ def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[Aborte
 
     for name, read in indexes.items():
         for at, entry in enumerate(read.index.entries):
-            # Of a cleaned run's batch the rows that are left may have gaps.
+            # A batch of a cleaned run may have gaps between its remaining rows.
             end_offset = end_of_entry(read.index, at)
             if end_offset > view.state.log_start_offset:
                 yield ChainBatch(
@@ -650,7 +654,7 @@ def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[Aborte
 
 
 def _files_of(entry: IndexEntry, index: SegmentIndex) -> tuple[str, ...]:
-    """The files that hold a batch's rows: from its first one on, as many as its rows need."""
+    """Return the files that hold a batch's rows: its first file, and as many after it as the rows need."""
     if entry.file is None or not entry.records:
         return ()
     files: deque[DataFile] = deque(index.files[entry.file :])

@@ -1,7 +1,7 @@
 """Where does a consumer stand in each partition, and what comes next?
 
-A position is the offset of the next row to hand out. It moves past markers and aborted rows, which are never handed out
-(PROTOCOL.md, R10, R11). New rows are looked for by name: one GET a partition, a LIST only every
+A position is the offset of the next row to return. It moves past markers and aborted rows, which are never returned
+(PROTOCOL.md, R10, R11). The consumer looks for new rows by name: one GET for each partition, and a LIST only every
 `metadata.max.age.ms`.
 """
 
@@ -20,14 +20,14 @@ from txlog.protocol.context import PartitionView
 from txlog.protocol.read import IsolationLevel, ReadIndexes, ReadPlan, end_offset
 
 MAX_SEGMENTS_AHEAD = 64
-"""One plan reads the indexes of at most so many segments, in parallel: what a consumer holds does not grow with the log."""
+"""One plan reads the indexes of at most this many segments, in parallel, so memory does not grow with the log."""
 
 COLUMNS = (OFFSET_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN, PARTITION_COLUMN)
-"""What a consumer adds to the topic's columns."""
+"""The columns that a consumer adds to the topic's columns."""
 
 
 class Fetcher:
-    """The positions of the assigned partitions, and the reads that are under way."""
+    """The positions of the assigned partitions, and the reads in progress."""
 
     def __init__(self, session: Session, isolation: IsolationLevel, max_rows: int) -> None:
         self._session = session
@@ -38,41 +38,41 @@ class Fetcher:
 
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
-        """The partitions that are read, in order."""
+        """Return the partitions that are read, in order."""
         return tuple(self._partitions)
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """The positions that are known."""
+        """Return the positions that are known."""
         return {tp: fetch.position for tp, fetch in self._partitions.items() if fetch.position is not None}
 
     @property
     def lost(self) -> list[TopicPartition]:
-        """Partitions whose position is still to be found."""
+        """Return partitions whose position is not known yet."""
         return [tp for tp, fetch in self._partitions.items() if fetch.position is None]
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads exactly `partitions` from now on; those that were assigned before keep their positions."""
+        """Read exactly `partitions` from now on. Partitions that were assigned before keep their positions."""
         wanted = sorted(set(partitions))
         self._session.forget([tp for tp in self._partitions if tp not in wanted])
         self._partitions = {tp: self._partitions.get(tp) or _Fetch() for tp in wanted}
         self._turn = 0
 
     def seek(self, tp: TopicPartition, position: int | None) -> None:
-        """Goes on at `position`; None: where the group or `auto.offset.reset` says."""
+        """Read on from `position`. None: from the group's offset, or from `auto.offset.reset`."""
         self._partitions[tp] = _Fetch(position, paused=self._partitions[tp].paused)
 
     def pause(self, tp: TopicPartition, paused: bool) -> None:
-        """Whether the partition is left alone for now."""
+        """Set whether the partition is paused."""
         self._partitions[tp].paused = paused
 
     @property
     def paused(self) -> tuple[TopicPartition, ...]:
-        """Partitions that are left alone."""
+        """Return the paused partitions."""
         return tuple(tp for tp, fetch in self._partitions.items() if fetch.paused)
 
     def next_batch(self) -> pa.RecordBatch | None:
-        """Rows of reads that were planned already, the partitions taking turns."""
+        """Return rows of reads that are planned already. The partitions take turns."""
         fetches = list(self._partitions.values())
         for step in range(len(fetches)):
             number = (self._turn + step) % len(fetches)
@@ -86,7 +86,7 @@ class Fetcher:
         return None
 
     def plan(self) -> bool:
-        """Plans a read of every partition that is known to have more, in one go; whether there was one.
+        """Plan a read of every partition that is known to have more rows. Return whether there was one.
 
         Raises OffsetOutOfRangeError for a position outside of the log.
         """
@@ -95,7 +95,8 @@ class Fetcher:
             view = self._session.views.get(tp)
             if fetch.paused or fetch.batches is not None or fetch.position is None or view is None:
                 continue
-            # Below the log start or beyond the log end a plan is refused; between LSO and log end there is nothing yet.
+            # A plan below the log start or above the log end is refused. Between LSO and log end there is nothing to
+            # read yet.
             if fetch.position < end_offset(view, self._isolation) or fetch.position > view.state.next_offset:
                 ranges[tp] = (fetch.position, fetch.end_of_plan(view))
         known = {tp: self._partitions[tp].indexes for tp in ranges}
@@ -108,12 +109,12 @@ class Fetcher:
         return bool(ranges)
 
     def look(self) -> None:
-        """Looks for new rows in every partition that has been read to its known end."""
+        """Look for new rows in every partition that has been read to its known end."""
         waiting = [tp for tp, fetch in self._partitions.items() if not fetch.paused and fetch.batches is None]
         self._session.fresh_views(waiting, "looking for new rows")
 
     def out_of_range(self) -> list[TopicPartition]:
-        """Partitions whose position lies outside of the log as far as it is known."""
+        """Return partitions whose position is outside of the log, as far as the log is known."""
         found = []
         for tp, fetch in self._partitions.items():
             view = self._session.views.get(tp)
@@ -125,7 +126,7 @@ class Fetcher:
 
 
 class _Fetch:
-    """One partition's position and read."""
+    """The position of one partition, and its read."""
 
     __slots__ = ("ahead", "batches", "end", "indexes", "paused", "position")
 
@@ -134,33 +135,35 @@ class _Fetch:
         self.paused = paused
         self.batches: Iterator[pa.RecordBatch] | None = None
         self.end = 0
-        """Where the read that is under way ends."""
+        """Where the current read ends."""
         self.indexes: ReadIndexes = {}
-        """Those that the next plan may need; the ones of what was read are dropped."""
+        """Indexes that the next plan may need. Those of segments that were read are dropped."""
         self.ahead = 1
-        """How many segments the next plan reads: the first row waits for one index, a long read for few rounds."""
+        """How many segments the next plan reads. It begins with one, for a fast first row, and grows, for few rounds.
+        """
 
     def end_of_plan(self, view: PartitionView) -> int | None:
-        """Where the next plan ends at the latest: some segments on, or None where the rest is in few of them."""
+        """Return the highest end of the next plan: some segments ahead, or None if only few segments are left."""
         assert self.position is not None
         first = bisect_right(view.walk, self.position, key=lambda name: name.end_offset)
         last = first + self.ahead - 1
         return view.walk[last].end_offset if last < len(view.walk) else None
 
     def planned(self, plan: ReadPlan) -> None:
-        """Notes what was planned."""
+        """Take over a plan."""
         self.end = plan.end
         self.indexes = {name: read for name, read in plan.indexes.items() if name.end_offset > plan.end}
         self.ahead = min(2 * self.ahead, MAX_SEGMENTS_AHEAD)
 
     def next(self) -> pa.RecordBatch | None:
-        """The next rows of the read; None at its end, when the position is beyond what is not handed out."""
+        """Return the next rows of the read, or None at its end. Then the position is past the rows that are not
+        returned."""
         assert self.batches is not None
         assert self.position is not None
         try:
             batch = next(self.batches, None)
         except Exception:
-            # A generator that raised is spent: the next poll plans again, from the same position.
+            # A generator that raised cannot go on. The next poll plans again from the same position.
             self.batches = None
             raise
         if batch is None:

@@ -18,7 +18,7 @@ MAX_PARTITIONS = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndMetadata:
-    """A committed offset: the next one to read, and whatever its committer wrote beside it."""
+    """A committed offset: the next one to read, and the metadata that the program wrote with it."""
 
     offset: int
     metadata: str = ""
@@ -26,7 +26,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndTimestamp:
-    """The answer to a look-up by time: the first offset at or after it, and that offset's append time (ms)."""
+    """The answer to a look-up by time: the first offset at or after that time, and its append time (ms)."""
 
     offset: int
     timestamp: int
@@ -34,16 +34,16 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadata:
-    """A consumer's membership, for `send_offsets_to_transaction`: it fences the consumer's older instances (KIP-447)."""
+    """A consumer's membership, for `send_offsets_to_transaction`. It fences older instances of the consumer (KIP-447)."""
 
     group_id: str
     generation_id: int = -1
     member_id: str = ""
     auto_commit: bool = field(default=False, repr=False)
-    """Whether that consumer commits by itself, which contradicts offsets in a transaction."""
+    """Whether that consumer commits automatically, which contradicts offsets in a transaction."""
 
     def condition(self) -> OffsetsCondition | None:
-        """What must hold of the group when its offsets are written; None for a plain group id."""
+        """Return the condition on the group when its offsets are written, or None for a plain group id."""
         if self.generation_id < 0:
             return None
         return OffsetsCondition(generation=self.generation_id, member_id=self.member_id)
@@ -60,11 +60,11 @@ class GroupOffsets:
 
 Offset: TypeAlias = int | OffsetAndMetadata | OffsetValue
 Offsets: TypeAlias = Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset]
-"""Offsets by partition; a pair of topic and number will do for a TopicPartition."""
+"""Offsets by partition. A pair of topic and number is accepted as a TopicPartition."""
 
 
 def offset_values(offsets: Offsets) -> dict[TopicPartition, OffsetValue]:
-    """`offsets` as they are stored; raises InvalidRequestError for what cannot be an offset or a partition."""
+    """Return `offsets` in the stored form. Raises InvalidRequestError for an invalid offset or partition."""
     values: dict[TopicPartition, OffsetValue] = {}
     for key, given in offsets.items():
         tp = topic_partition(key)
@@ -82,9 +82,10 @@ def group_offsets(
     *,
     who: str,
 ) -> GroupOffsets:
-    """What `send_offsets_to_transaction` was given, as a transaction carries it; `who` begins messages.
+    """Return the arguments of `send_offsets_to_transaction` as a transaction carries them. Messages begin with `who`.
 
-    Raises InvalidRequestError, OffsetMetadataTooLargeError, IllegalStateError for a consumer that commits by itself.
+    Raises InvalidRequestError, OffsetMetadataTooLargeError, IllegalStateError for a consumer that commits
+    automatically.
     """
     metadata = group if isinstance(group, ConsumerGroupMetadata) else ConsumerGroupMetadata(group_id=group)
     check_group(metadata.group_id)
@@ -112,7 +113,7 @@ def group_offsets(
 
 
 def check_metadata(tp: TopicPartition, metadata: object) -> None:
-    """Raises InvalidRequestError, or OffsetMetadataTooLargeError, unless it may stand beside an offset."""
+    """Raise InvalidRequestError or OffsetMetadataTooLargeError if `metadata` cannot be stored with an offset."""
     if isinstance(metadata, str) and len(metadata) > MAX_METADATA_LENGTH:
         raise OffsetMetadataTooLargeError(
             f"{tp}: offset metadata of {len(metadata)} characters, at most {MAX_METADATA_LENGTH} are stored"
@@ -122,7 +123,7 @@ def check_metadata(tp: TopicPartition, metadata: object) -> None:
 
 
 def topic_partition(key: object) -> TopicPartition:
-    """`key` as a TopicPartition, which need not exist; raises InvalidRequestError."""
+    """Return `key` as a TopicPartition, which need not exist. Raises InvalidRequestError."""
     if isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and is_topic_name(key[0]):
         number = key[1]
         if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < MAX_PARTITIONS:
@@ -131,26 +132,26 @@ def topic_partition(key: object) -> TopicPartition:
 
 
 def check_offset(tp: TopicPartition, offset: object) -> int:
-    """`offset`, if it can be one; raises InvalidRequestError."""
+    """Return `offset` if it is valid. Raises InvalidRequestError."""
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_OFFSET:
         raise InvalidRequestError(f"{tp}: {offset!r} is not an offset: expected an integer from 0")
     return offset
 
 
 def check_group(group: object) -> str:
-    """`group`, if it can be a group.id; raises InvalidRequestError."""
+    """Return `group` if it is a valid group.id. Raises InvalidRequestError."""
     return check_text(group, "group.id")
 
 
 def check_text(text: object, what: str) -> str:
-    """`text`, if it can name something for ever; raises InvalidRequestError."""
+    """Return `text` if it is a valid name. Raises InvalidRequestError."""
     if isinstance(text, str) and 0 < len(text) <= MAX_NAME_LENGTH and _is_unicode(text):
         return text
     raise InvalidRequestError(f"{text!r:.200} is not a {what}: expected text of 1 to {MAX_NAME_LENGTH} characters")
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 can spell it: lone surrogates it cannot."""
+    """Return whether UTF-8 can encode the text. It cannot encode lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

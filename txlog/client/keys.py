@@ -20,9 +20,10 @@ __all__ = ["NO_KEY", "check_keys", "key_columns_of", "partitions_of"]
 
 
 def key_columns_of(settings: Settings, topic: TopicMetadata, columns: Sequence[str] | None = None) -> tuple[str, ...]:
-    """`columns`, if the call names some; else the topic's `key.columns`; else `key` in a topic of Kafka's shape.
+    """Return `columns` if the call names some, else the topic's `key.columns`, else `key` in a topic with Kafka's
+    columns.
 
-    Raises SchemaMismatchError for a column that the topic lacks.
+    Raises SchemaMismatchError for a column that the topic does not have.
     """
     if columns is not None:
         return check_columns(topic, tuple(columns))
@@ -30,7 +31,7 @@ def key_columns_of(settings: Settings, topic: TopicMetadata, columns: Sequence[s
 
 
 def partitions_of(rows: pa.Table, key_columns: Sequence[str], topic: TopicMetadata) -> NDArray[np.int32]:
-    """The partition of each row, as Kafka's producer would choose it; NO_KEY where there is no key.
+    """Return the partition of each row, as Kafka's producer would choose it, or NO_KEY for a row without a key.
 
     `rows` have exactly the topic's schema (`txlog.storage.arrow_schema.conform`). Raises SchemaMismatchError for a type
     that cannot be a key.
@@ -39,8 +40,10 @@ def partitions_of(rows: pa.Table, key_columns: Sequence[str], topic: TopicMetada
 
 
 def check_keys(table: pa.Table, topic: TopicMetadata, key_columns: Sequence[str]) -> None:
-    """Raises SchemaMismatchError for a row without a key: a compacted topic keeps the latest row of each key, and such a
-    row would never be superseded (C2)."""
+    """Raise SchemaMismatchError for a row without a key.
+
+    A compacted topic keeps the latest row of each key, so no later row could ever supersede a row without a key (C2).
+    """
     nulls = [table.column(name).is_null().to_numpy() for name in key_columns]
     keyless = np.logical_and.reduce(nulls)
     if bool(keyless.any()):

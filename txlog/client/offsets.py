@@ -1,8 +1,8 @@
 """Which offsets do `earliest`, `latest`, `committed`, a time or a JSON text mean?
 
-The texts are those of Spark's Kafka source: `{"orders": {"0": 23, "1": -2}}` with -2 for earliest and -1 for latest,
-times in milliseconds. Used by the data source, the command line and the consumer alike, so that one option means one
-thing everywhere. `latest` is the end of the isolation level: the last stable offset, or the log end.
+The texts are those of Spark's Kafka source: `{"orders": {"0": 23, "1": -2}}`, with -2 for earliest, -1 for latest, and
+times in milliseconds. The data source, the command line and the consumer share this module, so an option has the same
+meaning everywhere. `latest` is the end for the isolation level: the last stable offset, or the log end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EARLIEST = -2
 LATEST = -1
 
 MAX_RAISES = 5
-"""How often a commit that may only raise offsets looks again because somebody else committed first."""
+"""How often a commit that may only raise offsets is tried again because another process committed first."""
 
 _SPARK_OPTIONS = ("starting", "ending")
 
@@ -47,7 +47,7 @@ Missing: TypeAlias = Literal["earliest", "latest", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSpec:
-    """Where to begin or to end, as an option said it."""
+    """Where to begin or to end, as an option gives it."""
 
     kind: Kind
     option: str
@@ -64,7 +64,10 @@ class OffsetSpec:
 
 
 def parse_spec(text: str, option: str, *, words: Sequence[str] = ("earliest", "latest")) -> OffsetSpec:
-    """A `startingOffsets` or `endingOffsets`: one of `words`, or JSON. Raises InvalidConfigurationError naming the option."""
+    """Parse a `startingOffsets` or `endingOffsets`: one of `words`, or JSON.
+
+    Raises InvalidConfigurationError with the name of the option.
+    """
     word = text.strip().lower()
     for kind in ("earliest", "latest", "committed"):
         if word == kind and kind in words:
@@ -82,19 +85,19 @@ def parse_spec(text: str, option: str, *, words: Sequence[str] = ("earliest", "l
 
 
 def parse_offsets(text: str, option: str) -> dict[TopicPartition, int]:
-    """`{"topic": {"0": 23, "1": -2}}`; raises InvalidConfigurationError naming the option."""
+    """Parse `{"topic": {"0": 23, "1": -2}}`. Raises InvalidConfigurationError with the name of the option."""
     return _parse_numbers(text, option, EARLIEST, "an offset, -2 (earliest) or -1 (latest)")
 
 
 def parse_timestamps(text: str, option: str) -> OffsetSpec:
-    """`{"topic": {"0": 1700000000000}}` as a spec; raises InvalidConfigurationError naming the option."""
+    """Parse `{"topic": {"0": 1700000000000}}` as a spec. Raises InvalidConfigurationError with the name of the option."""
     return OffsetSpec(
         kind="timestamps", option=option, timestamps=_parse_numbers(text, option, 0, "milliseconds since 1970")
     )
 
 
 def parse_timestamp(text: str, option: str) -> OffsetSpec:
-    """One time for all partitions; raises InvalidConfigurationError naming the option."""
+    """Parse one time for all partitions. Raises InvalidConfigurationError with the name of the option."""
     try:
         timestamp = int(text)
     except (TypeError, ValueError):
@@ -105,7 +108,7 @@ def parse_timestamp(text: str, option: str) -> OffsetSpec:
 
 
 def parse_assign(text: str, option: str = "assign") -> tuple[TopicPartition, ...]:
-    """`{"topic": [0, 1]}`; raises InvalidConfigurationError naming the option."""
+    """Parse `{"topic": [0, 1]}`. Raises InvalidConfigurationError with the name of the option."""
     found = []
     for topic, numbers in _parse_object(text, option, '{"topic": [0, 1]}').items():
         if not isinstance(numbers, list) or not numbers or not all(_is_number(n, 0) for n in numbers):
@@ -117,7 +120,7 @@ def parse_assign(text: str, option: str = "assign") -> tuple[TopicPartition, ...
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
-    """Offsets as the JSON text that `parse_offsets` reads; equal offsets give equal texts."""
+    """Return offsets as the JSON text that `parse_offsets` reads. Equal offsets give equal texts."""
     nested: dict[str, dict[str, int]] = {}
     for tp in sorted(offsets):
         nested.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
@@ -137,12 +140,12 @@ def resolve(
     missing: Missing = "none",
     clamp: bool = False,
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition that `spec` means, on fresh tails.
+    """Return the offset of each partition that `spec` means, on fresh tails.
 
-    `missing` says what holds where no committed offset or no row at or after the time exists; `clamp` moves offsets
-    outside of the log to its nearer end (`failOnDataLoss=false`). Raises UnknownTopicOrPartitionError,
-    OffsetOutOfRangeError with the valid range, NoOffsetForPartitionError, InvalidConfigurationError (a partition without
-    offset, or not among `partitions`).
+    `missing` is used where there is no committed offset, or no row at or after the time. `clamp` moves offsets outside
+    of the log to the log's nearer end (`failOnDataLoss=false`). Raises UnknownTopicOrPartitionError,
+    OffsetOutOfRangeError with the valid range, NoOffsetForPartitionError, InvalidConfigurationError (a partition
+    without an offset, or not among `partitions`).
     """
     level = check_isolation(isolation)
     wanted = list(partitions)
@@ -171,9 +174,9 @@ def resolve(
 def committed_offsets(
     session: Session, group: str, partitions: Iterable[TopicPartition], *, wait: bool = True
 ) -> dict[TopicPartition, OffsetValue | None]:
-    """The group's committed offsets; with `wait`, waits for undecided transactions that hold newer ones.
+    """Return the group's committed offsets. With `wait`, wait for undecided transactions that hold newer ones.
 
-    Raises UnstableOffsetCommitError when the time is up, or at once.
+    Raises UnstableOffsetCommitError when the time is up; without `wait`, at once.
     """
     wanted = list(partitions)
 
@@ -186,9 +189,11 @@ def committed_offsets(
 def offsets_for_times(
     session: Session, times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, tuple[int, int] | None]:
-    """For each partition the first offset at or after a time (ms) and its own time, on the views that the session has.
+    """Return for each partition the first offset at or after a time (ms), and that offset's time, on the session's
+    views.
 
-    Where a clean-up made one entry of many batches, the row is looked up in its file: one or two GETs more.
+    If a merge or compaction made one entry of many batches, the row is looked up in its file, at the cost of one or two
+    more GETs.
     """
 
     def program(ctx: Context, views: Views) -> Program[tuple[Views, dict[TopicPartition, tuple[TimeHit, ...]]]]:
@@ -214,10 +219,10 @@ def offsets_for_times(
 def append_times(
     session: Session, offsets: Mapping[TopicPartition, int], indexes: Mapping[TopicPartition, ReadIndexes]
 ) -> dict[TopicPartition, int]:
-    """When the records at `offsets` were appended (ms), on the views that the session has.
+    """Return when the records at `offsets` were appended (ms), on the session's views.
 
-    One GET for an offset in a segment whose index is not among `indexes`, none for one in the tail. A partition is left
-    out if its log does not hold the offset, or if a clean-up has just replaced what its view names.
+    Costs one GET for an offset in a segment whose index is not among `indexes`, and nothing for one in the tail. A
+    partition is left out if its log does not hold the offset, or if maintenance has just replaced what its view names.
     """
 
     def program(ctx: Context, views: Views) -> Program[tuple[Views, list[int | None]]]:
@@ -228,10 +233,11 @@ def append_times(
 
 
 def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commits those of `offsets` that lie beyond what the group has committed: never backwards, whoever else commits.
+    """Commit those of `offsets` that are above the group's committed offset. It never moves an offset back.
 
-    The condition is checked where the record is appended. Raises UnstableOffsetCommitError or ConcurrentTransactionsError
-    while an undecided transaction holds others, CommitFailedError if others committed first MAX_RAISES times in a row.
+    The condition is checked where the record is appended. Raises UnstableOffsetCommitError or
+    ConcurrentTransactionsError while an undecided transaction holds other offsets, CommitFailedError if others
+    committed first MAX_RAISES times in a row.
     """
     check_group(group)
     for attempt in range(MAX_RAISES):
@@ -253,10 +259,10 @@ def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartitio
             return (yield from commit_offsets(ctx, views, group, values, condition)), None
 
         try:
-            # Not `settles`: the next look tells what an earlier try has done.
+            # Not `settles`, because the next look shows what an earlier try has done.
             session.call(f"committing offsets of group {group!r}", program, wait=False, settles=False)
         except CommitFailedError:
-            # Somebody else committed between the look and the commit: look again, theirs may be further on.
+            # Another process committed between the look and the commit. Look again: its offset may be higher.
             if attempt == MAX_RAISES - 1:
                 raise
         else:
@@ -264,13 +270,14 @@ def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartitio
 
 
 def check_range(view: PartitionView, offset: int, option: str, *, clamp: bool = False) -> int:
-    """`offset`, if the log holds it or ends there; raises OffsetOutOfRangeError with the range, or clamps."""
+    """Return `offset` if the log holds it or ends there. Otherwise clamp it, or raise OffsetOutOfRangeError with the
+    range."""
     low, high = view.state.log_start_offset, view.state.next_offset
     if low <= offset <= high:
         return offset
     if clamp:
         return min(max(offset, low), high)
-    # Spark's reads name Spark's options, and have a way on; nobody else has.
+    # Only Spark's reads have Spark's options and can continue with them.
     way_on = (
         " or 'earliest', or let the read go on from the nearer end: failOnDataLoss=false"
         if option.startswith(_SPARK_OPTIONS)
@@ -287,7 +294,7 @@ def check_range(view: PartitionView, offset: int, option: str, *, clamp: bool = 
 
 
 def check_cover(spec: OffsetSpec, partitions: Sequence[TopicPartition]) -> None:
-    """Raises InvalidConfigurationError unless `spec` names exactly `partitions`, as Spark's Kafka source wants it."""
+    """Raise InvalidConfigurationError unless `spec` names exactly `partitions`, as Spark's Kafka source requires."""
     named = set(spec.offsets) if spec.kind == "offsets" else set(spec.timestamps)
     lacking, foreign = sorted(set(partitions) - named), sorted(named - set(partitions))
     hint = "; -2 is earliest, -1 is latest" if spec.kind == "offsets" else ""
@@ -303,7 +310,7 @@ def check_cover(spec: OffsetSpec, partitions: Sequence[TopicPartition]) -> None:
 
 
 def check_exist(session: Session, partitions: Iterable[TopicPartition]) -> None:
-    """Raises UnknownTopicOrPartitionError unless all partitions exist."""
+    """Raise UnknownTopicOrPartitionError unless all partitions exist."""
     for tp in partitions:
         topic = session.runtime.topic(tp.topic, session.metadata_max_age_ms)
         if not 0 <= tp.partition < topic.partitions:
@@ -315,7 +322,7 @@ def _first_row(session: Session, hits: Sequence[TimeHit], timestamp_ms: int) -> 
     for hit in hits:
         if not hit.pieces:
             return hit.offset, hit.timestamp
-        # Here and not at the top: planning goes without pyarrow, but for topics that were cleaned.
+        # A local import, because planning needs pyarrow only for topics that were merged or compacted.
         from txlog.client import rows
 
         if (found := rows.first_at_or_after(session.runtime.store, hit.pieces, timestamp_ms)) is not None:
@@ -358,7 +365,7 @@ def _missing(view: PartitionView, level: IsolationLevel, spec: OffsetSpec, missi
         f"there is no committed offset of group {group!r}" if spec.kind == "committed" else "no row is as new as that"
     )
     raise NoOffsetForPartitionError(
-        f"{view.topic_partition}: {spec.option}: {what}, and nothing says where to begin then"
+        f"{view.topic_partition}: {spec.option}: {what}, and no other position is set for this case"
     )
 
 

@@ -1,4 +1,5 @@
-"""What does a partition consist of? Plain values for operators; times are milliseconds since 1970, -1 stands for none."""
+"""The parts of a partition as plain values for operators. Times are milliseconds since 1970; -1 means that there is no
+value."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from txlog.protocol.read import ReadIndexes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerDescription:
-    """What a partition knows of a producer."""
+    """What a partition knows about a producer."""
 
     producer_id: int
     producer_epoch: int
@@ -21,11 +22,11 @@ class ProducerDescription:
     last_timestamp: int
     coordinator_epoch: int
     txn_first_offset: int | None
-    """Where its open transaction begins."""
+    """First offset of its open transaction."""
 
     @classmethod
     def of(cls, view: PartitionView, producer_id: int) -> Self:
-        """One that the partition knows."""
+        """Return the description of a producer that the partition knows."""
         entry = view.state.producers[producer_id]
         return cls(
             producer_id=entry.producer_id,
@@ -43,7 +44,7 @@ class SegmentDescription:
     """A sealed segment or cleaned run."""
 
     name: str
-    """Of its `.index`."""
+    """Name of its `.index`."""
     base_offset: int
     end_offset: int
     generation: int
@@ -64,22 +65,22 @@ class PartitionDescription:
     last_stable_offset: int
     log_end_offset: int
     sealed_end: int
-    """Below it the log lies in segments; from here on in `.batch` objects, the tail."""
+    """Below this offset the log is in segments; from here on it is in `.batch` objects, the tail."""
     boundary: int
     segments: tuple[SegmentDescription, ...]
     tail_batches: int
     tail_records: int
     tail_bytes: int
-    """Of the tail's commit records and the files that they name."""
+    """Size of the tail's commit records and of the files that they name."""
     last_timestamp: int
     open_transactions: tuple[ProducerDescription, ...]
-    """Those without a marker here; the first of them holds the last stable offset back."""
+    """Transactions without a marker here. The first of them holds the last stable offset back."""
     aborted: tuple[AbortedTxn, ...]
     """Transactions that were aborted after they had written rows here."""
 
     @classmethod
     def of(cls, view: PartitionView, indexes: ReadIndexes, aborted: tuple[AbortedTxn, ...], **more: Any) -> Self:
-        """What `view` shows, with the indexes of its segments; `more` are fields of a class that says more."""
+        """Return what `view` and the indexes of its segments show. `more` are fields of a subclass."""
         state, tail = view.state, [stored.record for stored in view.tail]
         read = [(name, indexes[name].index) for name in view.walk if name in indexes]
         return cls(

@@ -1,8 +1,7 @@
-"""How often is a call tried again, and until when?
+"""How often is a call retried, and until when?
 
-What may be repeated is repeated, with back-off, until the call's time or its `retries` are used up. A program that is
-out of time is abandoned between two effects: that is what a crash does, at a place of our choosing, and every program
-survives it.
+A call that may be repeated is retried with back-off until its time or its `retries` are used up. A program that is out
+of time is abandoned between two effects. This equals a crash at that place, and every program is safe against crashes.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from txlog.storage.driver import Driver
 T = TypeVar("T")
 
 MAX_REQUEST_RETRIES = 4
-"""How often in a row one request is tried again before the whole call starts over."""
+"""How often in a row one request is retried before the whole call starts over."""
 _WAITING = (UnstableOffsetCommitError, ConcurrentTransactionsError)
-"""What a call meets that waits for another transaction: nothing of the call itself was written."""
+"""Errors of a call that waits for another transaction. The call itself has written nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long one kind of call may take, and who waits."""
+    """The retry limits of one kind of call, and the client that waits."""
 
     who: str
-    """Begins messages: which client this is."""
+    """Beginning of messages: which client this is."""
     timeout_ms: int
     setting: str
     """The configuration key of `timeout_ms`, for messages."""
@@ -55,17 +54,19 @@ class Patience:
         wait: bool = True,
         settles: bool = True,
     ) -> T:
-        """The program's result; `program` is asked for a new one for every try.
+        """Return the program's result. `program` returns a new program for every try.
 
-        At the end a TxlogTimeoutError is raised for trouble with the store, else the error itself. Without `wait` the
-        outcome of others' transactions is not waited for. With `settles` an error is to tell that nothing of the call
-        took effect: after a try of unknown outcome none can, so it becomes an OutcomeUnknownError (PROTOCOL.md, W44).
-        A call that reads, or whose every try looks at what is there, leaves that out.
+        At the end, TxlogTimeoutError is raised for trouble with the store, and otherwise the error itself. Without
+        `wait` the call does not wait for the outcome of other transactions.
+
+        With `settles` an error must mean that no part of the call took effect. After a try of unknown outcome that is
+        not certain, so the error becomes an OutcomeUnknownError (PROTOCOL.md, W44). Calls that only read, and calls
+        whose every try looks for earlier effects, pass `settles=False`.
         """
         clock = driver.clock
         deadline_ms = clock.monotonic_ms() + self.timeout_ms
         met: Exception | None = None
-        # An abandoned try that met nothing itself was begun because of what the one before it met.
+        # An abandoned try that met no error itself was started because of the error of the try before it.
         limit = Limit(deadline_ms, lambda error: self.late(what, error or met), self.retries, ctx.backoff_ms)
         attempt = 0
         in_doubt = False
@@ -80,7 +81,8 @@ class Patience:
             try:
                 return driver.run(limited(watched(program(), note), clock, limit))
             except TxlogTimeoutError:
-                # A real sleep takes longer than asked, so a call that waits for others ends in a try that was abandoned.
+                # A real sleep takes longer than asked, so a call that waits for other transactions ends in an abandoned
+                # try.
                 if created or in_doubt or not isinstance(met, _WAITING):
                     raise
                 raise met from None
@@ -104,14 +106,14 @@ class Patience:
             attempt += 1
 
     def late(self, what: str, error: Exception | None) -> TxlogTimeoutError:
-        """The error of a call that is out of time; `error` is what it met last."""
+        """Return the error of a call that is out of time. `error` is the last error that it met."""
         cause = f": {error}" if error is not None else ""
         return TxlogTimeoutError(
             f"{self.who}: {what} did not finish within {self.timeout_ms} ms ({self.setting}){cause}. Repeat the same call: it joins whatever this one has done"
         )
 
     def _in_doubt(self, what: str, error: TxlogError) -> OutcomeUnknownError:
-        """The error of a call whose last try was refused, and whose first may have done what was asked."""
+        """Return the error of a call whose last try was refused, but whose first try may have taken effect."""
         return OutcomeUnknownError(
             f"{self.who}: {what}: an earlier try of this very call may have taken effect, and a later one was refused ({error}). Do not take it for "
             "failed: look at what is there before you do it again"
@@ -119,13 +121,13 @@ class Patience:
 
 
 def pause(clock: Clock, ids: IdGenerator, backoff_ms: int, left_ms: int) -> None:
-    """Backs off, no longer than there is time."""
+    """Back off, but not longer than there is time."""
     clock.sleep_ms(min(ids.jitter(backoff_ms), left_ms))
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """When a program is abandoned, and how often one request of it is tried again before the program learns of it."""
+    """When a program is abandoned, and how often each of its requests is retried before the program sees the error."""
 
     deadline_ms: int
     late: Callable[[Exception | None], TxlogTimeoutError]
@@ -134,7 +136,10 @@ class Limit:
 
 
 def watched(program: Program[T], created: Callable[[], None]) -> Program[T]:
-    """`program`; calls `created` when the store has answered a create of it, be it unclearly, with anything but a refusal."""
+    """Return `program`, which now calls `created` when a create may have taken effect.
+
+    That is: the store answered a create with anything but a refusal.
+    """
     answer: Any = None
     failure: Exception | None = None
     while True:
@@ -154,11 +159,11 @@ def watched(program: Program[T], created: Callable[[], None]) -> Program[T]:
 
 
 def limited(program: Program[T], clock: Clock, limit: Limit, met: list[Exception] | None = None) -> Program[T]:
-    """`program`, abandoned by raising `limit.late` before the first effect that comes after the deadline.
+    """Return `program`, which now raises `limit.late` before the first effect after the deadline.
 
-    A request that failed without effect is tried again here: a program that catches up over many slots would seldom get
-    through a store that fails one request in ten, if each failure made it start over. `met` has what failed so far, also in
-    the programs that run beside this one: the last of it is why there was no time left.
+    A request that failed without effect is retried here. Otherwise a program with many requests would start over at
+    each failed one, and would seldom complete on a store that fails one request in ten. `met` collects the failures,
+    also of programs that run beside this one. The last failure explains the time-out.
     """
     answer: Any = None
     failure: Exception | None = None
@@ -179,7 +184,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit, met: list[Exception
                 effect = Gather(tuple(limited(each, clock, limit, met) for each in programs))
             case Sleep(ms):
                 effect = Sleep(min(ms, left_ms + 1))
-        # A Gather's programs have tried again themselves; the name of a file of rows is used once.
+        # A Gather's programs have retried already. The name of a data file is used only once.
         tries = 0 if isinstance(effect, Gather | WriteRows) else min(limit.retries, MAX_REQUEST_RETRIES)
         for number in range(tries + 1):
             try:

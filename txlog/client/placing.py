@@ -1,4 +1,4 @@
-"""Where do the rows of a batch go: into its commit record, or into a Parquet file of their own? And to which partition?"""
+"""Where are the rows of a batch stored, in their commit record or in a Parquet file? And in which partition?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txlog.storage.segment_file import ROW_GROUP_ROWS, write_rows_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """What a producer needs of a topic's settings."""
+    """The settings of a topic that a producer needs."""
 
     inline_max_bytes: int
     compression: str
@@ -31,7 +31,7 @@ class TopicSettings:
 
 
 class Placer:
-    """Puts rows where they stay. Thread-safe."""
+    """Write rows inline or to a file. Thread-safe."""
 
     def __init__(self, runtime: Runtime, call: Layer) -> None:
         self._runtime = runtime
@@ -39,7 +39,7 @@ class Placer:
         self._settings: dict[tuple[str, int], TopicSettings] = {}
 
     def settings(self, topic: TopicMetadata) -> TopicSettings:
-        """The settings that hold for rows of this version of the topic."""
+        """Return the settings for rows of this version of the topic."""
         found = self._settings.get((topic.topic, topic.number))
         if found is None:
             config = self._runtime.settings.topic_config(topic)
@@ -54,16 +54,16 @@ class Placer:
         return found
 
     def inline(self, table: pa.Table, topic: TopicMetadata) -> bytes | None:
-        """The rows as they ride in a commit record, an Arrow IPC stream; None if they are too many bytes for that."""
+        """Return the rows as an Arrow IPC stream for the commit record, or None if they are too large for that."""
         limit = self.settings(topic).inline_max_bytes
-        # Buffers are padded and framed in the stream, so what is larger than the limit already need not be tried.
+        # The stream is larger than the table, because buffers are padded and framed.
         if table.nbytes > limit:
             return None
         payload = encode_ipc(table)
         return payload if len(payload) < limit else None
 
     def file(self, table: pa.Table, topic: TopicMetadata, partition: int, pid: int, epoch: int) -> DataFile:
-        """The rows as a new Parquet file, named by its producer. Raises StorageError."""
+        """Write the rows to a new Parquet file, whose name contains the producer id. Raises StorageError."""
         runtime = self._runtime
         return write_rows_file(
             runtime.store,
@@ -76,9 +76,9 @@ class Placer:
 
 
 class Partitioner:
-    """Chooses partitions as Kafka does: the one named, by the hash of a key, or one for a while (sticky).
+    """Choose partitions as Kafka does: a named one, by the hash of a key, or the same one for a while (sticky).
 
-    Not thread-safe: its owner holds a lock.
+    Not thread-safe: the caller holds a lock.
     """
 
     def __init__(self, runtime: Runtime, placer: Placer, sticky_bytes: int) -> None:
@@ -86,15 +86,16 @@ class Partitioner:
         self._placer = placer
         self._sticky_bytes = sticky_bytes
         self._sticky: dict[str, tuple[int, int]] = {}
-        """topic -> (partition, bytes that went there)."""
+        """topic -> (partition, bytes sent there so far)."""
 
     def split(
         self, table: pa.Table, topic: TopicMetadata, key: str | Sequence[str] | None, partition: int | None
     ) -> list[tuple[TopicPartition, pa.Table]]:
-        """The rows of each partition, in their order. A named partition comes before a key, `key` before the topic's
-        own (`keys.key_columns_of`); rows without a key all go to one partition.
+        """Return the rows of each partition, in their order.
 
-        Raises UnknownTopicOrPartitionError with the valid range, SchemaMismatchError for what cannot be a key.
+        A named partition comes before a key, and `key` before the topic's own key columns (`keys.key_columns_of`). All
+        rows without a key are sent to the same partition. Raises UnknownTopicOrPartitionError with the valid range,
+        SchemaMismatchError for an invalid key.
         """
         settings = self._placer.settings(topic)
         columns = settings.key_columns if key is None else (key,) if isinstance(key, str) else tuple(key)

@@ -1,8 +1,8 @@
-"""How does a program write? Kafka's producer, with Arrow tables for records.
+"""How does a program write? Kafka's producer, with Arrow tables as records.
 
-Without a transactional.id every send is an append of its own, exactly once. With one, sends belong to the transaction
-that `begin_transaction` opened: eager by default (rows enter the log as they are sent), or staged (at the decision to
-commit). See PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transactions, "Idempotence".
+Without a transactional.id every send is appended by itself, exactly once. With one, sends belong to the transaction
+that `begin_transaction` opened. An eager transaction (the default) writes rows to the log as they are sent; a staged
+one does so when it commits. See PROTOCOL.md, "Transactions", "Eager" and "Staged"; without transactions, "Idempotence".
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from txlog.storage.arrow_schema import conform
 
 _LOG = logging.getLogger(__name__)
 SETTLE_MS = 5000
-"""How long `close` tries to end a transaction of which nobody knows whether its commit was decided."""
+"""How long `close` tries to end a transaction whose commit has an unknown outcome."""
 _SEND_BESIDE = ("send_offsets_to_transaction",)
 _FLUSH_BESIDE = ("send_offsets_to_transaction", "commit_transaction")
-"""Calls of another thread that do not keep rows or a flush out."""
+"""Calls of another thread that rows and flushes may run beside."""
 _COMMIT_AGAIN = (
     "The call to repeat is producer.commit_transaction(): also where `with producer.transaction()` made it, and before this "
     "producer is closed"
@@ -70,23 +70,25 @@ _COMMIT_AGAIN = (
 
 @dataclass(slots=True)
 class TransactionScope:
-    """What `with producer.transaction() as txn` gives; `result` is there after the block."""
+    """The value of `with producer.transaction() as txn`; `result` is set after the block."""
 
     result: EndResult | None = None
-    """How it ended; None if it was aborted or ended by hand."""
+    """How the transaction ended. None if it was aborted, or if the block ended it itself."""
 
 
 class Producer:
-    """Writes rows. Safe for several threads, as Kafka's producer is; not usable in a forked child.
+    """Writes rows. Safe for several threads, as Kafka's producer is. Not usable in a forked child.
 
-    `init_transactions`, `begin_transaction`, `send_offsets_to_transaction`, `commit_transaction` and `abort_transaction`
-    exclude each other: while one runs, another thread's call raises IllegalStateError at once. So does a `send` while a
-    transaction is initialised, begun, committed or aborted. `close` waits for such a call to end. In a future's callback only
-    `send` and properties may be used: what waits for the producer's own thread raises IllegalStateError there.
+    `init_transactions`, `begin_transaction`, `send_offsets_to_transaction`, `commit_transaction` and
+    `abort_transaction` exclude each other: while one runs, another thread's call raises IllegalStateError at once. A
+    `send` also raises it while another thread initialises, begins, commits or aborts a transaction. `close` waits for
+    such a call to end. In a future's callback only `send` and properties may be used. Calls that wait for the
+    producer's own thread raise IllegalStateError there.
 
-    `close` it, or use it as a context manager: entering initialises transactions, leaving aborts what is open. If a
-    program ends without, rows that wait outside of a transaction still go out, for at most 5 seconds; an open
-    transaction is left to time out. What is lost so, or failed unseen, is logged as an error, with a ResourceWarning.
+    Call `close`, or use the producer as a context manager: entering it initialises transactions, leaving it aborts an
+    open one. If a program ends without `close`, rows outside of a transaction are still sent, for at most 5 seconds. An
+    open transaction is left to time out. Rows that are lost, or that failed without notice, are logged as an error,
+    with a ResourceWarning.
     """
 
     def __init__(self, runtime: Runtime, call: Layer) -> None:
@@ -107,13 +109,14 @@ class Producer:
         self._sender = Sender(self._session, config, placer, on_error=self._failed)
         self._lock = self._sender.lock
         self._turns = Turns(self._who, "producer", lock=self._lock)
-        """Of the calls that exclude each other."""
+        """The turns of the calls that exclude each other."""
         self._partitioner = Partitioner(runtime, placer, config.batch_size)
         self._first_error: BaseException | None = None
-        """Without transactions: the first failed send since the last flush, which must not go unseen."""
+        """Without transactions: the error of the first failed send since the last flush, for the next flush to raise.
+        """
         self._version: TxnVersion | None = None
         self._repeats = False
-        """Whether the open transaction is sure to be skipped, so that nothing of it needs to be written."""
+        """Whether the open transaction will certainly be skipped, so that none of its rows need to be written."""
         self._offsets: list[GroupOffsets] = []
         self._closed = False
         unclosed.watch(self)
@@ -136,7 +139,7 @@ class Producer:
         try:
             self.close()
         except Exception as failure:
-            # The error that is on its way is the one to see; what closing met stands beside it.
+            # Keep the caller's error. The error of closing is added to it as a note.
             error.add_note(f"closing {self._who} failed too: {type(failure).__name__}: {failure}")
 
     # -- identity -----------------------------------------------------------------------------------------------------
@@ -152,7 +155,7 @@ class Producer:
         return self._sender.coordinator.txn.producer_epoch if self._sender.coordinator is not None else -1
 
     def partitions_for(self, topic: str) -> tuple[TopicPartition, ...]:
-        """The topic's partitions. Raises UnknownTopicOrPartitionError."""
+        """Return the topic's partitions. Raises UnknownTopicOrPartitionError."""
         self._turns.check()
         return self._runtime.partitions(topic, self._config.metadata_max_age_ms)
 
@@ -165,21 +168,27 @@ class Producer:
         key: str | Sequence[str] | None = None,
         partition: int | None = None,
     ) -> Future[RecordMetadata]:
-        """Hands rows over; the future tells where they lie, or why not.
+        """Send rows. The future's result is where they are, or its error is why they were not written.
 
         `data` is a pyarrow Table or RecordBatch, anything with `__arrow_c_stream__`, or a list of dictionaries.
-        `partition` names one; else `key` (columns) or the topic's `key.columns` spread the rows by Kafka's hash; else
-        all go to one partition. The rows of one send and partition are never split between batches.
+        `partition` names a partition. Otherwise `key` (columns) or the topic's `key.columns` spread the rows by Kafka's
+        hash; without a key all rows are sent to one partition. The rows of one send and partition are never split
+        between batches.
 
-        Rows linger for others (`linger.ms`) until somebody waits for their future, flushes or commits. In a transaction
-        whose version was committed before they are checked and dropped: the future tells of no record. Raises, with
-        nothing sent: SchemaMismatchError (which column, expected, found), UnknownTopicOrPartitionError,
-        IllegalStateError (also while another thread ends the transaction), TxlogTimeoutError (too much waits already); in a
-        transaction that failed, its error again.
+        Rows wait for others (`linger.ms`) until a thread waits for their future, flushes or commits. If the
+        transaction's version was committed before, rows are checked and dropped, and the future's result has no offset.
 
-        As in Kafka's client, an error that this call raises leaves a transaction that can only be aborted, because it would
-        commit without these rows. An error of the arguments does not: SchemaMismatchError, IllegalStateError and a plain
-        InvalidRequestError. A transaction's TransactionAbortableError stands for errors that may be retried elsewhere.
+        If this call raises, no row was sent. Raises:
+
+        * SchemaMismatchError with the column, the expected and the found type.
+        * UnknownTopicOrPartitionError.
+        * IllegalStateError, also while another thread ends the transaction.
+        * TxlogTimeoutError if too many rows wait already.
+        * In a transaction that failed, the error of that failure again.
+
+        As in Kafka's client, after an error of this call the transaction can only be aborted, because it would commit
+        without these rows. Errors of the arguments are an exception: SchemaMismatchError, IllegalStateError and a plain
+        InvalidRequestError. In a transaction, TransactionAbortableError replaces errors that may be retried elsewhere.
         """
         self._check_send()
         try:
@@ -205,7 +214,7 @@ class Producer:
         try:
             parts = self._split(metadata, data, key, partition)
         except (SchemaMismatchError, UnknownTopicOrPartitionError):
-            # The topic may have got that column or partition since it was looked up.
+            # The topic may have a new column or partition since it was looked up.
             newest = self._runtime.topic(topic, 0)
             if newest.number == metadata.number:
                 raise
@@ -224,7 +233,8 @@ class Producer:
                     f"{self._config.max_block_ms}; nothing of this send was taken"
                 )
             self._check_send()
-            # Only here is it sure to which transaction the rows belong: another thread may have ended one and begun the next.
+            # Only here it is certain which transaction the rows belong to. Another thread may have ended one and begun
+            # the next.
             if self._repeats:
                 parts = []
             send = Send(topic, len(parts), self._hurry)
@@ -243,12 +253,13 @@ class Producer:
         return send.future
 
     def flush(self) -> None:
-        """Sends what waits now and returns when all of it is in, and full segments are sealed.
+        """Send what waits now. Return when all of it is in the log and full segments are sealed.
 
-        It does not wait for rows that other threads send meanwhile. Raises what rows that it waited for failed with: an
-        AbortableError (TransactionAbortedError if another thread aborts), ProducerFencedError, UnknownTopicOrPartitionError (the
-        topic was deleted), OutcomeUnknownError. Without transactions it also raises the first error since the
-        last flush, once: rows that failed are not sent again by another flush. Each send's future tells of its own rows.
+        It does not wait for rows that other threads send meanwhile. It raises the error of the rows that it waited for:
+        an AbortableError (TransactionAbortedError if another thread aborts), ProducerFencedError,
+        UnknownTopicOrPartitionError (the topic was deleted), OutcomeUnknownError. Without transactions it also raises
+        the first error since the last flush, once. Another flush does not send failed rows again. The future of each
+        send has the result for its own rows.
         """
         self._turns.check()
         self._refuse_in_callback("flush")
@@ -266,9 +277,9 @@ class Producer:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Takes the transactional.id over: older instances are fenced, what they left is finished or aborted.
+        """Take over the transactional.id: fence older instances, and finish or abort what they left.
 
-        Raises IllegalStateError (no transactional.id, or a second time), NotAStoreError (an empty location),
+        Raises IllegalStateError (no transactional.id, or a second call), NotAStoreError (an empty location),
         UnsupportedStoreError and ClockSkewError from the probe, TxlogTimeoutError (call it again).
         """
         with self._turn("init_transactions"):
@@ -286,10 +297,10 @@ class Producer:
                 self._state.move("READY")
 
     def begin_transaction(self, version: int | TxnVersion | None = None) -> None:
-        """Opens a transaction; nothing is written before its first rows. `version` as in `commit_transaction`; given
-        here, one that was committed before is known at once, and nothing of the transaction is written.
+        """Open a transaction. Nothing is written before its first rows.
 
-        Raises IllegalStateError; after a fatal error that error again.
+        `version` as in `commit_transaction`. If it is given here and was committed before, nothing of the transaction
+        is written. Raises IllegalStateError, and after a fatal error that error again.
         """
         with self._turn("begin_transaction"):
             self._version = wanted = txn_version(version)
@@ -306,17 +317,23 @@ class Producer:
         group: str | ConsumerGroupMetadata,
         expected: Mapping[TopicPartition, int | None] | None = None,
     ) -> None:
-        """Commits a group's offsets (the next to read) with this transaction, and only with it.
+        """Commit a group's offsets (the next to read) with this transaction, and only with it.
 
-        With a consumer's `group_metadata()` its older instances are fenced; `expected` are the committed offsets that
-        the job started from (None: none was). An eager transaction writes them now, as pending; a staged one as the first
-        step of its commit (PROTOCOL.md, "Consumer offsets"). An empty mapping does nothing.
+        A consumer's `group_metadata()` fences older instances of that consumer. `expected` are the committed offsets
+        that the job started from (None: there was none). An eager transaction writes the offsets now, as pending. A
+        staged one writes them as the first step of its commit (PROTOCOL.md, "Consumer offsets"). An empty mapping does
+        nothing.
 
-        Raises CommitFailedError (a condition does not hold: abort), ConcurrentTransactionsError (another transaction's
-        offsets stay undecided), ProducerFencedError, InvalidProducerEpochError (the transaction timed out), IllegalStateError
-        (also for a consumer that commits by itself), OffsetMetadataTooLargeError. After a RetriableError or
-        OutcomeUnknownError the offsets are still to be sent: by this call again, or by the commit, which does not succeed
-        without them. After any other error only an abort helps.
+        Raises:
+
+        * CommitFailedError: a condition does not hold; abort.
+        * ConcurrentTransactionsError: another transaction's offsets stay undecided.
+        * ProducerFencedError, OffsetMetadataTooLargeError.
+        * InvalidProducerEpochError: the transaction timed out.
+        * IllegalStateError, also for a consumer that commits automatically.
+
+        After a RetriableError or OutcomeUnknownError the offsets still have to be sent: by this call again, or by the
+        commit, which does not succeed without them. After any other error you can only abort.
         """
         with self._turn("send_offsets_to_transaction"):
             try:
@@ -325,22 +342,27 @@ class Producer:
                 self._fail(error)
             if not sent.offsets or self._repeats:
                 return
-            # What a failed call left comes first: of two offsets of a partition the later call's is to win, also if an
-            # earlier call gave the same; that one is repeated by this one.
+            # Offsets of a failed call come first: of two offsets for a partition the later call must win, also if an
+            # earlier call had the same value. This call then repeats the earlier one.
             self._offsets = [*(waiting for waiting in self._offsets if waiting != sent), sent]
             if not self._config.staged:
                 self._send_offsets(self._version)
 
     def commit_transaction(self, version: int | TxnVersion | None = None) -> EndResult:
-        """Commits; returns when every row and offset is visible to read_committed.
+        """Commit. Return when every row and offset is visible to read_committed.
 
-        `version` numbers the transaction: one that is not above the id's last committed version is not committed, its
-        rows never show, and the result says `skipped` (so does the log, at INFO) (PROTOCOL.md, "Transaction versions"). An empty transaction without a
-        version writes nothing.
+        `version` numbers the transaction. If it is not above the id's last committed version, the transaction is not
+        committed and its rows never become visible. Then the result has `skipped`, and a message is logged at INFO
+        (PROTOCOL.md, "Transaction versions"). An empty transaction without a version writes nothing.
 
-        Raises what a send failed with (then only `abort_transaction` helps), an AbortableError for example; ProducerFencedError,
-        InvalidProducerEpochError (timed out, or aborted by an operator: abort), TxnVersionScopeError; UnknownTopicOrPartitionError (a topic of its rows was deleted: abort);
-        TxlogTimeoutError if rows still wait (call it again, or abort); OutcomeUnknownError if the decision was attempted: call this again, and nothing else.
+        Raises:
+
+        * The error of a failed send, for example an AbortableError. Then only `abort_transaction` is possible.
+        * ProducerFencedError, TxnVersionScopeError.
+        * InvalidProducerEpochError: the transaction timed out, or an operator aborted it; abort.
+        * UnknownTopicOrPartitionError: a topic of its rows was deleted; abort.
+        * TxlogTimeoutError: rows still wait; call this again, or abort.
+        * OutcomeUnknownError: the decision was attempted; call this again, and no other method.
         """
         with self._turn("commit_transaction"):
             return self._commit(version)
@@ -400,11 +422,12 @@ class Producer:
         self._version = version
 
     def abort_transaction(self) -> None:
-        """Gives the transaction up: rows that wait are not sent, those that were written never show.
+        """Abort the transaction. Rows that wait are not sent, and rows that were written never become visible.
 
-        After a commit of unknown outcome it asks what won: if that was the commit, it raises IllegalStateError, which says
-        that the transaction is committed; the producer is ready for the next one either way. Raises ProducerFencedError,
-        IllegalStateError, TxlogTimeoutError and OutcomeUnknownError (call it again).
+        After a commit of unknown outcome it finds out whether that commit won. If so, IllegalStateError is raised and
+        its message says that the transaction is committed. In both cases the producer is ready for the next
+        transaction. Raises ProducerFencedError, IllegalStateError, TxlogTimeoutError and OutcomeUnknownError (call it
+        again).
         """
         with self._turn("abort_transaction"):
             self._abort()
@@ -423,7 +446,7 @@ class Producer:
                     f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}; call abort_transaction() again"
                 )
             self._check_fatal()
-            dropped = self._sender.drop_waiting(reason)  # one that was to be tried again
+            dropped = self._sender.drop_waiting(reason)  # a batch that waits for a retry
         fail_all(dropped, reason)
         with self._lock:
             attempted = self._sender.attempted
@@ -433,7 +456,7 @@ class Producer:
             try:
                 committed = self._coordinator().end(False).already_committed
             except (FencedError, AbortableError) as error:
-                # An abort that cannot be made would be asked for for ever (KAFKA-19250).
+                # Otherwise an abort that is not possible would be requested for ever (KAFKA-19250).
                 with self._lock:
                     self._state.fail_fatally(error)
                 raise
@@ -448,10 +471,10 @@ class Producer:
 
     @contextmanager
     def transaction(self, version: int | TxnVersion | None = None) -> Iterator[TransactionScope]:
-        """A transaction around a block: committed at its end, aborted if it raises. `scope.result` tells how it went.
+        """Run the block in a transaction: committed at its end, aborted if it raises. `scope.result` has the outcome.
 
-        Raises what `commit_transaction` raises. If the commit ends in an OutcomeUnknownError, call `commit_transaction()` on this
-        producer: it joins the one made here.
+        Raises what `commit_transaction` raises. If the commit ends in an OutcomeUnknownError, call
+        `commit_transaction()` on this producer: it joins the commit made here.
         """
         scope = TransactionScope()
         self.begin_transaction(version)
@@ -461,7 +484,7 @@ class Producer:
             self._abort_beside(error)
             raise
         if self._state.state == "READY":
-            return  # the block ended it by hand
+            return  # the block ended the transaction itself
         try:
             scope.result = self.commit_transaction()
         except (AbortableError, InvalidRequestError) as error:
@@ -471,14 +494,15 @@ class Producer:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Sends what waits, or aborts the open transaction, and ends the thread; idempotent.
+        """Send what waits, or abort the open transaction, and end the thread; idempotent.
 
-        If the outcome of a commit is unknown, it tries for at most 5 seconds to end that transaction: a commit that won
-        stands, one that never reached the store is aborted. Else OutcomeUnknownError says that it is still open.
-        Without transactions it raises what `flush` raises. In a forked child it does nothing.
+        If the outcome of a commit is unknown, `close` tries for at most 5 seconds to end that transaction. A commit
+        that won stands, and one that never reached the store is aborted. Otherwise it raises OutcomeUnknownError: the
+        transaction is still open. Without transactions it raises what `flush` raises. In a forked child it does
+        nothing.
 
-        It waits for a transaction call or `close` of another thread, for at most max.block.ms: then TxlogTimeoutError, and the
-        producer is still open.
+        It waits for a transaction call or `close` of another thread, for at most max.block.ms. After that it raises
+        TxlogTimeoutError, and the producer is still open.
         """
         if self._turns.is_elsewhere:
             return
@@ -560,7 +584,8 @@ class Producer:
         if state in ("IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING"):
             self._abort()
         elif state == "COMMITTING":
-            # Whatever won stands; a commit that never reached the store is aborted, so that nobody waits for it.
+            # A commit that won stands. A commit that never reached the store is aborted, so that no reader waits for
+            # it.
             try:
                 self._coordinator().end(False, limit_ms=SETTLE_MS)
             except FencedError:
@@ -573,7 +598,7 @@ class Producer:
                 ) from error
 
     def _abort_beside(self, error: BaseException) -> None:
-        """Aborts because of `error`, which stays the one to see."""
+        """Abort because of `error`, which remains the error that the caller sees."""
         if self._state.state not in ("IN_TRANSACTION", "ABORTABLE_ERROR"):
             return
         try:
@@ -582,20 +607,23 @@ class Producer:
             error.add_note(f"aborting the transaction failed too: {type(failure).__name__}: {failure}")
 
     def _flush(self, deadline_ms: int | None) -> bool:
-        """With the lock held, and no send possible: waits until all that was sent is in or failed."""
+        """Wait until all sent rows are in the log or failed. Requires the lock, and that no `send` is possible."""
         self._sender.hurry()
         return self._sender.wait(lambda: self._sender.idle, deadline_ms)
 
     def _send_offsets(self, version: TxnVersion | None) -> None:
-        """Sends the offsets that have yet to be sent, in the order of the calls, before the decision (PROTOCOL.md, W34). Those of a
-        call that failed stay: Kafka's client sends them before EndTxn, too."""
+        """Send the offsets that have not been sent yet, in the order of the calls, before the decision (PROTOCOL.md,
+        W34).
+
+        Offsets of a failed call stay: Kafka's client sends them before EndTxn, too.
+        """
         if not self._offsets:
             return
         with self._lock:
             self._sender.attempted = True
         try:
             if not self._coordinator().send_offsets(self._offsets, version):
-                # Skipped: this version was committed before; the commit finds that out, too, and says so.
+                # Skipped: this version was committed before. The commit finds that out, too, and returns it.
                 self._sender.staged_parts = []
         except (RetriableError, OutcomeUnknownError):
             raise
@@ -612,7 +640,7 @@ class Producer:
 
     @contextmanager
     def _turn(self, call: Call) -> Iterator[None]:
-        """Around a transaction call: no other one runs, and the state allows it."""
+        """Run a transaction call in the block: no other one runs, and the state allows it."""
         self._turns.check()
         if self.transactional_id is None:
             raise IllegalStateError(f"{self._who}: {call}() needs a transactional.id, and this producer has none")
@@ -623,7 +651,7 @@ class Producer:
             yield
 
     def _await_turn(self) -> None:
-        """With the lock held: waits until no call of another thread has the turn."""
+        """Wait until no call of another thread has the turn. Requires the lock."""
         if not self._sender.wait(lambda: self._turns.is_free(nested=True), self._deadline_ms()):
             raise TxlogTimeoutError(
                 f"{self._who}: a call of another thread still runs after max.block.ms = {self._config.max_block_ms}; call close() again"
@@ -637,7 +665,7 @@ class Producer:
             )
 
     def _hurry(self) -> None:
-        """Called by the future of a send that somebody waits for."""
+        """Send without linger. Called by the future of a send that a thread waits for."""
         self._turns.check()
         self._refuse_in_callback("result")
         self._sender.hurry()
@@ -664,7 +692,7 @@ class Producer:
             raise again(self._state.error)
 
     def _failed(self, error: BaseException) -> None:
-        """Called by the sender, lock held: a batch could not be written."""
+        """Record that a batch could not be written. Called by the sender, which holds the lock."""
         if self.transactional_id is not None:
             self._state.fail(error)
             return
@@ -673,7 +701,7 @@ class Producer:
         self._first_error = self._first_error or error
 
     def _fail(self, error: TxlogError) -> NoReturn:
-        """Records an error of a call of this thread, and raises it."""
+        """Record an error of a call of this thread, and raise it."""
         with self._lock:
             self._state.fail(error)
         raise error

@@ -1,10 +1,10 @@
-"""Which call may come when? The states of Kafka's TransactionManager, as tables.
+"""Which call is allowed in which state? The states of Kafka's TransactionManager, as tables.
 
     UNINITIALIZED -> READY -> IN_TRANSACTION -> COMMITTING | ABORTING -> READY
     ABORTABLE_ERROR: only an abort leads out of it. FATAL_ERROR: nothing does.
 
-A call in the wrong state is an IllegalStateError and changes nothing; after an error the calls that it forbids raise
-that error again, so that its class still tells the next move.
+A call in the wrong state raises IllegalStateError and changes nothing. After an error, the calls that it forbids raise
+that error again, so that the class of the error still shows what to do next.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ ALLOWED: dict[Call, frozenset[State]] = {
     "send_offsets_to_transaction": frozenset({"IN_TRANSACTION"}),
     # A commit or abort that ran out of time may be repeated: it joins what the first one decided.
     "commit_transaction": frozenset({"IN_TRANSACTION", "COMMITTING"}),
-    # Unlike Kafka's client: an abort after a commit of unknown outcome asks what won, and says so.
+    # Unlike Kafka's client: an abort after a commit of unknown outcome finds out what won, and returns it.
     "abort_transaction": frozenset({"IN_TRANSACTION", "COMMITTING", "ABORTABLE_ERROR", "ABORTING"}),
 }
-"""For a producer with a transactional.id: the states in which a call may be made."""
+"""For a producer with a transactional.id: the states in which a call is allowed."""
 
 _ADVICE: dict[State, str] = {
     "UNINITIALIZED": "call init_transactions() first",
@@ -50,7 +50,7 @@ _ADVICE: dict[State, str] = {
 
 
 class ProducerState:
-    """Where a transactional producer stands. Not thread-safe: its owner holds a lock."""
+    """The state of a transactional producer. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, who: str) -> None:
         self.who = who
@@ -59,7 +59,7 @@ class ProducerState:
         """Why the state is an error."""
 
     def check(self, call: Call) -> None:
-        """Raises the error that the state stands for, or IllegalStateError, unless `call` may be made now."""
+        """Raise the error of the state, or IllegalStateError, unless `call` is allowed now."""
         if self.state in ALLOWED[call]:
             return
         if self.error is not None and self.state in ("ABORTABLE_ERROR", "FATAL_ERROR"):
@@ -67,20 +67,20 @@ class ProducerState:
         raise IllegalStateError(f"{self.who}: {call}() in state {self.state}: {self._advice(call)}")
 
     def move(self, to: State) -> None:
-        """The next state; an error is over then."""
+        """Move to the next state, and clear the error."""
         self.state, self.error = to, None
 
     def fail(self, error: BaseException) -> None:
-        """The state after `error`: fatal if another instance owns the identity or nobody knows what broke."""
+        """Move to the state after `error`: fatal if another instance owns the identity, or the cause is unknown."""
         if self.state in ("FATAL_ERROR", "CLOSED"):
             return
         fatal = isinstance(error, FencedError) or not isinstance(error, Exception)
         if self.state == "ABORTABLE_ERROR" and not fatal:
-            return  # the first error tells why
+            return  # the first error is the cause
         self.state, self.error = ("FATAL_ERROR" if fatal else "ABORTABLE_ERROR"), error
 
     def fail_fatally(self, error: BaseException) -> None:
-        """The state after an error that an abort cannot mend."""
+        """Move to the state after an error that an abort cannot repair."""
         if self.state != "CLOSED":
             self.state, self.error = "FATAL_ERROR", error
 
@@ -91,7 +91,7 @@ class ProducerState:
 
 
 def again(error: BaseException) -> BaseException:
-    """`error` as a new exception of its class and text, to be raised once more."""
+    """Return `error` as a new exception with the same class and text, to be raised again."""
     if isinstance(error, TxlogError):
         copy = type(error)(*error.args)
         copy.__cause__ = error

@@ -1,8 +1,8 @@
-"""Which pieces must a reader open, and how does it go through them, here or in another process?
+"""Which pieces must a reader open, and how does it read them, here or in another process?
 
-`plan` and `tasks` work on names and indexes alone, without pyarrow; a `ReadTask` is all that an executor needs. A file
-that a clean-up has taken away in the meantime is no error: the partition is listed again and the read goes on from its
-offset (PROTOCOL.md, R15).
+`plan` and `tasks` use only names and indexes and do not load pyarrow. A `ReadTask` is all that an executor needs. If
+maintenance has deleted a file in the meantime, the partition is listed again and the read goes on from its offset
+(PROTOCOL.md, R15).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 METADATA_COLUMNS = (OFFSET_COLUMN, TIMESTAMP_COLUMN)
-"""What a read adds to the topic's columns unless it is asked otherwise; `_topic` and `_partition` on request."""
+"""The columns that a read adds to the topic's columns by default; `_topic` and `_partition` are added on request."""
 MAX_RELISTS = 5
-"""How often in a row a read may find an object gone, without a row in between, before that is an error."""
+"""How often in a row a read may find an object deleted, without a row in between, before it raises an error."""
 
 
 class RowFilter(Protocol):
-    """Chooses rows of a batch by their values. Picklable."""
+    """Choose rows of a batch by their values. Picklable."""
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of `batch` that are wanted, with the same columns."""
+        """Return the wanted rows of `batch`, with the same columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,31 +58,33 @@ class ReadTask:
     fields: tuple[SchemaField, ...] = field(repr=False)
     """The topic's schema at planning, at least as new as that of every piece."""
     columns: tuple[str, ...] | None = None
-    """The topic's columns to read, in this order; None: all."""
+    """The topic's columns to read, in this order. None: all of them."""
     metadata_columns: tuple[str, ...] = METADATA_COLUMNS
-    """Columns of txlog's own after them, in this order."""
+    """txlog's own columns that follow them, in this order."""
     pieces: tuple[Piece, ...] = field(repr=False)
     cut: SnapshotCut | None = field(default=None, repr=False)
-    """The snapshot that the rows are of; None: they are those of the isolation level."""
+    """The snapshot that the rows belong to. None: the rows of the isolation level."""
     keep: RowFilter | None = None
-    """Which rows to return, on batches of the columns above; None: all."""
+    """Which rows to return, from batches of the columns above. None: all rows."""
     relist: bool = True
-    """Whether `start` and `end` say all of it, so that it can be planned again when a file is gone. Not so for a part of
-    a cleaned run that was cut by rows."""
+    """Whether the read can be planned again from `start` and `end` when a file was deleted.
+
+    This is not possible for a part of a cleaned run that was cut by rows.
+    """
 
     @property
     def rows(self) -> int:
-        """An upper bound of the rows that the task returns; exact but for cleaned runs and `keep`."""
+        """An upper bound of the rows that the task returns. It is exact except for cleaned runs and `keep`."""
         return piece_rows(self.pieces)
 
 
 def read_session(runtime: Runtime, config: Layer | None = None, **settings: object) -> Session:
-    """A session with a consumer's settings, for planning."""
+    """Return a session with a consumer's settings, for planning."""
     return consumer_session(runtime, runtime.settings.consumer_config(call_layer(config, settings)), "read")
 
 
 def consumer_session(runtime: Runtime, config: ConsumerConfig, who: str) -> Session:
-    """A session with a consumer's settings."""
+    """Return a session with a consumer's settings."""
     return Session(
         runtime,
         config,
@@ -93,7 +95,7 @@ def consumer_session(runtime: Runtime, config: ConsumerConfig, who: str) -> Sess
 
 
 def check_isolation(isolation: str) -> IsolationLevel:
-    """`isolation`, if it is a level; raises InvalidConfigurationError."""
+    """Return `isolation` if it is a level. Raises InvalidConfigurationError."""
     if isolation == "read_committed":
         return "read_committed"
     if isolation == "read_uncommitted":
@@ -106,7 +108,7 @@ def check_isolation(isolation: str) -> IsolationLevel:
 def plan(
     runtime: Runtime, topic: str, partition: int, start: int, end: int | None, isolation: str = "read_committed"
 ) -> ReadPlan:
-    """Plans one partition, cold; see `plan_reads`."""
+    """Plan one partition without earlier views; see `plan_reads`."""
     tp = runtime.partition(topic, partition)
     return plan_reads(read_session(runtime), {tp: (start, end)}, isolation)[tp]
 
@@ -119,11 +121,12 @@ def plan_reads(
     cut: SnapshotCut | None = None,
     views: Views | None = None,
 ) -> dict[TopicPartition, ReadPlan]:
-    """Plans `[start, end)` of each partition, in parallel, on `views`, else on those that the session has; loads those it lacks.
+    """Plan `[start, end)` of each partition, in parallel.
 
-    An end of None, or beyond it, is the end of the isolation level, or of the `cut`, a snapshot that has all of these
-    partitions. `indexes` are those of earlier plans, which need not be read again. Raises OffsetOutOfRangeError with the valid
-    range, InvalidRequestError for a cut that is too old to be planned on what is in the store now.
+    It uses `views`, or else the session's views, and loads the missing ones. An end of None, or one that is too high,
+    becomes the end for the isolation level, or for the `cut`, a snapshot of all these partitions. `indexes` are those
+    of earlier plans, which are not read again. Raises OffsetOutOfRangeError with the valid range, InvalidRequestError
+    for a cut that is too old to be planned on what is in the store now.
     """
     held = views or {}
     level = check_isolation(isolation)
@@ -153,7 +156,8 @@ def tasks(
     isolation: str = "read_committed",
     cut: SnapshotCut | None = None,
 ) -> tuple[ReadTask, ...]:
-    """A task for each plan, with the topic's newest schema that the plans need. Empty plans give tasks without pieces.
+    """Return a task for each plan, with the topic's newest schema that the plans need. Empty plans give tasks without
+    pieces.
 
     Raises SchemaMismatchError for an unknown column.
     """
@@ -181,10 +185,10 @@ def tasks(
 
 
 def take_cut(session: Session, topics: Sequence[str]) -> SnapshotCut:
-    """One cut over all partitions of `topics` in which every transaction is whole (PROTOCOL.md, "Reading").
+    """Take one cut over all partitions of `topics`, in which every transaction is whole (PROTOCOL.md, "Reading").
 
-    Every commit that had returned before is in it. For `plan_reads` of the same session, or of another one. Raises
-    UnknownTopicOrPartitionError.
+    Every commit that returned before this call is in the cut. It is for `plan_reads` of this session or of another one.
+    Raises UnknownTopicOrPartitionError.
     """
     runtime = session.runtime
     partitions = [tp for topic in topics for tp in runtime.partitions(topic, 0)]
@@ -196,15 +200,16 @@ def take_cut(session: Session, topics: Sequence[str]) -> SnapshotCut:
 
 
 def topic_for(runtime: Runtime, plan: ReadPlan, max_age_ms: int | None = None) -> TopicMetadata:
-    """The topic's metadata, as new as the schema of every piece of the plan. Raises as `topic_of_rows`."""
+    """Return the topic's metadata, at least as new as the schema of every piece. Raises as `topic_of_rows`."""
     newest = max((piece.schema_id for piece in plan.pieces), default=0)
     return topic_of_rows(runtime, plan.topic_partition, newest, max_age_ms)
 
 
 def topic_of_rows(runtime: Runtime, tp: TopicPartition, newest: int, max_age_ms: int | None = None) -> TopicMetadata:
-    """The metadata of the partition's topic, as new as `newest`, the highest `schema_id` of some of its rows.
+    """Return the metadata of the partition's topic, at least as new as `newest`, the highest `schema_id` of the rows.
 
-    Raises MissingObjectError if the version that introduced that schema is gone: its columns would be left out unseen.
+    Raises MissingObjectError if the version that introduced that schema does not exist any more: without it the read
+    would leave out its columns without notice.
     """
     topic = runtime.topic(tp.topic, max_age_ms)
     if newest > topic.schema_id:
@@ -224,13 +229,13 @@ def read_task(
     max_rows: int | None = None,
     on_lost: Callable[[TopicPartition, int, int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The task's rows, in order of offsets: its columns, then its metadata columns; at most `max_rows` in a batch.
+    """Yield the task's rows in order of offsets: its columns, then its metadata columns; at most `max_rows` in a batch.
 
-    `store` is opened from the task if None. Where retention overtook the read, `on_lost` is told which offsets
-    `[start, end)` are gone, and the read goes on behind them; without it that is an OffsetOutOfRangeError. Raises
-    CorruptRecordError naming the object, MissingObjectError if one stays missing.
+    `store` is opened from the task if None. If retention has removed rows of the range, `on_lost` is called with their
+    offsets `[start, end)` and the read goes on after them; without `on_lost`, OffsetOutOfRangeError is raised. Raises
+    CorruptRecordError with the name of the object, MissingObjectError if an object stays missing.
     """
-    # Here and not at the top: planning processes import this module and must not pay for pyarrow.
+    # A local import: planning processes import this module and must not load pyarrow.
     from txlog.client import rows
     from txlog.storage.open import open_object_store
 
@@ -254,7 +259,7 @@ def read_task(
 
 
 def piece_rows(pieces: Sequence[Piece]) -> int:
-    """Rows that the pieces name."""
+    """Return the number of rows that the pieces name."""
     return sum(
         piece.range.rows if isinstance(piece, InlinePiece) else sum(each.rows for each in piece.ranges)
         for piece in pieces
@@ -278,7 +283,7 @@ def _plan_again(
         topic = topic_for(runtime, made)
     finally:
         runtime.close()
-    # The columns stay those of the task; files that were made since may have what was added to the topic.
+    # The columns stay those of the task. Newer files may have columns that were added to the topic.
     columns = task.columns if task.columns is not None else tuple(each.name for each in task.fields)
     return replace(task, pieces=made.pieces, fields=topic.schema, columns=columns)
 

@@ -1,4 +1,4 @@
-"""How do the pieces of a read plan become Arrow batches? (pyarrow lives here, so that planning goes without it.)"""
+"""How do the pieces of a read plan become Arrow batches? (This module loads pyarrow, so that planning need not.)"""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from txlog.storage.segment_file import ROW_GROUP_ROWS, read_inline_rows, read_ra
 
 SMALL_ROWS = 4096
 SMALL_BYTES = 2**20
-"""Batches with fewer rows and bytes are joined."""
+"""A batch with fewer than SMALL_ROWS rows, and below this size, is joined with its neighbours."""
 MAX_SORTED_BYTES = 64 * 2**20
-"""So many bytes of rows are sorted at once: they are in memory twice."""
+"""Rows of at most this many bytes are sorted together, because sorting holds them in memory twice."""
 JOINED_ROWS = 65_536
 JOINED_BATCHES = 512
-"""Joining ends at so many rows or batches: the first rows shall not wait for the last."""
+"""Joining stops after JOINED_ROWS rows or this many batches, so that the first rows do not wait for the last."""
 
 METADATA_FIELDS: dict[str, pa.Field[pa.DataType]] = {
     OFFSET_COLUMN: OFFSET_FIELD,
@@ -33,7 +33,7 @@ METADATA_FIELDS: dict[str, pa.Field[pa.DataType]] = {
     TOPIC_COLUMN: pa.field(TOPIC_COLUMN, pa.string(), nullable=False),
     PARTITION_COLUMN: pa.field(PARTITION_COLUMN, pa.int32(), nullable=False),
 }
-"""The columns that txlog adds to what is read."""
+"""The columns that txlog adds to the rows."""
 
 
 def read_pieces(
@@ -44,10 +44,10 @@ def read_pieces(
     *,
     digests: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of `pieces` in order: the columns asked for (None: all), then `_offset` and `_timestamp`.
+    """Yield the rows of `pieces` in order: the columns asked for (None: all), then `_offset` and `_timestamp`.
 
-    With `digests` every byte of the files is read, and compared with the digest that the log has of it. Raises
-    MissingObjectError if a clean-up has taken a file away, CorruptRecordError naming the object.
+    With `digests` every byte of the files is read and compared with its digest in the log. Raises MissingObjectError if
+    maintenance has deleted a file, CorruptRecordError with the name of the object.
     """
     checked: set[str] = set()
     for piece in pieces:
@@ -56,7 +56,7 @@ def read_pieces(
             where = tp.folder + batch_name(piece.range.base_offset - piece.range.first_row)
             yield read_inline_rows(piece.payload, piece.range, fields, columns, where=where, rows=piece.rows)
         else:
-            # A file whose rows lie between those of others is opened again and again, and compared once.
+            # A file whose rows lie between those of other files is opened several times, but compared only once.
             whole = digests and piece.file.path not in checked
             checked.add(piece.file.path)
             try:
@@ -82,8 +82,11 @@ def read_pieces(
 def sorted_within(
     batches: Iterable[pa.RecordBatch], lengths: Iterable[int], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows: of each run of so many (`lengths`, which are all there are) those that fit in a row group sorted by
-    `columns`, nulls last, and by `_offset` where these are equal."""
+    """Yield the same rows, sorted in parts by `columns` (nulls last) and then by `_offset`.
+
+    `lengths` are the lengths of the runs of rows, and cover all rows. A part is as many rows of a run as fit in a row
+    group.
+    """
     keys: list[tuple[str, Literal["ascending", "descending"]]] = [
         (name, "ascending") for name in (*columns, OFFSET_COLUMN)
     ]
@@ -105,9 +108,9 @@ def sorted_within(
 
 
 def first_at_or_after(store: ObjectStore, pieces: Sequence[Piece], timestamp_ms: int) -> tuple[int, int] | None:
-    """Offset and time (ms) of the first row of `pieces` whose `_timestamp` is at or after a time; only that column is read.
+    """Return offset and time (ms) of the first row of `pieces` whose `_timestamp` is at or after a time.
 
-    Raises as `read_pieces` does.
+    Only that column is read. Raises as `read_pieces` does.
     """
     for batch in read_pieces(store, pieces, (), None):
         times = batch.column(TIMESTAMP_COLUMN).cast(pa.int64()).to_numpy() // 1000
@@ -126,9 +129,10 @@ def _offsets(piece: FilePiece) -> str:
 
 
 def joined(batches: Iterable[pa.RecordBatch], enough: int = JOINED_ROWS) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: small neighbours become one, since a batch costs its reader more than its rows do.
+    """Yield the same rows in fewer batches: small neighbours become one, because a batch costs its reader more than its
+    rows.
 
-    Joining ends at `enough` rows: nothing is read beyond them before they are returned. What came before an error is returned
+    Joining stops at `enough` rows: these are returned before any further row is read. Rows before an error are returned
     before the error is raised.
     """
     held: list[pa.RecordBatch] = []
@@ -159,14 +163,14 @@ def joined(batches: Iterable[pa.RecordBatch], enough: int = JOINED_ROWS) -> Iter
 def schema_of(
     fields: Sequence[SchemaField], columns: Sequence[str] | None, metadata_columns: Sequence[str]
 ) -> pa.Schema:
-    """The Arrow schema of what is read."""
+    """Return the Arrow schema of the result."""
     schema = to_arrow(fields)
     chosen = list(schema) if columns is None else [schema.field(name) for name in columns]
     return pa.schema([*chosen, *(METADATA_FIELDS[name] for name in metadata_columns)])
 
 
 def with_metadata(batch: pa.RecordBatch, tp: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` of `read_pieces` in the form of `schema`, which is of `schema_of`."""
+    """Return a `batch` of `read_pieces` in the form of `schema`, which comes from `schema_of`."""
     rows = batch.num_rows
     arrays: list[pa.Array[Any]] = []
     for name in schema.names:
@@ -180,7 +184,7 @@ def with_metadata(batch: pa.RecordBatch, tp: TopicPartition, schema: pa.Schema) 
 
 
 def last_offset(batch: pa.RecordBatch) -> int:
-    """The offset of the last row of a batch of `read_pieces`."""
+    """Return the offset of the last row of a batch of `read_pieces`."""
     offset: int = batch.column(OFFSET_COLUMN)[batch.num_rows - 1].as_py()
     return offset
 

@@ -1,7 +1,7 @@
-"""What does every client of one store share?
+"""The shared part of all clients of one store.
 
-The object store, the driver, the clock, ids and settings, the store's descriptor, and the topics seen so far. It holds
-no views of partitions: each client has its own (`txlog.client.session`).
+It holds the object store, the driver, the clock, ids and settings, the store's descriptor, and the topics seen so far.
+It holds no views of partitions, because each client has its own (`txlog.client.session`).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ T = TypeVar("T")
 class Runtime:
     """One opened store. Thread-safe; `close` ends its helper threads.
 
-    `url` and `storage_options` are what another process needs to open the same store, `where` names it in messages: it
-    holds no credentials.
+    With `url` and `storage_options` another process can open the same store. `where` is its name in messages and holds
+    no credentials.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Runtime:
     ) -> None:
         self.store = store
         self.where = store.url
-        # A relative path means something else in another process; the adapter has made it absolute.
+        # A relative path has another meaning in another process. The adapter has made it absolute.
         self.url = store.url if url is None or "://" not in url else url
         self.storage_options = dict(storage_options or {})
         self.settings = settings or Settings()
@@ -85,9 +85,9 @@ class Runtime:
         ids: IdGenerator | None = None,
         object_store: ObjectStore | None = None,
     ) -> Runtime:
-        """Opens the store at `url`; an empty or missing location is a store at its first topic.
+        """Open the store at `url`. An empty or missing location becomes a store with its first topic.
 
-        `clock`, `ids` and `object_store` are for tests and fault injection. Raises NotAStoreError if something else lies
+        `clock`, `ids` and `object_store` are for tests and fault injection. Raises NotAStoreError if something else is
         there, UnsupportedStoreError (backend, newer format, unknown feature), CorruptRecordError,
         InvalidConfigurationError.
         """
@@ -103,7 +103,7 @@ class Runtime:
 
     @property
     def descriptor(self) -> StoreDescriptor | None:
-        """What this store is; None as long as the location is empty."""
+        """The store's descriptor. None while the location is empty."""
         if self._descriptor is None:
             self._store_seen_at = self.moment()
             self._descriptor = self.patiently("reading txlog.json", lambda: topic_protocol.read_store(self.where))
@@ -111,16 +111,17 @@ class Runtime:
 
     @property
     def constants(self) -> StoreConstants:
-        """The store's constants; those of a store to be made, as long as the location is empty."""
+        """The store's constants. While the location is empty: the constants of the store to be made."""
         descriptor = self.descriptor
         return self.settings.store_constants() if descriptor is None else descriptor.constants
 
     def run(self, program: Program[T]) -> T:
-        """The result of a protocol program; raises what it raises."""
+        """Return the result of a protocol program. Raises what the program raises."""
         return self.driver.run(program)
 
     def context(self, *, retry_backoff_ms: int | None = None, retry_backoff_max_ms: int | None = None) -> Context:
-        """What protocol calls need; roll policies are those of the topics seen so far, others are looked up where they are needed."""
+        """Return what protocol calls need. It has the roll policies of topics seen so far; others are looked up when
+        needed."""
         return Context(
             constants=self.constants,
             store=self._known_store(self._store_seen_at),
@@ -133,7 +134,7 @@ class Runtime:
         )
 
     def make_store(self) -> StoreDescriptor:
-        """The store's descriptor, made now if the location is empty."""
+        """Return the store's descriptor, and make the store first if the location is empty."""
         if self._descriptor is None:
             constants = self.settings.store_constants()
             self._store_seen_at = self.moment()
@@ -145,15 +146,17 @@ class Runtime:
         return self._descriptor
 
     def check_store(self, *, now: bool = False) -> None:
-        """Raises StoreChangedError unless the store that was opened still lies there (W47): one GET, or none if it was seen a
-        moment ago. `now` looks in any case."""
+        """Raise StoreChangedError unless the location still holds the store that was opened (W47).
+
+        Costs one GET, or nothing if the store was checked a moment ago. With `now` it always checks.
+        """
         known = self._known_store(None if now else self._store_seen_at)
         if known is not None:
             ctx = Context(store=known)
             self.patiently("reading txlog.json", lambda: topic_protocol.check_store(ctx))
 
     def require_store(self) -> StoreDescriptor:
-        """The store's descriptor; raises NotAStoreError as long as the location is empty: only a topic makes a store."""
+        """Return the store's descriptor. Raises NotAStoreError while the location is empty: only a topic makes a store."""
         if (descriptor := self.descriptor) is None:
             raise NotAStoreError(
                 f"{self.where} is empty, there is no store yet; check the URL, or create a topic first"
@@ -161,10 +164,10 @@ class Runtime:
         return descriptor
 
     def ensure_writable(self) -> None:
-        """Proves once that the backend creates atomically, and that the clocks agree (W2, W45): these again if this machine's
-        was set since. Costs nothing otherwise, so whoever deletes by the clock asks each time.
+        """Prove once that the backend creates atomically, and that the clocks agree (W2, W45).
 
-        Raises UnsupportedStoreError, ClockSkewError.
+        The clocks are compared again if this machine's clock was set since. Otherwise a further call costs nothing, so
+        every job that deletes by the clock calls it each time. Raises UnsupportedStoreError, ClockSkewError.
         """
         if self._proven_offset_ms is None or clock_was_set(self._proven_offset_ms, self.clock):
             offset_ms = clock_offset_ms(self.clock)
@@ -172,13 +175,13 @@ class Runtime:
             self._proven_offset_ms = offset_ms
 
     def moment(self) -> Moment:
-        """Both clocks now: what ages of this process are measured with."""
+        """Return both clocks now. Ages in this process are measured with them."""
         return Moment(self.clock.now_ms(), self.clock.monotonic_ms())
 
     def topic(self, name: str, max_age_ms: int | None = None) -> TopicMetadata:
-        """The topic's metadata, at most `max_age_ms` old (`metadata.max.age.ms` of the client, if None).
+        """Return the topic's metadata, at most `max_age_ms` old (None: `metadata.max.age.ms` of the client).
 
-        Raises UnknownTopicOrPartitionError, naming the most similar topic, InvalidTopicError.
+        Raises UnknownTopicOrPartitionError with the name of the most similar topic, InvalidTopicError.
         """
         limit_ms = self._client.metadata_max_age_ms if max_age_ms is None else max_age_ms
         now_ms = self.clock.monotonic_ms()
@@ -202,59 +205,60 @@ class Runtime:
         return metadata
 
     def known_topic(self, name: str) -> TopicMetadata | None:
-        """The topic's metadata as this process saw it last, however long ago; None if it never did."""
+        """Return the topic's metadata as this process last saw them, however long ago, or None if it never did."""
         with self._lock:
             known = self._topics.get(name)
         return None if known is None else known[0]
 
     def remember_topic(self, metadata: TopicMetadata, fetched_at_ms: int | None = None) -> None:
-        """Takes over metadata that was read or written just now."""
+        """Keep metadata that was read or written just now."""
         at_ms = self.clock.monotonic_ms() if fetched_at_ms is None else fetched_at_ms
         try:
             roll = self.settings.roll_policy(metadata)
         except InvalidConfigurationError:
-            # A reader needs no setting (PROTOCOL.md, R4); who appends rows reads them again, and is told.
+            # A reader needs no setting (PROTOCOL.md, R4). A writer reads the settings again and gets the error then.
             roll = RollPolicy()
         with self._lock:
-            # New mappings: contexts of other threads hold the old ones.
+            # New mappings, because contexts of other threads hold the old ones.
             self._topics = {**self._topics, metadata.topic: (metadata, at_ms)}
             self._rolls = {**self._rolls, metadata.topic: roll}
 
     def forget_topic(self, name: str) -> None:
-        """Has the topic looked up anew at its next use."""
+        """Drop the topic's metadata, so that its next use reads them again."""
         with self._lock:
             self._topics = {topic: known for topic, known in self._topics.items() if topic != name}
 
     def list_topics(self) -> tuple[TopicMetadata, ...]:
-        """All topics, by name; none as long as the location is empty."""
+        """Return all topics, by name; an empty tuple while the location is empty."""
         if self.descriptor is None:
             return ()
         return self._look_up("listing topics", topic_protocol.list_topics)
 
     def arrow_schema(self, topic: TopicMetadata) -> pa.Schema:
-        """The topic's schema in Arrow's words."""
-        # Here and not at the top: planning processes need topics and must not pay for pyarrow.
+        """Return the topic's schema as an Arrow schema."""
+        # A local import: planning processes need topics and must not load pyarrow.
         from txlog.storage.arrow_schema import to_arrow
 
         return to_arrow(topic.schema)
 
     def partition(self, topic: str, partition: int, max_age_ms: int | None = None) -> TopicPartition:
-        """The partition, if the topic has it; raises UnknownTopicOrPartitionError with the valid range."""
+        """Return the partition. Raises UnknownTopicOrPartitionError with the valid range if the topic does not have it."""
         return check_partition(self.topic(topic, max_age_ms), partition)
 
     def partitions(self, topic: str, max_age_ms: int | None = None) -> tuple[TopicPartition, ...]:
-        """All partitions of a topic."""
+        """Return all partitions of a topic."""
         metadata = self.topic(topic, max_age_ms)
         return tuple(TopicPartition(topic, number) for number in range(metadata.partitions))
 
     def close(self) -> None:
-        """Ends the helper threads; idempotent."""
+        """End the helper threads; idempotent."""
         self.driver.close()
 
     def _find_roll(self, topic: str) -> Program[RollPolicy]:
-        """The roll policy of a topic, once looked up remembered; the default if it cannot be told.
+        """Return a topic's roll policy and remember it. Returns the default if it cannot be read.
 
-        Asked for once a transaction is decided: that must not fail for want of a setting. A deleted topic's last hold.
+        It is needed after a transaction is decided, and that must not fail because of a setting. The last policy of a
+        deleted topic stays in use.
         """
         known = self._rolls.get(topic)
         if known is not None:
@@ -267,7 +271,7 @@ class Runtime:
         except TxlogError:
             return RollPolicy()
         with self._lock:
-            # What `remember_topic` may have put there meanwhile is at least as new.
+            # A policy that `remember_topic` has set meanwhile is at least as new.
             self._rolls = {topic: roll, **self._rolls}
         return roll
 
@@ -281,7 +285,7 @@ class Runtime:
         self._store_seen_at = seen_at
 
     def _look_up(self, what: str, program: Callable[[], Program[T]]) -> T:
-        """What the store says of its topics, if it is still the same store."""
+        """Return what the store answers about its topics, if it is still the same store."""
         ctx = Context(store=self._known_store(self._store_seen_at))
 
         def checked() -> Program[T]:
@@ -291,7 +295,7 @@ class Runtime:
         return self.patiently(what, checked)
 
     def patiently(self, what: str, program: Callable[[], Program[T]]) -> T:
-        """The result of a call about the store or its topics, tried again as every client's calls are."""
+        """Return the result of a call about the store or its topics, with the retries of every client's calls."""
         patience = Patience(
             who=self.where,
             timeout_ms=self._client.default_api_timeout_ms,
@@ -305,7 +309,7 @@ class Runtime:
 
 
 def check_partition(topic: TopicMetadata, partition: int) -> TopicPartition:
-    """Partition `partition` of `topic`; raises UnknownTopicOrPartitionError with the valid range."""
+    """Return partition `partition` of `topic`. Raises UnknownTopicOrPartitionError with the valid range."""
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < topic.partitions:
         raise UnknownTopicOrPartitionError(
             f"topic {topic.topic!r} has no partition {partition!r}: it has {topic.partitions}, numbered 0 to {topic.partitions - 1}"
@@ -314,7 +318,7 @@ def check_partition(topic: TopicMetadata, partition: int) -> TopicPartition:
 
 
 def check_columns(topic: TopicMetadata, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """`columns`, if the topic has them all; raises SchemaMismatchError naming the most similar one."""
+    """Return `columns` if the topic has them all. Raises SchemaMismatchError with the name of the most similar column."""
     known = [field.name for field in topic.schema]
     for column in columns:
         if column not in known:

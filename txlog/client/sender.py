@@ -1,8 +1,8 @@
 """How do batches get from a producer into the log? One background thread, one batch in flight per partition.
 
-A round takes the first ready batch of every partition: rows are placed (inline or as a file), new partitions of the
-transaction are registered in one record, then all are appended in parallel. No error is swallowed: it ends in the
-futures of the batch, and in the producer's state (`txlog.client.producer_state`).
+A round takes the first ready batch of every partition. It places the rows (inline or as a file), registers new
+partitions of the transaction in one record, and appends all batches in parallel. No error is swallowed: every error
+reaches the futures of the batch and the producer's state (`txlog.client.producer_state`).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.seal import finished_segments, seal_quietly
 
 MAX_BUFFER_BYTES = 256 * 2**20
-"""Rows that may wait to be sent; a send beyond that waits for them."""
+"""Size of the rows that may wait to be sent. A send above this limit waits."""
 STAGED_LINGER_MS = 1000
-"""Staged rows are in no hurry, and every batch of them is a file for good: they wait at least as long for each other."""
+"""Staged rows wait at least this long for others, because each batch becomes a file and is not urgent."""
 _LOG = logging.getLogger(__name__)
 _MAX_WAIT_MS = 60_000
 _POLL_MS = 50
-"""How long the thread sleeps at most before it looks for new work while a batch waits to be tried again."""
+"""The longest sleep of the thread before it looks for new work, while a batch waits for a retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ T = TypeVar("T")
 
 
 class Sender:
-    """The thread and what it works on. `lock` guards everything here and the producer's state; `condition` is on it."""
+    """The thread and its work. `lock` guards everything here and the producer's state; `condition` uses the same lock."""
 
     def __init__(
         self,
@@ -82,17 +82,17 @@ class Sender:
         *,
         on_error: Callable[[BaseException], None],
     ) -> None:
-        # Taken by `with lock`, in C, never by `with condition`, in Python: a Ctrl-C could fall between the two halves of that,
-        # and the lock would be held for ever.
+        # Use `with lock` (in C), never `with condition` (in Python): a Ctrl-C between the two steps of the latter would
+        # leave the lock held for ever.
         self.lock = threading.RLock()
         self.condition = threading.Condition(self.lock)
         self.coordinator: Coordinator | None = None
-        """Set by init; None for a producer without transactional.id."""
+        """Set by init. None for a producer without transactional.id."""
         self.attempted = False
         """Whether the open transaction was, or may have been, registered with the coordinator."""
         self.staged_parts: list[StagedPart] = []
         self.trouble: Exception | None = None
-        """Why rows wait to be tried again; None if nothing went wrong lately."""
+        """Why rows wait for a retry. None if there was no error lately."""
         self._session = session
         self._config = config
         self._placer = placer
@@ -109,65 +109,66 @@ class Sender:
         self._thread: threading.Thread | None = None
         self._closing = False
         self.dead: BaseException | None = None
-        """Why the thread has ended, if it has: nothing that is sent afterwards would ever go out."""
+        """Why the thread has ended, if it has. Rows that are sent afterwards would never be written."""
         self._doomed = False
         """Whether the open transaction can only be aborted."""
 
     # -- called by the producer, `lock` held --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the thread at the first rows."""
+        """Start the thread at the first rows."""
         if self._thread is None:
-            # A daemon: a program that ends without close() must not hang. What becomes of its rows: txlog.client.unclosed.
+            # A daemon, so that a program that ends without close() does not hang. txlog.client.unclosed takes care of
+            # its rows.
             self._thread = threading.Thread(target=self._run, name="txlog-producer", daemon=True)
             self._thread.start()
 
     @property
     def waiting(self) -> Accumulator:
-        """Rows that are not in yet; notify `condition` after a change."""
+        """The rows that are not in the log yet. Notify `condition` after a change."""
         return self._waiting
 
     @property
     def waiting_rows(self) -> int:
-        """How many rows are not in yet, for all this producer knows."""
+        """The number of rows that are not in the log yet, as far as this producer knows."""
         return sum(batch.rows for batch in self._waiting)
 
     @property
     def is_this_thread(self) -> bool:
-        """Whether the caller runs in this thread, as callbacks of futures do."""
+        """Return whether the caller runs in this thread, as callbacks of futures do."""
         return threading.current_thread() is self._thread
 
     @property
     def unfinished(self) -> set[Batch]:
-        """Batches that are waiting or in flight."""
+        """Return the batches that wait or are in flight."""
         return {*self._waiting, *self._in_flight}
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is waiting or in flight."""
+        """Whether nothing waits or is in flight."""
         return not self._waiting and not self._in_flight
 
     @property
     def in_flight(self) -> bool:
-        """Whether a round is at work, the sealing after it included."""
+        """Whether a round is in progress, the sealing after it included."""
         return bool(self._in_flight)
 
     @property
     def staged_schemas(self) -> dict[str, int]:
-        """Topic -> oldest schema_id of the rows that the open transaction has staged, or is to stage."""
+        """Return topic -> oldest schema_id of the rows that the open transaction has staged, or will stage."""
         found = [(part.topic, part.schema_id) for part in self.staged_parts]
         if self._config.staged:
             found += [(batch.tp.topic, batch.topic.schema_id) for batch in self.unfinished]
         return dict(sorted(found, reverse=True))
 
     def hurry(self) -> None:
-        """No rows wait for more rows: somebody waits for them."""
+        """Send rows without linger, because a thread waits for them."""
         with self.lock:
             self._waiting.flush()
             self.condition.notify_all()
 
     def drop_waiting(self, error: BaseException) -> list[Batch]:
-        """Gives up the batches that are not in flight, because of `error`, and returns them."""
+        """Remove and return the batches that are not in flight, because of `error`."""
         return self._given_up(self._waiting.remove_all(keep=self._in_flight), error)
 
     def _given_up(self, batches: list[Batch], error: BaseException) -> list[Batch]:
@@ -176,7 +177,7 @@ class Sender:
         return batches
 
     def new_transaction(self) -> None:
-        """Forgets what belonged to the transaction before; its sequences ended with its epoch."""
+        """Clear what belonged to the transaction before. Its sequences ended with its epoch."""
         self.attempted = False
         self._doomed = False
         self.staged_parts = []
@@ -184,24 +185,24 @@ class Sender:
         self._sequences = {}
 
     def wait(self, done: Callable[[], bool], deadline_ms: int | None) -> bool:
-        """Waits until `done()`; False when the time is up. Returns at once if the thread has died."""
+        """Wait until `done()`; return False when the time is up. Returns at once if the thread has died."""
         clock = self._session.clock
         while not done():
             if self.dead is not None:
                 return True
             if deadline_ms is not None and clock.monotonic_ms() >= deadline_ms:
                 return False
-            # Short waits: another clock than the machine's may decide what late is.
+            # Short waits, because the deadline may use another clock than the machine's.
             self.condition.wait(_POLL_MS / 1000)
         return True
 
     def stop(self) -> None:
-        """Has the thread end; the caller joins it without the lock."""
+        """Tell the thread to end. The caller joins it without the lock."""
         self._closing = True
         self.condition.notify_all()
 
     def join(self) -> None:
-        """Waits for the thread. Call it without holding `lock`."""
+        """Wait for the thread. Call it without holding `lock`."""
         if self._thread is not None:
             self._thread.join()
 
@@ -221,7 +222,7 @@ class Sender:
             self._die(error)
 
     def _next_round(self) -> list[Batch] | None:
-        """Waits for batches that may be sent; None when the producer closes."""
+        """Wait for batches that may be sent. Return None when the producer closes."""
         clock = self._session.clock
         while True:
             with self.lock:
@@ -237,13 +238,13 @@ class Sender:
                         None if linger_ms is None else min(max(linger_ms - now_ms, 1), _MAX_WAIT_MS) / 1000
                     )
                     continue
-            # Back-off is the clock's to measure; the lock is free meanwhile.
+            # The back-off uses the clock, and the lock is free meanwhile.
             clock.sleep_ms(min(max(retry_ms - now_ms, 1), _POLL_MS))
 
     def _send(self, batches: Sequence[Batch]) -> None:
         try:
             if self._config.staged:
-                # Nothing else asks the log before the commit, and files need not be written into another store.
+                # No other step reads the log before the commit. This check keeps files out of a wrong store.
                 self._session.runtime.check_store()
             elif self.coordinator is not None:
                 self._register([batch.tp for batch in batches])
@@ -261,7 +262,8 @@ class Sender:
         self._keep_house(ctx, [outcome for outcome in outcomes if isinstance(outcome, _Appended)])
 
     def _keep_house(self, ctx: Context, appended: Sequence[_Appended]) -> None:
-        """Seals what is full, and ends what is overdue. Its failure is left to the next writer: the rows are in."""
+        """Seal full segments and end overdue transactions. A failure is left to the next writer, because the rows are
+        in the log."""
         try:
             self._seal(ctx, [outcome.view for outcome in appended])
             self._session.end_overdue([outcome.batch.tp for outcome in appended], self._identity()[0])
@@ -269,7 +271,7 @@ class Sender:
             _LOG.warning("%s: tidying up after an append failed; the rows are in", self._session.who, exc_info=True)
 
     def _register(self, tps: Sequence[TopicPartition]) -> None:
-        """All new partitions of a round in one record, before the first batch to any of them (W22, invariant 9)."""
+        """Register all new partitions of a round in one record, before the first batch to them (W22, invariant 9)."""
         assert self.coordinator is not None
         new = [tp for tp in tps if tp not in self._registered]
         if new:
@@ -284,7 +286,7 @@ class Sender:
         if not batch.attempts and clock.monotonic_ms() > batch.deadline_ms:
             return _Failed(batch, self._late(batch, self.trouble))
         try:
-            # Written here, in this program's own thread, so that files of several partitions go out together.
+            # This program's own thread writes the file, so that files of several partitions are written in parallel.
             draft = self._placed(ctx, batch)
             limit = Limit(batch.deadline_ms, lambda met: self._late(batch, met), self._config.retries, ctx.backoff_ms)
             batch.created = False
@@ -304,8 +306,11 @@ class Sender:
         return _Staged(batch, StagedFile(batch.tp, batch.topic.schema_id, file))
 
     def _placed(self, ctx: Context, batch: Batch) -> BatchDraft:
-        """The batch's draft. It is made once, so that a retry is identical (W16). A file that vacuum might delete is written
-        again under a new name (W8)."""
+        """Return the batch's draft.
+
+        It is made once, so that a retry is identical (W16). A file that vacuum might delete is written again under a
+        new name (W8).
+        """
         now = self._session.runtime.moment()
         draft = batch.draft
         stale = bool(draft and draft.files) and now.ms_since(batch.placed_at) >= ctx.max_view_age_ms
@@ -339,12 +344,13 @@ class Sender:
         return self._drawn_id, 0
 
     def _new_identity(self) -> None:
-        """Draw a new producer id: of the old one it is not known which sequence comes next (W16, W18)."""
+        """Draw a new producer id, because the next sequence of the old one is not known (W16, W18)."""
         self._drawn_id = None
         self._sequences = {}
 
     def _seal(self, ctx: Context, views: Sequence[PartitionView]) -> None:
-        # Who began a segment seals those before it; of many writers one, and should it die, the next one that begins one.
+        # The writer that starts a new segment seals the earlier ones. If it dies first, the next writer to start one
+        # does it.
         finished = [view for view in views if _began_segment(view) and finished_segments(view)]
         if finished:
             sealed = self._session.runtime.run(_gathered(tuple(seal_quietly(ctx, view) for view in finished)))
@@ -358,7 +364,7 @@ class Sender:
         if isinstance(outcome, _Failed):
             self._settle_failed(batch, outcome.error)
             return
-        # Futures first: whoever waits for the flush finds all of them done.
+        # Complete the futures first: after a flush, all of them must be done.
         if isinstance(outcome, _Appended):
             batch.done(outcome.result.base_offset, outcome.result.timestamp)
         else:
@@ -390,7 +396,7 @@ class Sender:
             batch.error = final
             dropped: list[Batch] = []
             if self.coordinator is not None:
-                # Its transaction cannot commit any more, so nothing that waits needs to be sent (KIP-654).
+                # Its transaction cannot commit any more, so the waiting rows need not be sent (KIP-654).
                 dropped = self.drop_waiting(final)
                 self._doomed = True
             elif batch.doubtful:
@@ -399,22 +405,24 @@ class Sender:
         fail_all((batch, *dropped), final)
 
     def _try_again(self, batch: Batch, error: Exception) -> bool:
-        """Whether the batch is to be sent once more; schedules it."""
+        """Return whether the batch is to be sent once more, and schedule it."""
         clock, transactional = self._session.clock, self.coordinator is not None
         lost_sequence = isinstance(error, OutOfOrderSequenceError) and not transactional and not batch.doubtful
         batch.doubtful |= batch.draft is not None and _is_open(batch, error)
         left_ms = batch.deadline_ms - clock.monotonic_ms()
-        # A new producer id begins at sequence 0, so no batch loses its sequence twice: that is not one of the retries.
+        # A new producer id begins at sequence 0, so a batch loses its sequence only once. That does not count as a
+        # retry.
         out_of_retries = batch.attempts >= self._config.retries and not lost_sequence
         if out_of_retries or left_ms <= 0 or self._doomed:
             return False
         if lost_sequence:
-            # The partition has forgotten this producer, and this batch was surely not written: start afresh, as Kafka does.
+            # The partition has forgotten this producer, and this batch was certainly not written. Draw a new id, as
+            # Kafka does.
             self._new_identity()
             batch.draft = None
         elif isinstance(error, OutcomeUnknownError):
-            # A partition that has forgotten a drawn producer id cannot tell whether the rows are in: sending them again could
-            # double them. So such a batch is given up at once, sooner than W16 asks for.
+            # A partition that has forgotten a drawn producer id cannot show whether the rows are in the log. Sending
+            # them again could write them twice. So such a batch fails at once, sooner than W16 requires.
             if not transactional:
                 return False
         elif not isinstance(error, RetriableError) or isinstance(error, TxlogTimeoutError):
@@ -428,9 +436,11 @@ class Sender:
         return True
 
     def _final_error(self, batch: Batch, error: Exception) -> Exception:
-        """What the batch's futures raise. Nothing here says "retry": a new send would be other rows to the log (KIP-1050)."""
+        """Return what the batch's futures raise. It never advises a retry: a new send would be other rows to the log
+        (KIP-1050)."""
         if self.coordinator is not None:
-            # A verdict on the repetition says nothing of the first try (W44); of the transaction it says all.
+            # An error about this try (its epoch or sequence) does not show whether the first try succeeded (W44). Other
+            # errors are about the transaction and are final.
             doubtful = batch.doubtful and isinstance(error, InvalidProducerEpochError | OutOfOrderSequenceError)
             open_ended = isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError)
             if doubtful or open_ended:
@@ -463,7 +473,7 @@ class Sender:
         )
 
     def _die(self, error: BaseException) -> None:
-        """The thread ends; whoever waits learns why."""
+        """Handle the end of the thread: everything that waits gets the error."""
         with self.lock:
             self.dead = error
             dropped = self._given_up(self._waiting.remove_all(), error)
@@ -474,8 +484,11 @@ class Sender:
 
 
 def _is_open(batch: Batch, error: Exception) -> bool:
-    """Whether the rows may be in, for all that this try tells. The protocol raises a failed request or damage as it is only if
-    nothing was written, and a try that was abandoned had written nothing if every create of it was refused."""
+    """Return whether the rows may be in the log, as far as this try shows.
+
+    The protocol raises the error of a failed request, or of damage, unchanged only if nothing was written. An abandoned
+    try has written nothing if all its creates were refused.
+    """
     if isinstance(error, TxlogTimeoutError):
         return batch.created
     return isinstance(error, OutcomeUnknownError) or not isinstance(error, TxlogError)

@@ -1,8 +1,8 @@
-"""How does a client call the protocol: with which views, how often again, and until when?
+"""How does a client call the protocol: with which views, how many retries, and until when?
 
-A session holds one client's views, an immutable mapping that is replaced by what a call returns; a failed call leaves
-it as it was (a held view may be stale, never wrong). What may be repeated is repeated, with back-off, until the call's
-time is up.
+A session holds one client's views in an immutable mapping, which is replaced by the result of a call. A failed call
+leaves it unchanged (a held view may be stale, but never wrong). Calls that may be repeated are retried with back-off
+until the call's time is up.
 """
 
 from __future__ import annotations
@@ -29,19 +29,23 @@ __all__ = ["Call", "EndResult", "Session", "TopicPartition"]
 
 LONG_TAIL_RECORDS = 512
 LONG_TAIL_AGE_MS = 5000
-"""A view followed by name keeps the rows of its tail in memory. A long tail whose first segment is finished is listed
-again after this time: by then that segment is sealed, and its rows are in a file."""
+"""A view that is followed by name keeps the rows of its tail in memory.
+
+A long tail whose first segment is finished is listed again after this time. By then that segment is sealed, and its
+rows are in a file.
+"""
 
 OVERDUE_LOOK_MS = 10_000
-"""Kafka's `transaction.abort.timed.out.transaction.cleanup.interval.ms`: how often writers look for dead transactions."""
+"""Kafka's `transaction.abort.timed.out.transaction.cleanup.interval.ms`: how often writers look for dead transactions.
+"""
 
 T = TypeVar("T")
 Call = Callable[[Context, Views], Program[tuple[Views, T]]]
-"""A protocol call that lacks only what the session knows."""
+"""A protocol call that needs only the context and views of a session."""
 
 
 class Session:
-    """One client's views and its patience. Thread-safe."""
+    """One client's views and its retries. Thread-safe."""
 
     def __init__(
         self,
@@ -61,7 +65,7 @@ class Session:
 
     @property
     def who(self) -> str:
-        """Begins messages: which client this is."""
+        """Beginning of messages: which client this is."""
         return self.patience.who
 
     @property
@@ -70,11 +74,11 @@ class Session:
 
     @property
     def views(self) -> Views:
-        """What this client knows of partitions."""
+        """What this client knows about partitions."""
         return self._views
 
     def context(self) -> Context:
-        """The context of one call."""
+        """Return the context of one call."""
         return self.runtime.context(
             retry_backoff_ms=self._retry_backoff_ms, retry_backoff_max_ms=self._retry_backoff_max_ms
         )
@@ -82,12 +86,14 @@ class Session:
     def call(
         self, what: str, program: Call[T], *, wait: bool = True, settles: bool = True, limit_ms: int | None = None
     ) -> T:
-        """Runs a protocol call and keeps the views that it returns.
+        """Run a protocol call and keep the views that it returns.
 
-        Errors that allow the same call again are followed by it, until the time or `retries` is used up: then a
-        TxlogTimeoutError is raised for trouble with the store, else the error itself. What a call that ran out of time
-        has done is unknown; the same call joins it. Without `wait` the outcome of others' transactions is not waited for.
-        With `settles` a refusal after a try of unknown outcome is an OutcomeUnknownError. It takes at most `limit_ms`.
+        After an error that allows it, the same call is repeated until the time or `retries` are used up. Then
+        TxlogTimeoutError is raised for trouble with the store, and otherwise the error itself. The outcome of a call
+        that ran out of time is unknown; the same call joins it.
+
+        Without `wait` the call does not wait for the outcome of other transactions. With `settles` a refusal after a
+        try of unknown outcome becomes an OutcomeUnknownError. The call takes at most `limit_ms`.
         """
         ctx = self.context()
 
@@ -104,13 +110,14 @@ class Session:
         return result
 
     def patient(self, timeout_ms: int) -> Session:
-        """A session that begins with the same views and gives each call that much time: for jobs of many requests."""
+        """Return a session that begins with the same views and gives each call this much time, for jobs of many
+        requests."""
         made = copy.copy(self)
         made.patience = replace(self.patience, timeout_ms=timeout_ms, setting="all that one step of a job may take")
         return made
 
     def keep(self, before: Views, after: Views) -> None:
-        """Takes over the views of `after` that are not in `before`, but for those that another thread has newer ones of."""
+        """Keep the views of `after` that are not in `before`, unless another thread has set newer ones."""
         changed = {tp: view for tp, view in after.items() if before.get(tp) is not view}
         if changed:
             with self._lock:
@@ -118,12 +125,14 @@ class Session:
                 self._views = {**self._views, **newer}
 
     def keep_view(self, view: PartitionView) -> None:
-        """Takes over one view."""
+        """Keep one view."""
         self.keep({}, {view.topic_partition: view})
 
     def prove(self, partitions: Iterable[TopicPartition], what: str) -> None:
-        """Raises StoreChangedError unless the log still holds what this client has seen of `partitions` (W47): a GET or two
-        for each that was not proven a moment ago."""
+        """Raise StoreChangedError unless the log still holds what this client has seen of `partitions` (W47).
+
+        Costs one or two GETs for each partition that was not checked a moment ago.
+        """
         now = self.runtime.moment()
         held = [self._views[tp] for tp in partitions if tp in self._views]
         due = [view for view in held if view.needs_proof(now)]
@@ -136,16 +145,20 @@ class Session:
             self.call(what, program)
 
     def doubt(self) -> None:
-        """Has the next call look whether the store is still the same, and holds what this client has seen of it, however
-        lately that was seen: the store may have been replaced between two jobs."""
+        """Make the next call check that the store is the same and still holds everything that this client has seen.
+
+        It checks even what was checked a moment ago, because the store may have been replaced between two jobs.
+        """
         self.runtime.check_store(now=True)
         with self._lock:
             self._views = {tp: replace(view, proven_at=None) for tp, view in self._views.items()}
 
     def end_overdue(self, partitions: Iterable[TopicPartition], own_producer_id: int) -> None:
-        """Ends dead transactions of others that a writer meets in `partitions`: past their time-out, or prepared
-        (W28). Only those quiet for OVERDUE_LOOK_MS are looked up, and no oftener
-        than that, so a write in good weather costs nothing. A failure is left to the next writer: one's own rows are in.
+        """End dead transactions of other writers in `partitions`: those past their time-out, or prepared (W28).
+
+        Only transactions that are quiet for OVERDUE_LOOK_MS are looked up, and not more often than that. So a write
+        normally costs nothing extra. A failure is left to the next writer, because the caller's own rows are in the
+        log.
         """
         now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         met = {
@@ -160,24 +173,26 @@ class Session:
                 looked_at_ms = self._looked_at_ms.get(producer_id)
                 if looked_at_ms is not None and monotonic_ms - looked_at_ms < OVERDUE_LOOK_MS:
                     continue
-                # Of others nothing is remembered for longer than it counts: dead producers come and go for months.
+                # Forget the looks that are too old to count. Otherwise dead producers would add up over months.
                 self._looked_at_ms = {
                     pid: at_ms for pid, at_ms in self._looked_at_ms.items() if monotonic_ms - at_ms < OVERDUE_LOOK_MS
                 }
                 self._looked_at_ms[producer_id] = monotonic_ms
             before = self._views
-            # Any error of the store's: what was asked of this call is done, and must not look as if it had failed.
+            # Any error of the store: the work of this call is done, and must not look as if it had failed.
             with contextlib.suppress(TxlogError):
                 self.keep(before, self.runtime.run(resolve(self.context(), before, producer_id)))
 
     def forget(self, partitions: list[TopicPartition]) -> None:
-        """Drops views that are not needed any more, and the rows that their tails hold."""
+        """Drop views that are not needed any more, and the rows of their tails."""
         with self._lock:
             self._views = {tp: view for tp, view in self._views.items() if tp not in partitions}
 
     def fresh_views(self, partitions: list[TopicPartition], what: str) -> dict[TopicPartition, PartitionView]:
-        """Views of `partitions` on the fresh tail (R17), read in parallel: one GET each if they are warm and nothing is new; a LIST
-        when they are older than `metadata.max.age.ms` (R9)."""
+        """Return views of `partitions` on the fresh tail (R17), read in parallel.
+
+        A recent view with no new rows costs one GET. A view older than `metadata.max.age.ms` costs a LIST (R9).
+        """
         if not partitions:
             return {}
         max_age_ms = self.metadata_max_age_ms
@@ -200,7 +215,8 @@ class Session:
     def readable_views(
         self, partitions: list[TopicPartition], what: str, damaged: list[CorruptLogError] | None
     ) -> dict[TopicPartition, PartitionView]:
-        """As `fresh_views`; with a list `damaged`, partitions that are damaged are left out, and why is appended to it."""
+        """Return the same as `fresh_views`. With a list `damaged`, leave out damaged partitions and append their errors
+        to it."""
         try:
             return self.fresh_views(partitions, what)
         except CorruptLogError:
@@ -216,7 +232,7 @@ class Session:
 
 
 def _is_older(view: PartitionView, held: PartitionView | None) -> bool:
-    """A log end never goes back, so the view that reaches less far was read earlier."""
+    """Return whether `view` was read earlier. A log end never moves back, so the lower log end is the older one."""
     return held is not None and view.state.next_offset < held.state.next_offset
 
 

@@ -1,8 +1,8 @@
-"""Which settings hold for this client, and where did they come from?
+"""Which settings does this client use, and where do they come from?
 
-Layers, the first that has a key wins: the call, what the store was opened with, the topic's own configuration, the file
-named by `config_file` or TXLOG_CONFIG, Kafka's defaults. Values are checked by `txlog.config`; only the
-file and the environment are read here.
+The first layer that has a key wins. The layers are, in this order: the call, what the store was opened with, the
+topic's own configuration, the file that `config_file` or TXLOG_CONFIG names, Kafka's defaults. `txlog.config` checks
+the values; this module only reads the file and the environment.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ _BY_FIELD = {key.field: key.name for key in KEYS.values()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The layers below a call, and what they amount to for each kind of client."""
+    """The layers below a call, and the resulting settings of each kind of client."""
 
     client: Layer = field(default_factory=dict)
-    """What the store was opened with; keys of any scope."""
+    """What the store was opened with: keys of any scope."""
     file: Mapping[Scope, Mapping[str, Value]] = field(default_factory=dict)
     """The configuration file, by scope."""
     path: str | None = None
-    """Where that file is."""
+    """Path of that file."""
 
     @classmethod
     def load(cls, config: Layer | None, config_file: str | os.PathLike[str] | None) -> Settings:
-        """Checks `config` and reads the file, `config_file` or else the one that TXLOG_CONFIG names, if any.
+        """Check `config` and read the file: `config_file`, or else the one that TXLOG_CONFIG names, if any.
 
-        Raises InvalidConfigurationError naming the file, the key and the range.
+        Raises InvalidConfigurationError with the file, the key and the range.
         """
         given = dict(config or {})
-        # A key that no scope knows is refused by the narrowest table there is; values by each scope that has the key.
+        # A key that no scope has is refused by the smallest table. A value is checked by each scope that has its key.
         ClientConfig.parse({name: value for name, value in given.items() if name not in KEYS})
         file, path = _read_file(config_file)
         settings = cls(client=given, file=file, path=path)
@@ -66,28 +66,28 @@ class Settings:
         return settings
 
     def client_config(self, call: Layer | None = None) -> ClientConfig:
-        """Settings of administrative calls."""
+        """Return the settings of administrative calls."""
         return ClientConfig.parse(call or {}, *self._below("client"))
 
     def producer_config(self, call: Layer) -> ProducerConfig:
-        """Settings of a producer, and of Spark's writes."""
+        """Return the settings of a producer, and of Spark's writes."""
         try:
             return ProducerConfig.parse(call, *self._below("producer"))
         except InvalidTxnTimeoutError as error:
-            # Each value is good by itself; one of them may be the file's, which the caller does not see.
+            # Each value is valid by itself. One of them may come from the file, which the caller does not see.
             if not any(name in self.file.get("producer", {}) for name in _TIMEOUTS):
                 raise
             raise InvalidTxnTimeoutError(f"{error} (settings of {self.path} are among them)") from None
 
     def consumer_config(self, call: Layer, defaults: Layer | None = None) -> ConsumerConfig:
-        """Settings of a consumer; `defaults` go before Kafka's, and after everything else."""
+        """Return the settings of a consumer. `defaults` come before Kafka's defaults, and after everything else."""
         return ConsumerConfig.parse(call, *self._below("consumer"), defaults or {})
 
     def topic_config(self, topic: TopicMetadata) -> TopicConfig:
-        """Settings of a topic as this client sees them; those that it does not know are ignored (PROTOCOL.md, R4).
+        """Return the settings of a topic as this client knows them. Unknown ones are ignored (PROTOCOL.md, R4).
 
-        Raises InvalidConfigurationError for a stored value that cannot be one of its key: a writer, or maintenance, that took the
-        default instead might do what the topic forbids. Readers do not call this.
+        Raises InvalidConfigurationError for a stored value that is invalid for its key. A writer or a maintenance job
+        that used the default instead might do what the topic forbids. Readers do not call this.
         """
         try:
             return TopicConfig.parse(
@@ -97,19 +97,20 @@ class Settings:
             raise InvalidConfigurationError(f"topic {topic.topic!r}: {error}") from None
 
     def row_config(self, call: Layer, topic: TopicMetadata) -> ProducerConfig:
-        """A producer's settings for the rows of one topic: `inline.max.bytes` and `compression.type` are the topic's too."""
+        """Return a producer's settings for rows of one topic. The topic too has `inline.max.bytes` and
+        `compression.type`."""
         of_topic = restrict(topic.config, "producer")
         file_topic = restrict(self.file.get("topic", {}), "producer")
         client, file = self._below("producer")
         return ProducerConfig.parse(call, client, of_topic, file, file_topic)
 
     def roll_policy(self, topic: TopicMetadata) -> RollPolicy:
-        """When segments of the topic are full; a view of an older configuration is legal (W20)."""
+        """Return when segments of the topic are full. A policy from an older configuration is legal (W20)."""
         config = self.topic_config(topic)
         return RollPolicy(batches=config.segment_batches, bytes=config.segment_bytes, ms=config.segment_ms)
 
     def store_constants(self) -> StoreConstants:
-        """The constants of a store that is made now."""
+        """Return the constants of a store that is made now."""
         config = StoreConfig.parse(*self._below("store"))
         return StoreConstants(
             delete_grace_ms=config.delete_grace_ms,
@@ -124,9 +125,10 @@ class Settings:
 
 
 def call_layer(config: Layer | None, keywords: Mapping[str, object]) -> dict[str, object]:
-    """The settings of one call: `config` with dotted names, and keywords in snake case (`linger_ms` is `linger.ms`).
+    """Return the settings of one call: `config` with dotted names, and keywords in snake case (`linger_ms` is
+    `linger.ms`).
 
-    Raises InvalidConfigurationError if both say something about one key; unknown names are left to the parser.
+    Raises InvalidConfigurationError if both set the same key. The parser checks unknown names.
     """
     layer = dict(config or {})
     for name, value in keywords.items():
@@ -140,7 +142,7 @@ def call_layer(config: Layer | None, keywords: Mapping[str, object]) -> dict[str
 
 
 def _read_file(config_file: str | os.PathLike[str] | None) -> tuple[dict[Scope, dict[str, Value]], str | None]:
-    """The file's layers and its path; none if no file is named."""
+    """Return the file's layers and its path; no layers and None if no file is named."""
     source = "config_file"
     if config_file is None:
         config_file = os.environ.get(CONFIG_VARIABLE) or None

@@ -1,8 +1,9 @@
-"""How does a job publish files that it has written, all at once or not at all?
+"""How does a job publish the files that it has written, all at once or not at all?
 
-Data first, sequence later (PROTOCOL.md, "Staged"): the files belong to no log until the PREPARE_COMMIT that lists them; then every
-partition gets one record that is both the rows and the COMMIT marker. No transaction is open while the job runs, so a
-dead job holds nobody back. Spark's writes use this class; `Producer(staged=True)` goes the same way.
+Data first, sequence later (PROTOCOL.md, "Staged"): the files belong to no log until the PREPARE_COMMIT that lists them.
+After it, every partition gets one record that is both the rows and the COMMIT marker. No transaction is open while the
+job runs, so a dead job holds no reader back. Spark's writes use this class, and `Producer(staged=True)` works in the
+same way.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from txlog.errors import InvalidRequestError
 from txlog.protocol.transactions import EndResult
 
 MAX_INLINE_BYTES = 2 * 2**20
-"""Inline rows of one transaction, over all partitions: whoever finishes it reads all of them."""
+"""Size of the inline rows of one transaction over all partitions. Each process that finishes it reads all of them."""
 DRAWN_PREFIX = "__spark-"
-"""Ids of jobs that named none; they are tombstoned after their commit."""
+"""Beginning of ids of jobs without a given id. They get a tombstone after their commit."""
 
 
 class StagedTransaction:
     """One instance of a transactional.id that commits staged parts.
 
-    Files must be named by `producer_id` and `producer_epoch` (names.rows_file_path, names.staged_folder). After an end
-    the same object stands for the id's next transaction, with the next epoch. `commit`, `abort` and `forget` are for one thread
-    of one process at a time: a call beside another one raises IllegalStateError.
+    Names of files must contain `producer_id` and `producer_epoch` (names.rows_file_path, names.staged_folder). After an
+    end, the same object is the id's next transaction, with the next epoch. Only one thread of one process may call
+    `commit`, `abort` and `forget` at a time: a second call raises IllegalStateError.
     """
 
     def __init__(self, coordinator: Coordinator, *, drawn: bool) -> None:
@@ -55,10 +56,10 @@ class StagedTransaction:
         session: Session | None = None,
         **settings: object,
     ) -> Self:
-        """Inits the id, which fences older instances and finishes or aborts what they left; None draws one.
+        """Init the id: fence older instances, and finish or abort what they left. With None, draw an id.
 
-        `session` is one of `producer_session` for this id, with the views of an earlier transaction. `check` is shown the
-        id's record before: what it raises leaves everything as it was, and fences nobody.
+        `session` is a session of `producer_session` for this id, with the views of an earlier transaction. `check` is
+        called with the id's record first. If it raises, everything stays as it was and no instance is fenced.
 
         `config` and keywords are a producer's settings (`transaction_timeout_ms`, `max_block_ms`, ...). Raises
         InvalidTxnTimeoutError, InvalidConfigurationError, NotAStoreError, UnsupportedStoreError, ClockSkewError,
@@ -92,9 +93,10 @@ class StagedTransaction:
         session: Session | None = None,
         **settings: object,
     ) -> Self:
-        """The transaction that another process began; `txn` and `drawn` are that instance's, `session` as in `begin`.
+        """Return the transaction that another process began. `txn` and `drawn` come from that instance; `session` as in
+        `begin`.
 
-        `attempted` says that the other process may have tried to commit: `abort` then asks what won.
+        `attempted`: whether the other process may have tried to commit. Then `abort` finds out which of the two won.
         """
         parsed = runtime.settings.producer_config(call_layer(config, settings))
         session = session or producer_session(runtime, parsed, f"transactional.id {txn.transactional_id!r}")
@@ -109,7 +111,7 @@ class StagedTransaction:
 
     @property
     def session(self) -> Session:
-        """For look-ups beside the transaction, on the same views."""
+        """The session of this transaction, for look-ups on the same views."""
         return self._coordinator.session
 
     @property
@@ -133,18 +135,22 @@ class StagedTransaction:
         version: int | TxnVersion | None = None,
         compression: str | None = None,
     ) -> EndResult:
-        """Publishes `parts` and `offsets` in one decision; returns when all of it is visible.
+        """Publish `parts` and `offsets` in one decision. Return when all of it is visible.
 
-        Inline rows that are too many together, or have files beside them, are written to files first; `compression` is
-        theirs, and the topic's unless it is given.
+        Inline rows are written to files first if they are too large together, or if their partition also has files.
+        `compression` is for these files; the topic's setting is used if it is not given.
 
-        `skipped` in the result says that `version` was not above the last committed one, and nothing was published.
-        Without parts, offsets and version there is nothing to decide and nothing is written.
+        If `version` is not above the last committed one, nothing is published and the result has `skipped`. Without
+        parts, offsets and version nothing is decided or written.
 
-        Raises UnknownTopicOrPartitionError (a topic of `parts` was deleted since they were made: abort), CommitFailedError or
-        ConcurrentTransactionsError (a condition: abort), ProducerFencedError,
-        InvalidProducerEpochError (aborted by an operator: abort), TxnVersionScopeError; OutcomeUnknownError: only `commit` with the same arguments, or
-        `abort`, which tells what won; delete nothing before.
+        Raises:
+
+        * UnknownTopicOrPartitionError: a topic of `parts` was deleted since they were made; abort.
+        * CommitFailedError or ConcurrentTransactionsError: a condition does not hold; abort.
+        * InvalidProducerEpochError: an operator aborted the transaction; abort.
+        * ProducerFencedError, TxnVersionScopeError.
+        * OutcomeUnknownError: delete nothing. Call `commit` with the same arguments, or `abort`, which shows which of
+          the two won.
         """
         wanted = txn_version(version)
         if wanted is not None and self.drawn:
@@ -152,7 +158,7 @@ class StagedTransaction:
                 f"txn.version {wanted.version} needs a transactional.id of your own: a drawn one ({self.transactional_id}) is forgotten after the commit"
             )
         given = [sent for sent in offsets if sent.offsets]
-        # The oldest schema of each topic stands last.
+        # The oldest schema of each topic comes last, so the dict keeps it.
         schemas = dict(sorted(((part.topic, part.schema_id) for part in parts if not part.entries), reverse=True))
         refusal = self._coordinator.find_deleted(schemas)
         staged = tuple(self._settled(parts, compression))
@@ -167,7 +173,7 @@ class StagedTransaction:
 
     @in_turn
     def abort(self) -> EndResult:
-        """Gives the transaction up. `already_committed` in the result says that an earlier `commit` had won.
+        """Abort the transaction. `already_committed` in the result means that an earlier `commit` had won.
 
         Writes nothing unless a commit was attempted. Raises ProducerFencedError, OutcomeUnknownError.
         """
@@ -182,7 +188,7 @@ class StagedTransaction:
         alone = len({part.topic_partition for part in parts}) == len(parts)
         if not inline or (alone and sum(len(part.payload) for part in inline) <= MAX_INLINE_BYTES):
             return parts
-        # Here and not at the top: a commit of files goes without pyarrow.
+        # A local import, because a commit of files does not need pyarrow.
         from txlog.client.staged_inline import settle_inline
 
         runtime = self._coordinator.session.runtime
@@ -190,12 +196,12 @@ class StagedTransaction:
 
     @in_turn
     def forget(self) -> bool:
-        """Removes a drawn id, once its transaction has ended; whether it did. An id of the user's stays."""
+        """Delete a drawn id after its transaction has ended, and return whether it was deleted. A user's id stays."""
         return self.drawn and self._coordinator.remove()
 
 
 def producer_session(runtime: Runtime, config: ProducerConfig, who: str) -> Session:
-    """A session with a producer's settings."""
+    """Return a session with a producer's settings."""
     return Session(
         runtime,
         config,

@@ -1,10 +1,11 @@
-"""How do the rows of one task become what a staged transaction can publish?
+"""How do the rows of one task become parts of a staged transaction?
 
-Rows are collected by partition and written to `rows/<producer id>-<epoch>-<unique>.parquet`, normally one file a
-partition: a file is written when the task ends, or earlier when the rows in memory grow too many. Rows that are few
-(`inline.max.bytes`) are handed back instead, for the decision itself to carry, if whoever collects them has room.
-Nothing here appends: the files belong to no log until the transaction that lists them commits, and a task that died
-leaves files that no record ever names (PROTOCOL.md, "Staged").
+Rows are collected by partition and written to `rows/<producer id>-<epoch>-<unique>.parquet`, normally one file for each
+partition. A file is written when the task ends, or earlier when too many rows are in memory. A few rows (up to
+`inline.max.bytes`) are returned instead, so that the decision itself can carry them if there is room.
+
+Nothing here appends: the files belong to no log until the transaction that lists them commits. A task that died leaves
+files that no record ever names (PROTOCOL.md, "Staged").
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from txlog.core.features import STAGED_INLINE
 from txlog.core.records import DataFile, StagedPart, StagedRows, TopicMetadata, TransactionMetadata
 
 MAX_BUFFER_BYTES = 256 * 2**20
-"""Rows that a task holds in memory, as Arrow counts them; beyond, the partition with the most is written."""
+"""Rows that a task holds in memory, as Arrow counts them. Above this, the partition with the most rows is written."""
 
 
 class StagedFiles:
-    """Collects rows for one transaction and writes them. Not thread-safe; one task has one."""
+    """Collect rows for one transaction and write them. Not thread-safe; each task has its own."""
 
     def __init__(
         self,
@@ -37,8 +38,11 @@ class StagedFiles:
         max_buffer_bytes: int = MAX_BUFFER_BYTES,
         inline_bytes: int = 0,
     ) -> None:
-        """`inline_bytes`: how much may be handed back inline, all partitions together. 0, or a store made before there were
-        such rows (PROTOCOL.md, "Features"): all rows go to files."""
+        """Set up an empty collection.
+
+        `inline_bytes`: how many bytes may be returned inline, all partitions together. If it is 0, or the store was
+        made before inline staged rows existed (PROTOCOL.md, "Features"), all rows are written to files.
+        """
         self._txn = txn
         self._placer = Placer(runtime, {"compression.type": compression})
         self._max_buffer_bytes = max_buffer_bytes
@@ -46,7 +50,7 @@ class StagedFiles:
         self._buffers: dict[tuple[str, int], _Buffer] = {}
 
     def add(self, topic: TopicMetadata, rows: pa.Table, partitions: int | NDArray[np.int32]) -> None:
-        """Takes rows with exactly the topic's schema (`arrow_schema.conform`), each to its partition or all to one.
+        """Add rows with exactly the topic's schema (`arrow_schema.conform`), each to its own partition or all to one.
 
         Raises UnknownTopicOrPartitionError for a partition out of range, StorageError.
         """
@@ -59,7 +63,7 @@ class StagedFiles:
             self._write(max(self._buffers.values(), key=lambda buffer: buffer.bytes))
 
     def finish(self) -> tuple[StagedPart, ...]:
-        """Writes what is left; a part for each partition that got rows, in order. Raises StorageError."""
+        """Write what is left. Return a part for each partition that got rows, in order. Raises StorageError."""
         parts = []
         for (topic, partition), buffer in sorted(self._buffers.items()):
             inline = self._inline(buffer)
@@ -72,7 +76,7 @@ class StagedFiles:
         return tuple(parts)
 
     def _inline(self, buffer: _Buffer) -> StagedRows | None:
-        """Takes the rows out of the buffer, if they are few and all of its partition's."""
+        """Take the rows out of the buffer if they are few and are all rows of the partition."""
         if buffer.files or not buffer.tables or buffer.bytes > self._inline_bytes:
             return None
         rows = pa.concat_tables(buffer.tables)
@@ -95,7 +99,7 @@ class StagedFiles:
 
 
 class _Buffer:
-    """Rows of one partition that wait, and the files of those that do not."""
+    """Rows of one partition that wait, and the files of those that were written."""
 
     __slots__ = ("bytes", "files", "partition", "tables", "topic")
 
@@ -108,7 +112,7 @@ class _Buffer:
 
 
 def _split(table: pa.Table, partitions: int | NDArray[np.int32]) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each partition, in their order; copies, so that a partition that is written frees its memory."""
+    """Yield the rows of each partition, in their order. They are copies, so that writing a partition frees its memory."""
     if table.num_rows == 0:
         return
     if isinstance(partitions, int):

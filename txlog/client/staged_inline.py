@@ -1,7 +1,8 @@
-"""How do rows that tasks handed back inline become one batch a partition?
+"""How do inline rows of several tasks become one batch for each partition?
 
-A commit record has its rows in one place: in files, or inline. So what several tasks or frames have for one partition is
-joined, and written to a file if it is too much together, or if there are files beside it; the order of parts is kept.
+A commit record has its rows in one place: in files, or inline. So the inline rows of several tasks or frames for one
+partition are joined. They are written to a file if they are too large together, or if the partition also has files. The
+order of parts is kept.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ def settle_inline(
     max_bytes: int,
     compression: str | None = None,
 ) -> tuple[StagedPart, ...]:
-    """`parts`, inline rows only where they are all that their partition gets, below the topic's `inline.max.bytes`, and
-    `max_bytes` over all partitions; the largest go to files first.
+    """Return `parts` with inline rows only where a partition has no files.
 
-    Raises StorageError, SchemaMismatchError, UnknownTopicOrPartitionError for a topic deleted since.
+    Inline rows of a partition stay below the topic's `inline.max.bytes`, and those of all partitions below `max_bytes`;
+    the largest are written to files first. Raises StorageError, SchemaMismatchError, UnknownTopicOrPartitionError for a
+    topic that was deleted since.
     """
     found: dict[TopicPartition, list[StagedPart]] = {}
     for part in parts:
@@ -51,7 +53,7 @@ class _Settler:
         self._placer = Placer(runtime, {"compression.type": compression})
 
     def joined(self, group: list[StagedPart]) -> list[StagedPart]:
-        """The parts of one partition: inline rows one after the other, or in files with the others."""
+        """Return the parts of one partition joined: inline rows one after the other, or all in files."""
         inline = [part for part in group if part.payload]
         if not inline or len(group) == 1:
             return group
@@ -67,11 +69,11 @@ class _Settler:
         return [self._file(whole, rows)]
 
     def to_file(self, part: StagedPart) -> StagedPart:
-        """The part with its rows in a file."""
+        """Return the part with its rows in a file."""
         return self._file(part, self._rows([part]))
 
     def _rows(self, parts: Sequence[StagedPart]) -> pa.Table:
-        # Of one schema, the topic's present one: a column that was added meanwhile is null.
+        # All rows get the topic's present schema: a column that was added meanwhile is null.
         topic = self._runtime.topic(parts[0].topic, 0)
         where = f"staged rows of {parts[0].topic_partition}"
         return pa.concat_tables([select_fields(read_ipc(part.payload, where), topic.schema, where) for part in parts])

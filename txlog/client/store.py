@@ -32,15 +32,15 @@ def open(  # noqa: A001  users write txlog.open
     ids: IdGenerator | None = None,
     object_store: ObjectStore | None = None,
 ) -> Store:
-    """Opens the store at `url`: a local path (a `pathlib.Path` too; `~` is your home), or file://, memory://, s3://, gs://,
-    abfs://.
+    """Open the store at `url`: a local path (also a `pathlib.Path`; `~` is your home), file://, memory://, s3://,
+    gs://, abfs://.
 
-    An empty or missing location becomes a store with its first topic. `config` holds settings by their dotted names,
-    for everything that is made from this store; below it comes the file `config_file`, or the one that TXLOG_CONFIG
+    An empty or missing location becomes a store with its first topic. `config` holds settings with dotted names, for
+    everything that is made from this store. The layer below it is the file `config_file`, or the file that TXLOG_CONFIG
     names. `clock`, `ids` and `object_store` are for tests and fault injection.
 
-    Raises NotAStoreError if something else lies there, UnsupportedStoreError (backend, newer format, unknown feature),
-    InvalidConfigurationError, CorruptRecordError. No message holds a credential.
+    Raises NotAStoreError if something else is there, UnsupportedStoreError (backend, newer format, unknown feature),
+    InvalidConfigurationError, CorruptRecordError. No message contains a credential.
     """
     return Store(
         Runtime.open(
@@ -56,9 +56,11 @@ def open(  # noqa: A001  users write txlog.open
 
 
 class Store:
-    """One opened store. Safe for several threads; what it made is closed with it. Calls after `close` raise IllegalStateError.
+    """One opened store. Safe for several threads. `close` closes everything that it made; later calls raise
+    IllegalStateError.
 
-    A forked child may go on using it, but not the producers and consumers that its parent made: `close` leaves them alone there.
+    A forked child may use the store, but not the producers and consumers that its parent made. `close` in the child
+    does not touch them.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -84,12 +86,12 @@ class Store:
         try:
             self.close()
         except Exception as failure:
-            # The error that is on its way tells how a call ended; another in its place would be taken for that answer.
+            # Keep the caller's error, because it is the result of the call.
             error.add_note(f"closing {self!r} failed too: {type(failure).__name__}: {failure}")
 
     @property
     def url(self) -> str:
-        """Where the store is, without credentials."""
+        """The URL of the store, without credentials."""
         return self.runtime.where
 
     def create_topic(
@@ -101,23 +103,24 @@ class Store:
         *,
         if_not_exists: bool = False,
     ) -> TopicDescription:
-        """Creates a topic; without `schema` (a pyarrow.Schema) it has Kafka's record: key, value, headers, timestamp.
+        """Create a topic. Without `schema` (a pyarrow.Schema) it has Kafka's columns: key, value, headers, timestamp.
 
         Makes the store if the location was empty. Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError,
         InvalidConfigurationError, SchemaMismatchError; UnsupportedStoreError and ClockSkewError from the probe.
 
-        With `if_not_exists` a topic that is there already is left exactly as it is, whatever partitions and settings are
-        asked for, and described: so a program may be started again. It must have the columns of `schema`, though (others,
-        nullable, may have been added since): SchemaMismatchError says which it has not.
+        With `if_not_exists` an existing topic is left exactly as it is and its description is returned, whatever
+        partitions and settings are given. So a program can be started again. The topic must have the columns of
+        `schema`, but may have further nullable ones. Otherwise SchemaMismatchError names the missing columns.
         """
         return self._open_topics().create(name, schema, partitions, config, if_not_exists)
 
     def topic(self, name: str) -> TopicDescription:
-        """The topic as it is now. Raises UnknownTopicOrPartitionError, naming the most similar one."""
+        """Return the topic as it is now. Raises UnknownTopicOrPartitionError with the name of the most similar one."""
         return self._open_topics().describe(name)
 
     def topics(self) -> tuple[TopicDescription, ...]:
-        """All topics, by name. Raises NotAStoreError as long as the location is empty: only a topic makes a store."""
+        """Return all topics, sorted by name. Raises NotAStoreError while the location is empty: only a topic makes a
+        store."""
         topics = self._open_topics()
         self.runtime.require_store()
         return topics.names()
@@ -132,18 +135,20 @@ class Store:
         add_columns: object = None,
         allow_key_movement: bool = False,
     ) -> TopicDescription:
-        """Changes settings, adds partitions (never fewer), appends nullable columns (a pyarrow.Schema of them).
+        """Change settings, add partitions (never fewer), append nullable columns (a pyarrow.Schema of them).
 
-        More partitions of a topic with `key.columns`, or other `key.columns` of a topic with rows in several partitions, move
-        keys: new rows of a key go to another partition than its older ones. That is refused unless `allow_key_movement`, and
-        always for a topic with cleanup.policy=compact. That policy is refused too if keys have moved before.
+        Two changes move keys: more partitions for a topic with `key.columns`, and other `key.columns` for a topic with
+        rows in several partitions. New rows of a key are then in another partition than its older ones. Both changes
+        are refused unless `allow_key_movement` is given, and always for a topic with cleanup.policy=compact. That
+        policy is refused too if keys have moved before.
 
         Raises UnknownTopicOrPartitionError, InvalidConfigurationError, InvalidPartitionsError, SchemaMismatchError.
         """
         return self._open_topics().alter(name, config, remove_config, partitions, add_columns, allow_key_movement)
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic. Its offsets are not given again should the name be made anew (PROTOCOL.md, "Topics").
+        """Delete a topic. If a topic with this name is created again, its offsets continue after the old ones
+        (PROTOCOL.md, "Topics").
 
         Raises UnknownTopicOrPartitionError.
         """
@@ -152,7 +157,7 @@ class Store:
     def producer(
         self, transactional_id: str | None = None, *, config: Layer | None = None, **settings: object
     ) -> Producer:
-        """A producer; with a `transactional_id` its sends are parts of transactions.
+        """Return a producer. With a `transactional_id` its sends are parts of transactions.
 
         Settings are Kafka's keys, dotted in `config` or in snake case: `linger_ms=20` is `linger.ms`. Raises
         InvalidConfigurationError (an unknown key names the nearest), InvalidTxnTimeoutError, UnsupportedStoreError.
@@ -167,7 +172,7 @@ class Store:
     def consumer(
         self, *topics: str, group_id: str | None = None, config: Layer | None = None, **settings: object
     ) -> Consumer:
-        """A consumer of `topics`: as the member of its group if it has one, else of all their partitions.
+        """Return a consumer of `topics`: as the member of its group if it has one, else of all their partitions.
 
         Without topics, call `subscribe` or `assign`. Raises InvalidConfigurationError, UnknownTopicOrPartitionError.
         """
@@ -183,15 +188,16 @@ class Store:
         return consumer
 
     def admin(self, *, config: Layer | None = None, **settings: object) -> Admin:
-        """Transactions, offsets, partitions and groups, for operators."""
+        """Return operators' calls: transactions, offsets, partitions and groups."""
         self._check_open()
         return Admin(self.runtime, call_layer(config, settings))
 
     def close(self) -> None:
-        """Closes what was made from this store, open transactions aborted; idempotent. In a forked child it does nothing.
+        """Close everything that was made from this store, and abort open transactions; idempotent. Does nothing in a
+        forked child.
 
-        It closes all that it can, and then raises the first error that it met: IllegalStateError for a consumer that another
-        thread is using, for example.
+        It closes as much as possible, and then raises the first error: for example IllegalStateError for a consumer
+        that another thread is using.
         """
         if self._maker.is_elsewhere:
             return
@@ -211,7 +217,7 @@ class Store:
             raise first
 
     def _keep(self, client: _Closable) -> None:
-        """Closes it with this store. Another thread may have closed the store meanwhile."""
+        """Close `client` together with this store. Another thread may have closed the store meanwhile."""
         with self._lock:
             self._check_open()
             self._clients.add(client)

@@ -1,4 +1,4 @@
-"""How do users see, make and change topics?"""
+"""How do users see, create and change topics?"""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from txlog.storage.arrow_schema import to_arrow, to_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic as its newest metadata says."""
+    """A topic as its newest metadata describe it."""
 
     name: str
     topic_id: str
     partitions: int
     config: Mapping[str, str]
-    """What was set for this topic; everything else has its default."""
+    """What was set for this topic. Everything else has its default."""
     fields: tuple[SchemaField, ...] = field(repr=False)
     """The columns with their ids."""
     schema_id: int
     """The version of the metadata that introduced the columns."""
     version: int
     created_at: int
-    """When this version was made, milliseconds since 1970."""
+    """When this version was made, in milliseconds since 1970."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns in Arrow's words."""
+        """The columns as an Arrow schema."""
         return to_arrow(self.fields)
 
     @classmethod
@@ -76,7 +76,7 @@ class Topics:
         ctx = runtime.context()
         topic_id = runtime.ids.new_id()
         if runtime.where.startswith("file:"):
-            # A copy of the store may come to a file system that ignores case, even if this one does not.
+            # The store may be copied to a file system that ignores case, even if this one does not.
             runtime.patiently("looking for topics", lambda: protocol.check_case(name))
         try:
             made = runtime.patiently(
@@ -168,9 +168,9 @@ class Topics:
 
 
 def _check_serves(found: TopicDescription, asked: Sequence[SchemaField]) -> None:
-    """Raises SchemaMismatchError unless rows of the columns `asked` are rows of the topic, as they were when it was made so.
+    """Raise SchemaMismatchError unless rows with the columns `asked` are still rows of the topic.
 
-    Columns that were added since are nullable, and ask nothing of who does not know them.
+    Columns that were added since are nullable, so a program that does not know them can leave them out.
     """
     theirs = {field.name: field for field in found.fields}
     missing = [field for field in asked if field.name not in theirs]

@@ -55,7 +55,8 @@ class _Turn:
 class Turns(Maker):
     """Calls of one client that exclude each other.
 
-    `lock` guards who has the turn, and is held for moments only. With `nested` a thread may make another call inside its own.
+    `lock` guards which thread has the turn, and is held only briefly. With `nested` a thread may make another call
+    inside its own.
     """
 
     def __init__(self, who: str, kind: str, *, lock: threading.RLock | None = None, nested: bool = False) -> None:
@@ -65,12 +66,12 @@ class Turns(Maker):
         self._turn: _Turn | None = None
 
     def is_free(self, *, nested: bool = False) -> bool:
-        """Whether no call runs; with `nested`, no call of another thread."""
+        """Return whether no call runs; with `nested`, no call of another thread."""
         turn = self._turn
         return turn is None or (nested and turn.thread is threading.current_thread())
 
     def check_free(self, call: str, *, nested: bool = False, beside: Collection[str] = ()) -> None:
-        """Raises IllegalStateError unless `call` may be made now, beside the calls of `beside` if need be."""
+        """Raise IllegalStateError unless `call` is allowed now; the calls in `beside` may run at the same time."""
         turn = self._turn
         if turn is not None and turn.call not in beside and not self.is_free(nested=nested):
             raise IllegalStateError(
@@ -80,7 +81,7 @@ class Turns(Maker):
 
     @contextmanager
     def take(self, call: str, *, nested: bool = False, wait: Callable[[], None] | None = None) -> Iterator[None]:
-        """Has the turn for `call` as long as the block runs. `wait` is called first, with the lock held.
+        """Hold the turn for `call` while the block runs. `wait` is called first, with the lock held.
 
         Raises IllegalStateError in a forked child, or if another call has the turn.
         """
@@ -94,7 +95,7 @@ class Turns(Maker):
                 before, self._turn = self._turn, mine
             yield
         finally:
-            # No lock here: a Ctrl-C that falls while this thread waits for a lock would keep the turn for ever.
+            # No lock here: a Ctrl-C while this thread waits for a lock would keep the turn for ever.
             if self._turn is mine:
                 self._turn = before
 
@@ -108,7 +109,7 @@ C = TypeVar("C", bound=_Takes)
 
 
 def in_turn(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
-    """A method that runs only if no other method of its kind runs in another thread: it raises IllegalStateError then."""
+    """Return a method that raises IllegalStateError while another thread runs a method of this kind."""
 
     @functools.wraps(method)
     def called(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:

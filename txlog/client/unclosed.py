@@ -1,12 +1,13 @@
-"""What becomes of a producer that its program never closed?
+"""What happens to a producer that its program never closed?
 
-At the program's end the rows that wait in a producer without transactional.id go out, within FLUSH_MS: they were handed
-over to be written, and no transaction asks whether. Nothing else is written: an open transaction was not committed, and
-ending it is for whoever knows that its program is gone. Rows that are lost, or may be, are never lost in silence: each such
-producer is named by an error of the logger `txlog.client.unclosed`, which Python prints unless told otherwise, and by a
-ResourceWarning.
+At the program's end, a producer without transactional.id sends its waiting rows, within FLUSH_MS: the program handed
+them over to be written, and no transaction decides about them. Nothing else is written. An open transaction was not
+committed, and only someone who knows that its program has ended may abort it.
 
-A program that is killed, or that leaves by `os._exit` as the workers of multiprocessing do, comes to no end of this kind.
+Rows that are lost, or may be, are always reported. The logger `txlog.client.unclosed` logs an error with the name of
+each such producer, and Python prints it by default. There is also a ResourceWarning.
+
+None of this happens if a program is killed, or ends with `os._exit` as the workers of multiprocessing do.
 """
 
 from __future__ import annotations
@@ -20,33 +21,33 @@ import weakref
 from typing import Protocol
 
 FLUSH_MS = 5000
-"""How long the end of a program may take for rows that wait, whatever the store does."""
+"""How long the end of a program may take for waiting rows, whatever the store does."""
 _POLL_MS = 10
 _LOG = logging.getLogger(__name__)
 
 
 class Unclosed(Protocol):
-    """A producer, as the end of the program sees it."""
+    """A producer as the end of the program sees it."""
 
     def _hurry_out(self) -> bool:
-        """Has waiting rows go out, unless a transaction decides about them; whether none is left to wait for."""
+        """Send waiting rows, unless a transaction decides about them. Return whether no row is left to wait for."""
 
     def _left_behind(self) -> str | None:
-        """What is lost, or may be, if the program ends now."""
+        """Return what is lost, or may be lost, if the program ends now."""
 
 
 def watch(producer: Unclosed) -> None:
-    """Has the producer looked at when the program ends, unless it is closed or forgotten by then."""
+    """Check the producer when the program ends, unless it is closed or garbage-collected by then."""
     _WATCHED.add(producer)
 
 
 def unwatch(producer: Unclosed) -> None:
-    """The producer was closed."""
+    """Stop checking a producer, because it was closed."""
     _WATCHED.discard(producer)
 
 
 def end_all() -> None:
-    """The end of the program. Bounded by polls, not by a clock: a clock may be one that stands still."""
+    """Handle the end of the program. It counts polls and uses no clock, because a clock may stand still."""
     producers, pause = list(_WATCHED), threading.Event()
     _WATCHED.clear()
     for _ in range(FLUSH_MS // _POLL_MS):
@@ -61,5 +62,6 @@ def end_all() -> None:
 
 
 _WATCHED: weakref.WeakSet[Unclosed] = weakref.WeakSet()
-# At import, which comes before any producer: a program's own exit handlers, which may close theirs, run before this one.
+# At import, before any producer exists: so a program's own exit handlers, which may close producers, run before this
+# one.
 atexit.register(end_all)
