@@ -19,13 +19,13 @@ from txlog.protocol.table import registered_guard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendResult:
-    """Where a batch lies."""
+    """The offsets of a batch in the log."""
 
     base_offset: int
     records: int
     timestamp: int
     duplicate: bool = False
-    """Whether an earlier try had already written it."""
+    """Whether an earlier try had already written the batch."""
 
 
 def append_batch(
@@ -37,17 +37,17 @@ def append_batch(
     *,
     files_begun: Moment | None = None,
 ) -> Program[tuple[Views, AppendResult]]:
-    """Appends a data batch, idempotently if it has a sequence; `txn` is the open transaction of a transactional one.
+    """Append a data batch, idempotently if it has a sequence. `txn` is the open transaction of a transactional batch.
 
-    `files_begun` is the moment just before the first file of a draft without a transaction was begun (None: this
-    call's beginning): once they are older than a tenth of the grace nothing may name them any more, and StorageError asks for
-    a draft with new ones (W8).
+    `files_begun` is a moment just before the first file of a draft without a transaction was begun (None: when this
+    call began). Files older than a tenth of the grace must not be named any more: StorageError then asks for a draft
+    with new files (W8).
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError, UnknownTopicOrPartitionError (the
-    topic was deleted), ProducerFencedError, RecordTooLargeError, OutcomeUnknownError. Nothing is written then, but for
-    the last. Repeating the identical draft is safe while the partition keeps its producer: after OutcomeUnknownError a
-    drawn producer id is not used again. IllegalStateError if `txn` is not the draft's, or did not register the partition
-    first (invariant 9); InvalidRequestError for a draft that cannot be stored.
+    topic was deleted), ProducerFencedError, RecordTooLargeError, OutcomeUnknownError. After all of these except the
+    last, nothing was written. Repeating the identical draft is safe while the partition keeps its producer; after
+    OutcomeUnknownError a drawn producer id is not used again. Raises IllegalStateError if `txn` is not the draft's, or
+    did not register the partition first (invariant 9). Raises InvalidRequestError for a draft that cannot be stored.
     """
     _check_transaction(tp, draft, txn)
     write_id = yield NewId()
@@ -80,8 +80,12 @@ def append_batch(
 
 
 def _young_files_guard(ctx: Context, tp: TopicPartition, begun: Moment) -> Guard:
-    """Of a drawn producer id vacuum knows no epoch and goes by the age of the file (C8, C9). Whoever sleeps between this look
-    and the PUT finds the slot taken: vacuum saw to a later record first."""
+    """Return a guard that refuses files which vacuum may have deleted.
+
+    Vacuum judges files of a drawn producer id by their age, because these ids have no later epoch (C8, C9). If a writer
+    sleeps between this check and the PUT, it finds its slot taken: vacuum first waits for a later record or appends
+    one.
+    """
 
     def guard(_: PartitionState) -> Program[Stop | None]:
         now: Moment = yield ReadClocks()
@@ -100,17 +104,19 @@ def _young_files_guard(ctx: Context, tp: TopicPartition, begun: Moment) -> Guard
 def append_log_start(
     ctx: Context, views: Views, tp: TopicPartition, log_start_offset: int | None, deleted_version: int = 0
 ) -> Program[tuple[Views, int]]:
-    """Moves the log start (never back) to `log_start_offset`, or behind the last row if None. -> the log start then.
+    """Move the log start (never back) to `log_start_offset`, or behind the last row if None. Return the log start after
+    it.
 
-    A reader that stands behind the last row stays in range. A deletion gives the topic version that says so, and leaves the log
-    empty; a partition that already holds it is left alone (PROTOCOL.md, "Topics").
+    A reader that has read the last row stays in range. A deletion gives the topic's `deleted` version and leaves the
+    log empty. A partition that already holds this deletion is not changed (PROTOCOL.md, "Topics").
     """
     write_id = yield NewId()
     views, view = yield from get_fresh_view(ctx, views, tp)
     wanted = _end_of_rows(view) if log_start_offset is None else log_start_offset
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
-        # The record itself takes an offset. Only a deletion hides that too: a reader may stand right before it (W49).
+        # The record itself takes an offset. Only a deletion hides that offset too, because a reader may stand right
+        # before it (W49).
         target = state.next_offset + 1 if deleted_version else wanted
         if deleted_version and state.deleted_version >= deleted_version:
             return Stop(None)
@@ -130,14 +136,16 @@ def append_log_start(
 
 
 def _end_of_rows(view: PartitionView) -> int:
-    """The offset behind the last row of the view; where its tail has no rows, the beginning of the tail."""
+    """Return the offset behind the last row of the view; if its tail has no rows, the beginning of the tail."""
     ends = [stored.record.end_offset for stored in view.tail if stored.record.records]
     return max(ends, default=view.base.next_offset)
 
 
 def _check_transaction(tp: TopicPartition, draft: BatchDraft, txn: TransactionMetadata | None) -> None:
-    """Raise unless the batch is of the open transaction and its partition was registered (W22). Where the partition knows the
-    producer no re-read of the table follows, so this is the only look at it."""
+    """Raise IllegalStateError unless the batch is of the open transaction and its partition was registered (W22).
+
+    If the partition knows the producer, the table is not read again, so this is the only check of it.
+    """
     who = f"{tp}: batch of producer {draft.producer_id}, epoch {draft.producer_epoch}"
     if draft.transactional != (txn is not None):
         raise IllegalStateError(f"{who}: transactional batches, and only they, are appended with their transaction")
@@ -147,7 +155,7 @@ def _check_transaction(tp: TopicPartition, draft: BatchDraft, txn: TransactionMe
         raise IllegalStateError(
             f"{who} in the transaction of {txn.transactional_id!r}, which is producer {txn.producer_id}, epoch {txn.producer_epoch}"
         )
-    # What a PREPARE_* names belongs to the transaction that it ends, not to the next one of its epoch (W22).
+    # The partitions of a PREPARE_* belong to the transaction that it ends, not to the next one of its epoch (W22).
     if txn.state != "ONGOING" or tp not in txn.partitions:
         raise IllegalStateError(
             f"{who}: the partition was not registered with the transaction of {txn.transactional_id!r} before"

@@ -1,8 +1,11 @@
 """How is a partition merged, and how does the result take effect?
 
-Planning reads indexes and the table of transactions; whoever plans copies the rows where it likes, here or on Spark; then
-the run's `.txnindex` and `.index` are created, and the next `.clean` names it, or nobody ever sees it (PROTOCOL.md,
-"Clean-up", C1 to C5). A cleaner that dies, sleeps or loses leaves objects that no chain names: vacuum's.
+1. Planning reads indexes and the table of transactions.
+2. The caller copies the rows, here or on Spark.
+3. The run's `.txnindex` and `.index` are created.
+4. The next `.clean` names the run. Without that no reader ever sees it (PROTOCOL.md, "Clean-up", C1 to C5).
+
+If a merge dies, sleeps or loses a race, it leaves objects that no chain names. Vacuum deletes them.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from txlog.protocol.snapshot import fold_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """One run to be: where its rows are now, and all that its index needs. Picklable, so that the rows can be copied elsewhere."""
+    """A planned run: where its rows are now, and all that its index needs. It can be pickled to copy the rows
+    elsewhere."""
 
     topic_partition: TopicPartition
     run: CleanedRun
@@ -38,54 +42,55 @@ class Merge:
     """The committed rows, in the order of offsets."""
     indexes: tuple[ReadIndex, ...] = field(repr=False)
     aborted: tuple[AbortedTxn, ...] = field(repr=False)
-    """All that overlap the run."""
+    """All aborted transactions that overlap the run."""
     log_start_offset: int
     settled: Mapping[int, int] = field(repr=False)
-    """Producer id -> the highest epoch of a marker whose transaction had been COMPLETE before `told_from_ms`; ids that the
-    table lacks are not in it."""
+    """Producer id -> the highest marker epoch whose transaction had been COMPLETE before `told_from_ms`; without ids
+    that the table lacks."""
     told_from_ms: int
-    """Transactions as young as this are told apart, whatever the table says: snapshots may be older."""
+    """Transactions from this time on are kept distinct, whatever the table shows, because a snapshot may be older."""
     removed_from_ms: int
-    """... and those as young as this whose id the table lacks: it was removed some time after they began."""
+    """Transactions from this time on are kept distinct if the table lacks their id: it was removed some time after they
+    began."""
     counted: tuple[int, ...] | None = field(default=None, repr=False)
-    """`entry_rows`, where the indexes are not."""
+    """`entry_rows`, for a merge without its indexes."""
 
     @property
     def path(self) -> str:
-        """Of the run's Parquet, relative to the topic's folder."""
+        """Return the path of the run's Parquet file, relative to the topic's folder."""
         return cleaning.run_file_path(self.topic_partition, self.run)
 
     @property
     def files_before(self) -> int:
-        """Files of rows that the inputs name."""
+        """Return how many files of rows the inputs name."""
         return sum(len(read.index.files) for read in self.indexes)
 
     @property
     def bytes_before(self) -> int:
-        """Bytes of those files."""
+        """Return the bytes of those files."""
         return sum(file.bytes for read in self.indexes for file in read.index.files)
 
     def written_as(self, unique: str) -> Merge:
-        """The same run under another unique suffix: whoever copies rows anew may not use a name again (C1)."""
+        """Return the same run under another unique suffix: a second copy of the rows must not use a name again (C1)."""
         return replace(self, run=msgspec.structs.replace(self.run, unique=unique))
 
     def rows_only(self) -> Merge:
-        """What copying the rows needs; indexes are large, and publishing alone reads them."""
+        """Return only what copying the rows needs. Indexes are large, and only publishing reads them."""
         return replace(self, indexes=(), aborted=(), settled={}, counted=self.entry_rows)
 
     @property
     def entry_rows(self) -> tuple[int, ...]:
-        """How many rows each entry of the run's index will have: within these they may be sorted."""
+        """Return how many rows each entry of the run's index will have. Rows may be sorted within an entry."""
         if self.counted is not None:
             return self.counted
         return cleaning.rows_of_entries([read.index for read in self.indexes], self.aborted, self.is_told)
 
     def is_told(self, entry: IndexEntry) -> bool:
-        """Whether the run's index must tell this batch's transaction apart (C3)."""
+        """Return whether the run's index must keep this batch's transaction distinct (C3)."""
         if entry.kind == "commit":
             marker_epoch = entry.producer_epoch
         elif entry.transactional:
-            # A transaction of epoch e ends by a marker of epoch e + 1.
+            # The marker of a transaction of epoch e has epoch e + 1.
             marker_epoch = entry.producer_epoch + 1
         else:
             return False
@@ -98,12 +103,13 @@ class Merge:
 def plan_merges(
     ctx: Context, views: Views, tp: TopicPartition, policy: MergePolicy
 ) -> Program[tuple[Views, tuple[Merge, ...]]]:
-    """What is worth merging in a partition now. The table of transactions is folded first (C3), then the partition read.
+    """Return the merges that a partition needs now. The table of transactions is folded first (C3), then the partition
+    is read.
 
-    Costs the table's GETs, then one GET a sealed segment and one a `.txnindex` that one announces.
+    Costs the GETs of the table, then one GET per sealed segment and per announced `.txnindex`.
     """
     views, rows, _ = yield from fold_table(ctx, views)
-    # A view that followed the tail by name does not know which runs are current.
+    # A view that followed the tail by name does not show which runs are current.
     view = yield from load(ctx, tp)
     indexes = yield from read_indexes(tp, list(view.walk), {})
     groups = cleaning.choose_merges(
@@ -147,10 +153,12 @@ def plan_merges(
 
 
 def publish(ctx: Context, merge: Merge, file: IndexedFile | None, kept: Kept | None = None) -> Program[bool]:
-    """Creates the run's objects, and the `.clean` that names it (C4, invariant 13). -> whether it took effect; else its objects are vacuum's.
+    """Create the run's objects and the `.clean` that names it (C4, invariant 13). Return whether it took effect; if
+    not, vacuum deletes its objects.
 
-    `file` holds the rows of `merge.pieces`, or those of them that a compaction `kept`, with their offsets, written under
-    `merge.path`; None if there are none. Raises CorruptLogError if it holds another number of them.
+    `file` holds the rows of `merge.pieces`, or those that a compaction `kept`, with their offsets, written under
+    `merge.path`. Without rows there is no file. Raises CorruptLogError if the file does not have as many rows as the
+    batches.
     """
     tp = merge.topic_partition
     index, txn_index = cleaning.merged_index(
@@ -171,12 +179,14 @@ def publish(ctx: Context, merge: Merge, file: IndexedFile | None, kept: Kept | N
 
 
 def _name_run(ctx: Context, merge: Merge) -> Program[bool]:
-    """The next `.clean` with the run, unless an input is not current any more (C4)."""
+    """Create the next `.clean` with the run, unless an input is no longer current (C4). Return whether the run is in
+    effect."""
     tp = merge.topic_partition
     for attempt in range(ctx.max_races):
         listing, before = yield from _cleaned(tp)
         if before is not None and merge.run in before.runs:
-            # That number may have been free again, and this very run in it only since the LIST: then a higher one is there.
+            # Vacuum may have freed that number, and an old publication of this run may have taken it after the LIST.
+            # Then a higher number exists, so list again.
             if chain.parse_listing((yield List(tp.folder)), tp.folder).clean == listing.clean:
                 return True
             continue
@@ -186,10 +196,11 @@ def _name_run(ctx: Context, merge: Merge) -> Program[bool]:
         path = tp.folder + names.clean_name(made.number)
         outcome: PutOutcome = yield PutIfAbsent(path, envelope.encode(made))
         if outcome is not PutOutcome.WRITTEN:
-            # Whoever won, and whether this one did, the next LIST shows.
+            # The next LIST shows which process won, and whether this one did.
             yield Sleep(ctx.backoff_ms(min(attempt, 3)))
             continue
-        # A cleaner that slept may have created a number that vacuum had removed: only the highest of a later LIST counts.
+        # A process that slept may have created a number that vacuum had removed: only the highest of a later LIST
+        # counts.
         listing, after = yield from _cleaned(tp)
         return listing.clean == made.number or (after is not None and merge.run in after.runs)
     raise CoordinatorContentionError(

@@ -1,8 +1,8 @@
-"""What of a partition is compacted now, and of what is its run made?
+"""What of a partition is compacted now, and how is the run made?
 
-As a merge is planned, on a fold of the table of transactions, but for one run that starts at the log start (PROTOCOL.md,
-C2, C2a, C3). How far the run reaches is decided where the keys are read (`CompactionPlan.merge`); `clean.publish` makes
-it take effect.
+A compaction is planned like a merge, on a fold of the table of transactions (PROTOCOL.md, C2, C2a, C3). But it makes
+only one run, which starts at the log start. How far the run reaches is decided where the keys are read
+(`CompactionPlan.merge`). `clean.publish` makes the run current.
 """
 
 from __future__ import annotations
@@ -28,31 +28,32 @@ from txlog.protocol.snapshot import fold_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """A pass of compaction, until its keys are known. Picklable."""
+    """A pass of compaction before its keys were read. It can be pickled."""
 
     topic_partition: TopicPartition
     policy: CompactionPolicy
     cleanable: Cleanable
     indexes: tuple[ReadIndex, ...] = field(repr=False)
-    """Of `cleanable.names`."""
+    """Indexes of `cleanable.names`."""
     aborted: tuple[AbortedTxn, ...] = field(repr=False)
-    """All that overlap them."""
+    """All aborted transactions that overlap them."""
     log_start_offset: int
     settled: Mapping[int, int] = field(repr=False)
     told_from_ms: int
     removed_from_ms: int
-    """These three as in a Merge."""
+    """These three fields have the same meaning as in a Merge."""
     unique: str
     planned_at_ms: int
-    """Tombstones go, and get their time, by this clock."""
+    """The time at which tombstones are due, and from which new ones get their `delete_at`."""
 
     @property
     def dirty_pieces(self) -> tuple[Piece, ...]:
-        """The committed rows that no compaction has seen, in the order of offsets."""
+        """Return the committed rows that no compaction has seen, in the order of offsets."""
         return self._pieces(len(self.indexes), self.cleanable.first_dirty_offset)
 
     def merge(self, names: Sequence[SegmentName]) -> Merge:
-        """The run over `names`, the first ones of `cleanable`, and all its committed rows from the log start on."""
+        """Return the run over `names`, the first ones of `cleanable`, with all its committed rows from the log start
+        on."""
         return Merge(
             topic_partition=self.topic_partition,
             run=cleaning.merged_run(names, self.unique),
@@ -81,8 +82,11 @@ class CompactionPlan:
 def look_at_dirt(
     ctx: Context, views: Views, tp: TopicPartition, policy: CompactionPolicy
 ) -> Program[tuple[Views, Cleanable]]:
-    """What of a partition may be compacted now, if all its transactions are complete: the table of transactions, which a pass
-    reads, may show that some are not. Costs a LIST, and one GET a sealed segment."""
+    """Return what of a partition may be compacted now, if all its transactions are complete.
+
+    A pass also reads the table of transactions, which may show that some are not. Costs a LIST, and one GET per sealed
+    segment.
+    """
     view, cleanable, _ = yield from _look(ctx, tp, policy, {}, None)
     return with_view(views, view), cleanable
 
@@ -90,9 +94,9 @@ def look_at_dirt(
 def plan_compaction(
     ctx: Context, views: Views, tp: TopicPartition, policy: CompactionPolicy
 ) -> Program[tuple[Views, CompactionPlan | None]]:
-    """The next pass of compaction of a partition; None if none is due.
+    """Return the next pass of compaction of a partition; None if no pass is due.
 
-    Costs `look_at_dirt`; if one is, the table's GETs and another LIST.
+    Costs `look_at_dirt`. If a pass is due, it also costs the GETs of the table and another LIST.
     """
     _, cleanable, indexes = yield from _look(ctx, tp, policy, {}, None)
     if not cleanable.is_due:
@@ -100,7 +104,8 @@ def plan_compaction(
     began: Moment = yield ReadClocks()
     store_now_ms = yield from store_now()
     views, rows, table_ends = yield from fold_table(ctx, views)
-    # In this order (C2c): a snapshot that begins later shows every row that supersedes one.
+    # The table is read before the partition (C2c), so a snapshot that begins later shows every row that supersedes
+    # another one.
     complete = complete_at(rows, table_ends, began)
     view, cleanable, indexes = yield from _look(ctx, tp, policy, indexes, complete)
     views = with_view(views, view)
@@ -133,7 +138,7 @@ def _look(
     complete: SnapshotCut | None,
 ) -> Program[tuple[PartitionView, Cleanable, dict[SegmentName, ReadIndex]]]:
     now_ms = yield Now()
-    # A view that followed the tail by name does not know which runs are current.
+    # A view that followed the tail by name does not show which runs are current.
     view = yield from load(ctx, tp)
     known = yield from read_indexes(tp, list(view.walk), known)
     cleanable = find_cleanable(

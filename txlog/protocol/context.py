@@ -1,4 +1,4 @@
-"""What every protocol call needs beside its arguments, and the views that it takes and returns."""
+"""Which constants and views does a protocol call take beside its arguments?"""
 
 from __future__ import annotations
 
@@ -14,56 +14,58 @@ from txlog.core.records import StoreConstants
 from txlog.core.state import PartitionState, StoredRecord, replay
 
 PROOF_AGE_MS = 1000
-"""How long what a process has seen of a store counts as still there (W47). Whoever restores a store stops its writers first;
-this finds those that were forgotten. A second is shorter than a restore takes, and long enough that a busy writer pays for
-one GET in many appends."""
+"""How long a look at a store proves that the store is still the same (W47). An operator should stop all writers before
+restoring a store; this check finds the forgotten ones. A second is shorter than a restore takes, and long enough that a
+busy writer needs one GET for many appends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownStore:
-    """Which store a process has opened, and when it last saw that it is still there."""
+    """The store that a process has opened, and when the process last saw that it is still the same."""
 
     store_id: str
     where: str
-    """Names the location in messages."""
+    """The location, for messages."""
     checked_at: Moment | None = None
-    """None: not known, so it is looked at whenever it matters."""
+    """None: not known. The store is then checked whenever it matters."""
     note: Callable[[Moment], None] | None = None
-    """Told when the store was seen to be the same."""
+    """Called with the time when the store was seen to be the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Constants of the store, and how patient to be."""
+    """Constants of the store, and limits of waiting and retrying."""
 
     constants: StoreConstants = field(default_factory=StoreConstants)
     roll: Mapping[str, RollPolicy] = field(default_factory=dict)
-    """When segments of each user's topic are full, where it is known; a view of an older configuration is legal."""
+    """The roll policy of each user's topic, where known. It may be of an older configuration."""
     store: KnownStore | None = None
-    """None: whose store it is does not matter, as to one who opens it for this call alone."""
+    """None: which store it is does not matter, for example if it is opened for this call alone."""
     find_roll: Callable[[str], Program[RollPolicy]] | None = None
-    """Looks up the policy of a topic that is not in `roll`. It raises no TxlogError: any policy is legal."""
+    """Reads the policy of a topic that is not in `roll`. It raises no TxlogError: any policy is valid."""
     internal_roll: RollPolicy = field(default_factory=RollPolicy)
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
     max_races: int = 1000
-    """Slots that one append may lose to others before it gives up with CoordinatorContentionError."""
+    """Slots that one append may lose to other writers before it gives up with CoordinatorContentionError."""
     max_settles: int = 40
     """Tries to settle one write of unknown outcome before OutcomeUnknownError."""
     max_loads: int = 10
-    """LISTs that opening a partition may take while objects vanish under it."""
+    """LISTs that opening a partition may take while objects that they show are deleted."""
 
     @property
     def max_view_age_ms(self) -> int:
-        """A tenth of the grace: only a younger view may acknowledge, tail by name or seal without a LIST (W14, W37, R7)."""
+        """Return a tenth of the grace. Only a younger view may acknowledge, tail by name or seal without a LIST (W14,
+        W37, R7)."""
         return self.constants.delete_grace_ms // 10
 
     def roll_of(self, tp: TopicPartition) -> RollPolicy:
-        """The roll policy for a marker or control record in `tp`."""
+        """Return the roll policy for a marker or control record in `tp`."""
         return self.internal_roll if tp.topic in INTERNAL_TOPICS else self.roll.get(tp.topic, RollPolicy())
 
     def backoff_ms(self, attempt: int) -> int:
-        """Exponential, from `retry.backoff.ms` to `retry.backoff.max.ms`; `attempt` counts from 0."""
+        """Return the wait of a try, from `retry.backoff.ms` to `retry.backoff.max.ms`, growing exponentially. `attempt`
+        counts from 0."""
         return int(min(self.retry_backoff_ms * 2 ** min(attempt, 16), self.retry_backoff_max_ms))
 
 
@@ -76,21 +78,23 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """What a process knows of a partition: where the sealed part lies, the tail's records, and their fold.
+    """What a process holds of a partition: the names of the sealed part, the tail's records, and their fold.
 
-    A value: every call that learns more returns a new one.
+    A view is a value: every call that reads more returns a new one.
     """
 
     topic_partition: TopicPartition
     listed_at: Moment
-    """The start of the LIST that found the tail, or of one's own last acknowledged PUT."""
+    """The start of the LIST that found the tail, or of the process's own last acknowledged PUT."""
     proven_at: Moment | None
-    """Before the last request that showed `mark` in the chain, and the end behind it; None: look before it matters."""
+    """A moment before the last request that showed `mark` in the chain and the end behind it. None: look before it
+    matters."""
     mark: Mark | None
-    """The last record at that time; None: there was none. Records of one's own that came later do not prove what lies before."""
+    """The last record at that time; None: the chain had no record. Records that this process appended later do not
+    prove the records before them."""
     boundary: int
     walk: tuple[SegmentName, ...]
-    """Sealed segments and current cleaned runs, in order, from the one that holds the log start."""
+    """Sealed segments and current cleaned runs, in order, from the one that contains the log start."""
     base: PartitionState
     """State at the sealed end."""
     tail: tuple[StoredRecord, ...] = ()
@@ -103,20 +107,21 @@ class PartitionView:
         return self.base.next_offset
 
     def age_ms(self, now: Moment) -> int:
-        """How old this view is, by the clock that says more (W14)."""
+        """Return the age of this view: the greater of the two clocks' differences (W14)."""
         return now.ms_since(self.listed_at)
 
     def needs_proof(self, now: Moment) -> bool:
-        """Whether it is too long ago that the chain was seen to hold what this view ends in (W47)."""
+        """Return whether the last look at the end of this view in the chain is too long ago (W47)."""
         return self.proven_at is None or now.ms_since(self.proven_at) >= PROOF_AGE_MS
 
     @property
     def last(self) -> Mark | None:
-        """The last record of the tail."""
+        """Return the last record of the tail; None if the tail is empty."""
         return Mark(self.tail[-1].record.base_offset, self.tail[-1].digest) if self.tail else None
 
     def digest_at(self, end_offset: int) -> str | None:
-        """The digest of the record that ends there; None if the view does not show it, empty if there is no such end."""
+        """Return the digest of the record that ends there; None if the view does not show it, empty if no record ends
+        there."""
         if end_offset in (self.state.next_offset, self.base.next_offset):
             return (self.state if end_offset == self.state.next_offset else self.base).last_digest
         if end_offset < self.base.next_offset:
@@ -124,7 +129,7 @@ class PartitionView:
         return next((each.digest for each in self.tail if each.record.end_offset == end_offset), "")
 
     def extended(self, stored: StoredRecord) -> PartitionView:
-        """This view with the next record of the chain."""
+        """Return this view with the next record of the chain."""
         return replace(self, tail=(*self.tail, stored), state=replay(self.state, (stored,)))
 
 
@@ -132,5 +137,5 @@ Views: TypeAlias = Mapping[TopicPartition, PartitionView]
 
 
 def with_view(views: Views, view: PartitionView) -> Views:
-    """`views` with `view` in place of an older one of its partition."""
+    """Return `views` with `view` in place of an older one of its partition."""
     return {**views, view.topic_partition: view}

@@ -1,4 +1,4 @@
-"""Consumer groups: offsets committed plainly or within a transaction, and membership.
+"""How do consumer groups commit offsets, plainly or within a transaction, and how do members join and leave?
 
 See PROTOCOL.md, "Consumer offsets", W34 to W36.
 """
@@ -45,11 +45,12 @@ from txlog.protocol.transactions import add_partitions, resolve
 
 MAX_METADATA_LENGTH = 4096
 MAX_REMOVED_ENTRIES = 4000
-"""Entries of one record that removes idle groups: with the longest names it stays below the limit of commit objects."""
+"""Entries of one record that removes idle groups. Even with the longest names it stays below the limit of commit
+objects."""
 
 
 class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer group: its member, if any, and its committed and pending offsets."""
+    """A consumer group: its member, if it has one, and its committed and pending offsets."""
 
     group: str
     member: GroupValue | None
@@ -59,22 +60,23 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class GroupChange:
-    """One call of an operator that changes a group, over all of its tries (PROTOCOL.md, W44)."""
+    """One call of an operator that changes a group, with all its tries (PROTOCOL.md, W44)."""
 
     write_id: str
-    """Of the record of every try, so that a later try finds what an earlier one has written."""
+    """The write id of the records of all tries, so that a later try finds what an earlier one has written."""
     member: GroupValue | None = None
     """The member that the record removes."""
     slots: set[int] = field(default_factory=set)
-    """Where a record of an earlier try may lie, or may still land."""
+    """Slots where a record of an earlier try may be, or may still land."""
 
     @property
     def in_doubt(self) -> bool:
-        """Whether an earlier try may have taken effect."""
+        """Return whether an earlier try may have taken effect."""
         return bool(self.slots)
 
     def has_won(self, view: PartitionView) -> bool:
-        """Whether `view`, a fresh one, shows the record of an earlier try. Forgets the slots that it shows to be lost."""
+        """Return whether `view`, a fresh one, shows the record of an earlier try. Forget the slots that it shows to be
+        lost."""
         if not self.slots:
             return False
         if find_own(view, self.write_id) is not None:
@@ -86,10 +88,11 @@ class GroupChange:
 def fetch_offsets(
     ctx: Context, views: Views, group: str, partitions: Iterable[TopicPartition], require_stable: bool = True
 ) -> Program[tuple[Views, dict[TopicPartition, OffsetValue | None]]]:
-    """The committed offsets, read fresh; None where none is committed.
+    """Return the committed offsets, read fresh; None for a partition without one.
 
-    An undecided transaction that holds one is rolled forward or timed out if that is due, and if the store lets this reader
-    write (PROTOCOL.md, R18); else UnstableOffsetCommitError (retriable), never the older value.
+    If an undecided transaction holds an offset, it is rolled forward or timed out, if that is due and the store lets
+    this reader write (PROTOCOL.md, R18). Otherwise the call raises UnstableOffsetCommitError (retriable). It never
+    returns the older value.
     """
     tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     wanted = tuple(partitions)
@@ -101,7 +104,7 @@ def fetch_offsets(
                 try:
                     views = yield from resolve(ctx, views, producer_id)
                 except StoreAccessError as error:
-                    # Whether it may read, too, the next request tells.
+                    # The next request shows whether this process may read at least.
                     refused = error
         if view.state.pending:
             views, view = yield from get_fresh_view(ctx, views, tp)
@@ -125,7 +128,7 @@ def commit_offsets(
     offsets: Mapping[TopicPartition, OffsetValue | None],
     condition: OffsetsCondition | None = None,
 ) -> Program[Views]:
-    """A plain commit; a None offset removes it. An empty map is a no-op.
+    """Commit offsets outside of a transaction. A None offset removes the committed one; an empty map does nothing.
 
     Raises CommitFailedError (the condition does not hold), ConcurrentTransactionsError (a pending conditional offset).
     """
@@ -149,9 +152,10 @@ def send_offsets(
     condition: OffsetsCondition | None = None,
     version: TxnVersion | None = None,
 ) -> Program[tuple[Views, TransactionMetadata | Skipped]]:
-    """TxnOffsetCommit, eager: registers the group's partition, then appends the offsets as pending.
+    """Send offsets within an eager transaction (TxnOffsetCommit): register the group's partition, then append them as
+    pending.
 
-    The condition is checked on the fold of the very slot that the record takes. -> the id's record, or Skipped if
+    The condition is checked on the fold of the slot that the record takes. Return the id's record, or Skipped if
     `version` is not above the last committed one. Raises what add_partitions raises, CommitFailedError (abort),
     ConcurrentTransactionsError (another transaction's offsets are pending: repeat the call).
     """
@@ -183,7 +187,8 @@ def send_offsets(
 def join_group(
     ctx: Context, views: Views, group: str, member_id: str, client_id: str, topics: tuple[str, ...]
 ) -> Program[tuple[Views, GroupValue]]:
-    """Takes the group: generation + 1, which fences older members (W36). A compare-and-set on the group's partition."""
+    """Join the group by a compare-and-set on its partition: generation + 1 fences older members (W36). Return the new
+    membership."""
     views, (value, _) = yield from take_group(ctx, views, group, member_id, client_id, topics)
     return views, value
 
@@ -191,7 +196,7 @@ def join_group(
 def take_group(
     ctx: Context, views: Views, group: str, member_id: str, client_id: str, topics: tuple[str, ...]
 ) -> Program[tuple[Views, tuple[GroupValue, GroupValue | None]]]:
-    """As `join_group`; returns also what the group was before, None if it is new."""
+    """Join as `join_group`. Return the new membership and the former one, None for a new group."""
     write_id = yield NewId()
     tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     before: GroupValue | None = None
@@ -223,7 +228,7 @@ def take_group(
 
 
 def leave_group(ctx: Context, views: Views, group: str, generation: int, member_id: str) -> Program[Views]:
-    """Gives the group up, if it is still held by this member; its generation stays."""
+    """Leave the group if this member still holds it. The generation stays."""
     write_id = yield NewId()
     tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
 
@@ -243,7 +248,7 @@ def leave_group(ctx: Context, views: Views, group: str, generation: int, member_
 
 
 def list_groups(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupDescription, ...]]]:
-    """Every group that has a member or an offset, read fresh, by name."""
+    """Return every group that has a member or an offset, read fresh, by name."""
     tps = [TopicPartition(CONSUMER_OFFSETS_TOPIC, n) for n in range(ctx.constants.consumer_offsets_partitions)]
     views = yield from gather_fresh_views(ctx, views, tps)
     found = [description for tp in tps for description in _describe_all(views[tp].state)]
@@ -251,7 +256,7 @@ def list_groups(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupD
 
 
 def describe_group(ctx: Context, views: Views, group: str) -> Program[tuple[Views, GroupDescription]]:
-    """One group, read fresh; raises GroupIdNotFoundError."""
+    """Return one group, read fresh; raise GroupIdNotFoundError if it does not exist."""
     views, view = yield from get_fresh_view(
         ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     )
@@ -271,12 +276,12 @@ def reset_offsets(
     dry_run: bool = False,
     change: GroupChange | None = None,
 ) -> Program[tuple[Views, GroupValue | None]]:
-    """An operator's commit for a group without a member; a None offset removes it, an empty map is a no-op.
+    """Commit offsets for an operator to a group without a member. A None offset removes one; an empty map does nothing.
 
-    With `force` a member loses the group in the same record. -> that member. Whoever joins or leaves before the record
-    has its slot is judged anew. With `dry_run` nothing is written. With the `change` of an earlier try it joins that try.
-    Raises InvalidRequestError (a member, without `force`), ConcurrentTransactionsError (a pending conditional offset; the
-    membership changed: repeat the call).
+    With `force` the same record removes the member. Return the removed member. If a member joins or leaves before the
+    record has its slot, the call is judged again. With `dry_run` nothing is written. With the `change` of an earlier
+    try the call continues that try. Raises InvalidRequestError (a member, without `force`), ConcurrentTransactionsError
+    (a pending conditional offset; the membership changed: repeat the call).
     """
     if not offsets:
         return views, None
@@ -314,10 +319,10 @@ def reset_offsets(
 def remove_members(
     ctx: Context, views: Views, group: str, change: GroupChange | None = None
 ) -> Program[tuple[Views, GroupValue | None]]:
-    """Ends the membership with generation + 1: if the member lives after all, its next commit fails. -> that member.
+    """End the membership with generation + 1: if the member is still alive, its next commit fails. Return the member.
 
-    With the `change` of an earlier try it joins that try. Raises GroupIdNotFoundError, ConcurrentTransactionsError (the
-    membership changed: repeat the call).
+    With the `change` of an earlier try the call continues that try. Raises GroupIdNotFoundError,
+    ConcurrentTransactionsError (the membership changed: repeat the call).
     """
     change = change or GroupChange((yield NewId()))
     views, description = yield from _describe_unless_won(ctx, views, group, change)
@@ -345,11 +350,12 @@ def delete_group(
     dry_run: bool = False,
     change: GroupChange | None = None,
 ) -> Program[tuple[Views, GroupValue | None]]:
-    """Removes membership and offsets of a group without pending offsets.
+    """Remove membership and offsets of a group without pending offsets.
 
-    With `force` also that of a member, whose next commit fails. -> that member. With `dry_run` nothing is written. With the
-    `change` of an earlier try it joins that try. Raises GroupIdNotFoundError, InvalidRequestError (a member, without
-    `force`; pending offsets), ConcurrentTransactionsError (the group changed: repeat the call).
+    With `force` also remove its member, whose next commit fails. Return the removed member. With `dry_run` nothing is
+    written. With the `change` of an earlier try the call continues that try. Raises GroupIdNotFoundError,
+    InvalidRequestError (a member, without `force`; pending offsets), ConcurrentTransactionsError (the group changed:
+    repeat the call).
     """
     change = change or GroupChange((yield NewId()))
     views, description = yield from _describe_unless_won(ctx, views, group, change)
@@ -359,7 +365,7 @@ def delete_group(
     entries = _tombstones(description)
 
     def check(state: PartitionState) -> TxlogError | None:
-        """Asked at the very slot: a member may have joined since the group was described."""
+        """Check at the slot of the record: a member may have joined since the group was described."""
         now = _describe(state, group)
         if now is None:
             return _no_such_group(group)
@@ -386,7 +392,7 @@ def delete_group(
 def _describe_unless_won(
     ctx: Context, views: Views, group: str, change: GroupChange
 ) -> Program[tuple[Views, GroupDescription | None]]:
-    """The group, read fresh; None if an earlier try of `change` is seen to have won. Raises GroupIdNotFoundError."""
+    """Return the group, read fresh; None if an earlier try of `change` has won. Raises GroupIdNotFoundError."""
     views, view = yield from get_fresh_view(
         ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     )
@@ -401,10 +407,10 @@ def _describe_unless_won(
 def expire_groups(
     ctx: Context, views: Views, idle_ms: int, partitions: Collection[int] | None = None
 ) -> Program[tuple[Views, tuple[str, ...]]]:
-    """Removes groups that have no member, no pending offset, and committed nothing for `idle_ms`. -> their names.
+    """Remove groups without member and pending offset that have not committed for `idle_ms`. Return their names.
 
-    Kafka's `offsets.retention.minutes`. `partitions` are those that hold anything, if that is known. A group that changes
-    meanwhile is left alone.
+    This is Kafka's `offsets.retention.minutes`. `partitions` are those that hold anything, if known. A group that
+    changes meanwhile is not removed.
     """
     numbers = range(ctx.constants.consumer_offsets_partitions) if partitions is None else sorted(partitions)
     tps = [TopicPartition(CONSUMER_OFFSETS_TOPIC, number) for number in numbers]
@@ -416,7 +422,8 @@ def expire_groups(
             idle = [each for each in _describe_all(views[tp].state) if _is_idle(each, now_ms, idle_ms)]
             if not idle:
                 break
-            # Many in one record: each record costs a request, and its check looks at every group of the partition.
+            # One record removes many groups: each record costs a request, and its check reads every group of the
+            # partition.
             taken, entries = _removed_together(idle)
 
             def check(state: PartitionState, taken: list[GroupDescription] = taken) -> TxlogError | None:
@@ -429,7 +436,7 @@ def expire_groups(
                     ctx, views, taken[0].group, BatchDraft(records=len(entries), entries=entries), check
                 )
             except ConcurrentTransactionsError:
-                # The groups that have changed are not idle any more.
+                # Groups that have changed are no longer idle.
                 views, _ = yield from get_fresh_view(ctx, views, tp)
                 continue
             gone += [each.group for each in taken]
@@ -437,7 +444,8 @@ def expire_groups(
 
 
 def _removed_together(idle: list[GroupDescription]) -> tuple[list[GroupDescription], tuple[Entry, ...]]:
-    """The first of these groups, and the entries that remove them: as many as one record is to hold, and at least one."""
+    """Return the first of these groups, and the entries that remove them: as many as one record may hold, and at least
+    one."""
     taken: list[GroupDescription] = []
     entries: list[Entry] = []
     for found in idle:
@@ -450,7 +458,7 @@ def _removed_together(idle: list[GroupDescription]) -> tuple[list[GroupDescripti
 
 
 def _tombstones(found: GroupDescription) -> tuple[Entry, ...]:
-    """What removes a group."""
+    """Return the entries that remove a group."""
     member = (GroupEntry(group=found.group, value=None),) if found.member is not None else ()
     return (*offset_entries(found.group, dict.fromkeys(found.offsets)), *member)
 
@@ -473,7 +481,7 @@ def _append_entries(
     guard: Guard | None = None,
     change: GroupChange | None = None,
 ) -> Program[Views]:
-    """Appends `draft` where `check` finds nothing wrong. A transaction that is in the way is finished if that is due."""
+    """Append `draft` if `check` returns no error. A transaction that blocks it is finished if that is due."""
     tp = offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     draft = replace(draft, roll=ctx.internal_roll)
     write_id = change.write_id if change is not None else (yield NewId())
@@ -503,7 +511,7 @@ def _append_entries(
 
 
 def _pending_elsewhere(state: PartitionState, draft: BatchDraft) -> list[int]:
-    """Other producers with undecided offsets for any of the draft's keys."""
+    """Return other producers with undecided offsets for any of the draft's keys."""
     keys = {entry.key for entry in draft.entries if isinstance(entry, OffsetEntry)}
     return sorted(pid for pid, rows in state.pending.items() if pid != draft.producer_id and not keys.isdisjoint(rows))
 
@@ -514,7 +522,7 @@ def _member(state: PartitionState, group: str) -> GroupValue | None:
 
 
 def _held(value: GroupValue | None) -> GroupValue | None:
-    """A membership that somebody holds: who leaves lets go of it, and its generation stays."""
+    """Return the membership if a member holds it, else None: a member that leaves keeps only the generation."""
     return value if value is not None and value.member_id else None
 
 
@@ -557,7 +565,7 @@ def _describe(state: PartitionState, group: str) -> GroupDescription | None:
 
 
 def _describe_all(state: PartitionState, only: str | None = None) -> list[GroupDescription]:
-    """Every group of the partition, by name, or that one; in one pass over the state."""
+    """Return every group of the partition by name, or only `only`, in one pass over the state."""
     committed: dict[str, dict[TopicPartition, OffsetValue]] = {}
     pending: dict[str, dict[TopicPartition, OffsetValue]] = {}
     for found, states in ((committed, (state.committed,)), (pending, tuple(state.pending.values()))):

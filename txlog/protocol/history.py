@@ -1,7 +1,7 @@
-"""How does a clean-up tell what it did, and how is that found again?
+"""How does a maintenance job record what it did, and how is that found again?
 
-One object a run of a job, in `__maintenance/`, told when the run has ended (PROTOCOL.md, "History"). Nothing depends on
-it: no reader, writer or clean-up looks there, so it is written last, and the oldest go when there are too many.
+Each run of a job writes one object in `__maintenance/` when it has ended (PROTOCOL.md, "History"). No reader, writer or
+job depends on it. So it is written last, and the oldest objects are deleted when there are too many.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEPT_RUNS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunName:
-    """A run in the history, as its name tells it."""
+    """A run in the history, as its name shows it."""
 
     started_ms: int
     run_id: str
@@ -35,7 +35,7 @@ class RunName:
 
 
 def put_run(ctx: Context, run: CleanupRun, keep: int = KEPT_RUNS) -> Program[None]:
-    """Adds a run to the history, and removes the oldest beyond `keep`. One PUT, one LIST."""
+    """Add a run to the history, and delete the oldest beyond `keep`. Costs one PUT and one LIST."""
     path = RunName(started_ms=run.started_at, run_id=run.run_id).path
     yield from put_pure(ctx, path, envelope.encode(run))
     listed = yield from list_runs()
@@ -43,14 +43,15 @@ def put_run(ctx: Context, run: CleanupRun, keep: int = KEPT_RUNS) -> Program[Non
 
 
 def list_runs() -> Program[list[RunName]]:
-    """The runs there are, oldest first."""
+    """Return the existing runs, oldest first."""
     listed: Sequence[str] = yield List(MAINTENANCE_FOLDER)
     found = [parsed for name in listed if (parsed := names.parse_history_name(name)) is not None]
     return [RunName(started_ms=started_ms, run_id=run_id) for started_ms, run_id in found]
 
 
 def read_runs(wanted: Sequence[RunName]) -> Program[list[CleanupRun]]:
-    """The runs of these names, in order, without those that are gone. Raises CorruptRecordError naming a damaged one."""
+    """Return the runs of these names, in order, without those that were deleted. Raises CorruptRecordError naming a
+    damaged one."""
     found = yield from many([get(name.path) for name in wanted])
     return [_decoded(name, data) for name, data in zip(wanted, found, strict=True) if data is not None]
 

@@ -1,7 +1,7 @@
 """How does a process learn a partition's state, cold and warm?
 
-Cold: one LIST, then the snapshot, the `.clean` and the tail's records in parallel. Warm: the next slots by
-name until one is missing. See PROTOCOL.md, "Opening a partition".
+Cold: one LIST, then the snapshot, the `.clean` and the tail's records in parallel. Warm: the next slots by name until
+one is missing. See PROTOCOL.md, "Opening a partition".
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from txlog.protocol.requests import get, names_in
 from txlog.protocol.topics import check_store
 
 MAX_SLOTS_BY_NAME = 64
-"""New records that a reader follows one by one, each a GET after the other. If it is further behind it lists: then all GETs
-are one round, and the end is that of the LIST, however fast others append."""
+"""New records that a reader follows by name, each with a GET after the other. A reader further behind makes a LIST:
+then all GETs are one round, and the end is that of the LIST, however fast others append."""
 
 
 def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
-    """The partition's view from one LIST; an empty partition is a view at offset 0.
+    """Return the partition's view from one LIST. An empty partition is a view at offset 0.
 
-    Raises CorruptLogError naming the damaged or missing object; StorageError if every try took longer than a view may be
-    old; StoreChangedError if another store lies here.
+    Raises CorruptLogError naming the damaged or missing object. Raises StorageError if every try took longer than a
+    view may be old, and StoreChangedError if the location holds another store.
     """
     for attempt in range(ctx.max_loads):
         listed_at: Moment = yield ReadClocks()
@@ -40,12 +40,13 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
         except CorruptLogError as error:
             view = error
         now: Moment = yield ReadClocks()
-        # A process that slept over its GETs may have read slots that were deleted and made again since: what it found,
-        # good or damaged, counts only if the LIST is still young (R7).
+        # A process that slept during its GETs may have read slots that were deleted and created again since. What it
+        # found, good or damaged, counts only if the LIST is still young (R7).
         young = now.ms_since(listed_at) < ctx.max_view_age_ms
         if isinstance(view, PartitionView) and young:
             return view
-        # Maintenance may also have moved on between the LIST and the GETs: list again. What stays missing is damage.
+        # Maintenance may have deleted objects between the LIST and the GETs: list again. An object that stays missing
+        # is damage.
         last = attempt == ctx.max_loads - 1
         if isinstance(view, CorruptLogError) and young and (last or not isinstance(view, MissingObjectError)):
             raise view
@@ -57,12 +58,15 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
 def refresh(
     ctx: Context, view: PartitionView, max_age_ms: int | None = None, max_slots: int | None = None
 ) -> Program[PartitionView]:
-    """`view` on the fresh tail: its end was seen to be the end after this call began.
+    """Return `view` on the fresh tail: a request after this call began showed its end to be the log end.
 
-    The next slots by name, one GET more than there are new records; a LIST if the view is older than a tenth of the
-    grace (or than `max_age_ms`): only then do records found by name count (R7). A LIST, too, after
-    `max_slots`: a reader that is no faster than the writers would follow them for ever. Writers have none: in what they
-    passed by name they find their own record again, and a LIST may show it sealed.
+    The next slots are read by name, one GET more than there are new records. Instead a LIST is made in two cases.
+
+    * The view is older than a tenth of the grace (or than `max_age_ms`): only records found by name on a younger view
+      count (R7).
+    * `max_slots` were read: a reader that is not faster than the writers would follow them forever.
+
+    Writers set no `max_slots`. They find their own record in what they passed by name, and a LIST may show it sealed.
     """
     limit_ms = ctx.max_view_age_ms if max_age_ms is None else min(max_age_ms, ctx.max_view_age_ms)
     now = yield ReadClocks()
@@ -78,7 +82,8 @@ def refresh(
                 return view
         else:
             stored = yield from following
-        # The age counts when the answer is there: a process that slept over its GET may see a tail since deleted.
+        # The age is measured after the answer: a process that slept during its GET may see a tail that was deleted
+        # since.
         now = yield ReadClocks()
         if view.age_ms(now) >= ctx.max_view_age_ms:
             break
@@ -90,8 +95,11 @@ def refresh(
 
 
 def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
-    """The partition's view from a new LIST. Raises StoreChangedError if what `view` has seen is not in it: a log end never
-    goes back, so the store was put back to an older state (R20)."""
+    """Return the partition's view from a new LIST.
+
+    Raises StoreChangedError if what `view` has seen is not in it. A log end never goes back, so the store was restored
+    to an older state (R20).
+    """
     loaded = yield from load(ctx, view.topic_partition)
     end = view.state.next_offset
     if loaded.state.next_offset < end or loaded.digest_at(end) not in (view.state.last_digest, None):
@@ -100,9 +108,10 @@ def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
 
 def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
-    """`view`, after a look whether the chain still holds what it ends in: a GET by name, two if this process has appended.
+    """Return `view` after a look whether the chain still holds its end. Costs one GET by name, two if this process has
+    appended.
 
-    A held view is loaded anew if its slots were deleted since. Raises StoreChangedError (W47).
+    The view is loaded again if its slots were deleted since. Raises StoreChangedError (W47).
     """
     now: Moment = yield ReadClocks()
     tp, last = view.topic_partition, view.last
@@ -115,18 +124,19 @@ def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     found = yield Gather(tuple(get(tp.folder + names.batch_name(mark.base_offset)) for mark in marks))
     for mark, data in zip(marks, found, strict=True):
         if data is None or envelope.digest(data) != mark.digest:
-            # Below a boundary a slot may be gone, or taken again by a writer that slept.
+            # Below a boundary a slot may be deleted, or created again by a writer that slept.
             loaded = yield from reload(ctx, view)
             if mark.base_offset >= loaded.boundary:
                 if data is not None:
-                    stored_record(data, tp, mark.base_offset)  # damage is told as such
+                    stored_record(data, tp, mark.base_offset)  # raises the error of a damaged record
                 raise (yield from _changed(ctx, view, loaded))
             return loaded
     return replace(view, proven_at=now, mark=last)
 
 
 def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:
-    """The view of `tp` in `views`, loaded if it is not there. A held view may be stale; it is never wrong."""
+    """Return the view of `tp` in `views`, loaded if it is missing there. A held view may be stale but is never
+    wrong."""
     view = views.get(tp)
     if view is None:
         view = yield from load(ctx, tp)
@@ -137,7 +147,7 @@ def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Vi
 def get_fresh_view(
     ctx: Context, views: Views, tp: TopicPartition, max_slots: int | None = None
 ) -> Program[tuple[Views, PartitionView]]:
-    """The view of `tp` on the fresh tail; `max_slots` as in `refresh`."""
+    """Return the view of `tp` on the fresh tail; `max_slots` as in `refresh`."""
     view = views.get(tp)
     view = (yield from load(ctx, tp)) if view is None else (yield from refresh(ctx, view, max_slots=max_slots))
     return with_view(views, view), view
@@ -146,7 +156,7 @@ def get_fresh_view(
 def gather_fresh_views(
     ctx: Context, views: Views, tps: list[TopicPartition], max_slots: int | None = None
 ) -> Program[Views]:
-    """`views` with fresh views of `tps`, read in parallel; `max_slots` as in `refresh`."""
+    """Return `views` with fresh views of `tps`, read in parallel; `max_slots` as in `refresh`."""
 
     def one(tp: TopicPartition) -> Program[PartitionView]:
         _, view = yield from get_fresh_view(ctx, views, tp, max_slots)
@@ -157,20 +167,21 @@ def gather_fresh_views(
 
 
 def read_slot(tp: TopicPartition, base_offset: int) -> Program[StoredRecord | None]:
-    """The commit record at `base_offset`, None if the slot is free (or deleted: the caller knows the boundary)."""
+    """Return the commit record at `base_offset`; None if the slot is free (or deleted: the caller knows the
+    boundary)."""
     data = yield Get(tp.folder + names.batch_name(base_offset))
     return None if data is None else stored_record(data, tp, base_offset)
 
 
 def present(data: bytes | None, path: str) -> bytes:
-    """`data`, which the log says must lie at `path`; raises MissingObjectError if it does not."""
+    """Return `data`, which the log requires at `path`. Raise MissingObjectError if the object does not exist."""
     if data is None:
         raise MissingObjectError(f"{path}: the log names it, and it is gone; check the store with `txlog fsck`")
     return data
 
 
 def trim_to(view: PartitionView, end_offset: int, *segments: names.SegmentName) -> PartitionView:
-    """`view` after the tail up to `end_offset` was sealed as `segments`."""
+    """Return `view` after the tail up to `end_offset` was sealed as `segments`."""
     sealed = [stored for stored in view.tail if stored.record.base_offset < end_offset]
     return replace(
         view,
@@ -181,7 +192,8 @@ def trim_to(view: PartitionView, end_offset: int, *segments: names.SegmentName) 
 
 
 def _changed(ctx: Context, view: PartitionView, loaded: PartitionView) -> Program[StoreChangedError]:
-    """What to say of a log that does not hold what `view` has seen; raises what it says of another store."""
+    """Return the error for a log that does not hold what `view` has seen. Raises StoreChangedError if the location
+    holds another store."""
     if ctx.store is not None:
         yield from check_store(replace(ctx, store=replace(ctx.store, checked_at=None)))
     seen, end = view.state.next_offset, loaded.state.next_offset
@@ -193,7 +205,7 @@ def _changed(ctx: Context, view: PartitionView, loaded: PartitionView) -> Progra
 
 
 def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: Moment) -> Program[PartitionView]:
-    # Cleaned runs lie within what is sealed, so the sealed end shows in the names alone and all GETs are one round.
+    # Cleaned runs lie within the sealed part, so the names alone show the sealed end, and all GETs are one round.
     expected_end = max(
         [listing.boundary, *(s.end_offset for s in listing.segments), *(s.end_offset for s in listing.runs)]
     )
@@ -223,12 +235,13 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: Moment
     last = tail_names[-1] if tail_names else -1
     while at <= last or at < sealed_end:
         path = tp.folder + names.batch_name(at)
-        # A LIST of several pages, or of a local folder, may miss a name that an older one follows: ask for it (R5).
+        # A LIST of several pages, or of a local folder, may miss a name that an older one follows: ask for it by name
+        # (R5).
         data = by_base[at] if at in by_base else (yield Get(path))
         stored = stored_record(present(data, path), tp, at)
         records.append(stored)
         at = stored.record.end_offset
-    # A slot is created at the log's end only, so every one that is listed is led to by the one before it (R6).
+    # A slot is created only at the log's end, so the record before it ends where each listed slot begins (R6).
     led_to = {stored.record.base_offset for stored in records}
     for slot in tail_names:
         if slot not in led_to:
@@ -244,7 +257,7 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: Moment
             f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}; check the store with `txlog fsck`"
         )
     state = replay(base, tail)
-    # An internal partition's chain begins at the boundary: what is below was folded into its snapshot.
+    # An internal partition's chain begins at the boundary. Its snapshot holds the fold of everything below.
     start = listing.boundary if tp.topic in names.INTERNAL_TOPICS else state.log_start_offset
     return PartitionView(
         topic_partition=tp,

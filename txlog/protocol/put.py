@@ -1,6 +1,6 @@
-"""How is an object created exactly once, and how does its writer learn what became of it?
+"""How is an object created exactly once, and how does its writer learn the outcome?
 
-Every create-only object goes through `create` or `put_pure` (PROTOCOL.md, "Appending", W12, W13).
+Every create-only object is created by `create` or `put_pure` (PROTOCOL.md, "Appending", W12, W13).
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from txlog.protocol.context import Context
 T = TypeVar("T")
 
 MAX_DAMAGED_READS = 3
-"""How often an object that settles a write is read again because it came back damaged. Damage on the way heals, damage in
-the store does not."""
+"""How often a damaged object that settles a write is read again. Damage in transit disappears, damage in the store does
+not."""
 
 
 def create(
     ctx: Context, path: str, data: bytes, look: Callable[[PutOutcome], Program[T | None]], *, what: str
 ) -> Program[T]:
-    """Creates `path` (W1) and returns what `look` says of the outcome; None from `look` means that it is not known yet.
+    """Create `path` (W1) and return the result of `look` for the outcome. None from `look` means: not known yet.
 
-    Raises the error of the first request if the store refused it: then nothing was written. From the first answer on, a
-    request that fails or comes back damaged settles nothing, and is made again. Raises OutcomeUnknownError after
-    `max_settles` tries, or if what lies at `path` stays damaged: nothing is deleted, and only the same call may follow (W13). `what` names the write in that message.
+    Raises the error of the first request if the store refused it: then nothing was written. After the first answer, a
+    request that fails or returns damage settles nothing and is made again. Raises OutcomeUnknownError after
+    `max_settles` tries, or if the object at `path` stays damaged. Nothing is deleted then, and only the same call may
+    follow (W13). `what` names the write in that message.
     """
     sent = False
     damaged = 0
@@ -59,7 +60,8 @@ def create(
 
 
 def put_pure(ctx: Context, path: str, data: bytes) -> Program[None]:
-    """Creates an object whose content is a pure function of the log: whoever wins, equivalent bytes lie there.
+    """Create an object whose content is a pure function of the log: whichever process wins, equivalent bytes are
+    stored.
 
     Raises as `create`.
     """
@@ -74,9 +76,10 @@ def put_pure(ctx: Context, path: str, data: bytes) -> Program[None]:
 def encode_readable(
     path: str, value: msgspec.Struct, *, instead: str = "what it would replace stays as it is"
 ) -> bytes:
-    """The stored form, if readers will take it (W5, W37): an `.index` that they refuse shuts the partition.
+    """Return the stored form, if readers accept its size (W5, W37): an `.index` that they refuse makes the partition
+    unreadable.
 
-    Raises RecordTooLargeError, which says what happens `instead`.
+    Raises RecordTooLargeError. Its message contains `instead`, which says what happens then.
     """
     data = envelope.encode(value)
     if len(data) > envelope.MAX_OBJECT_BYTES:

@@ -1,7 +1,7 @@
-"""What does a read of one partition return, and where is a timestamp?
+"""Which rows does a read of one partition return, and where is a timestamp?
 
-Plans only: indexes, transaction indexes and the tail's records; no file of rows is opened (PROTOCOL.md, "Reading",
-R10 to R12).
+This module only plans, from indexes, transaction indexes and the tail's records. It opens no file of rows
+(PROTOCOL.md, "Reading", R10 to R12).
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ class ReadPlan:
     topic_partition: TopicPartition
     start: int
     end: int
-    """Where the read ends: bounded by the isolation level's end of the log."""
+    """End of the read, at most the isolation level's end of the log."""
     pieces: tuple[Piece, ...]
     aborted: tuple[AbortedTxn, ...]
     """Aborted transactions that overlap the range; empty for read_uncommitted."""
     indexes: ReadIndexes = field(repr=False)
-    """Indexes read so far; hand them to the next plan of this partition."""
+    """Indexes read so far. Pass them to the next plan of this partition."""
 
 
 class TimeHit(NamedTuple):
-    """Where the first row at or after a time lies: at `offset`, of time `timestamp`, unless there are `pieces`."""
+    """The place of the first row at or after a time: at `offset`, with time `timestamp`, unless there are `pieces`."""
 
     offset: int
     timestamp: int
     pieces: tuple[Piece, ...] = ()
-    """The rows of several batches that a clean-up made one entry of: the first of them at or after the time is the one
-    sought, and only their columns tell which. All of them are at or after the log start."""
+    """The rows of several batches that a merge made one entry. The first of them at or after the time is the wanted
+    row, and only their columns show which one it is. All of them are at or after the log start."""
 
 
 def end_offset(view: PartitionView, isolation: IsolationLevel) -> int:
-    """Where a reader of that level ends: the LSO (R10, invariant 6), or the log end."""
+    """Return the end for a reader of that level: the LSO (R10, invariant 6), or the log end."""
     return view.state.last_stable_offset if isolation == "read_committed" else view.state.next_offset
 
 
@@ -74,13 +74,14 @@ def plan_read(
     indexes: ReadIndexes | None = None,
     cut: SnapshotCut | None = None,
 ) -> Program[tuple[PartitionView, ReadPlan]]:
-    """Plans `[start, end)`; `end` None, or beyond it, means the isolation level's end of the log.
+    """Plan a read of `[start, end)`; `end` None, or beyond it, means the isolation level's end of the log.
 
-    With a `cut` that has this partition it is the cut's end, whatever the LSO, and transactions that are not in the cut
-    are left out; `isolation` is then read_committed. The view must reach as far. Raises InvalidRequestError for a cut that
-    is too old: by the grace, or because of a compaction since.
-    A start between that end and the log end gives an empty plan. Raises OffsetOutOfRangeError below the log
-    start or beyond the log end. One GET a segment in range, and one a `.txnindex` that an index announces.
+    With a `cut` that has this partition the read ends at the cut's end, whatever the LSO is, without transactions that
+    are not in the cut. `isolation` is then read_committed, and the view must reach as far. Raises InvalidRequestError
+    for a cut that is too old, by the grace or because of a later compaction.
+
+    A start between that end and the log end gives an empty plan. Raises OffsetOutOfRangeError below the log start or
+    beyond the log end. Costs one GET per segment in range, and one per announced `.txnindex`.
     """
     known = dict(indexes or {})
     for attempt in range(ctx.max_loads):
@@ -98,14 +99,14 @@ def plan_read(
             if isolation == "read_committed":
                 known, aborted = yield from aborted_of_range(view, chosen, known, start, stop)
         except MissingObjectError:
-            # A clean-up replaced what this view's names stand for: list again and go on from the same offset (R15).
+            # Maintenance replaced objects that this view names: list again and continue at the same offset (R15).
             if attempt == ctx.max_loads - 1:
                 raise
             view = yield from reload(ctx, view)
             known = {}
             continue
         if cut is not None:
-            # After the indexes were read: a snapshot that became too old meanwhile may not be told by them any more.
+            # After the indexes were read: they may lack what a snapshot needs that became too old meanwhile.
             cut.check_age((yield ReadClocks()), ctx.constants.delete_grace_ms)
             for name in chosen:
                 cut.check_compacted(view.topic_partition, known[name].index)
@@ -129,17 +130,18 @@ def offset_for_timestamp(
     isolation: IsolationLevel,
     indexes: ReadIndexes | None = None,
 ) -> Program[tuple[PartitionView, tuple[TimeHit, ...]]]:
-    """Where the first offset is whose batch has a timestamp (ms) at or after `timestamp_ms`.
+    """Return where the first batch with a timestamp (ms) at or after `timestamp_ms` is.
 
-    Empty if no batch below the isolation level's end has one. Usually there is one hit. If its rows may all be older, a
-    second hit follows, which counts if they are. Timestamps of a partition never decrease, so the segments are searched by halves: one GET a step.
+    The result is empty if no batch below the isolation level's end has one. Usually there is one hit. If all rows of
+    the first hit may be older, a second hit follows; it counts if they are. Timestamps of a partition never decrease,
+    so the search halves the segments: one GET per step.
     """
     known = dict(indexes or {})
     for attempt in range(ctx.max_loads):
         try:
             return view, (yield from _find_timestamp(view, timestamp_ms, end_offset(view, isolation), known))
         except MissingObjectError:
-            # As for a read: a clean-up or retention replaced what this view names.
+            # As in a read: maintenance replaced objects that this view names.
             if attempt == ctx.max_loads - 1:
                 raise
             view = yield from reload(ctx, view)
@@ -150,7 +152,7 @@ def offset_for_timestamp(
 def aborted_transactions(
     ctx: Context, view: PartitionView, start: int, end: int, indexes: ReadIndexes | None = None
 ) -> Program[tuple[PartitionView, tuple[AbortedTxn, ...]]]:
-    """The aborted ranges that overlap `[start, end)`, whatever the LSO."""
+    """Return the aborted ranges that overlap `[start, end)`, whatever the LSO is."""
     for attempt in range(ctx.max_loads):
         chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < end]
         try:
@@ -158,7 +160,7 @@ def aborted_transactions(
             _, aborted = yield from aborted_of_range(view, chosen, known, start, end)
             return view, aborted
         except MissingObjectError:
-            # As for a read: a clean-up replaced what this view names.
+            # As in a read: maintenance replaced objects that this view names.
             if attempt == ctx.max_loads - 1:
                 raise
             view, indexes = (yield from reload(ctx, view)), None
@@ -166,7 +168,8 @@ def aborted_transactions(
 
 
 def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
-    """A sealed segment's index, checked, with its aborted transactions if it announces any; of internal topics too.
+    """Return a sealed segment's index, checked, with the aborted transactions that it announces; also of internal
+    topics.
 
     Raises MissingObjectError or CorruptRecordError naming the object.
     """
@@ -197,7 +200,8 @@ def _find_timestamp(
             middle = (low + high) // 2
             known = yield from read_indexes(view.topic_partition, [view.walk[middle]], known)
             entries = known[view.walk[middle]].index.entries
-            # A cleaned run may be empty and says nothing then; to the left is always safe, for the scan below goes on.
+            # A cleaned run may be empty and then has no time. Going left is always safe, because the scan below goes
+            # on.
             if not entries or entries[-1].timestamp >= timestamp_ms:
                 high = middle
             else:
@@ -268,8 +272,11 @@ def aborted_of_range(
     start: int,
     end: int,
 ) -> Program[tuple[dict[SegmentName, ReadIndex], tuple[AbortedTxn, ...]]]:
-    """Aborted transactions overlapping `[start, end)`: an entry lies in its *marker's* segment, maybe far behind the
-    rows, so later segments are read until one's LSO shows that nothing below `end` was still open (R10)."""
+    """Return the aborted transactions that overlap `[start, end)`.
+
+    An entry is in its *marker's* segment, which may be far behind the rows. So later segments are read until the LSO of
+    one shows that no transaction below `end` was still open (R10).
+    """
     found: list[AbortedTxn] = []
     first = view.walk.index(chosen[0]) if chosen else len(view.walk)
     for name in view.walk[first:]:
@@ -295,7 +302,7 @@ def read_indexes(
 
 
 def _check_in_view(view: PartitionView, index: SegmentIndex, name: SegmentName) -> None:
-    """Raises CorruptRecordError where an index contradicts the state that the view was opened with (PROTOCOL.md, R21)."""
+    """Raise CorruptRecordError if an index contradicts the state that the view was opened with (PROTOCOL.md, R21)."""
     if index.generation:
         return
     path = view.topic_partition.folder + name.index
@@ -303,7 +310,7 @@ def _check_in_view(view: PartitionView, index: SegmentIndex, name: SegmentName) 
     opened: dict[int, int] = {}
     for entry in index.entries:
         if entry.kind == "data" and entry.transactional:
-            # Only what is left of a transaction holds the LSO.
+            # Only the remaining rows of a transaction hold the LSO.
             if entry.end_offset > log_start:
                 opened.setdefault(entry.producer_id, entry.base_offset)
         elif entry.kind in ("commit", "abort"):
@@ -314,7 +321,7 @@ def _check_in_view(view: PartitionView, index: SegmentIndex, name: SegmentName) 
             f"{path}: last stable offset {index.last_stable_offset}, and a transaction in it is open from offset {first} on"
         )
     base = view.base
-    # A last stable offset that is too low only has later transaction indexes read for nothing.
+    # If the last stable offset is too low, readers only read more transaction indexes than needed.
     if index.end_offset == base.next_offset and (
         index.last_digest != base.last_digest or index.last_stable_offset > base.last_stable_offset
     ):

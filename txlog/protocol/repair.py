@@ -1,9 +1,10 @@
-"""Which objects of a partition can be made again from its records, and how are they put back?
+"""Which objects of a partition can be made again from its records, and how are they restored?
 
-Only what sealing makes of the chain as a pure function: `.snapshot`, and the `.txnindex` and `.index` of generation 0, from
-the boundary on (PROTOCOL.md, C12). The records are followed from a state that is whole, each by the digest of the one
-before; a segment counts as proven only if the record behind it follows on its last. What is stored and equals what was
-computed is left alone; what is damaged is deleted and created again, what is missing is created. Nothing else is touched.
+A repair makes only what sealing makes of the chain as a pure function: `.snapshot`, and the `.txnindex` and `.index` of
+generation 0, from the boundary on (PROTOCOL.md, C12). It follows the records from a valid state, each by the digest of
+the one before. A segment is proven only if the record behind it names the digest of its last record. A stored object
+that equals the computed one is kept. A damaged one is deleted and created again, and a missing one is created. The
+repair changes nothing else.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """One object of a partition that is damaged or missing, and what became of it."""
+    """One object of a partition that is damaged or missing, and what the repair did."""
 
     topic_partition: TopicPartition
     name: str
     is_made: bool
-    """Whether it was made again, or would be."""
+    """Whether it was made again, or would be in a dry run."""
     why: str
-    """What was wrong with it; if it was not made, also why not."""
+    """What was wrong with it. If it was not made, also why not."""
     base_offset: int = -1
     end_offset: int = -1
 
@@ -58,11 +59,12 @@ class Repair:
 
 
 def repair_partition(ctx: Context, tp: TopicPartition, *, dry_run: bool = False) -> Program[tuple[Repair, ...]]:
-    """Makes every object of `tp` again that is damaged or missing and a pure function of records that are there.
+    """Make every damaged or missing object of `tp` again that is a pure function of existing records. Return what was
+    done.
 
-    With `dry_run` nothing is written: what would be made. Reads all records from the boundary on, one segment in memory at
-    a time. Raises UnsupportedStoreError for an object of a newer format, CorruptLogError if a `.clean` or two snapshots
-    leave no place to begin, StorageError.
+    With `dry_run` nothing is written: return what would be done. Reads all records from the boundary on, with one
+    segment in memory at a time. Raises UnsupportedStoreError for an object of a newer format, and StorageError. Raises
+    CorruptLogError if a `.clean` or two snapshots leave no place to begin.
     """
     listed: Sequence[str] = yield List(tp.folder)
     there = _There(listed=frozenset(listed), listing=chain.parse_listing(listed, tp.folder))
@@ -74,7 +76,7 @@ def repair_partition(ctx: Context, tp: TopicPartition, *, dry_run: bool = False)
     done = []
     for wrong in followed.wrong:
         if wrong.is_refused or (wrong.of_segment and wrong.segment.end_offset <= followed.state.log_start_offset):
-            continue  # what lies below the log start is superseded: the files that it would name may be gone
+            continue  # an object below the log start is superseded: the files that it would name may be deleted
         done.append((yield from _make(ctx, tp, wrong, dry_run)))
     refused = [wrong for wrong in followed.wrong if wrong.is_refused]
     return (*done, *(_told(tp, wrong, is_made=False) for wrong in refused), *_out_of_reach(tp, there, followed))
@@ -93,7 +95,7 @@ class _There:
         return chain.sealed_end(self.listing, self.clean)
 
     def is_current(self, name: SegmentName) -> bool:
-        """Whether readers or the loader may need the index of this segment, as far as the log start does not tell."""
+        """Return whether readers or the loader may need the index of this segment, without regard to the log start."""
         runs = self.clean.runs if self.clean is not None else ()
         return (
             self.listing.boundary <= name.base_offset
@@ -104,33 +106,33 @@ class _There:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wrong:
-    """An object that is not as its records say, and all that it takes to make it."""
+    """An object that differs from its records, and all that is needed to make it."""
 
     name: str
     why: str
     segment: SegmentName
     of_segment: bool = False
-    """Not needed any more once the log start has passed it."""
+    """Not needed once the log start has passed it."""
     is_refused: bool = False
     value: msgspec.Struct | None = field(default=None, repr=False)
     records: tuple[StoredRecord, ...] = field(default=(), repr=False)
-    """Of an index whose inline rows must be written first; `value` is None then."""
+    """Records of an index whose inline rows must be written first; `value` is then None."""
     after: PartitionState = field(repr=False)
-    """At the segment's end."""
+    """State at the segment's end."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Followed:
-    """The chain, as far as it could be followed."""
+    """The chain, as far as the repair could follow it."""
 
     state: PartitionState
     wrong: list[_Wrong] = field(default_factory=list)
     broken: str = ""
-    """Where it could not be followed any further, and why."""
+    """Where the chain cannot be followed further, and why."""
 
 
 def _follow(tp: TopicPartition, there: _There) -> Program[_Followed]:
-    """Folds the records from the newest whole state from which they lead over the boundary."""
+    """Fold the records from the newest valid state from which they lead beyond the boundary."""
     boundary = there.listing.boundary
     bases = sorted(
         parsed.number
@@ -147,7 +149,7 @@ def _follow(tp: TopicPartition, there: _There) -> Program[_Followed]:
             return found
         if best is None or found.state.next_offset > best.state.next_offset:
             best = found
-    assert best is not None  # from offset 0 there is always a state
+    assert best is not None  # the empty state at offset 0 always exists
     return best
 
 
@@ -181,7 +183,8 @@ def _follow_from(tp: TopicPartition, there: _There, state: PartitionState, bases
                 found.broken = str(error)
                 return found
             if segment and stored.record.segment_base == base:
-                # The record that begins the next segment names the digest of this one's last: it is proven.
+                # The record that begins the next segment names the digest of this one's last record, so this segment is
+                # proven.
                 found.wrong += yield from _judge(tp, there, segment, found.state)
                 segment = []
             segment.append(stored)
@@ -194,7 +197,7 @@ def _follow_from(tp: TopicPartition, there: _There, state: PartitionState, bases
 def _judge(
     tp: TopicPartition, there: _There, stored: Sequence[StoredRecord], after: PartitionState
 ) -> Program[list[_Wrong]]:
-    """What of a finished segment's objects is not as its records say; `after` is the state at its end."""
+    """Return the objects of a finished segment that differ from its records; `after` is the state at its end."""
     records = [each.record for each in stored]
     name = SegmentName(records[0].base_offset, records[-1].end_offset, 0)
     wrong: list[_Wrong] = []
@@ -236,7 +239,7 @@ def _judge(
 def _look(
     tp: TopicPartition, name: str, expected: msgspec.Struct, kind: type[msgspec.Struct]
 ) -> Program[tuple[str, msgspec.Struct | None]]:
-    """What is wrong with an object, empty if nothing is; and the object, if it can be read."""
+    """Return what is wrong with an object (empty if it is right), and the object if it can be read."""
     path = tp.folder + name
     data = yield Get(path)
     if data is None:
@@ -253,7 +256,7 @@ def _look(
 def _look_at_index(
     tp: TopicPartition, name: SegmentName, stored: Sequence[StoredRecord], after: PartitionState
 ) -> Program[tuple[str, SegmentIndex | None]]:
-    """What is wrong with an index; and the right one, if it takes no file of inline rows to make it."""
+    """Return what is wrong with an index, and the right index unless it needs a new file of inline rows."""
     path = tp.folder + name.index
     data = yield Get(path)
     why = "it is not there"
@@ -268,7 +271,7 @@ def _look_at_index(
         else:
             why = "it is not what its records say"
             lso = kept_lso(after, found.last_stable_offset)
-            # Which of several equal files has the inline rows, only the index tells.
+            # Only the index shows which of several equal files has the inline rows.
             its = next((each for each in found.files if each.offset_column), None)
             file = None if its is None else _plain(its)
     try:
@@ -288,7 +291,7 @@ def _index(
 
 
 def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Program[Repair]:
-    """Creates the object; a damaged one is deleted once all is at hand that takes its place."""
+    """Create the object. A damaged one is deleted only when everything that replaces it is ready."""
     path = tp.folder + wrong.name
     if dry_run:
         return _told(tp, wrong, is_made=True)
@@ -311,16 +314,16 @@ def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Pro
     else:
         why, _ = yield from _look_at_index(tp, wrong.segment, wrong.records, wrong.after)
     if not why:
-        # Another repair was faster. Who deleted what that made, and died, would leave a hole where there was none.
+        # Another repair already recreated this object. Deleting that copy and then crashing would leave a gap.
         return _told(tp, wrong, is_made=True)
-    # Deleting what is not there is no error; whoever creates it first, equivalent bytes lie there.
+    # Deleting a missing object is not an error. Whichever process creates it first, equivalent bytes are stored.
     yield Delete(path)
     yield from put_pure(ctx, path, data)
     return _told(tp, wrong, is_made=True)
 
 
 def _out_of_reach(tp: TopicPartition, there: _There, followed: _Followed) -> list[Repair]:
-    """If the chain is broken: what lies behind, of which nothing can be said."""
+    """Return the objects behind the break of a broken chain. The repair cannot judge them."""
     end = followed.state.next_offset
     if not followed.broken or end >= there.sealed_end:
         return []

@@ -1,4 +1,4 @@
-"""How are many requests made beside each other, and not too many at once?"""
+"""How are many requests made in parallel, with a limit?"""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from txlog.core.moments import MAX_CLOCK_ERROR_MS
 T = TypeVar("T")
 
 AT_ONCE = 64
-"""Requests of one round, and what they bring that is in memory at the same time."""
+"""Requests of one round. Only the results of one round arrive at the same time."""
 
 
 def many(programs: Sequence[Program[T]]) -> Program[list[T]]:
-    """The results of all, in their order."""
+    """Return the results of all programs, in their order."""
     found: list[T] = []
     for first in range(0, len(programs), AT_ONCE):
         found += yield Gather(tuple(programs[first : first + AT_ONCE]))
@@ -43,8 +43,10 @@ def names_in(folder: str) -> Program[tuple[str, ...]]:
 
 
 def store_now() -> Program[int]:
-    """A time of the store's own clock that is not later than now (PROTOCOL.md, W48); of a store without times this machine's, less what that may
-    be ahead."""
+    """Return a time of the store's own clock that is not later than now (PROTOCOL.md, W48).
+
+    For a store without times, return this machine's time less the largest error that it may have.
+    """
     found: int | None = yield StoreNow()
     if found is not None:
         return found

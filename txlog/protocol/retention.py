@@ -1,7 +1,7 @@
-"""Up to where are the rows of a partition older, or more, than its topic keeps, and how does the log start get there?
+"""Which rows of a partition does its topic no longer keep, and how does the log start move behind them?
 
-By one `log_start` record, never back; readers of what lies below get OffsetOutOfRangeError from then on, and vacuum deletes it
-a grace later (PROTOCOL.md, "Clean-up", C7).
+One `log_start` record moves it, never back. From then on readers of lower offsets get OffsetOutOfRangeError, and a
+grace later vacuum deletes the rows (PROTOCOL.md, "Clean-up", C7).
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ class RetentionPolicy:
     """What a topic keeps."""
 
     retention_ms: int = -1
-    """-1: however old."""
+    """Age (ms) up to which rows are kept. -1: any age."""
     retention_bytes: int = -1
-    """Of a partition. -1: however many."""
+    """Bytes that a partition keeps. -1: any number."""
     hold_groups: tuple[str, ...] = ()
-    """Consumer groups that are waited for."""
+    """Consumer groups whose unread rows are kept."""
     hold_max_ms: int = -1
-    """How long a group that commits nothing is waited for. -1: for ever."""
+    """How long (ms) rows are kept for a group that does not commit. -1: forever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPlan:
-    """What is to go from one partition."""
+    """What retention would remove from one partition."""
 
     topic_partition: TopicPartition
     log_start_before: int
     log_start_after: int
-    """As it is, if nothing is to go."""
+    """Equal to the present log start if nothing is removed."""
     gone: tuple[SealedBytes, ...]
-    """What lies wholly below the new log start, and did not before."""
+    """Segments, runs and batches that the new log start would remove."""
     by_time: bool
-    """Whether `retention.ms` asks for it, and not only `retention.bytes`."""
+    """Whether `retention.ms` requires it, and not only `retention.bytes`."""
     hold: Hold | None
-    """The group for which rows stay that would go otherwise."""
+    """The group whose unread rows stay although retention would remove them."""
 
     @property
     def moves(self) -> bool:
@@ -63,10 +63,11 @@ class RetentionPlan:
 def plan_retention(
     ctx: Context, views: Views, tp: TopicPartition, policy: RetentionPolicy
 ) -> Program[tuple[Views, RetentionPlan]]:
-    """What `policy` would remove now. Nothing is written.
+    """Return what `policy` would remove now. Nothing is written.
 
-    Costs one GET of an index if nothing is old enough; with `retention.bytes` one for each of the newest segments that make up
-    that size; with groups one GET a partition of theirs.
+    Costs one GET of an index if nothing is old enough. With `retention.bytes` it also costs one GET for each of the
+    newest segments that make up that size. With groups it costs one GET per partition of `__consumer_offsets` that
+    holds one of them.
     """
     for attempt in range(ctx.max_loads):
         try:
@@ -76,14 +77,15 @@ def plan_retention(
                 views, _ = yield from get_fresh_view(ctx, views, tp)
             return (yield from _plan(ctx, views, views[tp], policy))
         except MissingObjectError:
-            # A clean-up replaced what this view names.
+            # Maintenance replaced objects that this view names.
             if attempt == ctx.max_loads - 1:
                 raise
     raise AssertionError("unreachable")
 
 
 def apply_plan(ctx: Context, views: Views, plan: RetentionPlan) -> Program[tuple[Views, int]]:
-    """Moves the log start as planned (C7), and seals what that finished. -> the log start then: others may have moved it further."""
+    """Move the log start as planned (C7), and seal segments that this finished. Return the log start after it: another
+    job may have moved it further."""
     tp = plan.topic_partition
     views, log_start = yield from append_log_start(ctx, views, tp, plan.log_start_after)
     return with_view(views, (yield from seal_quietly(ctx, views[tp]))), log_start
@@ -116,7 +118,7 @@ def _plan(
     if cut is not None and after == cut.name.end_offset:
         gone.append(cut)
     if not any(each.rows for each in gone):
-        # Markers and moves of the log start alone: each move would be a record that has to go one day.
+        # Only markers and log_start records would be removed. A move would write one more such record, so none is made.
         after, gone = state.log_start_offset, []
     return views, RetentionPlan(
         topic_partition=tp,
@@ -129,11 +131,11 @@ def _plan(
 
 
 def _oldest(view: PartitionView, now_ms: int, retention_ms: int) -> Program[list[SealedBytes]]:
-    """The leading segments, up to one that is not expired."""
+    """Return the leading segments, up to the first that is not expired."""
     found: list[SealedBytes] = []
     if retention_ms < 0:
         return found
-    # One first: in most partitions nothing is old enough.
+    # Read one index first: in most partitions nothing is old enough.
     first, count = 0, 1
     while first < len(view.walk):
         found += yield from _measured(view.topic_partition, view.walk[first : first + count])
@@ -144,7 +146,7 @@ def _oldest(view: PartitionView, now_ms: int, retention_ms: int) -> Program[list
 
 
 def _newest(view: PartitionView, retention_bytes: int) -> Program[list[SealedBytes]]:
-    """The last segments, newest first, down to the one after those that make up `retention_bytes`."""
+    """Return the last segments, newest first, down to the one after those that make up `retention_bytes`."""
     found: list[SealedBytes] = []
     if retention_bytes < 0:
         return found
@@ -163,7 +165,7 @@ def _newest(view: PartitionView, retention_bytes: int) -> Program[list[SealedByt
 def _cut(
     view: PartitionView, start: int, newest: Sequence[SealedBytes], now_ms: int, policy: RetentionPolicy
 ) -> Program[SealedBytes | None]:
-    """What may go of the first run that is left from `start` on, if a compaction made it."""
+    """Return what may be removed from the first remaining run from `start` on, if a compaction made it."""
     left = [name for name in view.walk if name.end_offset > start]
     if not left or not left[0].generation:
         return None
@@ -193,7 +195,8 @@ def _measured(tp: TopicPartition, names: Sequence[SegmentName]) -> Program[list[
 
 
 def _tail_bytes(view: PartitionView) -> int:
-    """Of rows: what markers and retention's own records weigh must not cost one."""
+    """Return the bytes of rows in the tail. Markers and retention's own records do not count, so they cannot cause rows
+    to be removed."""
     return sum(stored.record.payload_bytes + sum(file.bytes for file in stored.record.files) for stored in view.tail)
 
 

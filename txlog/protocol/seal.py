@@ -1,8 +1,9 @@
 """How does a finished segment become Parquet with an index?
 
-Whoever notices may do it: inline rows to one Parquet file of a unique name, `.txnindex` and `.snapshot` as pure
-functions of the chain, last the generation-0 `.index` by put-if-absent: its existence alone declares the segment
-sealed (PROTOCOL.md, "Sealing", W37, W38). A segment is sealed only after the one before it.
+Any process that notices a finished segment may seal it. It writes the inline rows to one Parquet file with a unique
+name. Then it creates `.txnindex` and `.snapshot`, which are pure functions of the chain. Last it creates the
+generation-0 `.index` by put-if-absent, which alone declares the segment sealed (PROTOCOL.md, "Sealing", W37, W38). A
+segment is sealed only after the one before it.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ _UNSEALED = "the segment stays unsealed until the state of idle producers has en
 
 
 def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
-    """Seals every finished segment of the tail, oldest first; the active one stays. -> the view after it.
+    """Seal every finished segment of the tail, oldest first; the active one stays. Return the view after it.
 
-    Done again, or by two at once, it is harmless: the loser's Parquet is left to vacuum. Raises RecordTooLargeError,
-    before the segment is declared sealed, if its snapshot or index were larger than readers take; nothing is lost then.
+    Two processes may do this at once, and it may be repeated: vacuum deletes the loser's Parquet file. Raises
+    RecordTooLargeError if the snapshot or index would be larger than readers accept. The segment is then not sealed,
+    and nothing is lost.
     """
     if not finished_segments(view):
         return view
     if view.age_ms((yield ReadClocks())) >= ctx.max_view_age_ms:
-        # Only a young view is sure that these slots were not deleted and made again (W37).
+        # Only a young view proves that these slots were not deleted and created again (W37).
         view = yield from reload(ctx, view)
     for records in finished_segments(view):
         view = yield from _seal_one(ctx, view, records)
@@ -40,11 +42,12 @@ def seal(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
 
 def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
-    """`seal` after an append of one's own: that stands whatever becomes of the sealing, which anybody can do later. So no
-    error of it may become the answer to that append, a refusal by the store neither.
+    """Seal after the process's own append, without errors.
 
-    Damage in the segment is told to who seals or checks it, not to a writer whose own record is in: it must not keep a
-    decided transaction from its other markers.
+    The append holds whatever happens to the sealing, which any process can do later. So no error of the sealing may
+    become the answer to that append, not even a refusal by the store. A process that seals or checks the segment
+    reports damage in it, not a writer whose own record is in. Otherwise damage would keep the other markers of a
+    decided transaction from being written.
     """
     try:
         return (yield from seal(ctx, view))
@@ -53,7 +56,7 @@ def seal_quietly(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
 
 def finished_segments(view: PartitionView) -> list[tuple[StoredRecord, ...]]:
-    """The tail's records by segment, in order, without the active one (W37)."""
+    """Return the tail's records by segment, in order, without the active one (W37)."""
     groups = [tuple(group) for _, group in groupby(view.tail, key=lambda stored: stored.record.segment_base)]
     return groups[:-1]
 
@@ -69,7 +72,8 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
     file = None
     if inline:
         if (yield Get(tp.folder + name.index)) is not None:
-            # Somebody was faster: of many writers that notice a finished segment one writes its rows, not all.
+            # Another process was faster. Many writers may notice a finished segment, and only the first writes its
+            # rows.
             return trim_to(view, name.end_offset, name)
         unique = yield NewId()
         rows = tuple(
@@ -85,7 +89,7 @@ def _seal_one(ctx: Context, view: PartitionView, stored: tuple[StoredRecord, ...
         yield from put_pure(
             ctx, tp.folder + name.txnindex, encode_readable(tp.folder + name.txnindex, txn_index, instead=_UNSEALED)
         )
-    # The `.index` comes last: it says that the others are there (W38).
+    # The `.index` is created last: it declares that the other objects exist (W38).
     yield from put_pure(ctx, snapshot_path, snapshot)
     yield from put_pure(ctx, tp.folder + name.index, index_data)
     return trim_to(view, name.end_offset, name)

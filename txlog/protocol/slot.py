@@ -1,7 +1,11 @@
 """How does one record get into the next free slot of a partition, exactly once?
 
-Decide on the folded state, create the slot with put-if-absent, settle what is unknown, and acknowledge only what no
-boundary has overtaken (PROTOCOL.md, "Appending", W10 to W15). Every append of txlog goes through `append_slot`.
+1. Decide on the folded state.
+2. Create the slot with put-if-absent.
+3. Settle an unknown outcome.
+4. Acknowledge only if no boundary has overtaken the slot.
+
+See PROTOCOL.md, "Appending", W10 to W15. Every append of txlog uses `append_slot`.
 """
 
 from __future__ import annotations
@@ -28,18 +32,18 @@ from txlog.protocol.load import prove, read_slot, refresh, reload
 from txlog.protocol.put import create
 
 Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
-"""(state folded up to the slot, wall clock) -> the record for that slot, or why there is none."""
+"""(state folded up to the slot, wall clock) -> the record for that slot, or a Stop."""
 Guard: TypeAlias = "Callable[[PartitionState], Program[Stop | None]]"
-"""Asked right before each PUT, after the fold: None to go on."""
+"""Called right before each PUT, after the fold. None: go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Do not append; `value` is the caller's. Counts only on a fresh tail, which `append_slot` sees to."""
+    """Do not append; `value` is the caller's. It counts only on a fresh tail; `append_slot` ensures that."""
 
     value: Any
     refused: bool = False
-    """Whether it says that the record must not be appended, rather than that there is no need to."""
+    """Whether the record must not be appended. False: it need not be appended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +64,24 @@ def append_slot(
     payload: bytes = b"",
     guard: Guard | None = None,
 ) -> Program[tuple[PartitionView, Appended | Stop]]:
-    """Appends what `decide` makes of the state at the next free slot, exactly once (W10, invariants 1 and 3).
+    """Append the record that `decide` makes for the next free slot, exactly once (W10, invariants 1 and 3).
 
-    `payload` is left out where the record announces none. `decide` is asked again for every slot; a Stop is final only on a tail that was read after this call began (W15). A
-    record that may have landed in a slot since deleted is looked for by its `write_id` and by folded state before
-    anything else is tried (W12). Raises InvalidRequestError or RecordTooLargeError for a record that no reader
-    would take (W5); OutcomeUnknownError if it may have landed, and only then (W13).
+    `payload` is left out if the record announces none. `decide` is called again for every slot; a Stop is final only on
+    a tail that was read after this call began (W15). A record may have landed in a slot that was deleted since. It is
+    then searched by its `write_id` and by folded state before anything else is tried (W12). Raises InvalidRequestError
+    or RecordTooLargeError for a record that readers would refuse (W5). Raises OutcomeUnknownError if the record may
+    have landed, and only then (W13).
     """
     in_doubt: CommitRecord | None = None
     try:
         fresh = False
         now = yield ReadClocks()
         if view.age_ms(now) >= ctx.max_view_age_ms:
-            # An old view's slot may have been deleted: to write there is legal, settled in the end, and in vain.
+            # The slot of an old view may have been deleted. A write there is allowed and is settled later, but has no
+            # effect.
             view, fresh = (yield from reload(ctx, view)), True
         elif view.needs_proof(now):
-            # Nor may it be written to behind a record that is not there any more: that would leave a hole (W47).
+            # A write behind a record that no longer exists would leave a hole (W47).
             view = yield from prove(ctx, view)
         for race in range(ctx.max_races):
             if in_doubt is not None and (own := find_own(view, write_id)) is not None:
@@ -101,13 +107,14 @@ def append_slot(
             started_at = yield ReadClocks()
             holder = yield from _create_slot(ctx, view, stored, write_id)
             if holder is None:
-                # The slot was deleted under us: what is true of it only the state can say.
+                # The slot was deleted meanwhile: only the folded state can show what happened.
                 in_doubt = in_doubt or decision
                 view, fresh = (yield from reload(ctx, view)), True
             elif holder.record.write_id == write_id:
                 return replace(view.extended(holder), listed_at=started_at), _appended(holder.record)
             else:
-                # Lost to a record that is in (invariant 15). Catch up by name, and wait a little if it happens again and again.
+                # Another record has the slot (invariant 15). Catch up by name, and wait a little if this happens
+                # repeatedly.
                 if race:
                     yield Sleep(min(2 ** min(race, 6), ctx.retry_backoff_max_ms))
                 view, fresh = (yield from refresh(ctx, view.extended(holder))), True
@@ -115,7 +122,8 @@ def append_slot(
             f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) to other writers; try again"
         )
     except TxlogError as error:
-        # Damage or a refusal met in doubt settles nothing: any other error than this one would say that the rows are not in.
+        # While an outcome is in doubt, damage or a refusal settles nothing. Any error except this one would claim that
+        # the rows are not in the log.
         if in_doubt is None or isinstance(error, OutcomeUnknownError):
             raise
         raise _unknown(view, in_doubt) from error
@@ -124,9 +132,10 @@ def append_slot(
 def encode_checked(
     tp: TopicPartition, record: CommitRecord, payload: bytes = b"", headroom_bytes: int = 0
 ) -> StoredRecord:
-    """The record's stored form, read back as every reader will (W5): one that they refuse would end the partition for all.
+    """Return the record's stored form, after reading it back as readers do (W5): if they refused it, no record could
+    follow.
 
-    Raises InvalidRequestError, RecordTooLargeError (with `headroom_bytes` to spare).
+    Raises InvalidRequestError; RecordTooLargeError unless `headroom_bytes` are left below the limit.
     """
     try:
         data = envelope.encode(record, payload)
@@ -139,7 +148,7 @@ def encode_checked(
         raise
     except (CorruptRecordError, ValueError) as error:
         raise InvalidRequestError(f"{tp}: this cannot be stored: {error}") from None
-    # A staged COMMIT names files of the epoch that its transaction had (W7). Vacuum goes by these names (C8).
+    # A staged COMMIT names files of its transaction's epoch (W7). Vacuum uses these names (C8).
     owner = (record.producer_id, record.producer_epoch - (1 if record.kind == "commit" else 0))
     for file in record.files:
         parsed = names.parse_rows_path(file.path)
@@ -153,11 +162,13 @@ def encode_checked(
 def _create_slot(
     ctx: Context, view: PartitionView, stored: StoredRecord, write_id: str
 ) -> Program[StoredRecord | None]:
-    """Puts a record into its slot until somebody holds it. -> the holder; None if the slot lies below a boundary."""
+    """Put a record into its slot until the slot is taken. Return the record that has it; None if the slot is below a
+    boundary."""
     tp, slot = view.topic_partition, stored.record.base_offset
 
     def look(outcome: PutOutcome) -> Program[tuple[StoredRecord | None] | None]:
-        # CONFLICT may be one's own write, retried inside the adapter; UNKNOWN may still land. The holder tells.
+        # CONFLICT may be the process's own write, repeated inside the adapter. UNKNOWN may still land. The stored
+        # record decides.
         holder = stored if outcome is PutOutcome.WRITTEN else (yield from read_slot(tp, slot))
         if not (yield from _not_overtaken(ctx, view, slot)):
             return (None,)
@@ -169,7 +180,8 @@ def _create_slot(
 
 
 def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool]:
-    """Whether no boundary stands above `slot`: by the view's youth, else by a LIST made now (W14, invariants 2 and 14)."""
+    """Return whether no boundary is above `slot`: the view is young, or a LIST made now shows no such boundary (W14,
+    invariants 2 and 14)."""
     if view.age_ms((yield ReadClocks())) < ctx.max_view_age_ms:
         return True
     listed = yield List(view.topic_partition.folder)
@@ -177,7 +189,7 @@ def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool
 
 
 def find_own(view: PartitionView, write_id: str) -> Appended | None:
-    """The record with this `write_id`, in the tail, or as the last one of its key in the folded tables."""
+    """Return the record with this `write_id`, from the tail or as the last one of its key in the folded tables."""
     for stored in view.tail:
         if stored.record.write_id == write_id:
             return _appended(stored.record)
@@ -198,21 +210,30 @@ def _appended(record: CommitRecord) -> Appended:
 
 
 def _is_known(state: PartitionState, record: CommitRecord) -> bool:
-    """Whether the fold can say what became of a record in doubt: it knows the PID, or the re-read of W21 vouches for it
-    (transactional PIDs). Of a drawn PID that it does not know, and of records without one, it can say nothing."""
+    """Return whether the fold can show what happened to a record in doubt.
+
+    It can if it knows the PID, or if the second read of W21 covers the record (transactional PIDs). It cannot for an
+    unknown drawn PID, nor for a record without a PID.
+    """
     return record.producer_id in state.producers or 0 <= record.producer_id < FIRST_DRAWN_PRODUCER_ID
 
 
 def _shows_absent(state: PartitionState, record: CommitRecord) -> bool:
-    """Whether the fold, which holds no such record, would hold it if it had landed (W15): it remembers the batches of a
-    producer's newest epoch. A later epoch, or no entry at all, is what is left either way once a transaction has ended."""
+    """Return whether the fold, which lacks the record, proves that it has not landed (W15).
+
+    The fold keeps the batches of a producer's newest epoch. A later epoch, or a missing entry, proves nothing: after
+    the end of a transaction both are possible, whether the record landed or not.
+    """
     entry = state.producers.get(record.producer_id)
     return entry is not None and entry.producer_epoch <= record.producer_epoch
 
 
 def _is_repeatable(record: CommitRecord) -> bool:
-    """Whether a record may be appended though an earlier try may have landed: transitions are compare-and-set on the id's
-    last record, expiries and deletions are checked against the state; neither can be there twice with an effect."""
+    """Return whether a record may be appended although an earlier try may have landed.
+
+    Transitions are compare-and-set on the id's last record; expiries and deletions are checked against the state. So a
+    second copy of these records has no effect.
+    """
     if record.kind == "data":
         return bool(record.entries) and all(isinstance(entry, TransactionEntry) for entry in record.entries)
     return record.kind == "expire" or record.deleted_version > 0

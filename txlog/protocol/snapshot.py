@@ -1,8 +1,9 @@
 """How is one cut over partitions and topics taken, in which every transaction is whole?
 
-First the whole table of transactions, then the ends of the logs: so whatever the table shows complete has all its
-markers below the ends, and whatever began later is known by its epoch or its producer id (PROTOCOL.md, "Reading").
-Nothing is written and nobody is waited for: a hanging transaction hides itself alone.
+First the whole table of transactions is read, then the ends of the logs. So a transaction that the table shows complete
+has all its markers below the ends. A transaction that began later is recognised by its epoch or its producer id
+(PROTOCOL.md, "Reading"). A snapshot writes nothing and waits for no other process: a hanging transaction hides only
+itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from txlog.protocol.transactions import partitions_of
 
 
 def fold_table(ctx: Context, views: Views) -> Program[tuple[Views, list[TransactionMetadata], tuple[int, ...]]]:
-    """What the whole table of transactions holds now, and where each of its partitions ended."""
+    """Return what the whole table of transactions holds now, and where each of its partitions ended."""
     table = [
         TopicPartition(names.TRANSACTION_STATE_TOPIC, n) for n in range(ctx.constants.transaction_state_partitions)
     ]
@@ -34,10 +35,11 @@ def fold_table(ctx: Context, views: Views) -> Program[tuple[Views, list[Transact
 def take_snapshot(
     ctx: Context, views: Views, partitions: Iterable[TopicPartition]
 ) -> Program[tuple[Views, SnapshotCut]]:
-    """One cut over `partitions`. Every commit that had returned before this call is in it, each transaction whole or not
-    at all, and of one id's transactions those up to some point.
+    """Take one cut over `partitions`.
 
-    Costs one GET a partition of the table and then one a partition, if their views are warm and nothing is new.
+    Every commit that had returned before this call is in it. Each transaction is in it wholly or not at all. It holds a
+    prefix of one id's transactions. Costs one GET per partition of the table and then one per partition, if their views
+    are warm and nothing is new.
     """
     wanted = sorted(set(partitions))
     taken_at = yield ReadClocks()
@@ -56,7 +58,8 @@ def take_snapshot(
     def settled(txn: TransactionMetadata) -> int:
         if txn.state not in PREPARED:
             return txn.producer_epoch
-        # Prepared to abort, its rows go; prepared to commit, it is whole only if it is everywhere.
+        # If it is prepared to abort, its rows are hidden. If it is prepared to commit, it is whole only with its marker
+        # in every partition.
         whole = txn.state == "PREPARE_COMMIT" and all(
             marker_is_there(views[tp].state, txn.producer_id, txn.producer_epoch)
             for tp in touched.get(txn.producer_id, ())

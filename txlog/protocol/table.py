@@ -26,35 +26,35 @@ Judge: TypeAlias = Callable[[PartitionState, TransactionMetadata | None, int, st
 """(state of the table's partition, the id's record, wall clock, write_id) -> what to do; None: nothing."""
 
 _PREPARE_HEADROOM_BYTES = 1024
-"""What the states, epochs and times of a PREPARE_ABORT may take more than those of the ONGOING that it ends."""
+"""How much longer a PREPARE_ABORT may be than the ONGOING that it ends, because of its states, epochs and times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One's own transition is in: the record as written, and its offset. The id may have moved on since."""
+    """This process's own transition is in: the record as written, and its offset. The id may have moved on since."""
 
     row: TransactionRow
 
 
 def state_partition(ctx: Context, transactional_id: str) -> TopicPartition:
-    """Where an id lives: abs(javaStringHash(id)) mod N, as in Kafka."""
+    """Return the partition of an id: abs(javaStringHash(id)) mod N, as in Kafka."""
     return TopicPartition(
         TRANSACTION_STATE_TOPIC, internal_partition(transactional_id, ctx.constants.transaction_state_partitions)
     )
 
 
 def partition_of_producer_id(ctx: Context, producer_id: int) -> TopicPartition:
-    """Where the id of a transactional producer id lives: PID = slot offset x N + n."""
+    """Return the partition of a transactional producer id's transactional.id: PID = slot offset x N + n."""
     return TopicPartition(TRANSACTION_STATE_TOPIC, producer_id % ctx.constants.transaction_state_partitions)
 
 
 def transit(
     ctx: Context, views: Views, transactional_id: str, judge: Judge
 ) -> Program[tuple[Views, Written | Judgement | None]]:
-    """Applies `judge` to the id's last record until its transition is in, or it has none to make.
+    """Apply `judge` to the id's last record until its transition is in, or `judge` returns none.
 
-    A transition is one's own only if the record carries one's own `write_id` (W23): two instances may write records that are
-    equal otherwise. Verdicts other than a transition were made on a fresh table.
+    A transition is a process's own only if the record has that process's `write_id` (W23), because two instances may
+    write records that are equal otherwise. Verdicts other than a transition are made on a fresh table.
     """
     tp = state_partition(ctx, transactional_id)
     write_id = yield NewId()
@@ -67,16 +67,18 @@ def transit(
         entry = TransactionEntry(key=transactional_id, value=judgement.to)
         record = _table_record(ctx, state, entry, now_ms, write_id)
         if judgement.to.state == "ONGOING":
-            # Its PREPARE_ABORT is longer, and must fit too (W43): nothing else could ever end the transaction.
+            # The PREPARE_ABORT of this ONGOING is longer and must fit too (W43): nothing else could ever end the
+            # transaction.
             encode_checked(tp, record, headroom_bytes=_PREPARE_HEADROOM_BYTES)
         return record
 
     views, view = yield from get_view(ctx, views, tp)
     view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id)
     if isinstance(outcome, Stop):
-        # Not sealed: a sealed segment leaves the tail, and whoever was refused may look there for an earlier try that won.
+        # Do not seal here: sealing removes records from the tail, and a refused caller may search it for an earlier try
+        # that won.
         return with_view(views, view), outcome.value
-    # Before sealing, for the id may have moved on from this record.
+    # Look before sealing, because the id may have moved on from this record.
     row = _own_row(view, transactional_id, write_id)
     view = yield from seal_quietly(ctx, view)
     return with_view(views, view), Written(row)
@@ -85,7 +87,8 @@ def transit(
 def put_tombstone(
     ctx: Context, views: Views, transactional_id: str, may: Callable[[TransactionMetadata, int], bool]
 ) -> Program[tuple[Views, bool]]:
-    """Removes an id if `may(record, wall clock)` says so of the record it is compared-and-set against. -> whether it did."""
+    """Remove an id if `may(record, wall clock)` is true of the record that the removal replaces. Return whether it was
+    removed."""
     tp = state_partition(ctx, transactional_id)
     write_id = yield NewId()
 
@@ -104,8 +107,9 @@ def put_tombstone(
 def registered_guard(ctx: Context, views: Views, txn: TransactionMetadata, tp: TopicPartition) -> Guard:
     """Return what stops an append unless this very ONGOING still registers the partition (W21, invariant 9).
 
-    A partition whose fold does not know the PID takes its first transactional batch only after the transaction-state table,
-    read later than the fold, shows that."""
+    A partition whose fold does not know the PID takes its first transactional batch only after the transaction-state
+    table, read later than the fold, shows that.
+    """
 
     def guard(state: PartitionState) -> Program[Stop | None]:
         if txn.producer_id in state.producers:
@@ -121,7 +125,7 @@ def registered_guard(ctx: Context, views: Views, txn: TransactionMetadata, tp: T
 
 
 def prepared_guard(ctx: Context, views: Views, prepare: TransactionMetadata) -> Guard:
-    """The same for a marker: the table must still show this very PREPARE_* (W21)."""
+    """Return the same guard for a marker: the table must still show this very PREPARE_* (W21)."""
 
     def guard(state: PartitionState) -> Program[Stop | None]:
         if prepare.producer_id in state.producers:

@@ -1,11 +1,12 @@
-"""What is this store, which topics does it have, and how do they change?
+"""How is a store opened or created, which topics does it have, and how do they change?
 
-`txlog.json` is created once and never changed. A topic's metadata is a version chain, `topic.<n>.json`: every change is
-a compare-and-set on the next version, the highest counts, none is ever removed (PROTOCOL.md, "Topics", W39). So a
-version that was read stays true, and a lost race or an unknown outcome is settled by reading the slot.
+`txlog.json` is created once and never changed. A topic's metadata is a chain of versions, `topic.<n>.json`. Every
+change is a compare-and-set on the next version, and the highest counts. No version is ever removed
+(PROTOCOL.md, "Topics", W39). So a version that was read stays true, and reading the slot settles a lost race or an
+unknown outcome.
 
-Deleting a topic, and making its name anew, appends `log_start` records to its partitions. How is given by the caller, as
-`AppendLogStart`: a repeated call for the same partition and version must change nothing.
+Deleting a topic, or creating its name again, appends `log_start` records to its partitions. The caller passes an
+`AppendLogStart` for this. A repeated call of it for the same partition and version must change nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from txlog.protocol.put import create
 
 MAX_PARTITIONS = 100_000
 _MAX_SHOWN = 5
-"""Topics that a message names where a name is like none of them."""
+"""How many topics a message lists if no name is similar."""
 
 AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
 """(partition, `deleted` version) -> appends `log_start` = LEO with that version, unless the partition holds it already."""
@@ -64,10 +65,11 @@ AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
 
 
 def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
-    """The store's descriptor; None if the location is empty or missing (`__probe/` aside), so that one may be made (W3).
+    """Return the store's descriptor; None if the location is empty or missing (`__probe/` aside), so that a store may
+    be made (W3).
 
-    `where` names the location in messages. Raises NotAStoreError if something else lies there, UnsupportedStoreError if
-    the store needs features that are unknown here, CorruptRecordError if the descriptor is damaged.
+    `where` names the location in messages. Raises NotAStoreError if it holds anything else. Raises
+    UnsupportedStoreError if the store needs unknown features, CorruptRecordError if the descriptor is damaged.
     """
     descriptor = yield from _get_descriptor(where)
     if descriptor is not None:
@@ -76,7 +78,7 @@ def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
     others = [name for name in listed if name != names.PROBE_FOLDER]
     if not others:
         return None
-    # Somebody may have made the store between the GET and the LIST.
+    # Another process may have made the store between the GET and the LIST.
     descriptor = yield from _get_descriptor(where)
     if descriptor is None:
         more = f" and {count_text(len(others) - 1, 'other')}" if len(others) > 1 else ""
@@ -88,7 +90,7 @@ def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
 
 
 def check_store(ctx: Context) -> Program[None]:
-    """Raises StoreChangedError unless the store that the process opened still lies there (W47).
+    """Raise StoreChangedError unless the location still holds the store that the process opened (W47).
 
     One GET, or none if it was seen less than PROOF_AGE_MS ago.
     """
@@ -114,11 +116,11 @@ def check_store(ctx: Context) -> Program[None]:
 def create_store(
     constants: StoreConstants, where: str = "this location", features: tuple[str, ...] = STORE_FEATURES
 ) -> Program[StoreDescriptor]:
-    """The store's descriptor, made with `constants` if there is none yet; another's store is used as it is.
+    """Return the store's descriptor. If the store does not exist yet, make it with `constants`; otherwise use it as it
+    is.
 
-    `features` are those of a new store: fewer than all are for tests of what an older txlog has made.
-
-    Raises as `read_store`, and OutcomeUnknownError if the store would not say whether the descriptor was created.
+    `features` are those of a new store; tests pass fewer to make what an older txlog has made. Raises as `read_store`,
+    and OutcomeUnknownError if it stays unknown whether the descriptor was created.
     """
     found = yield from read_store(where)
     if found is not None:
@@ -130,7 +132,7 @@ def create_store(
     data = envelope.encode(descriptor)
 
     def look(outcome: PutOutcome) -> Program[StoreDescriptor | None]:
-        # Whoever made it: the descriptor is create-only, so what is read now is the store's.
+        # The descriptor is create-only, so the one read now is the store's, whichever process made it.
         return descriptor if outcome is PutOutcome.WRITTEN else (yield from _get_descriptor(where))
 
     return (yield from create(ctx, STORE_DESCRIPTOR, data, look, what=f"the descriptor of {where}"))
@@ -140,7 +142,7 @@ def _get_descriptor(where: str) -> Program[StoreDescriptor | None]:
     data = yield Get(STORE_DESCRIPTOR)
     if data is None:
         return None
-    # Features first (W3, R1): a store of a later txlog may hold values that today's types refuse.
+    # Check features first (W3, R1): a store of a later txlog may hold values that this version's types refuse.
     needs, _ = envelope.decode(data, _Descriptor, STORE_DESCRIPTOR)
     check_features(needs.features, where)
     descriptor, _ = envelope.decode(data, StoreDescriptor, STORE_DESCRIPTOR)
@@ -155,10 +157,10 @@ class _Descriptor(msgspec.Struct, frozen=True):
 
 
 def describe_topic(topic: str) -> Program[TopicMetadata]:
-    """The newest version of a topic's metadata: one LIST and one GET.
+    """Return the newest version of a topic's metadata. Costs one LIST and one GET.
 
-    Raises UnknownTopicOrPartitionError, naming the most similar topic, if it does not exist or was deleted;
-    InvalidTopicError if no topic can have that name; CorruptRecordError or MissingObjectError naming the object.
+    Raises UnknownTopicOrPartitionError, naming the most similar topic, if it does not exist or was deleted. Raises
+    InvalidTopicError if no topic can have that name. Raises CorruptRecordError or MissingObjectError naming the object.
     """
     names.check_topic_name(topic)
     metadata = yield from find_topic(topic)
@@ -168,11 +170,11 @@ def describe_topic(topic: str) -> Program[TopicMetadata]:
 
 
 def find_topic(topic: str) -> Program[TopicMetadata | None]:
-    """The newest version of a topic's metadata, also one that says `deleted`; None if there never was such a topic.
+    """Return the newest version of a topic's metadata, also a `deleted` one; None if the topic never existed.
 
     One LIST and one GET. Raises CorruptRecordError or MissingObjectError naming the object.
     """
-    # Partitions and staged files sort before `topic.`, so the LIST sees versions only.
+    # Partitions and staged files sort before `topic.`, so the LIST shows only versions.
     listed = yield List(f"{topic}/", start_after="topic.")
     numbers = [number for name in listed if (number := names.parse_topic_metadata_name(name)) is not None]
     if not numbers:
@@ -188,10 +190,10 @@ def find_topic(topic: str) -> Program[TopicMetadata | None]:
 
 
 def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:
-    """The newest version, found from an older one by name: one GET more than there are new versions.
+    """Return the newest version, found from an older one by name. Costs one GET more than there are new versions.
 
-    Raises UnknownTopicOrPartitionError if the topic was deleted since, also if its name was made anew: rows, schema and
-    offsets of that other topic are none of this one's.
+    Raises UnknownTopicOrPartitionError if the topic was deleted since, also if its name was created again. The new
+    topic has other rows, another schema and other offsets.
     """
     newest = yield from _newest_version(metadata)
     if newest.deleted or newest.topic_id != metadata.topic_id:
@@ -206,8 +208,9 @@ def refresh_topic_of_rows(
 
     They may not if the topic was deleted since, also if a topic of that name was created again (PROTOCOL.md, W46).
 
-    `known` is any version of the name, from which newer ones are found by name: one GET if there is none. Without it, one LIST
-    and one GET. One GET more if the columns have changed since the rows were made.
+    `known` is any version of the name. Newer ones are found from it by name, with one GET if there is no newer one.
+    Without `known` this costs one LIST and one GET. It costs one GET more if the columns have changed since the rows
+    were made.
     """
     newest = (yield from find_topic(topic)) if known is None else (yield from _newest_version(known))
     if newest is None or newest.deleted:
@@ -227,7 +230,7 @@ def _newest_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
 
 
 def _last_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
-    """The newest version of this very topic, whatever was made under its name since it was deleted."""
+    """Return the last version of this same topic, even if its name was created again after a deletion."""
     newest = metadata
     while not newest.deleted and (later := (yield from _next_version(newest))) is not None:
         newest = later
@@ -250,7 +253,7 @@ def _version(topic: str, number: int) -> Program[TopicMetadata | None]:
 
 
 def is_made_anew(metadata: TopicMetadata) -> Program[bool]:
-    """Whether the name was another topic's before, from whose end this one's offsets go on: at most one GET."""
+    """Return whether an earlier topic had this name, so that offsets go on from its end. Costs at most one GET."""
     if metadata.number == 0:
         return False
     path = names.topic_metadata_path(metadata.topic, 0)
@@ -261,7 +264,8 @@ def is_made_anew(metadata: TopicMetadata) -> Program[bool]:
 
 
 def list_topics(*, deleted: bool = False) -> Program[tuple[TopicMetadata, ...]]:
-    """Newest metadata of all topics, by name; `deleted` ones too, if asked for: one LIST, and two requests a topic."""
+    """Return the newest metadata of all topics by name, with `deleted` also of deleted ones. Costs one LIST, and two
+    requests per topic."""
     topics = yield from topic_names()
     found = yield Gather(tuple(find_topic(topic) for topic in topics))
     return tuple(metadata for metadata in found if metadata is not None and (deleted or not metadata.deleted))
@@ -280,16 +284,17 @@ def create_topic(
     append_log_start: AppendLogStart,
     topic_id: str | None = None,
 ) -> Program[TopicMetadata]:
-    """Creates a topic; without `fields` it has Kafka's record shape. Ids in `fields` do not matter.
+    """Create a topic; without `fields` it has Kafka's record shape. Ids in `fields` are ignored.
 
     With the same `topic_id` a later try of one call recognises the topic that an earlier try has made (W50).
 
-    A name that was deleted is made anew: first the old partitions get the `log_start` records that they may still lack,
-    then comes a version with a new topic id; offsets go on from the old end. It needs at least as many partitions.
+    A deleted name can be created again. First the old partitions get the `log_start` records that may still be missing.
+    Then comes a version with a new topic id and at least as many partitions; offsets go on from the old end.
 
-    Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigurationError, SchemaMismatchError;
-    MissingObjectError if there are records of that name and no metadata; UnknownTopicOrPartitionError if the topic that an
-    earlier try has made was deleted since; CoordinatorContentionError or OutcomeUnknownError as every write of this module.
+    Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigurationError, SchemaMismatchError.
+    Raises MissingObjectError if that name has records and no metadata. Raises UnknownTopicOrPartitionError if the topic
+    that an earlier try has made was deleted since. Raises CoordinatorContentionError or OutcomeUnknownError as every
+    write of this module.
     """
     names.check_topic_name(topic)
     _check_partitions(topic, partitions)
@@ -320,7 +325,7 @@ def create_topic(
                 )
             # The new topic must not show rows of the old one (W40).
             yield from finish_deletion(old, append_log_start)
-            # Ids go on where the deleted topic's ended, so no file of its can ever be read by the new schema.
+            # Ids go on where the deleted topic's ended, so the new schema can never read a file of the old topic.
             number, schema = old.number + 1, assign_ids(wanted, max_field_id(old.schema) + 1)
         created_at = yield Now()
         write_id = yield NewId()
@@ -350,15 +355,15 @@ def alter_topic(
     allow_key_movement: bool = False,
     topic_id: str | None = None,
 ) -> Program[TopicMetadata]:
-    """Changes a topic: settings (None removes one), more partitions, further nullable columns at the end.
+    """Change a topic: settings (None removes one), more partitions, further nullable columns at the end.
 
-    With `topic_id` only that topic, and none that was made anew under its name: all tries of one call give the same (W50).
+    Return the metadata that holds the changes. If they are there already no version is made, so a call may be repeated.
+    With `topic_id` only that topic is changed, never one that was created again under its name: all tries of one call
+    pass the same (W50).
 
-    -> the metadata that holds the changes; without a new version if they hold already, so a call may be repeated.
-
-    More partitions of a topic with `key.columns`, or other `key.columns` of one that has several partitions and records, move
-    keys. That needs `allow_key_movement`, and is refused for a compacted topic (W39). `cleanup.policy=compact` is refused if
-    an earlier version has moved keys.
+    Two changes move keys: more partitions of a topic with `key.columns`, and other `key.columns` of a topic with
+    several partitions and records. They need `allow_key_movement`, and are refused for a compacted topic (W39).
+    `cleanup.policy=compact` is refused if an earlier version has moved keys.
 
     Raises UnknownTopicOrPartitionError (also if the topic is deleted meanwhile), InvalidTopicError,
     InvalidPartitionsError (fewer, or keys would move), InvalidConfigurationError, SchemaMismatchError.
@@ -382,9 +387,9 @@ def alter_topic(
 
 
 def find_doomed(topic: str) -> Program[TopicMetadata]:
-    """The topic that a call of `delete_topic` is about: its newest version, also one that says `deleted`.
+    """Return the topic that a call of `delete_topic` is about: its newest version, also a `deleted` one.
 
-    Raises UnknownTopicOrPartitionError if there never was one; InvalidTopicError for names that no user's topic can have.
+    Raises UnknownTopicOrPartitionError if it never existed, InvalidTopicError for a name that no user's topic can have.
     """
     names.check_topic_name(topic)
     found = yield from find_topic(topic)
@@ -401,12 +406,13 @@ def delete_topic(
     doomed: TopicMetadata | None = None,
     write_id: str | None = None,
 ) -> Program[TopicMetadata]:
-    """Deletes a topic: a `deleted` version, then `log_start` = LEO in every partition. -> the `deleted` version.
+    """Delete a topic: create a `deleted` version, then append `log_start` = LEO in every partition. Return the
+    `deleted` version.
 
-    All tries of one call give the same `doomed`, from `find_doomed`, and the same `write_id`: a later one finishes what an
-    earlier one began, and spares a topic that was made anew under the name (W50).
+    All tries of one call pass the same `doomed`, from `find_doomed`, and the same `write_id`. A later try finishes what
+    an earlier one began, and does not touch a topic that was created again under the name (W50).
 
-    Called for a topic that is deleted already it finishes what an interrupted call left, then raises
+    For a topic that is already deleted, the call finishes what an interrupted call left. Then it raises
     UnknownTopicOrPartitionError, unless the deletion has the same `write_id`. Raises as `find_doomed`, and
     OutcomeUnknownError if ending the partitions failed.
     """
@@ -430,7 +436,7 @@ def delete_topic(
 
 
 def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
-    """`finish_deletion`, whose failure does not look as if the topic were still there (W44)."""
+    """Run `finish_deletion`; raise OutcomeUnknownError if it fails, because the topic is deleted already (W44)."""
     try:
         yield from finish_deletion(metadata, append_log_start)
     except TxlogError as error:
@@ -441,7 +447,7 @@ def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -
 
 
 def finish_deletion(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
-    """Sees to it that every partition of a deleted topic holds the `log_start` record of its deletion (W40)."""
+    """Ensure that every partition of a deleted topic holds the `log_start` record of its deletion (W40)."""
     if not metadata.deleted:
         raise ValueError(f"topic {metadata.topic!r}: version {metadata.number} is no deletion")
     partitions = [TopicPartition(metadata.topic, number) for number in range(metadata.partitions)]
@@ -466,9 +472,9 @@ def _decode(data: bytes, topic: str, number: int) -> TopicMetadata:
 
 
 def _without_records(topic: str) -> Program[TopicMetadata | None]:
-    """Makes sure that a topic without metadata has no records: a new topic would show them as its own. One LIST.
+    """Check that a topic without metadata has no records: a new topic would show them as its own. One LIST.
 
-    -> the topic, should it have been made in this moment.
+    Return the topic if another process has made it meanwhile. Raises MissingObjectError if there are records.
     """
     listed = yield List(f"{topic}/")
     partitions = [name for name in listed if names.parse_partition_folder(name) is not None]
@@ -485,8 +491,10 @@ def _without_records(topic: str) -> Program[TopicMetadata | None]:
 
 
 def check_case(topic: str) -> Program[None]:
-    """Refuses a name that differs from another topic's in case only: where the file system does not tell them apart, the two
-    would be one (PROTOCOL.md, W41). One LIST. Raises InvalidTopicError."""
+    """Raise InvalidTopicError if the name differs from another topic's only in case (PROTOCOL.md, W41). One LIST.
+
+    Some file systems would use one folder for both.
+    """
     others = yield from topic_names()
     twin = next((name for name in others if name != topic and name.casefold() == topic.casefold()), None)
     if topic not in others and twin is not None:
@@ -497,14 +505,16 @@ def check_case(topic: str) -> Program[None]:
 
 
 def _put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
-    """Whether this very version is in the chain now (W39); False if another's has its number."""
+    """Create a version. Return whether this very version is in the chain now (W39); False if another one has its
+    number."""
     path = names.topic_metadata_path(metadata.topic, metadata.number)
     data = envelope.encode(metadata)
 
     def look(outcome: PutOutcome) -> Program[bool | None]:
         if outcome is PutOutcome.WRITTEN:
             return True
-        # Lost, or won by a request whose answer was lost: versions are never removed, so the holder decides.
+        # Another version won, or this one won and the answer was lost. Versions are never removed, so the stored one
+        # decides.
         held = yield Get(path)
         return None if held is None else _decode(held, metadata.topic, metadata.number).write_id == metadata.write_id
 
@@ -518,7 +528,7 @@ def _altered(
     partitions: int | None,
     added: Sequence[SchemaField],
 ) -> TopicMetadata:
-    """The version after `current`, or `current` itself if nothing changes."""
+    """Return the version after `current`, or `current` itself if nothing changes."""
     where = f"topic {current.topic!r}"
     count = current.partitions if partitions is None else partitions
     _check_partitions(current.topic, count)
@@ -532,7 +542,8 @@ def _altered(
         current.schema, [*(field for field in current.schema if field.name not in new_names), *added], where
     )
     known = restrict(current.config, "topic")
-    # A later txlog may have set what this one does not know: it stays as it is, or goes if that is asked for (PROTOCOL.md, R4).
+    # A later txlog may have set what this version does not know. Such a setting stays as it is, unless the caller
+    # removes it (PROTOCOL.md, R4).
     later = {name: value for name, value in current.config.items() if name not in known}
     wanted = {name: value for name, value in config.items() if value is not None or name not in later}
     checked = _check_config(current.topic, {**known, **wanted}, schema)
@@ -558,9 +569,9 @@ def _check_partitions(topic: str, partitions: int) -> None:
 
 
 def _check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: bool) -> Program[None]:
-    """Raise if rows of a key would lie in another partition than its older ones, and that was not asked for (W39).
+    """Raise if new rows of a key would be in another partition than older ones, unless `allowed` permits it (W39).
 
-    No request where keys stay; else one LIST, and a GET for each earlier version if compaction is turned on.
+    No request if keys do not move. Otherwise one LIST, and a GET for each earlier version if compaction is turned on.
     """
     is_compacted = _is_compacted(changed)
     if changed.partitions > current.partitions and _set_keys(current):
@@ -595,7 +606,7 @@ _ALLOW = "if readers do not need the order of a key, say --allow-key-movement (P
 
 
 def _check_never_moved(newest: TopicMetadata) -> Program[None]:
-    """Raise InvalidConfigurationError if a version of this topic has moved keys of rows that may still be there."""
+    """Raise InvalidConfigurationError if a version of this topic has moved keys of rows that may still exist."""
     later = newest
     while later.number > 0:
         earlier = yield from _version(later.topic, later.number - 1)
@@ -620,7 +631,7 @@ def _check_never_moved(newest: TopicMetadata) -> Program[None]:
 
 
 def _moves_keys(before: TopicMetadata, after: TopicMetadata) -> bool:
-    """Whether a key of `after` may have older rows in another partition than its new ones."""
+    """Return whether a key of `after` may have older rows in another partition than its new ones."""
     is_keyed = bool(_keys(before) or _keys(after))
     return after.partitions > 1 and is_keyed and (_keys(before), before.partitions) != (_keys(after), after.partitions)
 
@@ -630,7 +641,7 @@ def _keys(metadata: TopicMetadata) -> tuple[str, ...]:
 
 
 def _set_keys(metadata: TopicMetadata) -> tuple[str, ...]:
-    # As text: a later txlog may have written settings beside it that this one cannot parse.
+    # The text is not parsed: a later txlog may have written settings beside it that this one cannot parse.
     return tuple(filter(None, metadata.config.get("key.columns", "").split(",")))
 
 
@@ -643,13 +654,13 @@ def _is_compacted(metadata: TopicMetadata) -> bool:
 
 
 def _has_records(topic: str) -> Program[bool]:
-    """Whether a partition of the topic has ever been written to: one LIST."""
+    """Return whether any record was ever written to a partition of the topic. Costs one LIST."""
     listed = yield List(f"{topic}/")
     return any(names.parse_partition_folder(name) is not None for name in listed)
 
 
 def _check_config(topic: str, config: Mapping[str, object | None], schema: Sequence[SchemaField]) -> dict[str, str]:
-    """`config` as it is stored; None as a value means not set."""
+    """Return `config` as it is stored; None as a value means not set."""
     checked = check_topic_config(config)
     parsed = TopicConfig.parse(checked)
     columns = {field.name: field.type for field in schema}
@@ -671,7 +682,7 @@ def _check_config(topic: str, config: Mapping[str, object | None], schema: Seque
 
 
 def topic_names() -> Program[list[str]]:
-    """Folders of users' topics, deleted ones included: one LIST."""
+    """Return the folders of users' topics, deleted ones included. Costs one LIST."""
     listed = yield List("")
     folders = [name[:-1] for name in listed if name.endswith("/")]
     return [name for name in folders if names.is_topic_name(name) and not name.startswith("__")]
@@ -686,7 +697,7 @@ def _unknown_topic(topic: str, found: TopicMetadata | None) -> Program[UnknownTo
             "deleted topic"
         )
     others = yield from topic_names()
-    # The name itself may be among them, if its first version is being made.
+    # The name itself may be among them, if its first version is just being made.
     others = sorted(name for name in others if name != topic)
     more = f" and {len(others) - _MAX_SHOWN} more" if len(others) > _MAX_SHOWN else ""
     shown = nearest(topic, others) or (f" The topics are {', '.join(others[:_MAX_SHOWN])}{more}" if others else "")

@@ -1,7 +1,7 @@
 """The transaction coordinator, as a library: init, register, end, roll forward, time out, expire.
 
-No process owns a coordinator partition: whoever comes next finishes what a dead one began (PROTOCOL.md,
-"Transactions", W21 to W33).
+No process owns a coordinator partition: the next process finishes what a dead one began (PROTOCOL.md, "Transactions",
+W21 to W33).
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ from txlog.protocol.table import (
 )
 
 MAX_STAGED_INLINE_BYTES = 256 * 2**10
-"""A longer list of staged files becomes an object of its own, so that the table's records stay small."""
+"""A longer list of staged files is written to a separate object, so that the table's records stay small."""
 
 MAX_EXPIRED_PRODUCERS = 100_000
-"""Ids that one `expire` record names (W43): 2 MB of the 4 MiB that it may have. The next pass takes the rest."""
+"""Ids that one `expire` record may name (W43): 2 MB of its 4 MiB. The next pass takes the rest."""
 
 _MARKER_HEADROOM_BYTES = 1024
-"""What offsets, digest and timestamp of the real marker may take more than those of the trial one."""
+"""How much longer the real marker may be than the trial one, because of its offsets, digest and timestamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,9 @@ class EndResult:
     """How a transaction ended."""
 
     txn: TransactionMetadata
-    """The id's record; the producer goes on with its epoch."""
+    """The id's record. The producer goes on with its epoch."""
     skipped: bool = False
-    """The version was not above the last committed one: nothing of this transaction was written."""
+    """The version was not above the last committed one, so nothing of this transaction was written."""
     already_committed: bool = False
     """An abort came too late: the commit had won."""
 
@@ -107,9 +107,10 @@ class ExpireResult:
 def init_producer(
     ctx: Context, views: Views, transactional_id: str, timeout_ms: int, *, max_timeout_ms: int = 900_000
 ) -> Program[tuple[Views, TransactionMetadata]]:
-    """InitProducerId: finishes or aborts what an older instance left, then fences it (invariant 8). -> the id's record, EMPTY.
+    """InitProducerId: finish or abort what an older instance left, then fence it (invariant 8). Return the id's record,
+    EMPTY.
 
-    Raises InvalidTxnTimeoutError before anything is written, as INVALID_TRANSACTION_TIMEOUT.
+    Raises InvalidTxnTimeoutError before anything is written, as Kafka's INVALID_TRANSACTION_TIMEOUT.
     """
     if not 0 < timeout_ms <= max_timeout_ms:
         raise InvalidTxnTimeoutError(
@@ -148,10 +149,10 @@ def add_partitions(
     partitions: Iterable[TopicPartition],
     version: TxnVersion | None = None,
 ) -> Program[tuple[Views, TransactionMetadata | Skipped]]:
-    """Registers partitions, durably, before the first eager batch to them; all of a flush in one record.
+    """Register partitions, durably, before the first eager batch to them; all partitions of a flush in one record.
 
-    -> the id's record, or Skipped if `version` (given with conditional offsets) is not above the last committed one.
-    Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError (timed out: abort first),
+    Return the id's record, or Skipped if `version` (given with conditional offsets) is not above the last committed
+    one. Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError (timed out: abort first),
     TxnVersionScopeError.
     """
     wanted = tuple(partitions)
@@ -184,15 +185,16 @@ def end_transaction(
     version: TxnVersion | None = None,
     refusal: TxlogError | None = None,
 ) -> Program[tuple[Views, EndResult]]:
-    """EndTxn: PREPARE_* (the decision), a marker in every partition in parallel, COMPLETE_*.
+    """EndTxn: write PREPARE_* (the decision), a marker in every partition in parallel, and COMPLETE_*.
 
-    `staged` parts become visible with the commit and only then; their files carry this PID and `txn`'s current epoch.
-    `refusal` is raised instead of deciding to commit: a topic that rows are staged for was deleted (`topics.refresh_topic_of_rows`,
-    W46). A commit that is decided already, or skipped, ignores it.
-    A repeated call joins what the first one decided. Raises ProducerFencedError, InvalidProducerIdMappingError,
-    InvalidProducerEpochError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat the
-    call; delete nothing). InvalidRequestError or RecordTooLargeError, before anything is decided, for staged parts that
-    could not be rolled forward.
+    `staged` parts become visible only with the commit; their files have this PID and `txn`'s current epoch. `refusal`
+    is raised instead of deciding to commit, because a topic with staged rows was deleted
+    (`topics.refresh_topic_of_rows`, W46). A commit that is decided already, or skipped, ignores it.
+
+    A repeated call finishes what the first one decided. Raises ProducerFencedError, InvalidProducerIdMappingError,
+    InvalidProducerEpochError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat
+    the call; delete nothing). Raises InvalidRequestError or RecordTooLargeError, before anything is decided, for staged
+    parts that could not be rolled forward.
     """
     staged, staged_object = yield from _staged_object(ctx, txn, _checked_parts(txn, staged if commit else ()))
     outcome: Outcome = "commit" if commit else "abort"
@@ -245,8 +247,11 @@ def end_transaction(
 
 
 def _finish_own(ctx: Context, views: Views, prepare: TransactionRow) -> Program[tuple[Views, TransactionMetadata]]:
-    """`roll_forward` of the decision that this very call has written: whatever fails from there on, the call is not
-    answered *failed* (W44). A caller that believed so could delete what it staged."""
+    """`roll_forward` of the decision that this same call has written.
+
+    If anything fails from there on, the call never answers *failed* (W44). A caller that received *failed* could delete
+    what it staged.
+    """
     try:
         return (yield from roll_forward(ctx, views, prepare))
     except OutcomeUnknownError:
@@ -263,10 +268,10 @@ def _unfinished(txn: TransactionMetadata, error: TxlogError) -> OutcomeUnknownEr
 
 
 def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program[tuple[Views, TransactionMetadata]]:
-    """Finishes a PREPARE_*: markers in parallel, then COMPLETE_* (W27, invariant 5). Anybody may, at any time, any number of
-    times (W25, invariant 11).
+    """Finish a PREPARE_*: markers in parallel, then COMPLETE_* (W27, invariant 5). Return the COMPLETE_* record.
 
-    -> the COMPLETE_* record. Visible to read_committed from the markers on.
+    Any process may do this, at any time, any number of times (W25, invariant 11). The rows are visible to
+    read_committed from the markers on.
     """
     txn = prepare.value
     commit = txn.state == "PREPARE_COMMIT"
@@ -311,10 +316,10 @@ def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program
 def abort_transaction(
     ctx: Context, views: Views, transactional_id: str
 ) -> Program[tuple[Views, TransactionMetadata | None]]:
-    """The operator's abort, through the coordinator: ends an ONGOING transaction, and with it the producer's epoch.
+    """Abort for an operator, through the coordinator: end an ONGOING transaction and with it the producer's epoch.
 
-    A PREPARE_* is rolled forward, never changed (W25, W28). -> the id's record afterwards, None if it had no open transaction.
-    Raises TransactionalIdNotFoundError.
+    A PREPARE_* is rolled forward, never changed (W25, W28). Return the id's record afterwards, None if it had no open
+    transaction. Raises TransactionalIdNotFoundError.
     """
     views, row = yield from describe(ctx, views, transactional_id)
     if row.value.state in IDLE:
@@ -325,8 +330,7 @@ def abort_transaction(
 
 
 def resolve(ctx: Context, views: Views, producer_id: int) -> Program[Views]:
-    """What a reader does that waits for a producer's transaction: rolls a PREPARE_* forward, times out what is due
-    (R18)."""
+    """End a producer's transaction for a waiting reader: roll a PREPARE_* forward, time out what is due (R18)."""
     if producer_id >= FIRST_DRAWN_PRODUCER_ID:
         return views
     tp = partition_of_producer_id(ctx, producer_id)
@@ -341,10 +345,10 @@ def resolve(ctx: Context, views: Views, producer_id: int) -> Program[Views]:
 def expire(
     ctx: Context, views: Views, partitions: Collection[int] | None = None
 ) -> Program[tuple[Views, ExpireResult]]:
-    """One sweep over the whole table: rolls every PREPARE_* forward, aborts what is past its timeout, removes idle ids.
+    """Sweep the whole table once: roll every PREPARE_* forward, abort what is past its timeout, remove idle ids.
 
-    `partitions` are those of the table that hold anything, if that is known. One id that fails does not stop the others;
-    the first error is raised at the end.
+    `partitions` are those of the table that hold anything, if known. If one id fails, the sweep continues with the
+    others and raises the first error at the end.
     """
     views, rows = yield from list_transactions(ctx, views, partitions)
     aborted: list[str] = []
@@ -357,7 +361,7 @@ def expire(
             now_ms = yield Now()
             if row.value.state in PREPARED or is_timed_out(row.value, now_ms):
                 views, what = yield from _finish(ctx, views, transactional_id, only_if_timed_out=True)
-                if what is not None:  # None: somebody else has finished it meanwhile
+                if what is not None:  # None: another process has finished it meanwhile
                     (aborted if what == "aborted" else rolled).append(transactional_id)
             elif may_expire(row.value, now_ms, ctx.constants):
                 views, gone = yield from remove(ctx, views, transactional_id)
@@ -371,9 +375,11 @@ def expire(
 
 
 def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = False) -> Program[tuple[Views, bool]]:
-    """Writes a tombstone if the id is idle and expired; with `force` (an operator, or a drawn id after its commit) as
-    soon as it has no open transaction, nor one that hung and was finished just now, also if it holds a `txn.version`.
-    -> whether it was removed."""
+    """Write a tombstone if the id is idle and expired. Return whether it was removed.
+
+    With `force` (an operator, or a drawn id after its commit) the id need not be expired, and may hold a `txn.version`.
+    It still must not have an open transaction, nor one that hung and was finished a moment ago.
+    """
 
     def may(txn: TransactionMetadata, now_ms: int) -> bool:
         if force:
@@ -384,10 +390,10 @@ def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = F
 
 
 def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, tuple[int, ...]]]:
-    """Ends the state of producers idle beyond `producer.id.expiration.ms`, by a record (W33). -> their ids.
+    """End the state of producers idle beyond `producer.id.expiration.ms`, by a record (W33). Return their ids.
 
-    A transactional PID goes only if its id, folded later than the partition, is neither ONGOING nor PREPARE_*. At most
-    MAX_EXPIRED_PRODUCERS go at a time.
+    A transactional PID is included only if its id, folded later than the partition, is neither ONGOING nor PREPARE_*.
+    One call ends at most MAX_EXPIRED_PRODUCERS.
     """
     views, view = yield from get_fresh_view(ctx, views, tp)
     now_ms = yield Now()
@@ -407,7 +413,7 @@ def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
         if state.next_offset != folded_at:
-            return Stop(())  # the table was read after an older fold: next time
+            return Stop(())  # the table was folded before this state: try next time
         still_idle = idle_producers(state, now_ms, ctx.constants.producer_id_expiration_ms)
         expired = tuple(sorted((still_idle & idle) - busy)[:MAX_EXPIRED_PRODUCERS])
         if not expired:
@@ -423,7 +429,7 @@ def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[
 def list_transactions(
     ctx: Context, views: Views, partitions: Collection[int] | None = None
 ) -> Program[tuple[Views, tuple[TransactionRow, ...]]]:
-    """Every id's last record, by transactional.id: the whole table (or these partitions of it), read fresh."""
+    """Return every id's last record, by transactional.id: the whole table (or these partitions of it), read fresh."""
     numbers = range(ctx.constants.transaction_state_partitions) if partitions is None else sorted(partitions)
     tps = [TopicPartition(names.TRANSACTION_STATE_TOPIC, number) for number in numbers]
     views = yield from gather_fresh_views(ctx, views, tps)
@@ -432,15 +438,18 @@ def list_transactions(
 
 
 def look_up(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionMetadata | None]]:
-    """The id's last record, read fresh; None if it has none."""
+    """Return the id's last record, read fresh; None if it has no record."""
     views, view = yield from get_fresh_view(ctx, views, state_partition(ctx, transactional_id))
     row = view.state.transactions.get(transactional_id)
     return views, None if row is None else row.value
 
 
 def shows_lost(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[tuple[Views, bool]]:
-    """Whether the records, read fresh, still show that `txn` was not committed and never will be: its epoch was ended by an
-    abort, or by the init of a newer instance. Without that a refused repetition says nothing of an earlier try (W44)."""
+    """Return whether the records, read fresh, still show that `txn` was not committed and never will be.
+
+    They show it if an abort, or the init of a newer instance, ended its epoch. Otherwise a refused repetition proves
+    nothing about an earlier try (W44).
+    """
     tp = state_partition(ctx, txn.transactional_id)
     views, view = yield from get_fresh_view(ctx, views, tp)
     row = view.state.transactions.get(txn.transactional_id)
@@ -456,7 +465,7 @@ def shows_lost(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[
 
 
 def describe(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionRow]]:
-    """The id's last record, read fresh; raises TransactionalIdNotFoundError."""
+    """Return the id's last record, read fresh; raise TransactionalIdNotFoundError if it has no record."""
     views, view = yield from get_fresh_view(ctx, views, state_partition(ctx, transactional_id))
     row = view.state.transactions.get(transactional_id)
     if row is None:
@@ -467,7 +476,8 @@ def describe(ctx: Context, views: Views, transactional_id: str) -> Program[tuple
 
 
 def partitions_of(ctx: Context, prepare: TransactionMetadata) -> Program[tuple[TopicPartition, ...]]:
-    """Where the markers of a PREPARE_* go: registered partitions and, for a commit, those of staged parts."""
+    """Return the partitions that need a marker of a PREPARE_*: registered ones and, for a commit, those of staged
+    parts."""
     staged = yield from _staged_parts(ctx, prepare)
     parts = {part.topic_partition for part in staged} if prepare.state == "PREPARE_COMMIT" else set()
     return tuple(sorted({*prepare.partitions, *parts}))
@@ -476,7 +486,7 @@ def partitions_of(ctx: Context, prepare: TransactionMetadata) -> Program[tuple[T
 def _finish(
     ctx: Context, views: Views, transactional_id: str, *, only_if_timed_out: bool
 ) -> Program[tuple[Views, str | None]]:
-    """Rolls a PREPARE_* forward, or aborts an ONGOING transaction. -> "rolled forward", "aborted" or None."""
+    """Roll a PREPARE_* forward, or abort an ONGOING transaction. Return "rolled forward", "aborted" or None."""
 
     def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement | None:
         return judge_abort_by_others(current, now_ms=now_ms, write_id=write_id, only_if_timed_out=only_if_timed_out)
@@ -491,7 +501,7 @@ def _finish(
 
 
 def _roll_forward_current(ctx: Context, views: Views, transactional_id: str) -> Program[Views]:
-    """Rolls forward the PREPARE_* that the id's record shows in `views`, if it still does."""
+    """Roll forward the PREPARE_* that the id's record shows in `views`, if the record is still a PREPARE_*."""
     views, view = yield from get_view(ctx, views, state_partition(ctx, transactional_id))
     row = view.state.transactions.get(transactional_id)
     if row is not None and row.value.state in PREPARED:
@@ -500,7 +510,8 @@ def _roll_forward_current(ctx: Context, views: Views, transactional_id: str) -> 
 
 
 def _with_rolls(ctx: Context, tps: Iterable[TopicPartition]) -> Program[Context]:
-    """`ctx` with the roll policies of all topics of `tps`: who ends a transaction need not have opened any of them."""
+    """Return `ctx` with the roll policies of all topics of `tps`: a process may end a transaction in topics it has not
+    opened."""
     if ctx.find_roll is None:
         return ctx
     unknown = sorted({tp.topic for tp in tps} - INTERNAL_TOPICS - set(ctx.roll))
@@ -511,8 +522,10 @@ def _with_rolls(ctx: Context, tps: Iterable[TopicPartition]) -> Program[Context]
 
 
 def _checked_parts(txn: TransactionMetadata, staged: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
-    """One part a partition, each checked as the record that it will become (W29): a PREPARE_COMMIT is never revoked, so one
-    that cannot be rolled forward would stand for ever."""
+    """Return one part per partition, each checked as the record that it will become (W29).
+
+    A PREPARE_COMMIT is never revoked, so one that cannot be rolled forward would block its id forever.
+    """
     parts = merge_parts(staged)
     for part in parts:
         tp = part.topic_partition
@@ -549,25 +562,25 @@ def _marker_draft(
 
 
 def _own_commit(view: PartitionView, txn: TransactionMetadata) -> TransactionMetadata | None:
-    """The record that completed the commit of `txn`'s epoch, if the tail still shows its PREPARE_COMMIT: only its owner
-    writes one. Nothing is registered in it.
+    """Return the record that completed the commit of `txn`'s epoch, if the tail still shows its PREPARE_COMMIT.
 
-    An earlier try of the same call had won although it could not be told, and the id has moved on since: the answer to
-    the repetition is the commit's, and the next call of this instance is fenced (W44).
+    Only the owner of the epoch writes a PREPARE_COMMIT. The returned record registers no partition. This is the case of
+    an earlier try of the same call that had won with an unknown outcome, after which the id moved on. The repeated call
+    returns that commit, and the next call of this instance is fenced (W44).
     """
     for value in _changes(view):
         if value.state == "PREPARE_COMMIT" and (value.producer_id, value.last_epoch) == (
             txn.producer_id,
             txn.producer_epoch,
         ):
-            # The id has moved on, so it was completed. As it was prepared it names partitions, and an append that
-            # took them for registered would stand in a partition that nobody ends.
+            # The id has moved on, so the transaction was completed. The PREPARE record names partitions. An append that
+            # took them for registered would write to a partition where no process ends the transaction.
             return _completed(value)
     return None
 
 
 def _changes(view: PartitionView) -> list[TransactionMetadata]:
-    """What the records of the tail made of the ids, oldest first."""
+    """Return the ids' states that the records of the tail wrote, oldest first."""
     return [
         entry.value
         for stored in view.tail
@@ -577,7 +590,8 @@ def _changes(view: PartitionView) -> list[TransactionMetadata]:
 
 
 def _completed(prepare: TransactionMetadata) -> TransactionMetadata:
-    """COMPLETE_* of a PREPARE_* that somebody else has finished: the identity is the same whoever did."""
+    """Return the COMPLETE_* of a PREPARE_* that another process has finished. Its identity does not depend on that
+    process."""
     finished = judge_complete(prepare, prepare, now_ms=prepare.updated_at, write_id=prepare.write_id)
     assert finished is not None
     return finished.to
@@ -628,7 +642,8 @@ def _staged_parts(ctx: Context, txn: TransactionMetadata) -> Program[tuple[Stage
 
 
 def idle_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> frozenset[int]:
-    """Producers whose state may be expired, as far as the partition tells (W33). The time of a record is its writer's."""
+    """Return the producers whose state may be expired, as far as the partition shows (W33). The time of a record is its
+    writer's."""
     newest_ms, idle_ms = max(now_ms, state.last_timestamp), expiration_ms + 2 * MAX_CLOCK_ERROR_MS
     return frozenset(
         pid

@@ -1,9 +1,9 @@
-"""What may be deleted, and in which order is it found out and done?
+"""What may be deleted, and in which order does vacuum find out and delete?
 
-In the order of knowledge that PROTOCOL.md gives (C8) and no other: the files are listed, then the whole table of transactions
-is folded, then the chains of all partitions of the topic are read; then objects are deleted. Any number of vacuums may run at
-once beside writers, readers and clean-ups, and die anywhere: each deletion stands for itself, and what it left is found again.
-An idle pass writes nothing. See PROTOCOL.md, "Clean-up", C5 to C10.
+The order is that of PROTOCOL.md (C8), and no other is safe. Vacuum lists the files, then folds the whole table of
+transactions, then reads the chains of all partitions of the topic, then deletes. Many vacuums may run at once beside
+writers, readers and other maintenance jobs, and may die anywhere. Each deletion is complete in itself, and the next
+pass finds what is left. A pass that finds nothing to delete writes nothing. See PROTOCOL.md, "Clean-up", C5 to C10.
 """
 
 from __future__ import annotations
@@ -47,57 +47,57 @@ from txlog.protocol.snapshot import fold_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFiles:
-    """The files of a topic that writers named by producer and epoch, as one moment before the table was folded had them."""
+    """The files of a topic whose names carry producer and epoch, listed before the table was folded."""
 
     topic: str
     partitions: tuple[int, ...]
-    """That have a folder."""
+    """Partitions that have a folder."""
     rows: Mapping[int, tuple[str, ...]]
     """Partition -> names below its `rows/`."""
     staged_folders: tuple[str, ...]
     """Names below `staged/`, each ending in `/`."""
     staged_lists: Mapping[int, tuple[str, ...]]
-    """Of the table of transactions: partition -> names of `.staged` objects."""
+    """In the table of transactions: partition -> names of `.staged` objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deleted:
-    """What was deleted, or would be."""
+    """An object that was deleted, or would be in a dry run."""
 
     dead: Dead
     bytes: int | None
-    """Its length; None if nobody asked, or it was gone already."""
+    """Its length; None if sizes were not asked for, or if it was deleted already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """What a look at one partition found. It stays true whatever others do."""
+    """What a look at one partition found. It stays true whatever other processes do."""
 
     topic_partition: TopicPartition
     folder: Folder = field(repr=False)
     clean: Clean | None
     log_start_offset: int
     boundary: int | None
-    """A higher boundary that may be created; None if none may."""
+    """A higher boundary that may be created; None if no higher one may be created."""
     dead: tuple[Dead, ...]
-    """In the order in which they are deleted."""
+    """Dead objects, in the order in which they are deleted."""
     marks: frozenset[str]
-    """Names that are superseded, and nobody has noted since when."""
+    """Names of superseded objects that no `.clean` lists yet."""
 
     @property
     def has_work(self) -> bool:
-        """Whether a sweep of it would delete or write anything."""
+        """Return whether a sweep of it would delete or write anything."""
         return (
             self.boundary is not None
             or bool(self.marks)
             or any(dead.waits_until_ms is None for dead in self.dead)
-            # Notes of what others have deleted meanwhile.
+            # Notes of objects that other processes have deleted meanwhile.
             or self.has_old_notes
         )
 
     @property
     def has_old_notes(self) -> bool:
-        """Whether the list of cleaned runs speaks of objects of which nothing is left."""
+        """Return whether the list of cleaned runs still notes objects that no longer exist."""
         left = {name for part in self.folder.parts for name in vacuum.note_names(part)}
         return self.clean is not None and any(each.name not in left for each in self.clean.superseded)
 
@@ -105,9 +105,9 @@ class PartitionPlan:
 def vacuum_topics(
     ctx: Context, views: Views, topics: Sequence[str], *, dry_run: bool = False
 ) -> Program[tuple[Views, tuple[Deleted, ...]]]:
-    """One pass over `topics`, from the first LIST to the last deletion. -> what was deleted, or would be.
+    """Run one pass over `topics`, from the first LIST to the last deletion. Return what was deleted, or would be.
 
-    Raises CorruptLogError naming what is damaged or missing; nothing of its partition is deleted then.
+    Raises CorruptLogError naming the damaged or missing object. Nothing of its partition is deleted then.
     """
     now_ms = yield from read_store_clock(dry_run=dry_run)
     files: list[TopicFiles] = []
@@ -123,10 +123,10 @@ def vacuum_topics(
 
 
 def read_store_clock(*, dry_run: bool = False) -> Program[int]:
-    """The time that all ages of a pass are counted to: the store's own (W48), taken before the pass plans anything, so it is
-    at most too old.
+    """Return the store's time, to which all ages of a pass are counted (W48).
 
-    A dry run that may not write takes this machine's clock, less what that may be ahead.
+    It is taken before the pass plans anything, so ages are at most too small. A dry run that may not write returns this
+    machine's clock, less the largest error that it may have.
     """
     try:
         return (yield from store_now())
@@ -137,7 +137,7 @@ def read_store_clock(*, dry_run: bool = False) -> Program[int]:
 
 
 def list_topics() -> Program[tuple[str, ...]]:
-    """Folders of the root that are topics, deleted and internal ones included."""
+    """Return the folders of the root that are topics, deleted and internal ones included."""
     listed: tuple[str, ...] = yield List("")
     found = []
     for name in listed:
@@ -153,7 +153,7 @@ def list_topics() -> Program[tuple[str, ...]]:
 
 
 def list_files(topic: str) -> Program[TopicFiles]:
-    """Step 1 of C8. Costs a LIST, one a partition, and one of `staged/` if there is any."""
+    """Do step 1 of C8: list a topic's files. Costs a LIST, one per partition, and one of `staged/` if it exists."""
     listed: tuple[str, ...] = yield List(f"{topic}/")
     partitions = tuple(sorted(n for name in listed if (n := names.parse_partition_folder(name)) is not None))
     is_table = topic == TRANSACTION_STATE_TOPIC
@@ -174,7 +174,7 @@ def list_files(topic: str) -> Program[TopicFiles]:
 
 
 def read_table(ctx: Context, views: Views) -> Program[tuple[Views, Mapping[int, TransactionMetadata]]]:
-    """Step 2 of C8: the whole table of transactions, by producer id."""
+    """Do step 2 of C8: fold the whole table of transactions, by producer id."""
     views, rows, _ = yield from fold_table(ctx, views)
     return views, {txn.producer_id: txn for txn in rows}
 
@@ -188,16 +188,18 @@ def plan_topic(
     now_ms: int,
     dry_run: bool = False,
 ) -> Program[tuple[Views, tuple[PartitionPlan, ...]]]:
-    """Step 3 of C8: the chains of all partitions, and what follows from them. `now_ms` is of `read_store_clock`.
+    """Do step 3 of C8: read the chains of all partitions, and judge. `now_ms` is from `read_store_clock`.
 
-    Unless it is a dry run, an `expire` that names no producer is appended where only that makes a drawn producer's file dead (C9).
+    Where only an `expire` that names no producer makes a drawn producer's file dead, one is appended, except in a dry
+    run (C9).
     """
     staged, rest, empty = yield from _list_staged(files, table)
     if not dry_run:
-        # A killed job of Spark's leaves folders without a file, which only a file system has: no object, so nothing to report.
+        # A killed Spark job leaves folders without files. Only a file system has such folders. They are not objects, so
+        # they are not reported.
         yield from many([delete(folder) for folder in empty])
     plans = []
-    # A partition that had no folder when the files were listed may have one now, with records that name them.
+    # A partition that had no folder when the files were listed may have one now, with records that name those files.
     for n in sorted({*files.partitions, *staged, *([0] if rest else ())}):
         tp = TopicPartition(files.topic, n)
         mine = [f"{n}/rows/{name}" for name in files.rows.get(n, ())] + staged.get(n, [])
@@ -211,9 +213,10 @@ def plan_topic(
 
 
 def sweep(ctx: Context, plan: PartitionPlan, *, dry_run: bool, sizes: bool) -> Program[tuple[Deleted, ...]]:
-    """Deletes what a plan found dead and due, a boundary first; notes what it found superseded. -> what it deleted.
+    """Delete what a plan found dead and due, after creating its boundary; note what it found superseded. Return what
+    was deleted.
 
-    In a dry run it deletes and writes nothing, and says what it would delete. `sizes` asks for the length of each object.
+    A dry run deletes and writes nothing, and returns what would be deleted. `sizes` asks for the length of each object.
     """
     tp = plan.topic_partition
     due = [dead for dead in plan.dead if dead.waits_until_ms is None]
@@ -233,7 +236,7 @@ def sweep(ctx: Context, plan: PartitionPlan, *, dry_run: bool, sizes: bool) -> P
         left = [part for part in plan.folder.parts if tp.folder + vacuum.part_name(part) not in gone]
         made = vacuum.next_notes(plan.clean, left, plan.marks, plan.log_start_offset, (yield Now()))
         if made is not None:
-            # Whoever else publishes this number meanwhile, a clean-up or a vacuum, wins: the next pass notes it then.
+            # If another job or vacuum publishes this number first, the next pass notes these objects.
             path = tp.folder + names.clean_name(made.number)
             yield PutIfAbsent(path, encode_readable(path, made))
     return tuple(deleted)
@@ -244,12 +247,12 @@ def sweep(ctx: Context, plan: PartitionPlan, *, dry_run: bool, sizes: bool) -> P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Knowledge:
-    """What the chain of a partition says."""
+    """What the chain of a partition shows."""
 
     view: PartitionView
     folder: Folder
     cleans: tuple[tuple[Clean, int | None], ...]
-    """All lists of cleaned runs, lowest first, and when the store got each; the highest counts."""
+    """All lists of cleaned runs, lowest first, each with the time at which the store got it. The highest counts."""
     named: frozenset[str]
     """Files that a slot or an index names, relative to the topic's folder."""
 
@@ -281,7 +284,7 @@ def _plan_partition(
     drawn = yield from _judge_drawn(tp, files, known, now_ms, grace_ms)
     if not dry_run and Why.DRAWN_AFTER_RECORD in drawn.values():
         views = yield from _append_nothing(ctx, views, tp, ctx.roll_of(tp))
-        # All over again: a late append may have won the slot before.
+        # Read the chain again: a late append may have won the slot before.
         views, known = yield from _know(ctx, views, tp)
         drawn = yield from _judge_drawn(tp, files, known, now_ms, grace_ms)
         drawn = {path: why for path, why in drawn.items() if why is Why.DRAWN}
@@ -311,7 +314,8 @@ def _plan_partition(
 
 
 def _know(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, _Knowledge]]:
-    """The chain, read after this call began; raises MissingObjectError for what stays missing."""
+    """Return what the chain shows, read after this call began. Raises MissingObjectError for an object that stays
+    missing."""
     for attempt in range(ctx.max_loads):
         try:
             if attempt:
@@ -327,14 +331,14 @@ def _know(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views
 
 
 def _read_chain(view: PartitionView) -> Program[_Knowledge]:
-    # The view is older than the LIST: what it holds as a slot and was sealed since shows here as an index.
+    # The view is older than the LIST. A slot of the view that was sealed since appears here as an index.
     tp = view.topic_partition
     folder = vacuum.sort_out((yield List(tp.folder)), tp.folder)
     cleans = yield from many([_read_clean(tp, number) for number in folder.cleans])
     internal = tp.topic in INTERNAL_TOPICS
     start = folder.listing.boundary if internal else view.state.log_start_offset
     for name in chain.walk(folder.listing, cleans[-1][0] if cleans else None, start):
-        # A chain that is damaged says nothing of what it names.
+        # A damaged chain does not show which files it names.
         if name not in folder.indexes:
             raise MissingObjectError(f"{tp.folder}{name.index}: the highest .clean names it, and it is gone")
     named = {file.path for stored in view.tail for file in stored.record.files}
@@ -347,7 +351,7 @@ def _read_chain(view: PartitionView) -> Program[_Knowledge]:
 
 
 def _unsealed(view: PartitionView, folder: Folder) -> list[int]:
-    """Slots that no index speaks for, and the view does not hold."""
+    """Return slots that no index covers and that the view does not hold."""
     held = {stored.record.base_offset for stored in view.tail}
     ranges = [(name.base_offset, name.end_offset) for name in folder.listing.segments]
     return [
@@ -358,7 +362,7 @@ def _unsealed(view: PartitionView, folder: Folder) -> list[int]:
 
 
 def _around(ranges: Sequence[tuple[int, int]], base: int) -> Sequence[tuple[int, int]]:
-    """The one range that can hold `base`; they are sorted and disjoint."""
+    """Return the one range that can contain `base`. The ranges are sorted and disjoint."""
     low, high = 0, len(ranges)
     while low < high:
         middle = (low + high) // 2
@@ -372,7 +376,7 @@ def _around(ranges: Sequence[tuple[int, int]], base: int) -> Sequence[tuple[int,
 def _judge_drawn(
     tp: TopicPartition, files: Sequence[str], known: _Knowledge, now_ms: int, grace_ms: int
 ) -> Program[dict[str, Why]]:
-    """Files of drawn producer ids that nothing names -> why they are dead, for those that are (C9)."""
+    """Return those unnamed files of drawn producer ids that are dead, each with the reason (C9)."""
     wanted = []
     for path in files:
         parsed = names.parse_rows_path(path)
@@ -392,8 +396,10 @@ def _judge_drawn(
 
 
 def _is_spent(view: PartitionView) -> bool:
-    """Whether a user's tail holds rows, and all of them lie below the log start: nobody may ever append to a deleted topic
-    again, and not sealed they would stay for good."""
+    """Return whether a user's tail holds rows, and all of them lie below the log start.
+
+    A deleted topic may never get another record. Without sealing, such a tail would stay forever.
+    """
     with_rows = [stored.record for stored in view.tail if stored.record.records]
     return (
         view.topic_partition.topic not in INTERNAL_TOPICS
@@ -403,7 +409,7 @@ def _is_spent(view: PartitionView) -> bool:
 
 
 def _seal_spent(ctx: Context, views: Views, tp: TopicPartition) -> Program[Views]:
-    """Ends the active segment if it holds rows, and seals all that is finished."""
+    """End the active segment if it holds rows, and seal all finished segments."""
     base = views[tp].state.segment_base
     if any(stored.record.records for stored in views[tp].tail if stored.record.segment_base == base):
         views = yield from _append_nothing(ctx, views, tp, RollPolicy(batches=1))
@@ -411,7 +417,7 @@ def _seal_spent(ctx: Context, views: Views, tp: TopicPartition) -> Program[Views
 
 
 def _append_nothing(ctx: Context, views: Views, tp: TopicPartition, roll: RollPolicy) -> Program[Views]:
-    """Appends an `expire` that names no producer: it takes the slot that a late PUT would need (C9)."""
+    """Append an `expire` that names no producer: it takes the slot that a late PUT would need (C9)."""
     write_id = yield NewId()
 
     def decide(state: PartitionState, now_ms: int) -> CommitRecord:
@@ -422,11 +428,14 @@ def _append_nothing(ctx: Context, views: Views, tp: TopicPartition, roll: RollPo
 
 
 def _next_boundary(tp: TopicPartition, known: _Knowledge, now_ms: int, grace_ms: int) -> Program[int | None]:
-    """The highest offset at which a boundary may be created now (C6): the segment that ends there was sealed, by the time at
-    which the store got its index, no later than the grace ago. Its snapshot can be read."""
+    """Return the highest offset at which a boundary may be created now; None if there is no such offset (C6).
+
+    By the time at which the store got its index, the segment that ends there was sealed at least the grace ago. The
+    snapshot at that offset can be read.
+    """
     candidates = vacuum.bounds(known.folder)
     low, high = 0, len(candidates)
-    # Sealed in order, so the times rise.
+    # Segments are sealed in order, so their times rise.
     while low < high:
         middle = (low + high) // 2
         sealed_ms = yield Modified(tp.folder + candidates[middle].index)
@@ -443,17 +452,18 @@ def _next_boundary(tp: TopicPartition, known: _Knowledge, now_ms: int, grace_ms:
 
 
 def _raise_boundary(plan: PartitionPlan) -> Program[int]:
-    """The highest boundary that a LIST shows, after the plan's was created (C6)."""
+    """Create the plan's boundary. Return the highest boundary that a LIST made afterwards shows (C6)."""
     if plan.boundary is None:
         return plan.folder.listing.boundary
     tp = plan.topic_partition
     made = Boundary(offset=plan.boundary, created_at=(yield Now()))
     yield PutIfAbsent(tp.folder + names.boundary_name(plan.boundary), envelope.encode(made))
-    # Whether it was this one or another's: only what is seen to be there allows a deletion.
+    # It may be this boundary or another process's: only a boundary that a LIST shows allows a deletion.
     return chain.parse_listing((yield List(tp.folder)), tp.folder).boundary
 
 
-# -- verdicts on what lies in a partition's folder ---------------------------------------------------------------------
+# -- verdicts on the objects of a partition's folder
+# ---------------------------------------------------------------------
 
 
 def _dead_files(
@@ -510,7 +520,8 @@ def _dead_parts(
     now_ms: int,
     grace_ms: int,
 ) -> tuple[list[Dead], frozenset[str]]:
-    """Superseded objects of segments and runs, indexes first, and those of which nobody has noted since when."""
+    """Return superseded objects of segments and runs, indexes first, and the names of those that no `.clean` lists
+    yet."""
     internal = tp.topic in INTERNAL_TOPICS
     folder = known.folder
     runs = known.clean.runs if known.clean is not None else ()
@@ -521,7 +532,8 @@ def _dead_parts(
     notes = vacuum.collect_notes(known.cleans)
     marks = set()
     found = []
-    # An index before its transaction index: who finds the index gone lists again, and one that announces what is gone is damage.
+    # An index is deleted before its transaction index. A reader that finds the index missing lists again, but an index
+    # that announces a missing `.txnindex` is damage.
     for part in sorted(superseded, key=lambda each: (list(_KINDS).index(each.kind), each.segment)):
         why = superseded[part]
         if internal:
@@ -532,7 +544,7 @@ def _dead_parts(
                 marks.add(vacuum.note_of(part, why))
         waits = _wait(since, now_ms, grace_ms)
         if part.segment.generation == 0 and part.segment.end_offset > boundary:
-            # Its own age says when the slots may go, so it stays until they may.
+            # The index's own age shows when the slots may be deleted, so it stays until then.
             waits = waits or NOT_KNOWN_YET
         found.append(
             Dead(path=tp.folder + vacuum.part_name(part), kind=_KINDS[part.kind], why=why, waits_until_ms=waits)
@@ -581,7 +593,7 @@ def _dead_numbers(
 
 
 def _wait(since_ms: int | None, now_ms: int, grace_ms: int) -> int | None:
-    """Until when what was superseded then must stay; None if it need not any more."""
+    """Return until when an object that was superseded at `since_ms` must stay; None if it may be deleted now."""
     if since_ms is None or since_ms == NOT_KNOWN_YET:
         return NOT_KNOWN_YET
     return None if now_ms - since_ms >= grace_ms else since_ms + grace_ms
@@ -593,11 +605,14 @@ def _wait(since_ms: int | None, now_ms: int, grace_ms: int) -> int | None:
 def _list_staged(
     files: TopicFiles, table: Mapping[int, TransactionMetadata]
 ) -> Program[tuple[dict[int, list[str]], list[Dead], list[str]]]:
-    """Partition -> files of rows below the staged folders whose producer and epoch are done for; what else lies there, of
-    Spark's committer: no record can name that; and folders there that are empty.
+    """Return what lies below the staged folders whose producer and epoch are dead, as three collections.
 
-    Of a folder that was listed before the table was folded, its files may be listed after: its name says whose they are, and
-    once that producer and epoch are done for they stay so.
+    1. Partition -> files of rows.
+    2. Other objects, which Spark's committer made and no record can name.
+    3. Empty folders.
+
+    A folder was listed before the table was folded, but its files may be listed later. The folder's name shows producer
+    and epoch, and once these are dead they stay dead.
     """
     found: dict[int, list[str]] = {}
     rest: list[Dead] = []
@@ -619,7 +634,7 @@ def _list_staged(
 
 
 def _list_deep(topic: str, folder: str) -> Program[tuple[list[str], list[str]]]:
-    """Objects at any depth, and folders, without `/`, that hold nothing at all."""
+    """Return the objects at any depth, and the empty folders (without `/`)."""
     found: list[str] = []
     empty: list[str] = []
     waiting = [folder]
@@ -665,7 +680,7 @@ def _slot(tp: TopicPartition, base_offset: int) -> Program[CommitRecord]:
 
 
 def _in_order(part: Sequence[Dead]) -> list[list[Dead]]:
-    """Runs of the same kind: those of one may go at once, those of different kinds only one after the other."""
+    """Return runs of the same kind: objects of one run may be deleted at once, different kinds only in this order."""
     batches: list[list[Dead]] = []
     for each in part:
         if batches and batches[-1][0].kind is each.kind:
@@ -676,7 +691,8 @@ def _in_order(part: Sequence[Dead]) -> list[list[Dead]]:
 
 
 def _may_go(dead: Dead, boundary: int) -> bool:
-    """Whether the boundary that was seen allows it: slots go below it, and the indexes whose age says when it may rise."""
+    """Return whether the boundary of the last LIST allows it: slots below it may be deleted, and indexes whose age lets
+    it rise."""
     parsed = names.parse_partition_object(dead.path.rpartition("/")[2])
     if isinstance(parsed, SegmentObject):
         return parsed.segment.generation > 0 or parsed.segment.end_offset <= boundary
