@@ -1,11 +1,11 @@
-"""Which options does `format("txlog")` take, and what became of those of Spark's Kafka source and sink?
+"""Which options does `format("txlog")` take, and what replaces the options of Spark's Kafka source and sink?
 
-One table, `OPTIONS`: name, calls, default, range, sentence, and how it differs from Spark's Kafka option of the same name.
-`options` parses by it, messages list it, docs/kafka.md is it, rendered. A second one, `KAFKA_OPTIONS`, lists the options of
-Spark's Kafka source and sink (Spark 4.2, "Structured Streaming + Kafka Integration Guide"), so that each of them has a row:
-those that txlog shares are found in the first, the others say here what there is instead.
+The table `OPTIONS` has the name, calls, default, range and description of each option, and how it differs from Spark's
+Kafka option of the same name. `options` parses by it, error messages list it, and docs/kafka.md contains it. The second
+table, `KAFKA_OPTIONS`, covers all other options of Spark's Kafka source and sink (Spark 4.2, "Structured Streaming +
+Kafka Integration Guide"): each row says what to use instead.
 
-Pure: planning processes read it before they do anything else.
+Pure: planning processes load it first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 Call: TypeAlias = Literal["read", "readStream", "write", "writeStream"]
 
 SAME = "the same"
-"""In `Option.kafka`: nobody need look it up again."""
+"""The value of `Option.kafka` if nothing differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,41 +26,41 @@ class Option:
 
     name: str
     calls: tuple[Call, ...]
-    """Which of `spark.read`, `spark.readStream`, `df.write`, `df.writeStream` take it."""
+    """The calls that take it: `spark.read`, `spark.readStream`, `df.write`, `df.writeStream`."""
     default: str
-    """As it would be written; in words where it depends; "" if there is none."""
+    """The value as an option's text; a phrase where it depends on something; "" if there is no default."""
     range: str
-    """What a value must be, in words."""
+    """The values that are allowed, as a phrase."""
     doc: str
-    """One sentence or two."""
+    """One or two sentences."""
     kafka: str | None = None
-    """How it differs from Spark's Kafka option of that name; None if Spark's Kafka has none."""
+    """How it differs from Spark's Kafka option of that name; None if Spark's Kafka has no such option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOption:
-    """One option of Spark's Kafka source or sink that txlog has not under that name."""
+    """One option of Spark's Kafka source or sink that txlog does not have under that name."""
 
     name: str
-    """With `*` for whatever stands there; the first that matches counts."""
+    """`*` stands for any text; the first row that matches is used."""
     side: Literal["source", "sink", "both"]
     here: str
-    """What does the same here, or why nothing is needed."""
+    """What to use instead, or why nothing is needed."""
 
 
 def names_of(*calls: Call) -> tuple[str, ...]:
-    """The options that any of `calls` takes, in the table's order; `storage.<name>` is none by itself."""
+    """Return the options that any of `calls` takes, in the table's order, without the pattern `storage.<name>`."""
     exact = (option for option in OPTIONS if not option.name.endswith(">"))
     return tuple(option.name for option in exact if any(call in option.calls for call in calls))
 
 
 def kafka_option(name: str) -> KafkaOption | None:
-    """The option of Spark's Kafka source or sink that a user means by `name`, if txlog has none of that name."""
+    """Return the option of Spark's Kafka source or sink that matches `name`, if txlog has no option of that name."""
     return next((one for one in KAFKA_OPTIONS if fnmatchcase(name.lower(), one.name.lower())), None)
 
 
 def render_markdown() -> str:
-    """docs/kafka.md between its two markers: both tables, for people."""
+    """Return both tables as Markdown, the part of docs/kafka.md between the two markers."""
     lines = ["### Options of Spark's Kafka source and sink", ""]
     lines += ['| Spark\'s Kafka | where | in `format("txlog")` |', "|---|---|---|"]
     rows = [(one.name, _side(one.calls), one.kafka) for one in OPTIONS if one.kafka is not None]
@@ -97,21 +97,21 @@ OPTIONS: tuple[Option, ...] = (
         calls=_ALL,
         default="",
         range="a folder, or an s3://, gs://, abfs:// URL",
-        doc="Where the store is; what `load`, `save` and `start` take. Not a store in memory, which other processes cannot see.",
+        doc="The folder or URL of the store; `load`, `save` and `start` set it. A store in memory is not supported, because other processes cannot see it.",
     ),
     Option(
         name="storageOptions",
         calls=_ALL,
         default="{}",
         range="a JSON object",
-        doc="Options of the store's driver, all of them at once; no message repeats them.",
+        doc="All options of the store's driver at once. Messages never show them.",
     ),
     Option(
         name="storage.<name>",
         calls=_ALL,
         default="",
         range="text, true, false or a JSON object",
-        doc="One option of the store's driver; goes over `storageOptions`.",
+        doc="One option of the store's driver. It overrides the same name in `storageOptions`.",
     ),
     Option(
         name="subscribe",
@@ -119,30 +119,30 @@ OPTIONS: tuple[Option, ...] = (
         default="",
         range=_TOPICS,
         doc="The topics to read. Exactly one of `subscribe`, `subscribePattern`, `assign` must be given.",
-        kafka="the same; a topic that does not exist is an error at once",
+        kafka="the same; if a topic does not exist, the query fails at once",
     ),
     Option(
         name="subscribePattern",
         calls=_READS,
         default="",
         range="a Python regular expression",
-        doc="Reads the topics whose whole name matches.",
-        kafka="the expression is Python's, not Java's; new topics join a running query",
+        doc="Reads the topics whose whole name matches the expression.",
+        kafka="the expression is Python's, not Java's; a running query also reads new topics that match",
     ),
     Option(
         name="assign",
         calls=_READS,
         default="",
         range='{"topic": [0, 1]}',
-        doc="Reads these partitions, and no others.",
+        doc="Reads only these partitions.",
         kafka=SAME,
     ),
     Option(
         name="startingOffsets",
         calls=_READS,
-        default="earliest; of a stream: latest",
+        default="earliest; for a stream: latest",
         range=f"earliest, latest (a stream), committed, or JSON: {_OFFSETS_JSON}, -2 earliest, -1 latest (a stream)",
-        doc="Where to begin, each partition named; `committed` is where the consumer group `group.id` stands. A stream that has a checkpoint goes on there.",
+        doc="Where to begin. JSON must name each partition. `committed` is the committed offset of the consumer group `group.id`. A stream with a checkpoint ignores this option and continues at the checkpoint.",
         kafka="the same, and `committed`",
     ),
     Option(
@@ -150,31 +150,31 @@ OPTIONS: tuple[Option, ...] = (
         calls=_READS,
         default="",
         range="milliseconds since 1970",
-        doc="Begins with the first batch appended at or after that time; goes before the two other starting options.",
-        kafka="times are those of the append to the log (Kafka's LogAppendTime), never the producer's",
+        doc="Begins with the first batch appended at or after that time. It overrides the two other starting options.",
+        kafka="the time is the append time in the log (Kafka's LogAppendTime), never the producer's time",
     ),
     Option(
         name="startingOffsetsByTimestamp",
         calls=_READS,
         default="",
         range=f"JSON: {_TIMES_JSON}",
-        doc="The same by partition; goes before `startingOffsets`.",
-        kafka="times are those of the append to the log",
+        doc="The same for each partition. It overrides `startingOffsets`.",
+        kafka="the time is the append time in the log",
     ),
     Option(
         name="startingOffsetsByTimestampStrategy",
         calls=_READS,
         default="error",
         range="error, latest",
-        doc="Where a partition begins that has no row as new as the time asked for.",
-        kafka="the same; for batches too",
+        doc="What to do if a partition has no row at or after the requested time.",
+        kafka="the same; batch reads have it too",
     ),
     Option(
         name="endingOffsets",
         calls=_READ,
         default="latest",
         range=f"latest, or JSON: {_OFFSETS_JSON}, -1 latest",
-        doc="Where to end, exclusively. A read_committed read ends at the last stable offset at the latest.",
+        doc="Where to end; this offset itself is not read. With read_committed, the read ends at the last stable offset or earlier.",
         kafka=SAME,
     ),
     Option(
@@ -183,29 +183,29 @@ OPTIONS: tuple[Option, ...] = (
         default="",
         range="milliseconds since 1970",
         doc="Ends before the first batch appended at or after that time.",
-        kafka="times are those of the append to the log",
+        kafka="the time is the append time in the log",
     ),
     Option(
         name="endingOffsetsByTimestamp",
         calls=_READ,
         default="",
         range=f"JSON: {_TIMES_JSON}",
-        doc="The same by partition.",
-        kafka="times are those of the append to the log",
+        doc="The same for each partition.",
+        kafka="the time is the append time in the log",
     ),
     Option(
         name="group.id",
         calls=_READS,
         default="the client's setting of that name",
         range="text",
-        doc="The consumer group for `startingOffsets=committed`; of a stream also the group that its progress is committed for, after each batch.",
+        doc="The consumer group for `startingOffsets=committed`. A stream also commits its progress for this group after each batch.",
     ),
     Option(
         name="auto.offset.reset",
         calls=_READS,
         default="the client's setting of that name, else `none`",
         range="earliest, latest, none",
-        doc="With `startingOffsets=committed`: where a partition begins for which the group has no offset; none is an error.",
+        doc="With `startingOffsets=committed`: where to begin in a partition for which the group has no offset. `none` raises an error.",
     ),
     Option(
         name="isolation.level",
@@ -217,46 +217,46 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="columns",
         calls=_READS,
-        default="`*`, all of the topic's own",
+        default="`*`, all columns of the topic",
         range="column names, separated by commas or as a JSON list",
-        doc="The columns to read, in that order; `*` is all of the topic's own. `_topic`, `_partition`, `_offset`, `_timestamp` are read only where named.",
+        doc="The columns to read, in that order; `*` means all columns of the topic. `_topic`, `_partition`, `_offset`, `_timestamp` are read only if they are named.",
     ),
     Option(
         name="where",
         calls=_READS,
         default="",
         range="a condition in Spark's SQL: columns against literals, `IN`, `BETWEEN`, `IS NULL`, `AND`, `OR`, `NOT`",
-        doc="Only rows for which the condition is true; files whose statistics exclude it are not opened. On `_partition`, `_offset`, `_timestamp`, too.",
+        doc="Returns only rows for which the condition is true, and does not open files that cannot match by their statistics. `_partition`, `_offset`, `_timestamp` are allowed too.",
     ),
     Option(
         name="metadata",
         calls=_READ,
         default="",
         range="transactions, partitions, segments, consumer_groups, aborted, history, files",
-        doc="The log's own state in place of rows; of the other options only those that choose topics go with it.",
+        doc="Reads the log's own state instead of rows. Of the other options, only those that choose topics are allowed with it.",
     ),
     Option(
         name="failOnDataLoss",
         calls=_READS,
         default="true",
         range="true, false",
-        doc="Whether a query fails if offsets it should have read are gone; otherwise it goes on after them, and says how many.",
-        kafka="the same; what was lost is counted",
+        doc="If offsets were removed before the query read them: true raises an error; false continues after them and reports how many were lost.",
+        kafka="the same; lost offsets are counted",
     ),
     Option(
         name="minPartitions",
         calls=_READS,
         default="",
         range="an integer of at least 1",
-        doc="At least so many Spark tasks, as far as there are files to share out.",
-        kafka="the same; files of rows are not divided below a row group",
+        doc="The minimum number of Spark tasks. There may be fewer if there are too few files to split.",
+        kafka="the same; a task reads at least one row group of a file",
     ),
     Option(
         name="maxOffsetsPerTrigger",
         calls=_STREAM,
         default="",
         range="an integer of at least 1",
-        doc="At most so many offsets in a micro-batch, over all partitions, as shares of what is there; a transaction may be cut.",
+        doc="The maximum number of offsets in a micro-batch, over all partitions, in proportion to what each has. It may cut a transaction.",
         kafka=SAME,
     ),
     Option(
@@ -264,7 +264,7 @@ OPTIONS: tuple[Option, ...] = (
         calls=_STREAM,
         default="",
         range="an integer of at least 1, at most maxOffsetsPerTrigger",
-        doc="Waits until so many offsets are there, for as long as `maxTriggerDelay`.",
+        doc="Waits until this many offsets are available, but at most `maxTriggerDelay`.",
         kafka=SAME,
     ),
     Option(
@@ -272,7 +272,7 @@ OPTIONS: tuple[Option, ...] = (
         calls=_STREAM,
         default="15m",
         range="a number and ms, s, m, h or d",
-        doc="How long `minOffsetsPerTrigger` may hold a micro-batch back.",
+        doc="How long `minOffsetsPerTrigger` may delay a micro-batch.",
         kafka=SAME,
     ),
     Option(
@@ -280,43 +280,43 @@ OPTIONS: tuple[Option, ...] = (
         calls=_STREAM,
         default="the client's setting of that name, 300000",
         range="an integer of at least 0",
-        doc="How often new partitions, and new topics of a pattern, are looked for.",
+        doc="How often the query looks for new partitions, and for new topics that match a pattern.",
     ),
     Option(
         name="topic",
         calls=_WRITES,
-        default="of each row: its column `topic`",
+        default="for each row: its column `topic`",
         range="a topic's name",
-        doc="Where all rows go; without it each row's column `topic` says so.",
-        kafka="the same; the topic must exist. A column `topic` beside the option is refused, unless the topic has such a column: nothing is dropped unsaid",
+        doc="The topic of all rows. Without this option, the column `topic` of each row names its topic.",
+        kafka="the same, but the topic must exist. If both the option and a column `topic` are given, the write fails, unless the topic has such a column. So no column is dropped silently",
     ),
     Option(
         name="key",
         calls=_WRITES,
         default="the topic's `key.columns`",
         range="column names, separated by commas or as a JSON list",
-        doc="The columns whose hash chooses the partition, as Kafka's default partitioner computes it; a column `partition` goes before it.",
+        doc="The columns whose hash chooses the partition, computed as in Kafka's default partitioner. A column `partition` overrides it.",
     ),
     Option(
         name="transactional.id",
         calls=_WRITES,
-        default="the client's setting of that name, else drawn for this write; of a stream: always made of its checkpoint location",
+        default="the client's setting of that name, else a random id for this write; for a stream: always derived from its checkpoint location",
         range="text",
-        doc="The name under which the write is fenced and recognised.",
+        doc="The name by which txlog fences older writers and detects a repeated write.",
     ),
     Option(
         name="txn.version",
         calls=_WRITE,
         default="",
         range="an integer of at least 0",
-        doc="The number of the transaction: a number not above the last one committed under `transactional.id` is skipped. A stream's is its batch number.",
+        doc="The number of the transaction. If it is not above the last one committed under `transactional.id`, the write is skipped. A stream uses its batch number.",
     ),
     Option(
         name="transaction.timeout.ms",
         calls=_WRITES,
         default="the client's setting of that name, 60000",
         range="an integer of at least 1",
-        doc="When others may end a transaction that this writer left between decision and end.",
+        doc="The time after which other clients may end a transaction that this writer left open.",
     ),
     Option(
         name="compression.type",
@@ -330,23 +330,23 @@ OPTIONS: tuple[Option, ...] = (
         calls=_SINK,
         default="",
         range="a folder, or an s3://, gs://, abfs:// URL",
-        doc="Spark's checkpoint of the query. Needed as an option: Spark's session-wide default does not reach a Python sink.",
-        kafka="the same, but as an option of the query",
+        doc="Spark's checkpoint of the query. Set it as an option, because Spark does not pass its session-wide default to a Python sink.",
+        kafka="the same, but it must be an option of the query",
     ),
     Option(
         name="commitSourceOffsets",
         calls=_SINK,
         default="true",
         range="true, false",
-        doc="Whether the sources' offsets are part of each micro-batch's transaction; false for a checkpoint that only Spark can read, and "
-        "refused where the id has committed offsets.",
+        doc="Whether each micro-batch's transaction includes the sources' offsets. Use false for a checkpoint that only Spark can read. False is refused "
+        "if the id has committed offsets.",
     ),
     Option(
         name="queryName",
         calls=_SINK,
         default="",
         range="text",
-        doc="What `queryName(...)` sets, for Spark's own use.",
+        doc="The name that `queryName(...)` sets. Only Spark uses it.",
         kafka=SAME,
     ),
 )
@@ -355,38 +355,38 @@ KAFKA_OPTIONS: tuple[KafkaOption, ...] = (
     KafkaOption(
         name="kafka.bootstrap.servers",
         side="both",
-        here="the store's place, in `load(...)`, `save(...)`, `start(...)`: there are no brokers",
+        here="the store's path in `load(...)`, `save(...)`, `start(...)`: there are no brokers",
     ),
     KafkaOption(
         name="kafka.isolation.level",
         side="source",
-        here="`isolation.level`, which is read_committed unless said otherwise; Kafka's default is read_uncommitted",
+        here="`isolation.level`; its default is read_committed, while Kafka's default is read_uncommitted",
     ),
     KafkaOption(
         name="kafka.group.id",
         side="source",
-        here="`group.id`; two queries of one group do not share partitions out, as in Spark's Kafka source",
+        here="`group.id`; two queries of one group do not divide the partitions between them, as in Spark's Kafka source",
     ),
     KafkaOption(name="groupIdPrefix", side="source", here="nothing: a query without `group.id` has no group"),
     KafkaOption(
         name="includeHeaders",
         side="both",
-        here="nothing: `headers` is a column of topics of Kafka's record shape, and other topics have what columns they like",
+        here="nothing: topics of Kafka's record shape have a column `headers`; other topics have the columns that you define",
     ),
     KafkaOption(
         name="maxRecordsPerPartition",
         side="source",
-        here="nothing: tasks are cut by files and rows; `minPartitions` asks for more of them",
+        here="nothing: txlog divides tasks by files and rows; `minPartitions` asks for more tasks",
     ),
     KafkaOption(
         name="kafkaConsumer.pollTimeoutMs",
         side="source",
-        here="nothing: tasks read files, no consumer polls; what a request may take is the store driver's own (`storage.<name>`)",
+        here="nothing: tasks read files and no consumer polls; the store's driver has its own timeouts (`storage.<name>`)",
     ),
     KafkaOption(
         name="fetchOffset.numRetries",
         side="source",
-        here="nothing: reads are repeated until `default.api.timeout.ms` (`TXLOG_CONFIG`)",
+        here="nothing: failed reads are retried until `default.api.timeout.ms` (`TXLOG_CONFIG`)",
     ),
     KafkaOption(
         name="fetchOffset.retryIntervalMs",
@@ -396,22 +396,22 @@ KAFKA_OPTIONS: tuple[KafkaOption, ...] = (
     KafkaOption(
         name="kafka.transactional.id",
         side="sink",
-        here="`transactional.id`; Spark's Kafka sink takes none, and is at least once",
+        here="`transactional.id`; Spark's Kafka sink does not take it, and is at least once",
     ),
     KafkaOption(
         name="kafka.*",
         side="both",
-        here="a setting of Kafka's consumer or producer; where it has a meaning here, the setting of the same name without `kafka.`, in `TXLOG_CONFIG`; an unknown one is an error",
+        here="a setting of Kafka's consumer or producer. If txlog has it, set it without `kafka.` in `TXLOG_CONFIG`; otherwise it is an error",
     ),
     KafkaOption(
         name="spark.kafka.*.cache.*",
         side="both",
-        here="nothing: no connections are kept",
+        here="nothing: there are no connections to cache",
     ),
     KafkaOption(
         name="spark.kafka.clusters.*",
         side="both",
-        here="nothing: who may read and write is the object store's to say",
+        here="nothing: the object store controls who may read and write",
     ),
 )
 
@@ -425,7 +425,7 @@ def _calls(calls: tuple[Call, ...]) -> str:
 
 
 def _default(text: str) -> str:
-    # What is written so in an option, or a sentence about it.
+    # A phrase has spaces and stays as it is; a literal value is set in code font.
     return text if not text or " " in text else f"`{text}`"
 
 

@@ -1,18 +1,23 @@
 """Which offsets of its sources does a micro-batch commit, and under which condition?
 
-Spark has written where the batch ends to the checkpoint before it runs. The sink puts that into the transaction of the
-batch's rows (PROTOCOL.md, "Consumer offsets"), so that both are there or neither:
+Before Spark runs a micro-batch, it writes the end of the batch to the checkpoint. The sink puts that end into the
+transaction of the batch's rows (PROTOCOL.md, "Consumer offsets"). So the rows and the offsets are committed together or
+not at all:
 
-    a txlog source of the sink's own store    offsets of its group (`group.id`, else the sink's transactional.id), under the
-                                              condition that the group stands where the batch begins
-    any other source                          its offset's JSON, as it is, in entries of the sink's transactional.id that
-                                              no consumer reads: topic `__source.<number>`. Partitions that it names no
-                                              more keep their offsets in topic `__source-not-read.<number>`
+    a txlog source of the sink's own store    offsets of its group (`group.id`, else the sink's transactional.id).
+                                              Condition:
+                                              the committed offset of the group is the start of the batch.
+    any other source                          the JSON of its offset, unchanged, in entries of the sink's
+                                              transactional.id
+                                              that no consumer reads: topic `__source.<number>`. Partitions that the
+                                              offset
+                                              no longer names keep their offsets in topic `__source-not-read.<number>`.
 
-The condition is what a lost checkpoint, a second query or a forgotten transactional.id runs into: no range of a topic is
-taken twice, whatever happened to Spark's own notes. Of another source nobody but the id itself can commit; a query that is
-the first of its id, or to which a source is new, must begin it where the id has left it, as far as the two can be compared.
-Deciding is pure; `committed_source_offsets` reads them back.
+The condition fails after a lost checkpoint, with a second query, or after the transactional.id was deleted. So no range
+of a topic is written twice, even if Spark's own checkpoint is wrong. For other sources there is no condition, because
+only the id itself commits their offsets. Instead `check_start` compares offsets when a query starts with the id, or
+when a source is new to the query: the query must begin where the id's last commit ended. The functions that decide are
+pure; `committed_source_offsets` reads the offsets from the store.
 """
 
 from __future__ import annotations
@@ -36,61 +41,62 @@ from txlog.errors import CommitFailedError, CorruptRecordError, GroupIdNotFoundE
 from txlog.protocol.groups import MAX_METADATA_LENGTH
 
 SOURCE_TOPIC_PREFIX = "__source."
-"""No topic of a user's begins with two underscores."""
+"""The topic names of users cannot begin with two underscores."""
 NOT_READ_TOPIC_PREFIX = "__source-not-read."
-"""Where partitions of a source ended that earlier micro-batches read and the last one did not."""
+"""Last offsets of partitions that earlier micro-batches read and the last one did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A micro-batch, as the checkpoint has it."""
+    """A micro-batch, as the checkpoint describes it."""
 
     query_id: str
     batch_id: int
     ends: Mapping[str, str]
-    """Where it ends, by source, as the source's JSON."""
+    """The end of the batch, by source, as the source's JSON."""
     previous_ends: Mapping[str, str]
-    """Where the one before it ended: empty for batch 0."""
+    """The end of the previous batch; empty for batch 0."""
     noted_start: Callable[[str], str | None] = lambda _: None
-    """What a source noted of where it begins, before the query's first batch."""
+    """Returns where a source begins, if the source recorded that before the query's first batch."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupRange:
-    """What a batch takes, for one group."""
+    """The ranges of offsets that a batch reads for one group."""
 
     group: str
     begins: dict[TopicPartition, int | None] = field(default_factory=dict)
-    """None: a partition that is new to the query."""
+    """None for a partition that is new to the query."""
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     firsts: set[TopicPartition] = field(default_factory=set)
-    """Partitions of the query's first batch: their group may have no offset yet."""
+    """Partitions of the query's first batch. Their group may have no offset yet."""
     earlier_group: str | None = None
-    """The group of the micro-batch before, if its source had another `group.id` then, or none."""
+    """The group of the previous micro-batch, if its source had another `group.id` then; else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOffset:
-    """Where a source stands that is none of txlog's, as the last committed micro-batch left it."""
+    """The offset of a source other than txlog's, as the last committed micro-batch left it."""
 
     query_id: str
     batch_id: int
     json: str
-    """The offset, as the source writes it: Kafka's is what its option `startingOffsets` takes."""
+    """The offset as the source writes it. Kafka's source takes it as its option `startingOffsets`."""
     not_read: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Where partitions ended, by topic and partition, that earlier micro-batches read and this one does not name."""
+    """Last offsets, by topic and partition, of partitions that earlier micro-batches read and this one does not
+    name."""
 
     def reached(self) -> dict[tuple[str, str], int] | None:
-        """How far the id has taken each partition, read now or not; None for a source without partitions."""
+        """Return the committed offset of each partition, read now or earlier; None for a source without partitions."""
         own = _by_partition(self.json)
         return None if own is None else {**self.not_read, **own}
 
 
 def ranges_of(batch: Batch, *, store_id: str, transactional_id: str) -> tuple[GroupRange, ...]:
-    """What the batch takes from topics of the sink's own store, by group. Partitions that it takes nothing of are left out,
-    but for the first batch: it says where the query stands in all of them.
+    """Return the ranges that the batch reads from topics of the sink's own store, by group.
 
-    Raises InvalidRequestError if two sources would commit one partition for one group.
+    Partitions without new offsets are left out, except in the first batch, which records the position of the query in
+    all of them. Raises InvalidRequestError if two sources would commit one partition for one group.
     """
     found: dict[str, GroupRange] = {}
     for source, text in batch.ends.items():
@@ -109,7 +115,7 @@ def ranges_of(batch: Batch, *, store_id: str, transactional_id: str) -> tuple[Gr
                 continue
             if tp in taken.ends:
                 raise InvalidRequestError(
-                    f"query {batch.query_id}: two of its sources read {tp}, and both would commit it for group {group!r}. To use one "
+                    f"query {batch.query_id}: two of its sources read {tp}, and both would commit it for group {group!r}. hint: to use one "
                     "stream twice, load it twice, each time with a 'group.id' of its own, and give the query a new checkpoint"
                 )
             taken.begins[tp], taken.ends[tp] = begins.get(tp), offset
@@ -119,7 +125,8 @@ def ranges_of(batch: Batch, *, store_id: str, transactional_id: str) -> tuple[Gr
 
 
 def opaque_offsets(batch: Batch, *, store_id: str) -> dict[TopicPartition, OffsetValue]:
-    """The offsets of all other sources as entries: their JSON in pieces that metadata can hold, numbered as partitions."""
+    """Return the offsets of all other sources as entries. Their JSON is split into pieces that fit in the metadata of
+    an offset; the partition numbers the pieces."""
     found: dict[TopicPartition, OffsetValue] = {}
     for source, text in batch.ends.items():
         if _of_store(text, store_id) is None:
@@ -128,9 +135,10 @@ def opaque_offsets(batch: Batch, *, store_id: str) -> dict[TopicPartition, Offse
 
 
 def not_read_offsets(batch: Batch, source: str, known: SourceOffset | None) -> dict[TopicPartition, OffsetValue]:
-    """Entries for the partitions that `known` or the micro-batch before have read, and this one does not name.
+    """Return entries for the partitions that `known` or the previous micro-batch has read, and this one does not name.
 
-    A run that asks for fewer topics must not forget the others: a later one would read them from their beginning.
+    A run that reads fewer topics must not forget the offsets of the others: a later run would read them from the
+    beginning.
     """
     ends = _by_partition(batch.ends[source])
     before = {**((known.reached() if known else None) or {}), **(_by_partition(batch.previous_ends.get(source)) or {})}
@@ -141,7 +149,7 @@ def not_read_offsets(batch: Batch, source: str, known: SourceOffset | None) -> d
 
 
 def read_opaque_offsets(offsets: Mapping[TopicPartition, OffsetValue]) -> dict[str, SourceOffset]:
-    """What `opaque_offsets` and `not_read_offsets` wrote, by source; other offsets of the group are passed over.
+    """Parse what `opaque_offsets` and `not_read_offsets` wrote, by source; ignore other offsets of the group.
 
     Raises CorruptRecordError.
     """
@@ -164,9 +172,10 @@ def group_offsets(
     batch: Batch,
     transactional_id: str,
 ) -> tuple[GroupOffsets, ...]:
-    """What the transaction sends, each group's under its condition. `committed` has the groups of first batches as they are.
+    """Return the offsets that the transaction sends, by group, each with its condition.
 
-    Raises CommitFailedError if a group already stands elsewhere than where the query begins.
+    `committed` holds the present offsets of the groups of first batches. Raises CommitFailedError if a group has
+    already committed another offset than the one where the query begins.
     """
     offsets: dict[str, dict[TopicPartition, OffsetValue]] = {}
     expected: dict[str, dict[TopicPartition, int | None]] = {}
@@ -184,7 +193,7 @@ def group_offsets(
                     raise _elsewhere(batch, taken.group, tp, begin, stands.offset)
         values = {tp: OffsetValue(offset=end) for tp, end in taken.ends.items()}
         offsets.setdefault(taken.group, {}).update(values)
-    # An empty condition makes offsets eager, so that a fetch never answers an older value meanwhile.
+    # An empty condition makes the offsets eager, so that no fetch returns an older value in the meantime.
     return tuple(
         GroupOffsets(group=group, offsets=offsets[group], condition=OffsetsCondition(expected=expected.get(group, {})))
         for group in sorted(offsets)
@@ -194,10 +203,10 @@ def group_offsets(
 def offsets_to_send(
     session: Session, batch: Batch, *, store_id: str, transactional_id: str, is_first_commit: bool
 ) -> tuple[GroupOffsets, ...]:
-    """The offsets that the batch's transaction carries. `is_first_commit`: the id has committed no micro-batch yet, so its
-    groups may have no offset yet either.
+    """Return the offsets that the batch's transaction carries.
 
-    Raises CommitFailedError: the sources' rows were taken already; InvalidRequestError.
+    `is_first_commit`: the id has not committed a micro-batch yet, so its groups may have no offset yet either. Raises
+    CommitFailedError if the rows of the sources are already committed; InvalidRequestError.
     """
     ranges = ranges_of(batch, store_id=store_id, transactional_id=transactional_id)
     committed = {}
@@ -210,7 +219,7 @@ def offsets_to_send(
     opaque = opaque_offsets(batch, store_id=store_id)
     sources = {tp.topic.removeprefix(SOURCE_TOPIC_PREFIX) for tp in opaque}
     begun = sources if is_first_commit else sources - set(batch.previous_ends)
-    # A look at what is committed costs requests: only where a source begins, or its partitions are others than before.
+    # Reading the committed offsets costs requests, so do it only if a source begins or its partitions change.
     changed = {source for source in sources - begun if _changes_partitions(batch, source)}
     if begun or changed:
         known: Mapping[str, SourceOffset] = {}
@@ -224,9 +233,10 @@ def offsets_to_send(
 
 
 def _check_group_change(session: Session, batch: Batch, taken: GroupRange) -> None:
-    """Raises InvalidRequestError if the batch commits for another group than the one before, which stands elsewhere.
+    """Raise InvalidRequestError if the batch commits for another group than the previous batch, and that group has
+    other offsets.
 
-    The condition would fail too, but its error speaks of another job.
+    The condition would also fail, but its error message would blame another job.
     """
     if taken.earlier_group is None:
         return
@@ -234,18 +244,20 @@ def _check_group_change(session: Session, batch: Batch, taken: GroupRange) -> No
         stands = value.offset if value is not None else None
         if stands != taken.begins[tp]:
             raise InvalidRequestError(
-                f"query {batch.query_id}, micro-batch {batch.batch_id}: 'group.id' was changed. The query committed for group {taken.earlier_group!r} so far, "
-                f"and now for {taken.group!r}, which has {stands} for {tp}; expected {taken.begins[tp]}. Set that group to where the micro-batch begins (`txlog "
-                "consumer-groups reset-offsets`), or start with a new checkpoint"
+                f"query {batch.query_id}, micro-batch {batch.batch_id}: 'group.id' was changed from {taken.earlier_group!r} to {taken.group!r}. "
+                f"The new group has committed {stands} for {tp}; expected {taken.begins[tp]}. hint: set it to where the micro-batch begins "
+                "(`txlog consumer-groups reset-offsets`), or start with a new checkpoint"
             )
 
 
 def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional_id: str) -> None:
-    """Raises CommitFailedError unless the batch begins the source, none of txlog's own store, where `known` ended.
+    """Raise CommitFailedError unless the batch begins the source where `known` ended. The source is not one of txlog's
+    own store.
 
-    Of partitions, Kafka's or another store's, those count that both name: others are new, or no longer read. A partition that
-    returns to a running query is refused, because its source reads it from its beginning. Where a source begins that notes
-    no start is not known, so a query's first batch over it is refused.
+    If the source has partitions (Kafka's, or topics of another store), only the partitions in both offsets are
+    compared. The others are new, or no longer read. A partition that returns to a running query is refused, because its
+    source reads it from the beginning. If the source did not record its start, txlog cannot compare, so the first batch
+    of the query is refused.
     """
     begins = batch.previous_ends.get(source)
     if begins is None:
@@ -253,41 +265,43 @@ def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional
     elif returned := sorted(known.not_read.keys() & (_by_partition(batch.ends[source]) or {})):
         topic, number = returned[0]
         raise CommitFailedError(
-            f"query {batch.query_id}, micro-batch {batch.batch_id}: it reads {topic}-{number} of source {source} again, from its beginning; transactional.id "
-            f"{transactional_id!r} has committed it up to {known.not_read[returned[0]]}. Start with a new checkpoint at committed_source_offsets(...)"
+            f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} reads {topic}-{number} again from its beginning, but transactional.id "
+            f"{transactional_id!r} has committed it up to {known.not_read[returned[0]]}. hint: start with a new checkpoint at committed_source_offsets(...)"
         )
     if begins is not None and _goes_on(begins, known):
         return
     raise CommitFailedError(
-        f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins source {source} at {begins or 'a place that the source has not noted'}, and "
-        f"transactional.id {transactional_id!r} has committed it up to {known.json} (micro-batch {known.batch_id} of query {known.query_id}): what lies "
-        f"between would be there twice, or never. Start with a new checkpoint at what was committed, as pyspark_txlog.committed_source_offsets(...) gives "
-        f"it (Kafka's source takes it as startingOffsets). To begin elsewhere on purpose, or with a source that cannot begin there (one of files must leave "
-        f"out the files that are in the log): `txlog consumer-groups delete --group {transactional_id}` forgets it"
+        f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} begins at {begins or 'an unknown offset'}, but transactional.id "
+        f"{transactional_id!r} has committed it up to {known.json} (micro-batch {known.batch_id} of query {known.query_id}). "
+        "hint: start with a new checkpoint at committed_source_offsets(...); see docs/streams.md"
     )
 
 
 def committed_elsewhere(session: Session, batch: Batch, *, store_id: str, transactional_id: str) -> str | None:
-    """What was committed of topics of the sink's own store, if it is not what the batch plans, in words: asked of a batch that
-    is about to be skipped as one that was committed. Groups that know nothing of a partition are passed over."""
+    """Describe the first committed offset that differs from the planned end of the batch; None if all agree.
+
+    Asked about a batch that is about to be skipped because its number is already committed. Covers topics of the sink's
+    own store. Partitions without a committed offset are ignored.
+    """
     for text in batch.ends.values():
         if (end := _of_store(text, store_id)) is None or not end.ends:
             continue
         group = end.group_id or transactional_id
         for tp, found in committed_offsets(session, group, sorted(end.ends)).items():
             if found is not None and found.offset != end.ends[tp]:
-                return f"group {group!r} has committed {tp} up to offset {found.offset}, and it is planned up to {end.ends[tp]} now"
+                return f"group {group!r} has committed {tp} up to offset {found.offset}, but the batch is planned up to {end.ends[tp]}"
     return None
 
 
 def committed_source_offsets(
     path: str, transactional_id: str, storage_options: Mapping[str, object] | None = None
 ) -> dict[str, SourceOffset]:
-    """Where the sources of a streaming query stood at its last committed micro-batch, by their number in the query.
+    """Return the offsets of a streaming query's sources at its last committed micro-batch, by the source's number in
+    the query.
 
-    Of sources that are not topics of the same store: those are committed as offsets of their consumer group. `path` is the
-    store, `transactional_id` the sink's (its default is `spark-stream:<checkpointLocation>`). With them a query goes on
-    after its checkpoint was lost: Kafka's source takes `json` as its `startingOffsets`.
+    Topics of the same store are not included: their offsets are committed for their consumer group. `path` is the
+    store. `transactional_id` is the sink's (default: `spark-stream:<checkpointLocation>`). With these offsets a query
+    continues after its checkpoint was lost: Kafka's source takes `json` as its `startingOffsets`.
 
     Raises NotAStoreError, GroupIdNotFoundError (nothing was committed), UnstableOffsetCommitError.
     """
@@ -298,8 +312,9 @@ def committed_source_offsets(
 
 
 def committed_opaque(session: Session, transactional_id: str) -> dict[str, SourceOffset]:
-    """`committed_source_offsets` through a session. Raises GroupIdNotFoundError, UnstableOffsetCommitError."""
-    # Here and not at the top: a batch in the midst of a query needs nothing of it.
+    """Do the work of `committed_source_offsets` through a session. Raises GroupIdNotFoundError,
+    UnstableOffsetCommitError."""
+    # Imported here because most batches of a query do not need it.
     from txlog.client.admin import Admin
 
     known = [
@@ -312,7 +327,7 @@ def committed_opaque(session: Session, transactional_id: str) -> dict[str, Sourc
 
 
 def same_json(one: str, other: str) -> bool:
-    """Whether two offsets say the same; texts that are no JSON, where they are equal."""
+    """Whether two offsets are equal as JSON, or as text if one is not JSON."""
     try:
         return bool(json.loads(one) == json.loads(other))
     except ValueError:
@@ -320,19 +335,19 @@ def same_json(one: str, other: str) -> bool:
 
 
 def _of_store(text: str | None, store_id: str) -> StreamOffset | None:
-    """The offset, if it is one of a txlog source of this very store."""
+    """Return the parsed offset if it belongs to a txlog source of this store; else None."""
     offset = None if text is None else _of_txlog(text)
     return offset if offset is not None and offset.store_id == store_id else None
 
 
 def _own_start(text: str) -> str | None:
-    """Where a query's first batch over topics of another store begins: its offset says so itself."""
+    """Return where a query's first batch over topics of another store begins. Its offset contains that."""
     offset = _of_txlog(text)
     return None if offset is None or offset.starts is None else format_offsets(offset.starts)
 
 
 def _of_txlog(text: str) -> StreamOffset | None:
-    """The offset, if it is one of a txlog source."""
+    """Return the parsed offset if it belongs to a txlog source; else None."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -362,7 +377,8 @@ def by_topic(offsets: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]
 
 
 def _by_partition(text: str | None) -> dict[tuple[str, str], int] | None:
-    """Offsets by topic and partition, of JSON as Kafka's source or txlog's own writes it; None for any other."""
+    """Parse JSON as Kafka's source or txlog's own source writes it, to offsets by topic and partition; None for any
+    other text."""
     if text is None:
         return None
     try:
@@ -383,7 +399,7 @@ def _entries(prefix: str, source: str, text: str, batch: Batch) -> dict[TopicPar
         raise InvalidRequestError(
             f"query {batch.query_id}: {source!r} cannot name a source here; expected letters, digits, '.', '_', '-'"
         )
-    # An object tells by itself where it ends: pieces that a longer text left behind are never read.
+    # The end of a JSON object is unambiguous, so pieces that a longer text left behind are never read.
     whole = json.dumps({"query": batch.query_id, "batch": batch.batch_id, "offset": text}, ensure_ascii=False)
     return {
         TopicPartition(topic, number): OffsetValue(
@@ -408,13 +424,12 @@ def _read_one(prefix: str, source: str, offsets: Mapping[TopicPartition, OffsetV
         except (ValueError, KeyError, TypeError):
             continue
     raise CorruptRecordError(
-        f"source {source}: its committed offset is no JSON of a streaming sink: {whole[:200]!r}; did something else commit for this group?"
+        f"source {source}: its committed offset is not JSON of a streaming sink: {whole[:200]!r}. hint: check which other program commits for this group"
     )
 
 
 def _elsewhere(batch: Batch, group: str, tp: TopicPartition, begin: int | None, found: int) -> CommitFailedError:
     return CommitFailedError(
-        f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins {tp} at offset {begin}, but group {group!r} has committed {found}: rows before "
-        f"that were taken already, by an earlier run whose checkpoint was lost or by another query. With a new checkpoint and startingOffsets=committed, "
-        f"group.id={group}, it goes on from there. To read them again on purpose: `txlog consumer-groups reset-offsets`, or another group.id"
+        f"query {batch.query_id}, micro-batch {batch.batch_id}: it begins {tp} at offset {begin}, but group {group!r} has committed {found}. "
+        f"hint: use a new checkpoint with startingOffsets=committed and group.id={group}; see docs/streams.md"
     )

@@ -337,7 +337,7 @@ def test_two_queries_of_one_group_cannot_both_take_a_range(log: Log, tmp_path: P
     run(log, frame, tmp_path / "one", topic="clean")
     said = failure(log, frame, tmp_path / "two", topic="clean")
     assert "CommitFailedError" in said
-    assert "by an earlier run whose checkpoint was lost or by another query" in said
+    assert "at offset 0, but group 'shared' has committed" in said
     assert log.ids("clean", isolation_level="read_uncommitted") == list(range(100))
     assert committed(log, "shared") == {number: end for number, (end, _) in enumerate(log.ends())}
 

@@ -176,7 +176,7 @@ def test_a_group_that_was_changed_must_stand_where_the_batch_begins(before: str 
             return offsets_to_send(session, planned, store_id=store_id, transactional_id="sink", is_first_commit=False)
 
         with pytest.raises(
-            InvalidRequestError, match=rf"'group.id' was changed.* for {group!r}, which has None .* expected 5"
+            InvalidRequestError, match=rf"'group.id' was changed .*to {group!r}\. .* has committed None .* expected 5"
         ):
             send()
         with store.consumer(group_id=group) as consumer:
@@ -261,7 +261,7 @@ def test_a_new_query_goes_on_where_the_id_has_left_the_source(noted: str | None,
         check_start(first, "0", known, transactional_id="sink")
         return
     with pytest.raises(
-        CommitFailedError, match=r"it begins source 0 at .*'sink' has committed it up to .*startingOffsets"
+        CommitFailedError, match=r"source 0 begins at .*'sink' has committed it up to .*committed_source_offsets"
     ):
         check_start(first, "0", known, transactional_id="sink")
 
@@ -311,7 +311,7 @@ def test_a_topic_that_is_not_read_for_a_while_keeps_its_offset(ingest: Ingest) -
     ingest.commit("q2", 0, {"a": {"0": 100}}, {"a": {"0": 150}})
     ingest.commit("q2", 1, {"a": {"0": 150}}, {"a": {"0": 160}})
     assert ingest.resumes("a", "b", "c") == {"a": {"0": 160}, "b": {"0": 700}, "c": {"0": -2}}
-    with pytest.raises(CommitFailedError, match=r"it begins source 0 at .*'ingest' has committed it up to "):
+    with pytest.raises(CommitFailedError, match=r"source 0 begins at .*'ingest' has committed it up to "):
         ingest.commit("q3", 0, {"a": {"0": 160}, "b": {"0": 0}}, {"a": {"0": 160}, "b": {"0": 9}})
     ingest.commit("q3", 0, ingest.resumes("a", "b"), {"a": {"0": 160}, "b": {"0": 800}})
     assert ingest.resumes("a", "b") == {"a": {"0": 160}, "b": {"0": 800}}
@@ -323,7 +323,7 @@ def test_a_topic_may_not_come_back_to_a_running_query(ingest: Ingest) -> None:
     ingest.commit("q1", 0, {"a": {"0": -2}, "b": {"0": -2}}, both)
     ingest.commit("q1", 1, both, one)
     ingest.commit("q1", 2, one, {**one, "c": {"0": 5}})
-    with pytest.raises(CommitFailedError, match=r"it reads b-0 of source 0 again, .* up to 700"):
+    with pytest.raises(CommitFailedError, match=r"source 0 reads b-0 again .* up to 700"):
         ingest.commit("q1", 3, one, both)
     assert ingest.resumes("a", "b", "c") == {"a": {"0": 150}, "b": {"0": 700}, "c": {"0": 5}}
 
@@ -335,7 +335,7 @@ def test_topics_of_another_store_tell_themselves_where_they_begin() -> None:
         if goes_on:
             check_start(first, "0", known, transactional_id="sink")
         else:
-            with pytest.raises(CommitFailedError, match="twice, or never"):
+            with pytest.raises(CommitFailedError, match=r"source 0 begins at .* has committed it up to"):
                 check_start(first, "0", known, transactional_id="sink")
 
 
