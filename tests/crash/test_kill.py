@@ -16,8 +16,11 @@ from tests.crash.processes import Place, Tally, kill_everywhere
 from txlog.testing.failing_store import Moment
 
 pytestmark = pytest.mark.slow
-LEAST_KILLS = 150
-"""Of each moment."""
+LEAST_KILLS = 7
+"""On average of each operation."""
+OFTEN = ("append", "eager transaction", "staged transaction", "pipeline", "takeover", "group commit", "Spark commit")
+NAMES = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.storm) for name in OPERATIONS]
+"""The other operations have a crash at every request in `test_crash`; `make test-storm` kills them too."""
 MOMENTS = ("after", pytest.param("before", marks=pytest.mark.storm))
 """Before the second write there lies what lay there after the first, so that half of the kills are left to `make test-storm`."""
 
@@ -31,7 +34,7 @@ def tallies() -> Iterator[dict[Moment, Tally]]:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_kill_at_every_write(name: str, moment: Moment, tmp_path: Path, tallies: dict[Moment, Tally]) -> None:
     def place(point: str) -> Place:
         return Place(url=str(tmp_path / point), options={"fsync": False})
@@ -47,5 +50,5 @@ def test_enough_were_killed(moment: Moment, tallies: dict[Moment, Tally], reques
     """So that a change that makes the kills miss is seen. (It counts what ran before it.)"""
     names = [item.name for item in request.session.items]
     ran = [name for name in names if name.startswith("test_a_kill_at_every_write[") and name.endswith(f"-{moment}]")]
-    if len(ran) == len(OPERATIONS):
-        assert tallies[moment].kills >= LEAST_KILLS
+    if len(ran) >= len(OFTEN):
+        assert tallies[moment].kills >= LEAST_KILLS * len(ran)

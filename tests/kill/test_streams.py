@@ -15,6 +15,7 @@ from tests.kill.sinks import TxlogSink
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.storm  # `make test-kill` does the same at every point.
 def test_every_kind_of_kill(tmp_path: Path) -> None:
     """An executor's JVM, the process of the sink's commit, and the driver after the decision.
 
