@@ -1,7 +1,7 @@
-"""Kafka's exactly-once transactions as a storage format: what does a user import?
+"""Kafka's exactly-once transactions as a storage format: which names does a user import?
 
-The errors, and, resolved at their first use (PEP 562), the calls of `txlog.client`: `import txlog` loads neither
-pyarrow nor numpy, so that Spark's planning processes, which need the package's names alone, start fast.
+The errors and the calls of `txlog.client`. The calls are resolved at their first use (PEP 562), so `import txlog` loads
+neither pyarrow nor numpy. Spark's planning processes need only the package's names, and so start fast.
 """
 
 from __future__ import annotations

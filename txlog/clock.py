@@ -1,7 +1,7 @@
-"""What time is it, and what shall the new thing be called?
+"""What time is it, and which id does a new object get?
 
-The only module that asks the machine for time, randomness or identifiers. Everything else is given a `Clock` and
-an `IdGenerator`, so that tests and the simulator own both (`txlog.testing.clock`).
+Only this module asks the machine for time, randomness or identifiers. All other code gets a `Clock` and an
+`IdGenerator`, so that tests and the simulator control both (`txlog.testing.clock`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ class Clock(Protocol):
     """Time as a component: the wall clock for what is stored, the monotonic one for ages and deadlines."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since the epoch; may step backwards."""
+        """Return the wall clock in milliseconds since the epoch; it may step backwards."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds of a clock that never steps back; only differences count. It goes on while the machine sleeps, where
-        the system has such a clock: an age that matters also counts by the wall clock (`txlog.core.moments`)."""
+        """Return milliseconds of a clock that never steps back; only differences count.
+
+        It goes on while the machine sleeps, where the system has such a clock. An age that matters also counts by the
+        wall clock (`txlog.core.moments`).
+        """
 
     def sleep_ms(self, ms: int) -> None:
         """Return after about `ms` milliseconds; at once if `ms` is not positive."""
@@ -34,13 +37,13 @@ class IdGenerator(Protocol):
     """Identity and randomness as a component."""
 
     def new_id(self) -> str:
-        """32 lower-case hex digits, never given out before by anyone."""
+        """Return 32 lower-case hex digits that no process has used before."""
 
     def new_producer_id(self) -> int:
-        """A producer id for a producer without transactional.id, drawn from [2^62, 2^63) (PROTOCOL.md, W18)."""
+        """Return a producer id for a producer without transactional.id, drawn from [2^62, 2^63) (PROTOCOL.md, W18)."""
 
     def jitter(self, ms: int) -> int:
-        """A random number of milliseconds between a half and one and a half of `ms`."""
+        """Return a random number of milliseconds between a half and one and a half of `ms`."""
 
 
 class SystemClock:
@@ -71,11 +74,11 @@ class SystemIds:
 
 
 def _ageing_clock(platform: str) -> int | None:
-    """The system's clock that goes on while the machine sleeps; None if this platform has none that Python can read.
+    """Return the system's clock that goes on while the machine sleeps; None if Python cannot read such a clock here.
 
-    A view that was held over a weekend must not look young (PROTOCOL.md, W14). Linux stops CLOCK_MONOTONIC while the machine
-    is suspended. macOS does not stop it, but time.monotonic() reads another clock there, which stops. Where there is none,
-    the age of a view still counts by the wall clock.
+    A view that was held over a weekend must not look young (PROTOCOL.md, W14). Linux stops CLOCK_MONOTONIC while the
+    machine is suspended. macOS does not stop it, but time.monotonic() reads another clock there, which stops. On a
+    system without such a clock, the age of a view still counts by the wall clock.
     """
     name = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}.get(platform)
     found: int | None = getattr(time, name, None) if name is not None else None

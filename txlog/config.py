@@ -1,11 +1,11 @@
-"""Which settings exist, what may they be, and what holds when several places set them?
+"""Which settings exist, which values may they have, and which value counts when several places set them?
 
-One table, `KEYS`: name, kind, default, range, sentence. The `...Config` classes are its typed views, one a scope;
-`parse` takes layers of dotted names, the first layer that has a key wins. Values are checked once, here, at the
-edge; unknown keys are refused and the nearest known one is named. `conf/txlog.toml` is this table, rendered.
+The table `KEYS` has name, kind, default, range and sentence of each. The `...Config` classes are its typed views, one
+per scope. `parse` takes layers of dotted names; the first layer that has a key counts. Values are checked once, here.
+Unknown keys are refused, and the error names the most similar known one. `conf/txlog.toml` is this table, rendered.
 
-Names, defaults and ranges are Kafka's (kafka 4.x documentation); where a default is not, `kafka_default` says why.
-Only values: reading files and the environment is the client's work.
+Names, defaults and ranges are Kafka's (kafka 4.x documentation). Where a default differs, `kafka_default` gives the
+reason. This module has only values: the client reads files and the environment.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
 MAX_INLINE_BYTES = 3 * MIB
-"""The most that inline rows may take of a commit object's 4 MiB (PROTOCOL.md, W5); the rest is the record's own."""
+"""Limit of inline rows in a commit object of 4 MiB (PROTOCOL.md, W5). The record itself needs the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One setting. `default` is None where there is none; `minimum` of text is its least length."""
+    """One setting. It has no default if `default` is empty (None); `minimum` of text is its least length."""
 
     name: str
     kind: Kind
@@ -53,19 +53,19 @@ class ConfigKey:
     maximum: int | float | None = None
     choices: tuple[str, ...] = ()
     items: str = "column names"
-    """What a list without choices is of, in words."""
+    """What the items of a list without choices are, as text."""
     kafka_default: str | None = None
-    """Kafka's default and why it is not ours; None where they agree or Kafka has no such key."""
+    """Kafka's default and why txlog's differs; None if they are the same or Kafka has no such key."""
     error: type[InvalidRequestError] = InvalidConfigurationError
 
     @property
     def field(self) -> str:
-        """Name of the attribute in the `...Config` classes."""
+        """Return the name of the attribute in the `...Config` classes."""
         return self.name.replace(".", "_")
 
     @property
     def expected(self) -> str:
-        """What a value must be, in words."""
+        """Return what a value must be, as text."""
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
         if self.kind == "list":
@@ -81,18 +81,18 @@ class ConfigKey:
 
     @property
     def default_text(self) -> str:
-        """The default, in words."""
+        """Return the default as text."""
         return "none" if self.default is None else self.text(self.default) or "empty"
 
     def parse(self, value: object) -> Value:
-        """`value`, as Python, TOML or text gives it, as this key's type. Raises `error`, naming key, value and range."""
+        """Return `value` from Python, TOML or text as this key's type. Raises `error`, naming key, value and range."""
         parsed = _PARSERS[self.kind](self, value)
         if parsed is None:
             raise self.error(f"{self.name} = {_shown(value)}: expected {self.expected} (default {self.default_text})")
         return parsed
 
     def text(self, value: Value) -> str:
-        """`value`, which `parse` returned, as text that `parse` reads back."""
+        """Return a `value` from `parse` as text that `parse` reads back."""
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, tuple):
@@ -101,18 +101,18 @@ class ConfigKey:
 
 
 class _Config:
-    """The settings of one scope; a field for each of its keys."""
+    """The settings of one scope, with a field for each of its keys."""
 
     __slots__ = ()
     scope: ClassVar[Scope]
 
     @classmethod
     def parse(cls, *layers: Layer) -> Self:
-        """The settings that hold when `layers` are laid over the defaults; the first one that has a key wins.
+        """Return the settings of `layers` over the defaults; the first layer that has a key counts.
 
-        A value of None counts as not given. Every layer is checked whole, also where a higher one wins. Raises
-        InvalidConfigurationError (or the key's own error) for a key that this scope does not know, a value of the
-        wrong kind or out of range.
+        A value of None counts as not given. Every layer is checked completely, also where a higher one counts. Raises
+        InvalidConfigurationError (or the key's own error) for a key that this scope does not know, a value of the wrong
+        kind or out of range.
         """
         checked = [_check_layer(layer, cls.scope) for layer in layers]
         values: dict[str, Any] = {}
@@ -123,7 +123,7 @@ class _Config:
         return config
 
     def _check(self) -> None:
-        """Raise if the values do not fit each other."""
+        """Raise if the values contradict each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ class TopicConfig(_Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig(_Config):
-    """Constants of a store: they take effect when it is made and never change (`txlog.json`)."""
+    """Constants of a store. They are fixed when it is made and never change (`txlog.json`)."""
 
     scope: ClassVar[Scope] = "store"
 
@@ -228,17 +228,18 @@ class StoreConfig(_Config):
 
 
 def keys_of(scope: Scope) -> tuple[ConfigKey, ...]:
-    """The keys of `scope`, in the table's order."""
+    """Return the keys of `scope`, in the table's order."""
     return tuple(key for key in KEYS.values() if scope in key.scopes)
 
 
 def restrict(layer: Layer, scope: Scope) -> dict[str, object]:
-    """The part of `layer` that `scope` knows: a topic's configuration as a layer of a producer's, for example."""
+    """Return the part of `layer` that `scope` knows: a topic's configuration as a layer of a producer's, for
+    example."""
     return {name: value for name, value in layer.items() if name in KEYS and scope in KEYS[name].scopes}
 
 
 def check_topic_config(config: Layer) -> dict[str, str]:
-    """`config` as text for `TopicMetadata.config`: only what was given, each value in its one spelling.
+    """Return `config` as text for `TopicMetadata.config`: only given settings, each value in its one spelling.
 
     Raises InvalidConfigurationError as `TopicConfig.parse` does.
     """
@@ -246,14 +247,15 @@ def check_topic_config(config: Layer) -> dict[str, str]:
 
 
 def parse_document(document: Layer) -> dict[Scope, dict[str, Value]]:
-    """The layers of a configuration file, by scope, values checked; scopes that it does not mention are empty.
+    """Return the layers of a configuration file, by scope, with checked values; a scope that it does not mention is
+    empty.
 
-    `document` is what a TOML parser returns: a table a scope, as in conf/txlog.toml. Keys may be quoted or bare
+    `document` is what a TOML parser returns: a table per scope, as in conf/txlog.toml. Keys may be quoted or bare
     dotted names. Raises InvalidConfigurationError for unknown tables and keys and for bad values.
     """
     layers: dict[Scope, dict[str, Value]] = {scope: {} for scope in SCOPES}
     for name, table in document.items():
-        # A bare key before the first table is a table of its own to TOML: client.id is [client] with a key id.
+        # For TOML a bare dotted key before the first table is a table: client.id is [client] with a key id.
         for key, _ in _flatten({name: table}):
             if key in KEYS:
                 homes = " or ".join(f"[{scope}]" for scope in _scopes_of(key))
@@ -271,14 +273,15 @@ def parse_document(document: Layer) -> dict[Scope, dict[str, Value]]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """ " Did you mean 'x'?" with the name of `known` that is most like `name`, or "" if none is like it."""
+    """Return " Did you mean 'x'?" with the most similar name of `known`, or "" if no name is similar."""
     folded = {_fold(candidate): candidate for candidate in known}
     matches = difflib.get_close_matches(_fold(name), list(folded), n=1, cutoff=0.6)
     return f" Did you mean '{folded[matches[0]]}'?" if matches else ""
 
 
 def render_toml() -> str:
-    """The table as conf/txlog.toml: every key with its sentence, default and range, each line ready to be uncommented."""
+    """Return the table as conf/txlog.toml: every key with its sentence, default and range, each line ready to be
+    uncommented."""
     lines = [
         "# Settings of txlog, with their defaults. Uncomment what shall differ, and name this file in TXLOG_CONFIG or",
         "# --config. What a call, a client or a topic says for itself comes before what stands here.",
@@ -704,7 +707,7 @@ _NO_SUCH_KEY = {
     "value.deserializer": "rows are columns with types",
     "value.serializer": "rows are columns with types",
 }
-"""Keys that people bring from Kafka, and why txlog needs none."""
+"""Keys that people bring from Kafka, and why txlog does not need them."""
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
@@ -796,7 +799,7 @@ def _parse_list(key: ConfigKey, value: object) -> Value:
     if not all(items) or len(set(items)) != len(items) or any("," in item for item in items):
         return None
     if key.choices:
-        # The order of choices means nothing, so one spelling serves; a list that chooses nothing decides nothing.
+        # The order of choices has no meaning, so they have one spelling. A list without choices is not a valid value.
         return tuple(sorted(items)) if items and set(items) <= set(key.choices) else None
     return items
 

@@ -1,4 +1,4 @@
-"""Every error that txlog raises, grouped by the caller's next move.
+"""Every error that txlog raises, grouped by what the caller does next.
 
     TxlogError
     |-- RetriableError           try the same call again
@@ -8,8 +8,8 @@
     |-- InvalidRequestError      fix the call (also a ValueError)
     `-- CorruptLogError          stored bytes break the format: stop and inspect
 
-Names and meanings below the groups are Kafka's (see PROTOCOL.md, "Errors"). Types are API, texts are not;
-texts carry the numbers: who, where, expected, found, and what to do.
+Names and meanings below the groups are Kafka's (see PROTOCOL.md, "Errors"). Types are API, texts are not. Texts contain
+the details: who, where, expected, found, and what to do.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ class TxlogError(Exception):
     """Root of all errors of this package."""
 
 
-# -- the caller's next move -----------------------------------------------------------------------
+# -- what the caller does next ------------------------------------------------------------------
 
 
 class RetriableError(TxlogError):
-    """The same call may succeed later. Nothing was decided, but for a TxlogTimeoutError: repeat the same call first."""
+    """The same call may succeed later. Nothing was decided, except with a TxlogTimeoutError: repeat the same call
+    first."""
 
 
 class OutcomeUnknownError(TxlogError):
     """A write may or may not have landed, and could not be settled before the deadline.
 
-    Only the same call may be repeated: it joins the pending result. But for a producer without a transactional.id: its
-    partition may have forgotten it since, and its rows would be doubled. Files that the write named are kept.
+    Only the same call may be repeated: it joins the pending result. A producer without a transactional.id is an
+    exception. Its partition may have forgotten it since, and a repeated call would write its rows twice. Files that the
+    write named are kept.
     """
 
 
@@ -39,7 +41,7 @@ class AbortableError(TxlogError):
 
 
 class FencedError(TxlogError):
-    """A newer instance owns this transactional.id or group membership. Close this one."""
+    """A newer instance owns this transactional.id or group membership. Close this instance."""
 
 
 class InvalidRequestError(TxlogError, ValueError):
@@ -54,7 +56,7 @@ class CorruptLogError(TxlogError):
 
 
 class StorageError(RetriableError):
-    """The store refused or failed a request that has no effect, or whose repetition is harmless."""
+    """The store refused or failed a request that had no effect, or whose repetition is harmless."""
 
 
 class ConcurrentTransactionsError(RetriableError):
@@ -89,11 +91,12 @@ class OutOfOrderSequenceError(AbortableError):
 
 
 class InvalidProducerEpochError(AbortableError):
-    """The transaction was ended by its time-out or by an operator, or a partition has seen a newer epoch (INVALID_PRODUCER_EPOCH)."""
+    """A time-out or an operator ended the transaction, or a partition has seen a newer epoch
+    (INVALID_PRODUCER_EPOCH)."""
 
 
 class TransactionAbortableError(AbortableError):
-    """The transaction is not open (any more) where the call needs it to be (TRANSACTION_ABORTABLE)."""
+    """The transaction is not open, or no longer open, where the call needs it to be (TRANSACTION_ABORTABLE)."""
 
 
 # -- close ----------------------------------------------------------------------------------------
@@ -104,7 +107,8 @@ class ProducerFencedError(FencedError):
 
 
 class InvalidProducerIdMappingError(FencedError):
-    """The transactional.id is gone or has another producer id (INVALID_PRODUCER_ID_MAPPING); fatal since KAFKA-18019."""
+    """The transactional.id was removed or has another producer id (INVALID_PRODUCER_ID_MAPPING); fatal since
+    KAFKA-18019."""
 
 
 class InvalidTxnStateError(FencedError):
@@ -112,7 +116,7 @@ class InvalidTxnStateError(FencedError):
 
 
 class StoreChangedError(FencedError):
-    """The store was created again, or put back to an older state, since this client read it.
+    """The store was created again, or restored to an older state, since this client read it.
 
     The client looks at most once a second, so a call before this one may have left a record: run `txlog fsck`.
     """
@@ -134,7 +138,7 @@ class TopicExistsError(InvalidRequestError):
 
 
 class InvalidPartitionsError(InvalidRequestError):
-    """A number of partitions that cannot be (INVALID_PARTITIONS)."""
+    """A number of partitions that is not possible (INVALID_PARTITIONS)."""
 
 
 class InvalidConfigurationError(InvalidRequestError):
@@ -142,7 +146,7 @@ class InvalidConfigurationError(InvalidRequestError):
 
 
 class UnknownOptionError(InvalidRequestError):
-    """An option that nothing reads; the message names the nearest known one."""
+    """An option that does not exist; the message names the most similar known one."""
 
 
 class SchemaMismatchError(InvalidRequestError):
@@ -186,11 +190,11 @@ class TxnVersionScopeError(InvalidRequestError):
 
 
 class NotAStoreError(InvalidRequestError):
-    """The location holds something else than a txlog store."""
+    """The location holds something other than a txlog store."""
 
 
 class StoreAccessError(InvalidRequestError):
-    """The store refuses these credentials, or there are none: HTTP 401 or 403. The message says where they are given."""
+    """The store refuses the credentials, or none were given: HTTP 401 or 403. The message names where to give them."""
 
 
 class UnsupportedStoreError(InvalidRequestError):
@@ -209,4 +213,4 @@ class CorruptRecordError(CorruptLogError):
 
 
 class MissingObjectError(CorruptLogError):
-    """An object that the log names is gone."""
+    """An object that the log names does not exist."""

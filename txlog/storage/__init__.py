@@ -1,1 +1,1 @@
-"""The only door to bytes: the port, its adapters, the driver of generators, Parquet in and out."""
+"""All access to stored bytes: the port, its adapters, the driver of generators, and Parquet files."""

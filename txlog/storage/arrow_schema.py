@@ -1,9 +1,9 @@
-"""How do a topic's schema and its rows look in Arrow, and do these rows fit that topic?
+"""How do a topic's schema and rows look in Arrow, and do given rows fit the topic?
 
-The closed list of types is `txlog.core.schema`'s; this module says which Arrow type each one is, and nothing else does.
-Rows come in as whatever speaks Arrow's C interface or as dictionaries, and leave as exactly the topic's schema: columns
-by name, types cast only where no value can change, missing nullable columns null. Everything else is refused with the
-column, what was expected and what was found. Inside a store columns are found by field id, never by name.
+`txlog.core.schema` has the closed list of types. Only this module maps them to Arrow types. Rows come in as anything
+with Arrow's C interface, or as dictionaries, and get exactly the topic's schema. Columns are found by name, types are
+cast only if no value can change, and missing nullable columns become null. Everything else is refused; the error names
+the column, the expected and the found type. Inside a store, columns are found by field id, never by name.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ _INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 
 
 def to_fields(schema: pa.Schema, *, where: str = "schema") -> tuple[SchemaField, ...]:
-    """The topic schema that `schema` stands for, ids from 1 on, depth first.
+    """Return the topic schema of an Arrow schema, with ids from 1 on, depth first.
 
-    Raises SchemaMismatchError, beginning with `where`, for a type outside the closed list or a name that cannot be.
+    Raises SchemaMismatchError, beginning with `where`, if a type is not in the closed list or a name is not allowed.
     """
     fields = assign_ids([_to_field(field, field.name, where) for field in schema])
     check_fields(fields, where)
@@ -102,12 +102,13 @@ def to_fields(schema: pa.Schema, *, where: str = "schema") -> tuple[SchemaField,
 
 
 def to_arrow(fields: Sequence[SchemaField]) -> pa.Schema:
-    """The Arrow schema of `fields`, with `PARQUET:field_id` on every field, nested ones included (W9)."""
+    """Return the Arrow schema of `fields`, with `PARQUET:field_id` on every field, nested ones included (W9)."""
     return pa.schema([_to_arrow_field(field) for field in fields])
 
 
 def stored_fields(schema: pa.Schema, where: str) -> tuple[SchemaField, ...]:
-    """The fields of a schema that txlog itself wrote, ids as stored. Raises CorruptRecordError, beginning with `where`."""
+    """Return the fields of a schema that txlog wrote, with the stored ids. Raises CorruptRecordError, beginning with
+    `where`."""
     try:
         fields = tuple(_with_stored_id(_to_field(field, field.name, where), field) for field in schema)
         check_fields(fields, where)
@@ -117,7 +118,7 @@ def stored_fields(schema: pa.Schema, where: str) -> tuple[SchemaField, ...]:
 
 
 def field_id(field: pa.Field[Any]) -> int | None:
-    """The id that a field carries, None if it has none."""
+    """Return the id of a field; None if it has no id."""
     text = (field.metadata or {}).get(FIELD_ID_KEY)
     return int(text) if text is not None and text.isdigit() else None
 
@@ -126,12 +127,14 @@ def field_id(field: pa.Field[Any]) -> int | None:
 
 
 def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Table:
-    """`data` as exactly the topic's schema.
+    """Return `data` with exactly the topic's schema.
 
     `data` is a pyarrow Table or RecordBatch, anything else with `__arrow_c_stream__` or `__arrow_c_array__` (pandas,
-    polars, duckdb), or a list of dictionaries. Raises SchemaMismatchError naming topic and column for an unknown or
-    repeated column, a missing or null value where none may be, and a type or value that the column cannot hold (a string
-    that is not UTF-8 among them).
+    polars, duckdb), or a list of dictionaries. Raises SchemaMismatchError naming topic and column in these cases.
+
+    * A column is unknown or repeated.
+    * A column or value is missing where nulls are not allowed.
+    * The column cannot hold a type or value, for example a string that is not UTF-8.
     """
     where = f"topic {topic!r}"
     if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
@@ -154,7 +157,7 @@ def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Ta
 
 
 def encode_ipc(table: pa.Table) -> bytes:
-    """`table` as one Arrow IPC stream of one batch: how rows ride inline."""
+    """Return `table` as one Arrow IPC stream of one batch: the form of inline rows."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         for batch in table.combine_chunks().to_batches():
@@ -163,10 +166,10 @@ def encode_ipc(table: pa.Table) -> bytes:
 
 
 def read_ipc(payload: bytes, where: str) -> pa.Table:
-    """The rows of `payload` under their own schema. Raises CorruptRecordError, beginning with `where`.
+    """Return the rows of `payload` with their own schema. Raises CorruptRecordError, beginning with `where`.
 
-    Takes no more memory than the payload has, whatever it claims: compressed buffers and dictionaries, which txlog never
-    writes, are refused before they are opened, and so are more rows than there are bits.
+    This takes no more memory than the payload has, whatever it claims. Compressed buffers and dictionaries, which txlog
+    never writes, are refused before they are opened. So are more rows than the payload has bits.
     """
     try:
         _check_messages(payload, where)
@@ -183,10 +186,11 @@ def read_ipc(payload: bytes, where: str) -> pa.Table:
 def select_fields(
     table: pa.Table, fields: Sequence[SchemaField], where: str, wanted: Sequence[SchemaField] | None = None
 ) -> pa.Table:
-    """The columns of `fields` from stored inline rows, by id, in that order; columns added since are null.
+    """Return the columns of `fields` from stored inline rows, by id, in that order; columns that were added since are
+    null.
 
-    `wanted` are those of `fields` to take (None: all). Stored columns without any id (a foreign writer's) are found by name.
-    Types are exactly the topic's: a cast could make values of something else, or gigabytes of nulls. Raises
+    `wanted` are those of `fields` to return (None: all). Stored columns without any id (another writer's) are found by
+    name. Types must be exactly the topic's: a cast could change values, or make gigabytes of nulls. Raises
     CorruptRecordError, beginning with `where`, also as `check_stored`.
     """
     check_stored(table.schema, fields, where)
@@ -205,10 +209,11 @@ def select_fields(
 
 
 def check_stored(schema: pa.Schema, fields: Sequence[SchemaField], where: str) -> None:
-    """Raises CorruptRecordError, beginning with `where`, if stored columns contradict a topic's schema (PROTOCOL.md, R21).
+    """Raise CorruptRecordError, beginning with `where`, if stored columns contradict a topic's schema (PROTOCOL.md,
+    R21).
 
-    `fields` are those of the version that the rows name, or of a later one: columns are added, and no feature that is known
-    here allows anything else. So each stored column is one of them, under its id, name and type.
+    `fields` are those of the version that the rows name, or of a later one. Columns are only added; no known feature
+    allows anything else. So each stored column is one of them, with its id, name and type.
     """
     target = to_arrow(fields)
     if schema.equals(target, check_metadata=True):
@@ -234,9 +239,9 @@ def check_stored(schema: pa.Schema, fields: Sequence[SchemaField], where: str) -
 
 
 def is_same(found: pa.Field[Any], target: pa.Field[Any], *, named: bool = True) -> bool:
-    """Whether a stored column has the topic's id and type; it may allow nulls where the topic does not.
+    """Return whether a stored column has the topic's id and type. It may allow nulls where the topic does not.
 
-    Spark cannot give an id to what is in a list or map; where there is one it counts.
+    Spark cannot give an id to the children of a list or map. If they have an id, it is compared.
     """
     number = field_id(found)
     if number != field_id(target) if named else number not in (None, field_id(target)):
@@ -260,7 +265,7 @@ def is_same(found: pa.Field[Any], target: pa.Field[Any], *, named: bool = True) 
 
 
 def find_columns(schema: pa.Schema, fields: Sequence[SchemaField]) -> tuple[int | None, ...]:
-    """Where each of `fields` is in a stored schema (R14), None for one that it lacks."""
+    """Return the position of each of `fields` in a stored schema (R14), None for a missing one."""
     by_id = {number: at for at, field in enumerate(schema) if (number := field_id(field)) is not None}
     if by_id:
         return tuple(by_id.get(field.id) for field in fields)
@@ -269,7 +274,8 @@ def find_columns(schema: pa.Schema, fields: Sequence[SchemaField]) -> tuple[int 
 
 
 def stored_column(column: Any, rows: int, field: SchemaField, arrow_field: pa.Field[Any], where: str) -> Any:
-    """A stored column as the topic's type; nulls if the file is older than the column. Raises CorruptRecordError."""
+    """Return a stored column as the topic's type; nulls if the file is older than the column. Raises
+    CorruptRecordError."""
     if column is None:
         if not field.nullable:
             raise CorruptRecordError(
@@ -302,7 +308,8 @@ def _check_messages(payload: bytes, where: str) -> None:
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Whether a record batch's message says so (Arrow's Message.fbs: header is field 2, its compression field 3).
+    """Return whether a record batch's message is compressed (Arrow's Message.fbs: header is field 2, its compression
+    field 3).
 
     Arrow has verified the flatbuffer when it read the message.
     """
@@ -315,7 +322,7 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _field_of(metadata: bytes, table: int, number: int) -> int | None:
-    """Where field `number` of a flatbuffer's table lies; None if it is not set."""
+    """Return the position of field `number` of a flatbuffer's table; None if it is not set."""
     vtable = table - struct.unpack_from("<i", metadata, table)[0]
     if struct.unpack_from("<H", metadata, vtable)[0] < 6 + 2 * number:
         return None
@@ -353,7 +360,7 @@ def _to_arrow_field(field: SchemaField, *, loose: bool = False) -> pa.Field[Any]
 
 
 def _to_arrow_type(field: SchemaField, *, loose: bool = False) -> Any:
-    """The type; `loose`: with nulls allowed everywhere below."""
+    """Return the Arrow type; with `loose`, one that allows nulls at all levels below."""
     scalar = _SCALARS.get(field.type)
     if scalar is not None:
         return scalar
@@ -454,8 +461,11 @@ def _cast_column(column: pa.ChunkedArray[Any], field: SchemaField, target: pa.Fi
 
 
 def _check_values(column: pa.ChunkedArray[Any], field: SchemaField, where: str) -> None:
-    """Raises SchemaMismatchError for what its type says it is not: bytes in a string that are no UTF-8, digits in a decimal
-    that has no room for them. Arrow passes such values on unseen, and whoever reads inline rows refuses them: too late."""
+    """Raise SchemaMismatchError for values that their type does not allow.
+
+    Examples are string bytes that are not UTF-8, and decimals with too many digits. Arrow accepts such values without a
+    check, but readers of inline rows refuse them, which is too late.
+    """
     try:
         column.validate(full=True)
     except pa.ArrowException as error:
@@ -466,19 +476,23 @@ def _check_values(column: pa.ChunkedArray[Any], field: SchemaField, where: str) 
 
 
 def _expected(field: SchemaField) -> str:
-    """The type of a column, with what else it is called where the user may look for it."""
+    """Return the type of a column for a message, with its SQL or Arrow name if it has one."""
     return describe(field).removesuffix(" not null") + (
         f" ({_OTHER_NAMES[field.type]})" if field.type in _OTHER_NAMES else ""
     )
 
 
 def _found(arrow: pa.DataType) -> str:
-    """A type as pyarrow's constructors name it: there is no pyarrow.double(), and Python's float is one."""
+    """Return a type as pyarrow's constructors name it: pyarrow.double() does not exist, and Python's float is a
+    double."""
     return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(arrow), str(arrow))
 
 
 def _exactly(values: Any, target: Any) -> Any:
-    """`values` cast without a change of any; Arrow itself refuses each integer beyond 2**53 in a float64. Raises ArrowException."""
+    """Return `values` cast without changing any value. Raises ArrowException.
+
+    Arrow's own safe cast refuses every integer beyond 2**53 in a float64, even an exact one.
+    """
     try:
         return values.cast(target)
     except pa.ArrowInvalid as refused:
@@ -493,7 +507,7 @@ def _exactly(values: Any, target: Any) -> Any:
 
 
 def _is_lossless(source: Any, target: Any) -> bool:
-    """Whether Arrow's safe cast either keeps every value as it is or fails."""
+    """Return whether Arrow's safe cast keeps every value or fails."""
     if source.equals(target) or pa.types.is_null(source):
         return True
     if pa.types.is_dictionary(source):
@@ -505,7 +519,7 @@ def _is_lossless(source: Any, target: Any) -> bool:
             and all(_is_lossless(source.field(child.name).type, child.type) for child in target)
         )
     if pa.types.is_list(target):
-        # No list views: pyarrow's cast loses their values.
+        # List views are not included: pyarrow's cast loses their values.
         lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
         return any(is_one(source) for is_one in lists) and _is_lossless(source.value_type, target.value_type)
     if pa.types.is_map(target):
@@ -550,7 +564,7 @@ _LOSSLESS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bo
 
 
 def _check_nulls(column: pa.ChunkedArray[Any], field: SchemaField, path: str, where: str) -> None:
-    """Raises SchemaMismatchError for a null where the schema allows none, nested fields included."""
+    """Raise SchemaMismatchError for a null where the schema does not allow it, nested fields included."""
     if not field.nullable and column.null_count:
         row = pc.index(column.is_null(), True).as_py()
         raise SchemaMismatchError(
@@ -564,10 +578,11 @@ def _check_nulls(column: pa.ChunkedArray[Any], field: SchemaField, path: str, wh
 
 
 def _cast(column: Any, field: SchemaField, path: str, where: str) -> Any:
-    """The column as the topic's type.
+    """Return the column as the topic's type.
 
-    Below a null struct lies whatever its maker left there: nulls, if it was Spark, also in fields that allow none. Arrow's
-    own cast refuses these with the others. Raises SchemaMismatchError for the others, ArrowException.
+    The children of a null struct hold arbitrary values. Spark writes nulls there, also in fields that do not allow
+    nulls. Such hidden nulls are accepted; Arrow's own cast would refuse them. Raises SchemaMismatchError for other
+    nulls, ArrowException.
     """
     target = _to_arrow_type(field)
     if all(_allows_nulls(child) for child in field.fields) or pa.types.is_null(column.type):
@@ -581,7 +596,8 @@ def _cast(column: Any, field: SchemaField, path: str, where: str) -> Any:
 
 
 def _tightened(array: Any, field: SchemaField) -> Any:
-    """`array`, whose type allows nulls everywhere, as the topic's type, with something where only hidden nulls are."""
+    """Return `array`, whose type allows nulls everywhere, as the topic's type, with a value in place of each hidden
+    null."""
     target = _to_arrow_type(field)
     if all(_allows_nulls(child) for child in field.fields):
         return array.cast(target)
@@ -598,7 +614,7 @@ def _tightened(array: Any, field: SchemaField) -> Any:
         for values, child in zip(_child_values(array, field), field.fields, strict=True)
     ]
     if field.type == "map":
-        # The stubs know no type beside a mask.
+        # The type stubs do not know `type` together with `mask`.
         return cast(Any, pa.MapArray).from_arrays(offsets, below[0], below[1], type=target, mask=missing)
     return pa.ListArray.from_arrays(offsets, below[0], type=target, mask=missing)
 
@@ -612,7 +628,7 @@ def _filled(array: Any, field: SchemaField) -> Any:
 
 
 def _blank(field: SchemaField) -> Any:
-    """Any value of the type."""
+    """Return any value of the type."""
     if field.nullable:
         return None
     if field.type == "struct":
@@ -624,7 +640,7 @@ def _blank(field: SchemaField) -> Any:
         return pa.scalar("", kind).as_py()
     if pa.types.is_decimal(kind):
         return decimal.Decimal(0)
-    # Arrow makes a day of no wider integer.
+    # Arrow cannot cast a wider integer to a date.
     return pa.scalar(0, pa.int32() if field.type == "date" else pa.int64()).cast(kind).as_py()
 
 
@@ -633,14 +649,15 @@ def _allows_nulls(field: SchemaField) -> bool:
 
 
 def _child_values(array: Any, field: SchemaField) -> list[pa.Array[Any]]:
-    """The values of a nested array's children that belong to a value: nothing from below a null or outside a slice."""
+    """Return the values of a nested array's children that belong to a value: none from below a null or outside a
+    slice."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     present = array.drop_null()
     if field.type == "struct":
         return [present.field(child.name) for child in field.fields]
     if field.type == "map":
-        # Unlike a list's flatten, keys and items know nothing of a slice.
+        # Unlike a list's flatten, keys and items ignore a slice.
         first, last = present.offsets[0].as_py(), present.offsets[len(present)].as_py()
         return [present.keys.slice(first, last - first), present.items.slice(first, last - first)]
     return [present.flatten()]
@@ -672,7 +689,7 @@ def _from_rows(rows: Sequence[object], fields: Sequence[SchemaField], where: str
 
 
 def _checked(value: object, field: SchemaField, path: str, row: int, where: str) -> object:
-    """`value`, if Arrow stores it in this field without changing it. (Arrow itself turns 1.5 into 1 on request.)"""
+    """Return `value` if Arrow stores it in this field without changing it. (Arrow itself turns 1.5 into 1 if asked.)"""
     if value is None:
         if field.nullable:
             return None
@@ -704,7 +721,7 @@ def _checked(value: object, field: SchemaField, path: str, row: int, where: str)
             raise SchemaMismatchError(
                 f"{where}: row {row}: column {path!r}: {value!r:.50} does not fit into {field.type}, which holds {range_}"
             )
-        # Arrow takes integers beyond 2**24 and 2**53 for rounded, also those that are exact.
+        # Arrow refuses all integers beyond 2**24 or 2**53 as rounded, also exact ones.
         return float(value) if field.type.startswith("float") else value  # type: ignore[arg-type]
     if field.type.startswith("decimal") and isinstance(value, decimal.Decimal | int) and not isinstance(value, bool):
         return value
@@ -738,7 +755,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_datetime(value: object) -> bool:
-    # pandas' own may count nanoseconds, or be NaT, which has no year.
+    # pandas' own may count nanoseconds, or be NaT, whose year is not an integer.
     return isinstance(value, datetime.datetime) and not getattr(value, "nanosecond", 0) and isinstance(value.year, int)
 
 
@@ -758,4 +775,4 @@ _ACCEPTS: dict[str, Callable[[object], bool]] = {
 }
 
 KAFKA_SHAPE: pa.Schema = to_arrow(KAFKA_FIELDS)
-"""The schema of a topic that is created without one: key, value, headers, timestamp (the user's)."""
+"""The schema of a topic that is created without one: key, value, headers, timestamp (the user's own)."""

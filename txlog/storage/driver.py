@@ -1,7 +1,9 @@
-"""How does a protocol generator meet the world? The driver performs each effect it yields and sends the answer back.
+"""How does a protocol generator reach the store and the clock? The driver performs each effect and sends the answer
+back.
 
-A failed effect is thrown into the generator, which may settle it or let it go up. What is not an `Exception`
-(KeyboardInterrupt, a simulated crash) is not: it leaves `run` at once, as a killed process would.
+A failed effect is thrown into the generator, which may settle it or let it propagate. A BaseException that is not an
+`Exception` (KeyboardInterrupt, a simulated crash) is not thrown into it. It leaves `run` at once, as if the process
+were killed.
 """
 
 from __future__ import annotations
@@ -43,10 +45,10 @@ T = TypeVar("T")
 
 
 class Driver:
-    """Runs programs against one store; any number of threads may call `run`.
+    """Runs programs against one store. Any number of threads may call `run`.
 
-    `threads` bounds how many helpers all gathers of this driver have together; the calling thread always works too, so
-    a gather needs no helper to finish, however deeply nested.
+    `threads` is the number of helper threads that all gathers of this driver share. The calling thread always works
+    too, so a gather needs no helper to finish, however deeply nested.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Driver:
         self._closed = False
 
     def run(self, program: Program[T]) -> T:
-        """The program's result; raises what it raises."""
+        """Return the program's result; raise what it raises."""
         answer: Any = None
         error: Exception | None = None
         while True:
@@ -79,7 +81,7 @@ class Driver:
                 error = failure
 
     def close(self) -> None:
-        """Ends the helpers, after what they are running. Programs still run afterwards, without helpers."""
+        """Stop the helpers after their present programs. Later programs still run, without helpers."""
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None
@@ -122,7 +124,7 @@ class Driver:
         raise TypeError(f"a program yielded {effect!r}, which is not an effect")
 
     def _write_rows(self, effect: WriteRows) -> DataFile:
-        # Here and not at the top: planning processes run a driver and must not pay for pyarrow.
+        # Imported here, because planning processes run a driver and should not load pyarrow.
         from txlog.storage.segment_file import write_inline_rows
 
         return write_inline_rows(self.store, effect, self._compression)
@@ -135,7 +137,7 @@ class Driver:
                 try:
                     pool.submit(work.help)
                 except RuntimeError:
-                    # The interpreter is going down, or `close` was called: this thread does it all.
+                    # The interpreter is shutting down, or `close` was called: this thread runs all programs.
                     break
         work.help()
         return work.results()
@@ -146,7 +148,7 @@ class Driver:
         with self._lock:
             if self._closed:
                 return None
-            # A forked child has the pool but not its threads.
+            # A forked child has the pool object but not its threads.
             if self._pool is None or self._pool_owner != os.getpid():
                 self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="txlog-driver")
                 self._pool_owner = os.getpid()
@@ -154,7 +156,7 @@ class Driver:
 
 
 class _Work:
-    """The programs of one gather: whoever has time takes the next one.
+    """The programs of one gather. Each free thread takes the next one.
 
     A thread waits only for programs that another thread has begun, and those never wait for it: no deadlock.
     """
@@ -170,7 +172,7 @@ class _Work:
         self._crashed = False
 
     def help(self) -> None:
-        """Runs programs until none is left to begin."""
+        """Run programs until all have been begun."""
         while (number := self._take()) is not None:
             try:
                 self._answers[number] = self._driver.run(self._programs[number])
@@ -181,7 +183,8 @@ class _Work:
                 self._done()
 
     def results(self) -> tuple[Any, ...]:
-        """Waits for the programs that helpers have begun. What is not an Exception goes first, then the first error."""
+        """Wait for the programs that helpers have begun. Raise the first error that is not an Exception, else the first
+        error."""
         with self._condition:
             self._condition.wait_for(lambda: not self._running)
         errors = [error for error in self._errors if error is not None]
@@ -207,7 +210,7 @@ class _Work:
 
 
 def _of_existing(ask: Callable[[str], int | None], path: str) -> int | None:
-    """What the store says of an object, None if there is none."""
+    """Return the store's answer about an object; None if the object does not exist."""
     try:
         return ask(path)
     except MissingObjectError:

@@ -1,7 +1,7 @@
-"""How does a forked child get past a lock that a thread of its parent held at the fork?
+"""How does a forked child avoid a lock that a thread of its parent held at the fork?
 
-That thread does not exist in the child, so nobody would release the lock. Locks from here are free in the child. They must
-guard only short changes of memory that leave a usable state at each step.
+That thread does not exist in the child, so nothing would release the lock. Locks from this module are free in the
+child. They must guard only short changes of memory that leave a usable state at each step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import weakref
 
 
 def lock_for_forks() -> threading.Lock:
-    """A new lock that is free in a forked child."""
+    """Return a new lock that is free in a forked child."""
     lock = threading.Lock()
     _LOCKS.add(lock)
     return lock

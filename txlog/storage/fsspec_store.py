@@ -1,15 +1,19 @@
-"""How does an fsspec file system keep the port's promises? Only some can, and those only if called in the right way.
+"""How does an fsspec file system keep the port's promises? Only some can, and only if called in the right way.
 
-fsspec's exclusive create is check-then-write on most backends, ignored on others and right on few, so an allow-list of
-classes stands first and everything else is refused; `open.probe` then asks the server itself. What is allowed is called
-so: objects are created by one conditional request (`pipe_file(mode="create")`), never by `open("xb")` (s3fs overwrites
-with an empty body) and never in parts (no server is sure to check the condition there); no listing or instance cache;
-no retries in the driver, since one below a conditional write may report one's own success as somebody else's (and some wait
-for minutes). What remains is the one repetition that HTTP allows for a PUT on a connection that was used before, hence
-PutOutcome.CONFLICT is no proof that somebody else was there. Requests whose repetition is harmless are repeated here.
+fsspec's exclusive create is check-then-write on most backends, ignored on others and right on few. So only classes on
+an allow-list are accepted, and `open.probe` then asks the server itself. These rules hold for the calls:
 
-File systems are built in the process that uses them: after a fork, the parent's connections and threads are not there.
-No error or repr repeats a credential.
+* One conditional request creates an object (`pipe_file(mode="create")`). Never `open("xb")`, because s3fs overwrites
+  with an empty body. Never in parts, because some servers do not check the condition there.
+* There is no listing cache and no instance cache.
+* The driver does not retry. A retry below a conditional write may report the caller's own success as another writer's,
+  and some drivers retry for minutes.
+* HTTP allows one repetition of a PUT on a connection that was used before. So PutOutcome.CONFLICT does not prove that
+  another writer was first.
+* Requests whose repetition is harmless are repeated here.
+
+Each process builds its own file system: after a fork the parent's connections and threads do not exist. No error or
+repr repeats a credential.
 """
 
 from __future__ import annotations
@@ -55,15 +59,15 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ATTEMPTS = 5
-"""Of a request whose repetition is harmless, before StorageError."""
+"""Attempts of a request whose repetition is harmless, before StorageError."""
 BACKOFF_MS = 100
-"""Before the second attempt; doubled before each further one."""
+"""Wait before the second attempt; doubled before each further one."""
 CONNECT_TIMEOUT_S = 5
-"""For a connection, unless the storage options say otherwise."""
+"""Time-out for a connection, unless the storage options set another one."""
 READ_TIMEOUT_S = 10
-"""Without a byte from the server, likewise."""
+"""Time-out without a byte from the server, unless the storage options set another one."""
 WARN_MS = 2000
-"""An endpoint to which there was no connection for so long is named in the log, once until it answers again."""
+"""After this time without a connection the endpoint is named in the log, once until it answers again."""
 SPOOL_BYTES = 32 * 2**20
 """Files up to this size are sent from memory, larger ones from a temporary file."""
 
@@ -75,13 +79,13 @@ class _Backend:
     protocol: str
     package: str
     extra: str
-    """Of pyspark-txlog, that installs the driver."""
+    """The extra of pyspark-txlog that installs the driver."""
     classes: frozenset[str]
-    """Full names of the classes whose create is atomic. A subclass may override anything, so it is another class."""
+    """Full names of the classes whose create is atomic. A subclass may override anything, so it is not included."""
     mode_is_named: bool
-    """Whether `_pipe_file` must have a parameter `mode`; older drivers swallow it and overwrite."""
+    """Whether `_pipe_file` must have a parameter `mode`; older drivers ignore `mode` and overwrite."""
     credentials: str
-    """Where its credentials are given: which storage options, or else what of the environment."""
+    """Which storage options, or otherwise which environment settings, hold its credentials."""
 
 
 _S3 = _Backend(
@@ -123,7 +127,8 @@ _REASONS = {
 
 
 def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> FsspecObjectStore:
-    """The store at `url`, whose scheme (lower case) is `scheme`; `options` go to the driver. Contacts nobody.
+    """Return the store at `url`, whose scheme (lower case) is `scheme`; `options` are passed to the driver. Sends no
+    request.
 
     Raises UnsupportedStoreError for a backend that cannot create atomically or whose driver is missing or too old,
     InvalidRequestError for a malformed URL.
@@ -156,7 +161,7 @@ def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> F
 
 
 def check_class(filesystem_class: type) -> None:
-    """Raises UnsupportedStoreError unless this very class is known to create atomically."""
+    """Raise UnsupportedStoreError unless this very class is known to create atomically."""
     backend = _backend_of(filesystem_class)
     name = _full_name(filesystem_class)
     if backend is None:
@@ -272,7 +277,7 @@ class FsspecObjectStore:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _write_large(self, path: str, key: str, chunks: Iterable[bytes]) -> int:
-        """By way of a file on disk, so that the request can be repeated."""
+        """Write by way of a file on disk, so that the request can be repeated."""
         with tempfile.NamedTemporaryFile(prefix="txlog-") as spool:
             written = sum(spool.write(chunk) for chunk in chunks)
             spool.flush()
@@ -283,7 +288,7 @@ class FsspecObjectStore:
         return f"{self._root}/{check_path(path)}"
 
     def _stat(self, verb: str, path: str) -> tuple[int, datetime.datetime | None]:
-        """(length, time of the last change) of an object."""
+        """Return (length, time of the last change) of an object."""
         key = self._key(path)
         found = self._repeating(verb, path, lambda fs: _stat(fs, key), missing=None)
         if found is None:
@@ -293,7 +298,7 @@ class FsspecObjectStore:
     def _filesystem(self) -> Any:
         connection = self._connection
         if connection.owner != os.getpid():
-            # Not the parent's lock either: a thread that is not here may have held it at the fork.
+            # Replace the parent's lock, too: a thread that does not exist here may have held it at the fork.
             connection = self._connection = _Connection()
         with connection.lock:
             if connection.filesystem is None:
@@ -313,7 +318,8 @@ class FsspecObjectStore:
         return fs
 
     def _repeating(self, verb: str, path: str, call: Callable[[Any], T], missing: Any = ...) -> T:
-        """The answer of a request that may be repeated; `missing`, if given, for an object that is not there."""
+        """Return the answer of a request that may be repeated. If the object does not exist, return `missing`, if
+        given."""
         fs = self._filesystem()
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -336,8 +342,10 @@ class FsspecObjectStore:
         raise StorageError(f"{self._what(verb, path)} failed {ATTEMPTS} times{there}: {self._text(last)}") from None
 
     def _note(self, fs: Any, error: Exception | None = None) -> None:
-        """Says once, after the first seconds, that there is nobody at the endpoint: requests go on for longer than anyone
-        waits without asking why."""
+        """Log once, after the first seconds, that the endpoint cannot be reached.
+
+        Requests are repeated for longer than people wait without asking why.
+        """
         connection = self._connection
         if error is None or not _is_unreachable(error):
             connection.lost_at_ms, connection.warned = None, False
@@ -373,7 +381,7 @@ class FsspecObjectStore:
         return f"{self.url}: {verb} {path!r}" if path else f"{self.url}: {verb}"
 
     def _text(self, error: BaseException) -> str:
-        """What an error says, without anything that looks like a credential."""
+        """Return an error's text without anything that looks like a credential."""
         status, code = _http_status(error)
         text = " ".join(str(error).split())
         for secret in self._secrets:
@@ -391,14 +399,15 @@ class _Connection:
         self.lock = threading.Lock()
         self.filesystem: Any = None
         self.lost_at_ms: int | None = None
-        """Since when there is no connection to the endpoint."""
+        """The time from which there has been no connection to the endpoint; None while it answers."""
         self.warned = False
 
     def __reduce__(self) -> Any:
         return (_Connection, ())
 
 
-# -- what a driver's error means --------------------------------------------------------------------------------------
+# -- how a driver's errors are understood
+# --------------------------------------------------------------------------------
 
 
 class _Verdict(Enum):
@@ -418,14 +427,15 @@ _NOT_SENT = frozenset(
         "ClientAuthenticationError", "UnknownEndpointError", "InvalidConfigError",
     }
 )  # fmt: skip
-# Those of them that asking again cannot mend; where credentials come from may just not have answered.
+# Errors among them that a repetition cannot fix. For the others the source of the credentials may have failed to
+# answer.
 _NO_CREDENTIALS = frozenset(
     {
         "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "UnauthorizedSSOTokenError", "SSOTokenLoadError",
         "DefaultCredentialsError", "ClientAuthenticationError",
     }
 )  # fmt: skip
-# S3 says these with status 400.
+# S3 returns these codes with status 400.
 _DENIED_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"})
 _UNREACHABLE = frozenset(
     {
@@ -433,7 +443,8 @@ _UNREACHABLE = frozenset(
         "ClientConnectorDNSError", "ConnectionTimeoutError", "ServerTimeoutError", "gaierror", "ServiceRequestError",
     }
 )  # fmt: skip
-# Of URLs, connection strings and headers. What is not among the options may come from the environment.
+# Credentials in URLs, connection strings and headers. Those that are not among the options may come from the
+# environment.
 _SIGNATURE = re.compile(
     r"((?:(?:sig|signature|AccountKey|SharedAccessSignature|AWSAccessKeyId|Credential)=|X-Amz-[A-Za-z0-9-]+(?:=|: *)|Bearer +|SharedKey +\w+:))"
     r"[^&\s;,\"']+",
@@ -442,10 +453,11 @@ _SIGNATURE = re.compile(
 
 
 def _verdict(error: BaseException) -> _Verdict:
-    """What an error says of the request. In doubt TRANSIENT: drivers fail in many ways after the server has acted."""
+    """Return the meaning of an error for the request. In doubt TRANSIENT: drivers fail in many ways after the server
+    has acted."""
     status, code = _http_status(error)
     if isinstance(error, FileExistsError) and _azure_code(error) not in {None, "BlobAlreadyExists"}:
-        # adlfs calls every 409 so.
+        # adlfs raises it for every 409.
         return _Verdict.TRANSIENT
     if isinstance(error, FileExistsError) or status == 412 or code == "PreconditionFailed":
         return _Verdict.EXISTS
@@ -458,7 +470,7 @@ def _verdict(error: BaseException) -> _Verdict:
         return _Verdict.REFUSED
     if any(type(one).__name__ in _NOT_SENT for one in _causes(error)):
         return _Verdict.REFUSED
-    # gcsfs has no status for this one.
+    # gcsfs gives no status for this error.
     if str(error).startswith("Forbidden"):
         return _Verdict.REFUSED
     return _Verdict.TRANSIENT
@@ -471,10 +483,10 @@ def _is_unknown_request(error: BaseException) -> bool:
 
 
 def _is_denied(error: BaseException) -> bool:
-    """Whether the store knows its caller too little to answer, and would not the next time."""
+    """Return whether the store refuses the caller's credentials, and would refuse them again."""
     status, code = _http_status(error)
     if "rateLimitExceeded" in str(error) or "RateLimitExceeded" in str(error):
-        # Google once said so with status 403.
+        # Google has answered a rate limit with status 403.
         return False
     if status in {401, 403} or code in _DENIED_CODES or isinstance(error, PermissionError):
         return True
@@ -483,12 +495,12 @@ def _is_denied(error: BaseException) -> bool:
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Whether there was no connection at all: refused, no such name, no way there."""
+    """Return whether there was no connection at all: refused, unknown name, no route."""
     return any(type(one).__name__ in _UNREACHABLE for one in _causes(error))
 
 
 def _endpoint(fs: Any) -> str:
-    """Where requests go, without what could be a credential."""
+    """Return the address of the requests, without what could be a credential."""
     backend = _backend_of(type(fs))
     try:
         if backend is _S3:
@@ -499,18 +511,18 @@ def _endpoint(fs: Any) -> str:
             url = str(fs.service_client.primary_endpoint)
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    except Exception:  # of a driver that keeps it elsewhere: the message does without
+    except Exception:  # another driver keeps it elsewhere: the message leaves it out
         return "the endpoint"
 
 
 def _check_option(error: Exception, url: str, make: Any) -> None:
-    """Raises UnknownOptionError if the driver fails at an option that it does not have."""
+    """Raise UnknownOptionError if the driver failed because of an option that it does not have."""
     found = _UNKNOWN_OPTION.search(str(error)) if isinstance(error, TypeError) else None
     filesystem_class = getattr(make, "func", None)
     if found is None or not isinstance(filesystem_class, type):
         return
     name, settings = found[1], getattr(make, "keywords", {})
-    # Of the constructor itself: fsspec's metaclass stands before the class, and takes anything.
+    # Inspect the constructor itself: fsspec's metaclass wraps the class and accepts anything.
     parameters = inspect.signature(vars(filesystem_class).get("__init__", filesystem_class)).parameters
     own = [each for each in parameters if each not in _NO_OPTIONS]
     if name in settings:
@@ -525,9 +537,10 @@ def _check_option(error: Exception, url: str, make: Any) -> None:
 
 
 def _http_status(error: BaseException) -> tuple[int | None, str | None]:
-    """(status, code) of the answer that an error stands for, as botocore, Azure's SDK and gcsfs carry them."""
+    """Return (status, code) of the answer behind an error, as botocore, Azure's SDK and gcsfs store them."""
     for one in _causes(error):
-        # What aiohttp cannot read, or not to its end, it calls a 400: no server has said so, it may have done as it was told.
+        # aiohttp reports an answer that it cannot read completely as a 400. The server has not said so, and may have
+        # done the request.
         if type(one).__module__.partition(".")[0] == "aiohttp":
             continue
         response = getattr(one, "response", None)
@@ -545,7 +558,7 @@ def _http_status(error: BaseException) -> tuple[int | None, str | None]:
 
 
 def _azure_code(error: BaseException) -> str | None:
-    """Of the answer that adlfs made this error of."""
+    """Return the code of the answer from which adlfs made this error."""
     code = getattr(error.__context__, "error_code", None)
     return None if code is None else str(getattr(code, "value", code))
 
@@ -563,14 +576,15 @@ def _is_bucket_missing(error: BaseException) -> bool:
     return _http_status(error)[1] == "NoSuchBucket" or "ContainerNotFound" in str(error)
 
 
-# -- what differs between drivers -------------------------------------------------------------------------------------
+# -- differences between drivers
+# -----------------------------------------------------------------------------------------
 
 
 def _plain(filesystem_class: type) -> type:
-    """gcsfs' own class under the one that it registers.
+    """Return gcsfs' own class, which is below the one that gcsfs registers.
 
-    That one asks for the kind of a bucket by gRPC, once more before each request as long as it gets no answer, and leaves
-    out the condition of a create in a zonal bucket.
+    The registered class asks for the kind of a bucket by gRPC, again before each request until it gets an answer. It
+    also leaves out the condition of a create in a zonal bucket.
     """
     if _full_name(filesystem_class) == "gcsfs.extended_gcsfs.ExtendedGcsFileSystem":
         return next((one for one in filesystem_class.__mro__ if _full_name(one) in _GCS.classes), filesystem_class)
@@ -578,7 +592,7 @@ def _plain(filesystem_class: type) -> type:
 
 
 def _prepare(fs: Any, url: str) -> None:
-    """Checks what only an instance can tell, and turns off what retries below a conditional write."""
+    """Check what only an instance shows, and turn off retries below a conditional write."""
     backend = _backend_of(type(fs))
     if backend is _S3:
         members = fs.s3.meta.service_model.operation_model("PutObject").input_shape.members
@@ -588,7 +602,7 @@ def _prepare(fs: Any, url: str) -> None:
             )
         fs.retries = 1
     elif backend is _GCS:
-        # Six attempts with up to 16 s between them are a decorator of this method, which nothing can set.
+        # A decorator of this method makes six attempts with up to 16 s between them, and has no setting to change that.
         once = getattr(getattr(type(fs), "_request", None), "__wrapped__", None)
         if once is not None:
             fs._request = types.MethodType(once, fs)
@@ -603,27 +617,27 @@ def _prepare(fs: Any, url: str) -> None:
 
 
 def _whole(fs: Any) -> dict[str, Any]:
-    """What `pipe_file` is told so that it sends the largest object that is created at once."""
-    # gcsfs sends objects from 50 MB on in parts; the limits of the others are above ours.
+    """Return the arguments with which `pipe_file` sends the largest object in one request."""
+    # gcsfs sends objects of 50 MB and more in parts; the limits of the others are above ours.
     return {"chunksize": MAX_OBJECT_BYTES + 1} if _backend_of(type(fs)) is _GCS else {}
 
 
 def _stat(fs: Any, key: str) -> tuple[int, datetime.datetime | None] | None:
-    """(length, time of the last change) of an object; None for a folder."""
+    """Return (length, time of the last change) of an object; None for a folder."""
     if _backend_of(type(fs)) is _GCS:
-        # Its `info` asks for a folder of that name at the same time.
+        # `info` of gcsfs would also ask for a folder of that name.
         bucket, _, name = key.partition("/")
         found = fs.call("GET", "b/{}/o/{}", bucket, name, json_out=True)
         return int(found["size"]), datetime.datetime.fromisoformat(found["updated"])
     info = fs.info(key)
     if info.get("type") != "file":
         return None
-    # s3fs, adlfs.
+    # For s3fs and adlfs.
     return int(info["size"]), info.get("LastModified") or info.get("last_modified")
 
 
 def _cat(fs: Any, key: str) -> bytes:
-    # Newer ones of s3fs ask for the size first unless told so, older ones do not know the word.
+    # Newer versions of s3fs ask for the size first unless this is set. Older ones do not know the parameter.
     at_once = _backend_of(type(fs)) is _S3 and "max_concurrency" in inspect.signature(fs._cat_file).parameters
     data: bytes = fs.cat_file(key, **({"max_concurrency": 1} if at_once else {}))
     return data
@@ -636,7 +650,7 @@ def _remove(fs: Any, key: str) -> None:
     container, _, name = key.partition("/")
 
     async def removed() -> None:
-        # Older ones of adlfs have no removal of a single file.
+        # Older versions of adlfs cannot remove a single file.
         async with fs.service_client.get_blob_client(container, name) as blob:
             await blob.delete_blob()
 
@@ -654,11 +668,11 @@ def _cat_range(fs: Any, key: str, start: int, end: int) -> bytes:
 
 
 def _names(fs: Any, folder: str, start_after: str) -> Iterator[str]:
-    """Names in `folder`, which ends in `/`; those up to `start_after` may be among them."""
+    """Yield the names in `folder`, which ends in `/`. Names up to `start_after` may be among them."""
     bucket, _, prefix = folder.partition("/")
     pages = {_S3: _s3_names, _GCS: _gcs_names, _AZURE: _azure_names}[_backend_of(type(fs)) or _S3]
     for name in pages(fs, bucket, prefix, start_after):
-        # The prefix itself may be an object: a folder that some tool made.
+        # The prefix itself may be an object: a folder that another tool made.
         if name.startswith(prefix) and name[len(prefix) :].strip("/"):
             yield name[len(prefix) :]
 
@@ -677,7 +691,7 @@ def _s3_names(fs: Any, bucket: str, prefix: str, start_after: str) -> Iterator[s
 
 
 def _gcs_names(fs: Any, bucket: str, prefix: str, start_after: str) -> Iterator[str]:
-    # Unlike S3's, Google's start is part of the list.
+    # Unlike S3, Google includes the start in the list.
     page: dict[str, str] = {"startOffset": prefix + start_after} if start_after else {}
     while True:
         answer = fs.call("GET", "b/{}/o", bucket, prefix=prefix, delimiter="/", json_out=True, **page)
@@ -689,7 +703,7 @@ def _gcs_names(fs: Any, bucket: str, prefix: str, start_after: str) -> Iterator[
 
 
 def _azure_names(fs: Any, bucket: str, prefix: str, start_after: str) -> Iterator[str]:
-    """All of them: only accounts with a hierarchical namespace can begin in the middle."""
+    """Yield all names: only accounts with a hierarchical namespace can begin in the middle."""
 
     async def listed() -> list[str]:
         async with fs.service_client.get_container_client(bucket) as container:
@@ -714,15 +728,15 @@ def _settings(backend: _Backend, options: Mapping[str, object], account: str | N
 
 
 def _aiohttp_timeout() -> Any:
-    """So long without an answer; gcsfs would wait for ever."""
-    # Comes with the driver.
+    """Return the time-outs for aiohttp; gcsfs would wait forever."""
+    # The driver's package installs aiohttp.
     import aiohttp
 
     return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)
 
 
 def _parse(url: str, scheme: str) -> tuple[str, str | None]:
-    """(bucket and prefix, Azure account) of a URL; a message repeats no part that could be a credential."""
+    """Return (bucket and prefix, Azure account) of a URL. A message repeats no part that could be a credential."""
     host, _, prefix = url.split("://", 1)[-1].partition("/")
     prefix = prefix.rstrip("/")
     account = None
@@ -737,14 +751,14 @@ def _parse(url: str, scheme: str) -> tuple[str, str | None]:
 
 
 _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '([^']+)'")
-# Parameters of drivers that are no options of a store.
+# Parameters of drivers that are not options of a store.
 _NO_OPTIONS = frozenset({"self", "args", "kwargs", "loop", "asynchronous", "session"})
 _CLIENT_OPTIONS = ("endpoint_url", "region_name", "verify", "use_ssl", "api_version")
 _NO_SECRETS = frozenset({"endpoint_url", "region_name", "account_name", "project", "signature_version"})
 
 
 def _secrets(options: object, name: str = "") -> tuple[str, ...]:
-    """Every text among the options that could be a credential: all of them but the few that are known not to be."""
+    """Return every text among the options that could be a credential: all except the few that are known not to be."""
     if isinstance(options, Mapping):
         return tuple(secret for key, value in options.items() for secret in _secrets(value, str(key)))
     if isinstance(options, str) and len(options) >= 4 and name not in _NO_SECRETS:
@@ -761,7 +775,7 @@ def _full_name(filesystem_class: type) -> str:
 
 
 def _pipe_file_of(filesystem_class: type) -> Callable[..., Any]:
-    # The synchronous one is generated from it and takes anything.
+    # The synchronous method is generated from this one and accepts anything.
     method: Callable[..., Any] = getattr(filesystem_class, "_pipe_file", None) or filesystem_class.pipe_file  # type: ignore[attr-defined]
     return method
 

@@ -1,8 +1,10 @@
 """Which partition does each row of a table belong to?
 
-Keys are written as Kafka's serializers write them and hashed as Kafka's partitioner does, so rows of one key
-land where a Kafka producer would have put them. One column: string as UTF-8, binary as it is, int16, int32, int64 and
-float64 big-endian. Several: each as an int32 length and its bytes, a null one as length -1.
+Keys are written as Kafka's serializers write them and hashed as Kafka's partitioner does. So the rows of a key get the
+partition that a Kafka producer would choose.
+
+* A key of one column: string as UTF-8, binary as it is, int16, int32, int64 and float64 big-endian.
+* A key of several columns: each as an int32 length and its bytes, a null one as length -1.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ Serialized: TypeAlias = tuple[Bytes, Offsets, NDArray[np.bool_]]
 
 
 def partition_table(table: pa.Table, key_columns: Sequence[str], partitions: int) -> NDArray[np.int32]:
-    """The partition of each row; NO_KEY where its key is null (of several columns: where all are), or without key columns.
+    """Return the partition of each row; NO_KEY if its key is null (with several columns: if all are), or without key
+    columns.
 
     Raises SchemaMismatchError for a column that the table lacks or whose type cannot be a key.
     """
@@ -41,7 +44,8 @@ def partition_table(table: pa.Table, key_columns: Sequence[str], partitions: int
 
 
 def serialized_keys(table: pa.Table, key_columns: Sequence[str]) -> Serialized:
-    """The bytes of each row's key: those of all rows in one, where each begins and the last ends, and which rows have a key.
+    """Return the bytes of all rows' keys in one array, where each key begins and the last one ends, and which rows have
+    a key.
 
     Raises SchemaMismatchError as `partition_table` does.
     """
@@ -58,7 +62,7 @@ def _column(table: pa.Table, name: str) -> Any:
             f"key column {name!r} is unknown; the table has {', '.join(known)}.{nearest(name, known)}"
         )
     column = table.column(name).combine_chunks()
-    # Older versions of pyarrow leave one chunk in its wrapping.
+    # Older versions of pyarrow return a single chunk as a ChunkedArray.
     return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
 
@@ -68,12 +72,12 @@ def _check_type(arrow: pa.DataType, name: str) -> None:
 
 
 def _serialized(array: Any, name: str) -> Serialized:
-    """The bytes of all keys one after the other, where each begins, and which are there."""
+    """Return the bytes of all keys one after the other, where each begins, and which are present."""
     _check_type(array.type, name)
     present = array.is_valid().to_numpy(zero_copy_only=False)
     if array.type in _BIG_ENDIAN:
         return _fixed(array, present)
-    # A null may have bytes of its own; nothing reads its hash.
+    # A null may have bytes; its hash is never used.
     _, starts, values = array.buffers()
     bounds = np.frombuffer(starts, dtype=np.int32, count=array.offset + len(array) + 1)[array.offset :].astype(np.int64)
     data = np.zeros(0, dtype=np.uint8) if values is None else np.frombuffer(values, dtype=np.uint8)
@@ -91,7 +95,7 @@ def _fixed(array: Any, present: NDArray[np.bool_]) -> Serialized:
 
 
 def _composed(parts: list[Serialized]) -> Serialized:
-    """Several columns as one key: int32 length and bytes of each."""
+    """Return several columns as one key: int32 length and bytes of each."""
     rows = len(parts[0][2])
     lengths = [np.where(present, np.diff(offsets), 0) for _, offsets, present in parts]
     total = np.sum(lengths, axis=0) + 4 * len(parts)
@@ -103,7 +107,7 @@ def _composed(parts: list[Serialized]) -> Serialized:
         heads = np.where(present, length, -1).astype(">i4").view(np.uint8).reshape(rows, 4)
         joined[at[:, None] + np.arange(4)] = heads
         at += 4
-        # All bytes of the column in one go: byte i of row r moves from offsets[r] + i to at[r] + i.
+        # Copy all bytes of the column at once: byte i of row r moves from offsets[r] + i to at[r] + i.
         within = np.arange(int(length.sum()), dtype=np.int64) - np.repeat(np.cumsum(length) - length, length)
         joined[np.repeat(at, length) + within] = data[np.repeat(offsets[:-1], length) + within]
         at += length

@@ -1,14 +1,14 @@
 """How does a folder of a file system keep the port's promises?
 
-Written aside, then linked: a nameless file (O_TMPFILE) is filled and synced, `link(2)` gives it its name, and the
-folder is synced. The link decides a race, no reader ever sees a partial object, and a writer that is killed leaves
-nothing behind. Where the file system has no nameless files, and to replace an object, a hidden temporary name (`.#…`)
-takes their place; what a killed writer left of these is swept a day later. A file system without hard links is refused.
+A nameless file (O_TMPFILE) is written and synced. Then `link(2)` gives it its name, and the folder is synced. The link
+decides a race, no reader ever sees a partial object, and a killed writer leaves nothing behind. A hidden temporary name
+(`.#…`) is used where the file system has no nameless files, and to replace an object. What killed writers left under
+such names is removed a day later. A file system without hard links is refused.
 
-The data is synced before the name can exist, and the name before WRITTEN is said. Between the two, others may see an
-object that a power cut can still undo; file systems with one ordered journal (ext4, XFS) make whatever such a reader
-then writes durable no earlier than what it read. Deletions are not synced: what a power cut brings back is dead
-already, by a boundary or by vacuum's rules.
+The data is synced before the name can exist, and the name before WRITTEN is returned. Between the two, others may see
+an object that a power cut can still undo. File systems with one ordered journal (ext4, XFS) make what such a reader
+then writes durable no earlier than what it read. Deletions are not synced: an object that a power cut brings back is
+already dead, because of a boundary or of vacuum's rules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
 
 TEMPORARY_PREFIX = ".#"
-"""Begins the name of an unfinished file; no path of the store may have a part that begins so."""
+"""Prefix of the name of an unfinished file; no part of a store's path may begin with it."""
 
 _STALE_TEMPORARY_S = 86_400
 _FOLDER_ATTEMPTS = 1000
@@ -34,10 +34,10 @@ _FOLDER_ATTEMPTS = 1000
 _READ_BYTES = 64 * 2**20
 _O_TMPFILE: int = getattr(os, "O_TMPFILE", 0)
 _O_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Without O_NONBLOCK, opening a FIFO that somebody put into the store would wait for ever.
+# Without O_NONBLOCK, opening a FIFO in the store's folder would wait forever.
 _O_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NOT_APPLIED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
-"""Of a link: refused before anything was done, unless the name is there all the same."""
+"""Errors of a link that was refused before it had an effect, unless the name exists all the same."""
 _REFUSED = frozenset({errno.EACCES, errno.EPERM})
 """The same request will be refused again: the local counterpart of HTTP 403."""
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -46,7 +46,7 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 class LocalObjectStore:
     """An ObjectStore in a folder of a file system; see the port for the contract.
 
-    `fsync=False` gives up durability at a power cut (not atomicity), for tests and throw-away stores.
+    `fsync=False` gives up durability at a power cut (not atomicity), for tests and temporary stores.
     """
 
     def __init__(self, root: str, *, fsync: bool = True, ids: IdGenerator | None = None) -> None:
@@ -88,8 +88,8 @@ class LocalObjectStore:
     def modified_ms(self, path: str) -> int | None:
         with self._failing("modified_ms", path), self._existing(path) as fd:
             found = os.fstat(fd)
-            # A file is written before it has its name, perhaps long before: link(2) changes st_ctime. It is also what a program
-            # that sets times cannot set back.
+            # A file is written before it has its name, perhaps long before, and link(2) changes st_ctime. A program
+            # that sets file times cannot set st_ctime back.
             return max(found.st_mtime_ns, found.st_ctime_ns) // 1_000_000
 
     def list(self, prefix: str, start_after: str = "") -> Names:
@@ -118,7 +118,7 @@ class LocalObjectStore:
     def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
         folder, name = _split(check_path(path))
         with self._failing("put_if_absent", path):
-            # Cheap for those who come late; the link decides.
+            # A cheap check for late callers; the link decides.
             if os.path.lexists(os.path.join(self.root, path)):
                 return PutOutcome.CONFLICT
             with self._unfinished(folder) as file:
@@ -153,7 +153,8 @@ class LocalObjectStore:
             except FileNotFoundError:
                 return
             except (IsADirectoryError, PermissionError):
-                # Linux says the one, macOS the other. An empty folder goes, one that holds something stays.
+                # Linux raises one of these, macOS the other. An empty folder is removed, one that holds something
+                # stays.
                 if not os.path.isdir(os.path.join(self.root, path)):
                     raise
                 folder = path
@@ -162,7 +163,8 @@ class LocalObjectStore:
             self._remove_empty(folder)
 
     def make_durable(self, path: str) -> None:
-        """See `object_store.make_durable`: the file, its name in its folder, and the names of the folders above."""
+        """See `object_store.make_durable`: sync the file, its name in its folder, and the names of the folders
+        above."""
         folder, _ = _split(check_path(path))
         with self._failing("make_durable", path):
             with self._existing(path) as fd:
@@ -177,14 +179,15 @@ class LocalObjectStore:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _link(self, file: _Unfinished, folder: str, name: str) -> PutOutcome:
-        """Gives the finished file its name. Folders may vanish in between, when another process empties them."""
+        """Give the finished file its name. Folders may vanish meanwhile, when another process removes empty ones."""
         for _ in range(_FOLDER_ATTEMPTS):
             descriptor = self._open_folder(folder, create=True)
             try:
                 try:
                     file.link(descriptor, name)
                 except FileExistsError:
-                    # A network file system may have applied a link whose reply was lost, and report its own repetition.
+                    # A network file system may have applied a link whose reply was lost, and then report a conflict
+                    # with it.
                     if not file.is_at(descriptor, name):
                         return PutOutcome.CONFLICT
                 except OSError as error:
@@ -201,7 +204,8 @@ class LocalObjectStore:
                 try:
                     self._sync(descriptor)
                 except OSError:
-                    # Visible, but perhaps not durable. To sync again would only hide that: the kernel reports it once.
+                    # The object is visible, but perhaps not durable. Another sync would hide that, because the kernel
+                    # reports the failure once.
                     return PutOutcome.UNKNOWN
                 return PutOutcome.WRITTEN
             finally:
@@ -212,7 +216,7 @@ class LocalObjectStore:
 
     @contextlib.contextmanager
     def _unfinished(self, folder: str) -> Iterator[_Unfinished]:
-        """A new file without a visible name, in `folder`."""
+        """Yield a new file without a visible name, in `folder`."""
         for _ in range(_FOLDER_ATTEMPTS):
             descriptor = self._open_folder(folder, create=True)
             try:
@@ -245,7 +249,7 @@ class LocalObjectStore:
         return _Unfinished(fd, descriptor, name)
 
     def _has_nameless_files(self, descriptor: int, folder: str) -> bool:
-        """Whether O_TMPFILE and linking through /proc work here; tried once."""
+        """Return whether O_TMPFILE and linking through /proc work here; tried once."""
         if self._state.nameless is None:
             works = self._try_nameless_file(descriptor)
             if not works and self._has_vanished(descriptor, folder):
@@ -271,7 +275,7 @@ class LocalObjectStore:
         return True
 
     def _sweep(self, descriptor: int) -> None:
-        """Removes temporary names that killed writers left in a folder, by the file system's own clock."""
+        """Remove temporary names that killed writers left in a folder, by the file system's own clock."""
         name = TEMPORARY_PREFIX + self._ids.new_id()
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=descriptor))
         try:
@@ -286,17 +290,19 @@ class LocalObjectStore:
             os.unlink(name, dir_fd=descriptor)
 
     def _has_vanished(self, descriptor: int, folder: str) -> bool:
-        """Whether the opened folder was removed. Errors of creating a file in such a folder vary by file system."""
+        """Return whether the opened folder was removed. Errors of creating a file in such a folder vary by file
+        system."""
         try:
             there = os.stat(os.path.join(self.root, folder))
         except FileNotFoundError:
             return True
         opened = os.fstat(descriptor)
-        # No links: removed, though its name may still be found for a moment.
+        # A folder without links is removed, even if its name can still be found for a moment.
         return opened.st_nlink == 0 or not os.path.samestat(there, opened)
 
     def _open_folder(self, folder: str, *, create: bool = False) -> int:
-        """A descriptor of `folder`, inside the root; with `create`, the folder and its name are durable."""
+        """Return a descriptor of `folder`, inside the root. With `create`, the folder and its name are made and
+        durable."""
         full = os.path.join(self.root, folder)
         for attempt in range(_FOLDER_ATTEMPTS):
             try:
@@ -324,20 +330,21 @@ class LocalObjectStore:
         try:
             # Another process may have removed the empty folder since its name was last synced.
             self._state.forget(folder)
-            # FileNotFoundError: the parent vanished in between; the caller tries again.
+            # FileNotFoundError: the parent vanished meanwhile; the caller tries again.
             with contextlib.suppress(FileExistsError, FileNotFoundError):
                 os.mkdir(name, dir_fd=descriptor)
         finally:
             os.close(descriptor)
 
     def _sync_names(self, folder: str) -> None:
-        """Syncs the name of `folder` in its parent, and those above: whoever made it may not have come to it yet."""
+        """Sync the name of `folder` in its parent, and those above: the process that made it may not have synced it
+        yet."""
         while self._fsync and folder and not self._state.is_durable(folder):
             parent, _ = _split(folder)
             try:
                 descriptor = self._open_folder(parent)
             except FileNotFoundError:
-                # Then `folder` is gone as well, and linking into it fails: the caller makes it again.
+                # Then `folder` was removed as well, and linking into it fails: the caller makes it again.
                 return
             try:
                 os.fsync(descriptor)
@@ -347,7 +354,7 @@ class LocalObjectStore:
             folder = parent
 
     def _remove_empty(self, folder: str) -> None:
-        """Object stores have no empty folders, so neither has this one."""
+        """Remove empty folders: object stores have none, so this store has none either."""
         while folder:
             parent, _ = _split(folder)
             self._state.forget(folder)
@@ -382,7 +389,7 @@ class LocalObjectStore:
             raise MissingObjectError(f"{self.url}: there is no object {path!r}") from None
 
     def _check_inside(self, fd: int, path: str) -> None:
-        """Refuses what was reached through a symbolic link out of the root, on the very thing that was opened."""
+        """Raise CorruptLogError if the opened file or folder was reached through a symbolic link out of the root."""
         real = _real_path(fd, os.path.join(self.root, path))
         if real != self.root and not real.startswith(self.root.rstrip("/") + "/"):
             raise CorruptLogError(
@@ -408,11 +415,11 @@ class LocalObjectStore:
 
 
 _MAX_KNOWN_FOLDERS = 10_000
-"""A stream makes new folders for each micro-batch, and a process runs for months."""
+"""Limit of remembered folders: a stream makes new folders for each micro-batch, and a process runs for months."""
 
 
 class _State:
-    """What a store learned about its file system; lost over pickling, harmless to lose."""
+    """What a store learned about its file system. Pickling loses it, which is harmless."""
 
     def __init__(self) -> None:
         self.nameless: bool | None = None
@@ -439,7 +446,7 @@ class _State:
 
 
 def _note(folders: set[str], folder: str) -> None:
-    """Adds a folder; all others are forgotten now and then, and are looked at once more."""
+    """Add a folder. When there are too many, forget all others; they are then checked again."""
     if len(folders) >= _MAX_KNOWN_FOLDERS:
         folders.clear()
     folders.add(folder)
@@ -447,7 +454,7 @@ def _note(folders: set[str], folder: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Unfinished:
-    """A file that nobody can see yet: nameless, or with a hidden name."""
+    """A file that no other process can see yet: nameless, or with a hidden name."""
 
     fd: int
     folder: int
@@ -457,7 +464,8 @@ class _Unfinished:
         if self.name:
             os.link(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder, follow_symlinks=False)
         else:
-            # src_dir_fd makes CPython call linkat with AT_SYMLINK_FOLLOW; plain link(2) would link the /proc entry itself.
+            # With src_dir_fd CPython calls linkat with AT_SYMLINK_FOLLOW; plain link(2) would link the /proc entry
+            # itself.
             os.link(f"/proc/self/fd/{self.fd}", name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
 
     def is_at(self, folder: int, name: str) -> bool:
@@ -495,7 +503,7 @@ def _make_root(root: str, fsync: bool) -> None:
         except FileExistsError:
             pass
         except FileNotFoundError as error:
-            # Its parent is there, so this file system (/proc, for one) lets nobody make a folder here.
+            # The parent exists, so this file system (for example /proc) does not allow a folder here.
             raise StoreAccessError(
                 f"{folder}: this folder cannot be made ({error.strerror}); check the path"
             ) from error
@@ -508,7 +516,8 @@ def _make_root(root: str, fsync: bool) -> None:
 
 
 def _read(fd: int, start: int, end: int | None) -> bytes:
-    """Bytes `[start, end)`; the whole file without `end`. Objects never change, so its size now is its size."""
+    """Return bytes `[start, end)`; the whole file without `end`. Objects never change, so the size is read only
+    once."""
     size = os.fstat(fd).st_size
     stop = size if end is None else min(end, size)
     parts = []

@@ -1,7 +1,7 @@
-"""How does a store live in one process? A dictionary under a lock, as strict as the real ones.
+"""How does a store live in one process? It is a dictionary under a lock, as strict as the real stores.
 
-`memory://NAME` is one store for the whole process, whoever opens it. Another process cannot see it, so a forked child
-is refused instead of being handed a copy that silently drifts apart.
+`memory://NAME` is one store for the whole process, however often it is opened. Another process cannot see it. So a
+forked child is refused, because it would have a copy that silently differs more and more.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class MemoryObjectStore:
         return found
 
     def _check_process(self) -> None:
-        # Before the lock: a child forked while a thread held it would wait for ever.
+        # Check before the lock: a child forked while a thread held it would wait forever.
         if os.getpid() != self._owner:
             raise UnsupportedStoreError(
                 f"{self.url}: a store in memory belongs to process {self._owner} and was opened there before the fork; "
@@ -109,7 +109,7 @@ class MemoryObjectStore:
 
 
 def shared_memory_store(name: str) -> MemoryObjectStore:
-    """The store of this process called `name`, made at the first call."""
+    """Return the store of this process called `name`, made at the first call."""
     with _LOCK:
         store = _STORES.get(name)
         if store is None:

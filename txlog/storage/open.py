@@ -1,7 +1,7 @@
-"""Which store does a URL mean, and can it be trusted with a log?
+"""Which store does a URL mean, and is it safe for a log?
 
-`open_object_store` builds the adapter; `probe` asks the backend itself whether it creates objects only once, for a
-proxy or an old server may drop the condition of a conditional write and answer "written" (PROTOCOL.md, W2).
+`open_object_store` builds the adapter. `probe` asks the backend itself whether it creates objects only once. A proxy or
+an old server may drop the condition of a conditional write and answer "written" (PROTOCOL.md, W2).
 """
 
 from __future__ import annotations
@@ -38,11 +38,16 @@ _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 
 def open_object_store(url: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> ObjectStore:
-    """The store at `url`; nothing is created or contacted.
+    """Return the store at `url`. Creates nothing and sends no request.
 
-    A plain path (`~` is the user's home) or `file://` (option `fsync`, default true), `memory://NAME` (one per process), and through fsspec
-    `s3://`, `gs://`, `abfs://`, whose `storage_options` go to the driver. Raises UnsupportedStoreError for every other
-    one, saying why, NotAStoreError for a path that is a file, InvalidRequestError for a malformed URL, UnknownOptionError. No error repeats a credential.
+    These URLs are supported.
+
+    * A plain path (`~` is the user's home) or `file://` (option `fsync`, default true).
+    * `memory://NAME` (one per process).
+    * `s3://`, `gs://` and `abfs://`, through fsspec: `storage_options` are passed to the driver.
+
+    Raises UnsupportedStoreError for any other URL, with the reason. Raises NotAStoreError for a path that is a file,
+    InvalidRequestError for a malformed URL, UnknownOptionError. No error repeats a credential.
     """
     options = dict(storage_options or {})
     url = spell_url(url)
@@ -64,21 +69,21 @@ def open_object_store(url: str | os.PathLike[str], storage_options: Mapping[str,
             )
         _check_options(options, set(), "a store in memory")
         return shared_memory_store(name)
-    # Here and not at the top: fsspec and the drivers it loads are needed by nobody who works on local files.
+    # Imported here, because local stores do not need fsspec and its drivers.
     from txlog.storage.fsspec_store import open_fsspec_store
 
     return open_fsspec_store(url, scheme, options)
 
 
 def spell_url(url: str | os.PathLike[str]) -> str:
-    """`url` as text; raises InvalidRequestError if it can name no store."""
+    """Return `url` as text; raise InvalidRequestError if it cannot name a store."""
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidRequestError(
             f"a store is named by a path or a URL, found {type(url).__name__} {'' if text else '(empty)'}".rstrip()
         )
     if text is not url and _SCHEME.match(text):
-        # Path("s3://bucket/log") is "s3:/bucket/log": neither the URL that was meant nor a path anyone would want.
+        # Path("s3://bucket/log") is "s3:/bucket/log": neither the intended URL nor a useful path.
         raise InvalidRequestError(
             f"{text!r} is a {type(url).__name__}, which drops a slash of a URL; give a URL as a str"
         )
@@ -86,11 +91,12 @@ def spell_url(url: str | os.PathLike[str]) -> str:
 
 
 def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
-    """Proves that the backend creates only once and that the clocks agree (W2); once per process and place, the clocks again
-    whenever this machine's was set since, or has drifted, by more than a minute.
+    """Check that the backend creates only once and that the clocks agree (W2).
 
-    Leaves nothing behind. Raises UnsupportedStoreError for a backend that overwrites, ClockSkewError for a clock more
-    than 15 minutes from the store's, StorageError if the backend does not answer.
+    This runs once per process and place. The clocks are compared again if this machine's was set since, or has drifted,
+    by more than a minute. The probe leaves no object behind. Raises UnsupportedStoreError for a backend that
+    overwrites, ClockSkewError for a clock more than 15 minutes from the store's, StorageError if the backend does not
+    answer.
     """
     place = store.place
     with _PROBED_LOCK:
@@ -102,7 +108,7 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
     offset_ms = clock_offset_ms(clock)
     try:
         outcome = _settled(store, path, first, clock, ids)
-        # After an unknown outcome, a conflict with one's own object is a success.
+        # After an unknown outcome, a conflict with the process's own object is a success.
         if outcome is PutOutcome.CONFLICT and store.get(path) != first:
             raise UnsupportedStoreError(
                 f"{store.url}: a new name under {names.PROBE_FOLDER!r} was reported as taken; objects cannot be created here"
@@ -122,10 +128,10 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
 
 
 def store_now_ms(store: ObjectStore, clock: Clock, ids: IdGenerator) -> int | None:
-    """A time of the store's own clock, not later than now: that of an object which this call creates and deletes again
-    (W48). None if the store has no times.
+    """Return a time of the store's own clock that is not later than now; None if the store has no times (W48).
 
-    Raises StorageError if the backend does not answer, StoreAccessError if it does not let this process write.
+    It is the time of an object which this call creates and deletes again. Raises StorageError if the backend does not
+    answer, StoreAccessError if it does not let this process write.
     """
     path = f"{names.PROBE_FOLDER}{ids.new_id()}"
     _settled(store, path, b"txlog clock", clock, ids)
@@ -136,18 +142,18 @@ def store_now_ms(store: ObjectStore, clock: Clock, ids: IdGenerator) -> int | No
             f"{store.url}: {path!r} was created to read the store's clock, and it is gone; try again"
         ) from error
     finally:
-        # What stays is scratch, and nothing depends on it.
+        # A remaining object is scratch; nothing depends on it.
         with contextlib.suppress(StorageError, StoreAccessError):
             store.delete(path)
 
 
 def clock_offset_ms(clock: Clock) -> int:
-    """By how much the wall clock is ahead of the one that nobody sets."""
+    """Return the difference of the wall clock and the monotonic clock."""
     return clock.now_ms() - clock.monotonic_ms()
 
 
 def clock_was_set(proven_offset_ms: int | None, clock: Clock) -> bool:
-    """Whether the wall clock is not any more what it was when it was proven."""
+    """Return whether the wall clock was set, or has drifted, since it was compared."""
     return proven_offset_ms is not None and abs(clock_offset_ms(clock) - proven_offset_ms) > MAX_CLOCK_STEP_MS
 
 

@@ -1,13 +1,15 @@
-"""How do rows become a Parquet file, and a Parquet file rows, with no bit changed unseen?
+"""How do rows become a Parquet file, and a Parquet file rows, so that damage is always detected?
 
-The only module that reads and writes Parquet. Written: a CRC in every page, digests of the footer and of the whole
-object, statistics by field id, all in the DataFile that a commit record or an index names. Read: length and footer
-digest first, the CRC of every page that is decoded, the whole digest where the whole file is fetched; only row groups
-that hold wanted rows are fetched, each column by its field id (PROTOCOL.md, W9, R13, R14). Damage is a CorruptRecordError that
-names the object.
+Only this module reads and writes Parquet. A written file has a CRC in every page. Its DataFile, which a commit record
+or an index names, has the digests of the footer and of the whole object, and statistics by field id.
 
-Parquet puts no CRC over page headers. Almost every damaged one cannot be decoded or yields a wrong number of rows, which
-is seen; what remains (the number of values in a page of a repeated column) only the digest of the whole object shows.
+A read checks length and footer digest first, then the CRC of every page that it decodes. If it fetches the whole file,
+it also checks the whole digest. It fetches only row groups with wanted rows, and finds each column by its field id
+(PROTOCOL.md, W9, R13, R14). Damage is a CorruptRecordError that names the object.
+
+Parquet has no CRC over page headers. A damaged header almost always makes the page unreadable or gives a wrong number
+of rows, and is then detected. The exception is the number of values in a page of a repeated column: only the digest of
+the whole object shows it.
 """
 
 from __future__ import annotations
@@ -50,27 +52,27 @@ from txlog.storage.object_store import ObjectStore
 
 ROW_GROUP_ROWS = 131_072
 MAX_ROW_GROUP_BYTES = 128 * 2**20
-"""A row group ends at this many bytes in memory, however few its rows are: Spark's own have as many."""
+"""A row group ends at this many bytes in memory, however few its rows are; Spark's default is the same."""
 BATCH_ROWS = 65_536
-"""Rows of a record batch that is read; Kafka's max.poll.records has the same default here."""
+"""Rows of a record batch that a read returns. It is also the default of max.poll.records here."""
 BATCH_BYTES = 32 * 2**20
-"""A batch that is read has about so many bytes at most, if its rows are of one size."""
+"""Approximate largest size of a batch that a read returns, if its rows have similar sizes."""
 STATISTICS_BYTES = 32
 """Strings are cut at this many bytes in statistics."""
 
 _MAGIC = b"PAR1"
 _TRAILER_BYTES = 8
 _TAIL_BYTES = 64 * 1024
-"""Fetched at once from the end of a file: the footer of most."""
+"""Bytes fetched at once from the end of a file: most footers fit."""
 _WHOLE_BYTES = 1024 * 1024
 """A file up to this size is fetched whole: one request instead of two."""
 _BLOOM_FALSE_POSITIVES = 0.01
 _PART_BYTES = 4 * 2**20
-"""Of what is written at once, where Arrow writes less."""
+"""Bytes written at once where Arrow writes smaller parts."""
 _HASH_BYTES = 8 * 2**20
-"""Of a file that is read for its digest alone."""
+"""Bytes read at once from a file that is read only for its digest."""
 _GAP_BYTES = 512 * 1024
-"""Unwanted columns up to this size are fetched rather than skipped: cheaper than a request."""
+"""Unwanted columns up to this size are fetched too, because that costs less than another request."""
 
 Bounds: TypeAlias = tuple[Any, Any, int]
 
@@ -92,12 +94,13 @@ def write_rows_file(
     bloom: Sequence[str] = (),
     sorted_batches: bool = False,
 ) -> DataFile:
-    """Writes rows to `<topic>/<file_path>`, a name never used before, in one pass; what a record needs to name the file.
+    """Write rows to `<topic>/<file_path>`, a name never used before, in one pass. Return what a record needs to name
+    the file.
 
     `batches` have the columns of `to_arrow(fields)`, and `_offset` and `_timestamp` after them with `offset_column`.
-    `digest=False` leaves out the digest of the whole object. `bloom` names columns with a Bloom filter in each row group.
-    `sorted_batches`: each batch lies in one row group, and pages have bounds. Raises StorageError; then nothing of that name
-    exists; UnsupportedStoreError if this pyarrow writes no Bloom filters.
+    `digest=False` leaves out the digest of the whole object. `bloom` names columns with a Bloom filter in each row
+    group. `sorted_batches`: each batch is in one row group, and pages have bounds. Raises StorageError; then the file
+    does not exist. Raises UnsupportedStoreError if this pyarrow cannot write Bloom filters.
     """
     schema = to_arrow(fields)
     if offset_column:
@@ -120,10 +123,11 @@ def write_rows_file(
 
 
 def write_inline_rows(store: ObjectStore, effect: WriteRows, compression: str) -> DataFile:
-    """Performs a WriteRows effect: the rows of several batches, of one schema or of ages of it, in one file."""
+    """Perform a WriteRows effect: write the rows of several batches, whose schemas may be of different versions, to one
+    file."""
     where = f"inline rows of {effect.topic!r} for {effect.file_path!r}"
     tables = [read_ipc(rows.payload, where) for rows in effect.rows]
-    # Schemas only gain columns: the newest has them all.
+    # Schemas only gain columns, so the newest has all of them.
     newest = max(range(len(tables)), key=lambda number: effect.rows[number].schema_id)
     fields = stored_fields(tables[newest].schema, where)
 
@@ -146,11 +150,11 @@ def describe_file(
     digest: bool = False,
     exact: bool = False,
 ) -> DataFile:
-    """What a record needs to name a Parquet file that another writer (Spark's own) left at `<topic>/<file_path>`.
+    """Return what a record needs to name a Parquet file of another writer (Spark's own) at `<topic>/<file_path>`.
 
-    Reads the footer alone; with `digest` the whole file. With `exact` its columns must have the topic's ids and types, as
-    they do if it was written for the topic; else what can be cast will do. Raises SchemaMismatchError if its columns are
-    not the topic's, CorruptRecordError if it is no Parquet file, MissingObjectError.
+    Reads only the footer; with `digest` the whole file. With `exact` its columns must have the topic's ids and types,
+    as in a file written for the topic; otherwise columns that can be cast are accepted. Raises SchemaMismatchError if
+    its columns are not the topic's, CorruptRecordError if it is not a Parquet file, MissingObjectError.
     """
     path = f"{topic}/{file_path}"
     size = store.size(path)
@@ -158,7 +162,7 @@ def describe_file(
     metadata = opened.parquet.metadata
     schema = opened.parquet.schema_arrow
     _check_described(schema, fields, path, exact)
-    # Arrow's writer leaves NaN out of its bounds, so only parquet-java's bounds of floats can be trusted.
+    # Arrow's writer leaves NaN out of its bounds, so bounds of floats are valid only from parquet-java.
     odd = set() if metadata.created_by.startswith("parquet-mr") else {field.name for field in fields}
     return DataFile(
         path=file_path,
@@ -187,19 +191,22 @@ def read_ranges(
     batch_rows: int = BATCH_ROWS,
     whole: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of `ranges` (in the order of rows), as the topic's columns (or those of `columns`), `_offset`, `_timestamp`.
+    """Yield the rows of `ranges` (in the order of rows): the topic's columns (or `columns`), then `_offset` and
+    `_timestamp`.
 
-    Offsets and timestamps come from the ranges; of a range by column, from the file's own columns, and only rows with
-    an offset in `[start, end)` are returned. With `whole` every byte of the file is read on the way, once, and compared with
-    its digest, if one is known, before the call ends. Raises CorruptRecordError naming the object for any mismatch of length,
-    footer, page, column or digest, MissingObjectError, StorageError, and SchemaMismatchError for a column the topic lacks.
+    Offsets and timestamps come from the ranges. For a range by column they come from the file's own columns, and only
+    rows with an offset in `[start, end)` are returned. With `whole` every byte of the file is read, once, and compared
+    with its digest, if known, before the call ends.
+
+    Raises CorruptRecordError naming the object for any mismatch of length, footer, page, column or digest. Raises
+    MissingObjectError, StorageError, and SchemaMismatchError for a column the topic lacks.
     """
     wanted = _wanted_fields(fields, columns)
     plan = _Ranges(ranges, start, end)
     path = f"{topic}/{file.path}"
     if plan.last_row > file.rows:
         raise CorruptRecordError(f"{path}: rows up to {plan.last_row} are referenced, and it has {file.rows}")
-    # Rows that are sorted by something else within a row group are put back into the order of offsets there.
+    # Rows of a row group that are sorted by other columns are put back into the order of offsets.
     is_sorted = isinstance(file, IndexedFile) and bool(file.sorted_by) and plan.by_column
     opened = _Opened(store, path, file.bytes, file)
     if whole:
@@ -209,7 +216,7 @@ def read_ranges(
         check_stored(schema, fields, path)
     positions = find_columns(schema, wanted)
     names = [schema.field(at).name for at in positions if at is not None]
-    # Where a file tells the offsets of its rows, they are compared with what the index says (PROTOCOL.md, R21).
+    # If a file holds the offsets of its rows, they are compared with those of the index (PROTOCOL.md, R21).
     told = isinstance(file, IndexedFile) and file.offset_column
     if plan.by_column or told:
         _check_offset_columns(schema, path)
@@ -247,14 +254,14 @@ def read_inline_rows(
     where: str = "inline rows",
     rows: int | None = None,
 ) -> pa.RecordBatch:
-    """Rows that ride in a commit record, in the form of `read_ranges`.
+    """Return inline rows of a commit record, in the form of `read_ranges`.
 
-    `rows` are all that the record says it has. Raises CorruptRecordError, beginning with `where`.
+    `rows` is the number of rows that the record states. Raises CorruptRecordError, beginning with `where`.
     """
     wanted = _wanted_fields(fields, columns)
     stored = read_ipc(payload, where)
     first, last = row_range.first_row, row_range.first_row + row_range.rows
-    # Counted before columns are chosen: a table without columns has no rows.
+    # Count before columns are chosen: a table without columns has no rows.
     if rows is not None and rows != stored.num_rows:
         raise CorruptRecordError(f"{where}: it says that it has {rows} rows, and {stored.num_rows} ride in it")
     if last > stored.num_rows:
@@ -264,7 +271,7 @@ def read_inline_rows(
 
 
 def verify_file(store: ObjectStore, topic: str, file: DataFile) -> str:
-    """Reads all of a file: length, digest if one is known, footer, every page, the number of rows. The digest found.
+    """Read and check all of a file: length, digest if known, footer, every page, the number of rows. Return its digest.
 
     Raises CorruptRecordError naming the object, MissingObjectError, StorageError.
     """
@@ -286,7 +293,8 @@ def verify_file(store: ObjectStore, topic: str, file: DataFile) -> str:
 
 
 class _Encoder:
-    """Turns record batches into the bytes of a Parquet file, a row group at a time; what it learned is there at the end."""
+    """Turns record batches into the bytes of a Parquet file, one row group at a time. Its results are complete at the
+    end."""
 
     def __init__(
         self,
@@ -309,7 +317,7 @@ class _Encoder:
         self.metadata: Any = None
         self.footer_digest = ""
         self.has_odd_floats: set[str] = set()
-        """Columns whose bounds say nothing, or cannot be said in JSON: NaN or infinite values."""
+        """Columns whose bounds are unknown or cannot be written in JSON: they have NaN or infinite values."""
 
     @property
     def digest(self) -> str | None:
@@ -324,16 +332,16 @@ class _Encoder:
             compression=cast(Any, self._compression),
             # Readers check the CRC of every page that they decode (W9, R13).
             write_page_checksum=True,
-            # The Arrow schema would repeat what Parquet says already: the list of types was chosen so.
+            # The Arrow schema would only repeat Parquet's: the list of types was chosen that way.
             store_schema=False,
             **self._extra,
         )
         try:
             for group in self._groups(batches):
                 writer.write_table(group, row_group_size=max(1, group.num_rows))
-                # Its rows are not held while those of the next are gathered.
+                # Free its rows before the rows of the next group are collected.
                 del group
-                # Not joined, and each let go as it is handed on: a row group is in memory once.
+                # Parts are not joined, and each is released once it is passed on: a row group is in memory only once.
                 while part := sink.take():
                     yield self._passed(part)
         finally:
@@ -376,7 +384,7 @@ class _Encoder:
 
 
 class _Sink:
-    """A file that only grows, and whose new bytes can be taken out."""
+    """A file that only grows, and whose new bytes can be removed."""
 
     closed = False
 
@@ -394,13 +402,13 @@ class _Sink:
         return self._position
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: there is no buffer to write."""
 
     def close(self) -> None:
         self.closed = True
 
     def take(self) -> bytes:
-        """The oldest bytes that were not taken yet, about _PART_BYTES of them if there are so many; empty if there are none."""
+        """Return the oldest bytes that were not returned yet, up to about _PART_BYTES; empty if there are none left."""
         taken: list[bytes] = []
         size = 0
         while self._parts and (not taken or size + len(self._parts[0]) <= _PART_BYTES):
@@ -427,7 +435,8 @@ def _row_groups(metadata: Any) -> tuple[int, ...]:
 
 
 def _with_offsets(table: pa.Table, rows: int, base_offset: int, timestamp_ms: int) -> pa.Table:
-    """`table`, whose columns (if it has any) have so many rows, with `_offset` and `_timestamp` after them."""
+    """Return `table` with `_offset` and `_timestamp` after its columns. `rows` is its length, also if it has no
+    columns."""
     offsets = pa.array(np.arange(base_offset, base_offset + rows, dtype=np.int64), pa.int64())
     stamps = pa.array(np.full(rows, timestamp_ms, dtype=np.int64) * 1000, pa.int64()).cast(TIMESTAMP_FIELD.type)
     if not table.num_columns:
@@ -439,7 +448,7 @@ def _with_offsets(table: pa.Table, rows: int, base_offset: int, timestamp_ms: in
 
 
 def _statistics(metadata: Any, schema: pa.Schema, fields: Sequence[SchemaField], odd: set[str]) -> dict[str, Bounds]:
-    """Bounds of the top-level columns that have useful ones, by field id, from those of the row groups."""
+    """Return bounds of the top-level columns that have useful ones, by field id, from those of the row groups."""
     leaves = _first_leaves(schema)
     targets = to_arrow(fields)
     bounds: dict[str, Bounds] = {}
@@ -486,7 +495,7 @@ def _plain_float(value: Any, upper: bool) -> float | None:
 
 
 def _plain_string(value: Any, upper: bool) -> str | None:
-    # Another writer's string may be no UTF-8. It has a place in the order of bytes, but none among those that can be named.
+    # Another writer's string may not be UTF-8. Its place in the order of bytes cannot be written as text.
     try:
         text = value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError:
@@ -503,18 +512,19 @@ _PLAIN: dict[str, Callable[[Any, bool], Any]] = {
 
 
 def cut_below(text: str) -> str:
-    """A string of at most STATISTICS_BYTES bytes that is not greater than `text`: its beginning."""
+    """Return the longest beginning of `text` of at most STATISTICS_BYTES bytes. It is not greater than `text`."""
     return text.encode()[:STATISTICS_BYTES].decode("utf-8", "ignore")
 
 
 def cut_above(text: str) -> str | None:
-    """A string of at most STATISTICS_BYTES bytes that is not less than `text`, by code points; None if there is none."""
+    """Return a string of at most STATISTICS_BYTES bytes that is not less than `text`, by code points; None if
+    impossible."""
     head = cut_below(text)
     if head == text:
         return text
     while head:
         last = ord(head[-1])
-        # The next code point: past the surrogates, and not with more bytes than there is room for.
+        # The next code point must skip the surrogates, and must fit into the remaining bytes.
         following = 0xE000 if last == 0xD7FF else last + 1
         if following <= 0x10FFFF:
             raised = head[:-1] + chr(following)
@@ -525,7 +535,7 @@ def cut_above(text: str) -> str | None:
 
 
 def _first_leaves(schema: pa.Schema) -> list[int]:
-    """The number of each column's first leaf: Parquet's metadata counts leaves."""
+    """Return the number of each column's first leaf: Parquet's metadata counts leaves."""
     firsts, leaf = [], 0
     for field in schema:
         firsts.append(leaf)
@@ -545,7 +555,7 @@ def _leaves(arrow: Any) -> int:
 
 
 class _Opened:
-    """A Parquet file whose footer has been read and checked, and whose row groups are fetched one by one."""
+    """A Parquet file whose footer was read and checked, and whose row groups are fetched one by one."""
 
     def __init__(self, store: ObjectStore, path: str, size: int, expected: DataFile | None) -> None:
         self.path = path
@@ -553,7 +563,7 @@ class _Opened:
         self._expected_digest = None if expected is None else expected.digest
         self._hash: Any = None
         self._hashed = 0
-        """How many bytes of the file `_hash` has had."""
+        """How many bytes of the file are in `_hash`."""
         tail = self._read_tail(expected)
         footer = self._footer(tail)
         self.digest = hashlib.sha256(footer).hexdigest()
@@ -578,7 +588,7 @@ class _Opened:
                 )
 
     def fetch(self, group: int, names: set[str] | None) -> None:
-        """Gets the bytes of a row group's columns, in as few requests as makes sense. None: all columns."""
+        """Fetch the bytes of a row group's columns, in few requests. None: all columns."""
         row_group = self.parquet.metadata.row_group(group)
         schema = self.parquet.schema_arrow
         leaves = _first_leaves(schema)
@@ -598,12 +608,13 @@ class _Opened:
             self._reader.fetch([(self._hashed, max(last for _, last in spans))], self._hash_span)
 
     def hash_on_the_way(self) -> None:
-        """Has all bytes be fetched in their order, for `check_digest`; nothing to do if that was done, or cannot be."""
+        """Fetch all bytes in their order from now on, for `check_digest`. Does nothing if this was done or is not
+        possible."""
         if self._reader.length > _WHOLE_BYTES and self._expected_digest is not None:
             self._hash = hashlib.sha256()
 
     def check_digest(self) -> None:
-        """After `hash_on_the_way`: reads what is left of the file, and raises CorruptRecordError if its digest is another."""
+        """Read the rest of the file after `hash_on_the_way`. Raise CorruptRecordError if its digest differs."""
         if self._hash is None or self._expected_digest is None:
             return
         self._hash_up_to(self._reader.length)
@@ -626,16 +637,16 @@ class _Opened:
             self._hashed = first + len(data)
 
     def rows_of_bytes(self, group: int, size: int) -> int:
-        """How many rows of a row group are about `size` bytes, all columns counted; at least 1."""
+        """Return how many rows of a row group have about `size` bytes, all columns counted; at least 1."""
         row_group = self.parquet.metadata.row_group(group)
         rows: int = row_group.num_rows
         return max(size * rows // max(int(row_group.total_byte_size), 1), 1)
 
     def decode(self, group: int, names: list[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """All rows of a row group that was fetched, in these columns. None: all columns."""
+        """Yield all rows of a fetched row group, in these columns. None: all columns."""
         expected = self.parquet.metadata.row_group(group).num_rows
         if names == []:
-            # Only offsets are wanted, and the ranges know them.
+            # Only offsets are wanted, and the ranges have them.
             for first in range(0, expected, batch_rows):
                 yield pa.record_batch([pa.nulls(min(batch_rows, expected - first))], names=[""])
             return
@@ -643,7 +654,7 @@ class _Opened:
         for batch in self._batches(group, names, batch_rows):
             decoded += batch.num_rows
             yield batch
-        # Page headers are under no CRC: one bit there, and Arrow reads no rows at all and calls it the end.
+        # Page headers have no CRC. After one changed bit, Arrow may return no rows and treat that as the end.
         if decoded != expected:
             raise CorruptRecordError(f"{self.path}: row group {group} yields {decoded} rows of {expected}")
 
@@ -659,7 +670,8 @@ class _Opened:
         if size < _TRAILER_BYTES + 4:
             raise CorruptRecordError(f"{self.path}: {size} bytes are too few for a Parquet file")
         first = 0 if size <= _WHOLE_BYTES else size - _TAIL_BYTES
-        # One byte more than there should be: that the answer is this long proves the length, without another request.
+        # Ask for one byte more than expected: the length of the answer then proves the file's length without another
+        # request.
         tail = self._reader.get(first, size + 1)
         if len(tail) != size - first:
             raise CorruptRecordError(
@@ -690,7 +702,7 @@ class _Opened:
 
 
 class _RangeReader:
-    """A file for Arrow whose bytes were fetched before; what was not is fetched as it is asked for."""
+    """A file for Arrow whose bytes were fetched before. Other bytes are fetched when Arrow asks for them."""
 
     closed = False
 
@@ -710,7 +722,7 @@ class _RangeReader:
         self._tail = (start, data)
 
     def fetch(self, spans: list[tuple[int, int]], on_span: Callable[[int, bytes], None] | None = None) -> None:
-        """Gets these spans, neighbours together, and shows each to `on_span`; those of before are let go."""
+        """Fetch these spans, neighbours together, and pass each to `on_span`. Earlier spans are released."""
         self._spans = []
         for first, last in _joined(spans):
             if first < self._tail[0] and 0 <= first < last <= self.length:
@@ -720,7 +732,7 @@ class _RangeReader:
                     on_span(first, data)
 
     def raise_failure(self) -> None:
-        """Raises the store's own error, if one is the reason for what Arrow complains of."""
+        """Raise the store's own error, if it caused Arrow's error."""
         if self._failure is not None:
             raise self._failure
 
@@ -747,7 +759,7 @@ class _RangeReader:
         return True
 
     def flush(self) -> None:
-        """Nothing is written."""
+        """Do nothing: this file is only read."""
 
     def close(self) -> None:
         self.closed = True
@@ -759,7 +771,7 @@ class _RangeReader:
         try:
             return self.get(start, end)
         except TxlogError as error:
-            # Arrow would wrap it in one of its own.
+            # Arrow would wrap it in its own error.
             self._failure = error
             raise
 
@@ -775,7 +787,7 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class _Ranges:
-    """Row ranges as arrays: which rows of `[first, last)` are wanted, and under which offset and timestamp."""
+    """Row ranges as arrays: which rows of `[first, last)` are wanted, and their offsets and timestamps."""
 
     def __init__(self, ranges: Sequence[RowRange], start: int, end: int) -> None:
         kept = [one for one in ranges if one.rows]
@@ -792,11 +804,12 @@ class _Ranges:
         return begin < stop
 
     def rows(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """(row, offset, timestamp in ms) of each wanted row in `[first, last)`; offset BY_COLUMN where the file says."""
+        """Return (row, offset, timestamp in ms) of each wanted row in `[first, last)`; offset BY_COLUMN if the file has
+        it."""
         begin, stop = self._within(first, last)
         low = np.maximum(self._first[begin:stop], first)
         counts = np.minimum(self._last[begin:stop], last) - low
-        # Row numbers of all ranges in one go: a running number, shifted to where each range begins.
+        # Compute the row numbers of all ranges at once: a running number, shifted to where each range begins.
         shifts = np.repeat(low - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) if len(counts) else low
         rows = np.arange(int(counts.sum()), dtype=np.int64) + shifts
         base = np.repeat(self._base[begin:stop], counts)
@@ -819,7 +832,7 @@ def _trim(
     *,
     told: bool,
 ) -> pa.RecordBatch:
-    """The wanted rows of a decoded batch, as the topic's columns with `_offset` and `_timestamp`."""
+    """Return the wanted rows of a decoded batch, as the topic's columns with `_offset` and `_timestamp`."""
     rows, offsets, timestamps = plan.rows(first_row, first_row + batch.num_rows)
     stamps = timestamps * 1000
     if plan.by_column:
@@ -853,7 +866,8 @@ def _trim(
 
 
 def _check_rising(batch: pa.RecordBatch, before: int, path: str) -> int:
-    """The last offset of `batch`, or `before` if it is empty; raises CorruptRecordError unless they rise from `before` on."""
+    """Return the last offset of `batch`, or `before` if it is empty. Raise CorruptRecordError unless offsets rise from
+    `before` on."""
     offsets: NDArray[np.int64] = batch.column(OFFSET_COLUMN).to_numpy()
     if not len(offsets):
         return before
@@ -863,7 +877,7 @@ def _check_rising(batch: pa.RecordBatch, before: int, path: str) -> int:
 
 
 def _in_order(batches: Sequence[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows by `_offset`."""
+    """Yield the same rows by `_offset`."""
     table = pa.Table.from_batches(batches)
     order = np.argsort(table.column(OFFSET_COLUMN).to_numpy(), kind="stable")
     yield from table.take(pa.array(order, pa.int64())).combine_chunks().to_batches(batch_rows)
@@ -933,7 +947,7 @@ def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str
 def _digest_of(store: ObjectStore, path: str, size: int) -> str:
     whole = hashlib.sha256()
     for first in range(0, size + 1, _HASH_BYTES):
-        # Past the end, as in _read_tail: a longer file shows.
+        # Read past the end, as in _read_tail, to detect a longer file.
         wanted = min(_HASH_BYTES, size - first) + (first + _HASH_BYTES > size)
         data = store.get_range(path, first, first + wanted)
         if len(data) != min(_HASH_BYTES, size - first):
