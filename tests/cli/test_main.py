@@ -79,7 +79,7 @@ def test_help_lines_of_groups_name_what_they_can() -> None:
 
 def test_paragraphs_of_help_are_wrapped_once() -> None:
     assert (
-        "\n that meets such a transaction in a partition that it writes" in run("transactions", "expire", "--help").out
+        "\n write also ends such a transaction if it writes to the same" in run("transactions", "expire", "--help").out
     )
 
 

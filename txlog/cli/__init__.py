@@ -1,4 +1,4 @@
-"""The command line, in Kafka's verbs.
+"""The command line, with Kafka's verbs.
 
-Nothing here imports pyarrow or `txlog.client` when it is loaded: help and completion must not wait for them.
+Loading a module of this package does not import pyarrow or `txlog.client`, so that help and completion are fast.
 """

@@ -1,6 +1,6 @@
-"""How does a schema look on the command line?
+"""How is a schema written on the command line?
 
-A column is `name:type` or `name:type:not-null`; a type is spelled as tables show it: `int64`, `decimal(10,2)`,
+A column is `name:type` or `name:type:not-null`. A type is written as tables show it: `int64`, `decimal(10,2)`,
 `list<string>`, `map<string, int64 not null>`, `struct<city string, zip int32 not null>`. A file holds a JSON list of
 `{"name", "type", "nullable", "fields"}`, as `topics describe --output json` writes it.
 """
@@ -46,11 +46,11 @@ _ELSEWHERE = {
     "numeric": ("decimal(p,s)",),
     "array": ("list",),
 }
-"""Names that SQL, Spark and others give to types, and what they are called here; spelling alone would mislead."""
+"""Names that SQL, Spark and others give to types, and txlog's names for them. Similar spelling alone would mislead."""
 
 
 class _Column(msgspec.Struct, frozen=True, kw_only=True):
-    """A column in a schema file; whatever else it says, ids for one, does not matter."""
+    """A column in a schema file. Further members, such as ids, are ignored."""
 
     name: str
     type: Annotated[str, msgspec.Meta(max_length=100)]
@@ -59,9 +59,10 @@ class _Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_columns(given: list[str] | None, schema_file: str | None) -> tuple[SchemaField, ...] | None:
-    """The schema that `--column` or `--schema` name; None if neither is given.
+    """Return the schema that `--column` or `--schema` gives, or None if neither is given.
 
-    Raises InvalidRequestError for both, or a file that cannot be read; SchemaMismatchError for what is no column.
+    Raises InvalidRequestError if both are given, or the file cannot be read. Raises SchemaMismatchError for an invalid
+    column.
     """
     if given and schema_file:
         raise InvalidRequestError("--column and --schema are given; name the columns in one way")
@@ -75,8 +76,8 @@ def parse_columns(given: list[str] | None, schema_file: str | None) -> tuple[Sch
 
 
 def to_schema(fields: Sequence[SchemaField]) -> pa.Schema:
-    """The schema in Arrow's words, as `Store.create_topic` takes it."""
-    # Here and not at the top: it loads pyarrow.
+    """Return the schema as an Arrow schema, as `Store.create_topic` takes it."""
+    # A local import, because it loads pyarrow.
     from txlog.storage.arrow_schema import to_arrow
 
     return to_arrow(fields)
@@ -122,7 +123,7 @@ def _meant(type_name: str, known: Sequence[str]) -> str:
 
 
 class _TypeParser:
-    """Recursive descent over a type's text."""
+    """A recursive-descent parser for the text of a type."""
 
     def __init__(self, text: str, whole: str) -> None:
         self._whole = whole
@@ -130,7 +131,7 @@ class _TypeParser:
         self._at = 0
 
     def field(self, name: str, depth: int = 1) -> SchemaField:
-        """`type [not null]` from here on, as a field of that name."""
+        """Parse `type [not null]` from here on, as a field of that name."""
         if depth > MAX_NESTING:
             raise SchemaMismatchError(f"--column {self._whole[:80]!r}: types nest at most {MAX_NESTING} levels deep")
         type_name = self._next("a type")
@@ -152,7 +153,7 @@ class _TypeParser:
         return SchemaField(id=1, name=name, type=type_name, nullable=nullable, fields=children)
 
     def expect_end(self) -> None:
-        """Raises if there is more."""
+        """Raise an error if text is left."""
         if self._at < len(self._tokens):
             raise SchemaMismatchError(f"--column {self._whole!r}: {self._peek()!r} was not expected after the type")
 
@@ -170,7 +171,7 @@ class _TypeParser:
                 break
             field = self.field(name, depth + 1)
             if type_name == "map" and at == 0:
-                # A map's key is never null, whether it is said or not.
+                # A map's key is never null, with or without "not null".
                 field = msgspec.structs.replace(field, nullable=False)
             children.append(field)
             if self._peek() != ",":

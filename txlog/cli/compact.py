@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
-    """Adds the command."""
+    """Add the command."""
     command(app, "compact", panel=panel)(compact)
 
 
@@ -66,12 +66,13 @@ def compact(
         bool, typer.Option("--dry-run", metavar="", help="Only show how much there is to do. Nothing is written.")
     ] = False,
 ) -> None:
-    """Keep the latest committed row of each key, of topics with cleanup.policy=compact; the older ones go.
+    """Keep only the latest committed row of each key, in topics with cleanup.policy=compact.
 
-    Offsets and times of what stays do not change. Tombstones (rows without a value) live for delete.retention.ms after the
-    first compaction that saw them. It may run beside writers, readers and other clean-ups, and be killed at any moment.
+    Offsets and times of the remaining rows do not change. Tombstones (rows without a value) stay for
+    delete.retention.ms after the first compaction that saw them. This is safe beside writers, readers and other
+    maintenance, and it can be killed at any point.
     """
-    # Here and not at the top: `--help` needs none of it.
+    # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
     from txlog.maintenance.compact import cleanable_part, compact_partition
     from txlog.maintenance.history import recorded
@@ -101,10 +102,10 @@ def compact(
                             history.add_compacted(done)
                             documents.append(compact_document(done))
             except CorruptLogError as error:
-                # The others can be compacted; this one has to be looked at.
+                # Compact the other partitions. This one needs attention.
                 failed.append(error)
             reads.forget([tp])
-    # Looked up only if a sentence about it is shown.
+    # Read only if a sentence about it is shown.
     waiting = [] if documents or failed else [cleanable_part(reads, tp, policy) for tp, policy in policies.items()]
     session.out.show(
         documents,
@@ -123,11 +124,14 @@ def compaction_policies(
     min_cleanable_dirty_ratio: float | None = None,
     max_keys: int | None = None,
 ) -> dict[TopicPartition, CompactionPolicy]:
-    """How each of `partitions` is compacted, of topics that are; raises InvalidRequestError for another if they `are_named`."""
+    """Return how each of `partitions` is compacted; the others are left out.
+
+    Raises InvalidRequestError for a partition of a topic without compaction if they `are_named`.
+    """
     from txlog.maintenance.compact import compaction_policy
 
     policies = {}
-    # As they are now: rows go by these settings.
+    # The newest settings, because they decide which rows are removed.
     topics = {name: runtime.topic(name, 0) for name in dict.fromkeys(tp.topic for tp in partitions)}
     for tp in partitions:
         metadata = topics[tp.topic]
@@ -146,7 +150,7 @@ def compaction_policies(
 
 
 def planned_document(tp: TopicPartition, found: Cleanable) -> CompactDocument:
-    """What would be compacted of a partition."""
+    """Return what a compaction of the partition would do."""
     return CompactDocument(
         topic=tp.topic,
         partition=tp.partition,
@@ -163,7 +167,7 @@ def planned_document(tp: TopicPartition, found: Cleanable) -> CompactDocument:
 
 
 def compact_document(done: Compacted) -> CompactDocument:
-    """A pass that was made."""
+    """Return a pass that was made."""
     return CompactDocument(
         topic=done.topic_partition.topic,
         partition=done.topic_partition.partition,
@@ -196,9 +200,9 @@ def show_compactions(
     failed: int,
     waiting: Sequence[Cleanable],
 ) -> None:
-    """Shows a table of passes over so many `partitions` and a sentence; `failed` of them could not be compacted.
+    """Show a table of passes over this many `partitions`, and a sentence; `failed` of them could not be compacted.
 
-    `waiting` are the partitions that were not compacted, if none was.
+    If no partition was compacted, `waiting` has the reasons.
     """
     if not partitions:
         out.line(
@@ -231,7 +235,7 @@ def show_compactions(
         )  # fmt: skip
         out.line()
     elif not failed:
-        # What became due between the two looks is another clean-up's, or the next call's.
+        # If a partition became due after the check, another job or the next call compacts it.
         reasons = Counter(each.waits_for or "what is due has just changed; try again" for each in waiting)
         out.line(f"Nothing to compact: {_reasons_text(reasons)}.")
         return

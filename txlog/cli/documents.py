@@ -1,4 +1,4 @@
-"""What does each command print with `--output json`? These structs, and the descriptions of `txlog.client.admin`.
+"""The structs that each command prints with `--output json`. Some are the descriptions of `txlog.client.admin`.
 
     topics create, alter         TopicDocument
     topics list, describe        list of TopicSummary, of TopicDocument
@@ -19,12 +19,12 @@
     merge                        list of MergeDocument
     compact                      list of CompactDocument
     maintain --once              maintenance.maintain.MaintainReport
-    maintain --daemon            the same, a round a line
+    maintain --daemon            the same, one line for each round
     produce                      ProduceDocument
-    consume                      a row a line (see txlog.cli.rows)
+    consume                      one line for each row (see txlog.cli.rows)
     an error                     ErrorDocument, on the standard error
 
-Times are milliseconds since 1970, sizes bytes. Fields are added, never renamed or removed.
+Times are milliseconds since 1970, sizes bytes. Fields may be added, but are never renamed or removed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Why a command failed."""
 
     error: str
-    """The class, of `txlog.errors`; or `Interrupted`, by a signal."""
+    """The class of `txlog.errors`, or `Interrupted` after a signal."""
     message: str
     status: int
     """The exit status."""
     notes: tuple[str, ...] = ()
-    """What else happened."""
+    """Further facts about the failure."""
 
 
 class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,16 +54,16 @@ class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: str
     version: int
-    """Of its metadata; each change makes one."""
+    """Version of the topic's metadata. Each change makes a new one."""
     partitions: int
     columns: int
     config: dict[str, str]
-    """What was set for this topic."""
+    """Settings of this topic."""
     changed_at: int
 
 
 class PartitionEnds(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a partition begins and ends."""
+    """Begin and end of a partition."""
 
     partition: int
     log_start_offset: int
@@ -72,7 +72,7 @@ class PartitionEnds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic, whole. `columns` is what `--schema` reads."""
+    """A topic with all details. `--schema` reads its `columns`."""
 
     topic: str
     topic_id: str
@@ -85,11 +85,11 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: int
     ends: tuple[PartitionEnds, ...]
     sizes: tuple[msgspec.Struct, ...] = ()
-    """With --size: a maintenance.size.PartitionSize for each partition."""
+    """With --size: one maintenance.size.PartitionSize for each partition."""
 
 
 class DeletionDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was deleted, or would be."""
+    """An object that was deleted, or would be."""
 
     kind: Literal["topic", "group"]
     name: str
@@ -103,22 +103,22 @@ class GroupDeletionDocument(DeletionDocument, frozen=True, kw_only=True):
     removed_members: tuple[str, ...]
     """Its members, which --force removes."""
     refusal: str | None
-    """Of a dry run: why it would be refused, if it would be."""
+    """In a dry run: the reason why the deletion would be refused, if it would be."""
 
 
 class AbortDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator's abort did."""
+    """The result of an operator's abort."""
 
     transactional_id: str
     result: Literal["aborted", "committed", "nothing open"]
-    """`committed`: the decision to commit had been made, so it was finished."""
+    """`committed`: the decision to commit existed already, so the transaction was finished."""
     producer_id: int
     producer_epoch: int
-    """Afterwards; what an older epoch sends or commits is refused."""
+    """The epoch after the abort. Requests with an older epoch are refused."""
 
 
 class ExpireDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sweep over transactions did, or would do; by transactional.id."""
+    """What a sweep over transactions did, or would do, by transactional.id."""
 
     executed: bool
     aborted: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class ResetOffset(msgspec.Struct, frozen=True, kw_only=True):
     before: int | None
     after: int
     asked: int | None
-    """What was asked for, where the log does not hold it: `after` is its nearer end."""
+    """The requested offset, if it is outside of the log: then `after` is the nearer end of the log."""
 
 
 class ResetDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,16 +146,16 @@ class ResetDocument(msgspec.Struct, frozen=True, kw_only=True):
     removed_members: tuple[str, ...]
     """Members of the group, which --force removes first."""
     refusal: str | None
-    """Of a dry run: why it would be refused, if it would be."""
+    """In a dry run: the reason why the change would be refused, if it would be."""
 
 
 class ProducedRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that went to one partition; rows of others may lie between them."""
+    """Rows that were written to one partition. Rows of other writers may be between them."""
 
     partition: int
     records: int
     first_offset: int | None
-    """None if the rows are staged: they get their offsets with the commit."""
+    """None if the rows are staged, because they get their offsets at the commit."""
     last_offset: int | None
 
 
@@ -166,7 +166,7 @@ class ProduceDocument(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     transactional_id: str | None
     skipped: bool
-    """This `txn.version` or a higher one had been committed before: nothing of it is visible."""
+    """This `txn.version` or a higher one was committed before, so no row of this run is visible."""
     partitions: tuple[ProducedRows, ...]
 
 
@@ -182,15 +182,15 @@ class RetentionDocument(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     bytes: int
     setting: str
-    """`retention.ms` or `retention.bytes`; empty if a group holds back all that would go."""
+    """`retention.ms` or `retention.bytes`. Empty if a group holds all these rows back."""
     held_by: str | None
-    """The consumer group of `retention.hold.groups` for which more would go, but stays."""
+    """The consumer group of `retention.hold.groups` that holds further rows back."""
     held_until: int | None
-    """When its hold ends, if it commits nothing more."""
+    """When the hold ends, if the group commits nothing more."""
 
 
 class VacuumedKind(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects of one kind that go for one reason."""
+    """Objects of one kind that are deleted for the same reason."""
 
     kind: str
     why: str
@@ -208,7 +208,7 @@ class VacuumedEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that nothing needs, and that stays until paused readers and writers have looked again."""
+    """An object that nothing needs, but that stays until paused readers and writers have read the store again."""
 
     path: str
     kind: str
@@ -218,7 +218,7 @@ class WaitingEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VacuumFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A damaged topic, of which nothing more was deleted."""
+    """A damaged topic, in which nothing more was deleted."""
 
     topic: str
     error: str
@@ -240,7 +240,7 @@ class VacuumDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MergeDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of segments that became one, or would."""
+    """A run of segments that was merged, or would be."""
 
     topic: str
     partition: int
@@ -248,7 +248,7 @@ class MergeDocument(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: int
     generation: int
     outcome: Literal["merged", "lost", "planned"]
-    """lost: another clean-up of the same offsets was faster; what this one wrote is left to vacuum."""
+    """lost: another job published a run of the same offsets first; vacuum deletes the files of this one."""
     segments_before: int
     files_before: int
     bytes_before: int
@@ -259,36 +259,36 @@ class MergeDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A pass over the compacted part of a partition, or how much there is to do."""
+    """A pass over the compacted part of a partition, or the work that is left in it."""
 
     topic: str
     partition: int
     outcome: Literal["compacted", "lost", "planned", "not due"]
-    """lost: another clean-up of the same offsets was faster; what this one wrote is left to vacuum."""
+    """lost: another job published a run of the same offsets first; vacuum deletes the files of this one."""
     base_offset: int
     end_offset: int
     segments_before: int
     bytes_before: int
     expired_tombstones: int
-    """Whose time had come: they went, or would."""
+    """Tombstones past their `delete.retention.ms`, which were removed, or would be."""
     dirty_bytes: int | None = None
-    """Not compacted yet; of a plan."""
+    """In a plan: bytes that no compaction has seen yet."""
     dirty_ratio: float | None = None
     waits_for: str | None = None
-    """Of a plan that is not due: why."""
+    """In a plan that is not due: the reason."""
     generation: int | None = None
     compacted_to: int | None = None
     """Below this offset no two rows have the same key."""
     files_before: int | None = None
     rows_before: int | None = None
     superseded: int | None = None
-    """Rows that went because a newer one has their key."""
+    """Rows that were removed because a newer row has their key."""
     tombstones: int | None = None
-    """Those that are left."""
+    """Tombstones that are left."""
     keyless: int | None = None
-    """Rows without a key, which all stay."""
+    """Rows without a key. A compaction keeps all of them."""
     keys: int | None = None
-    """Distinct ones in the part that had not been compacted yet."""
+    """Distinct keys in the part that no compaction had seen."""
     rows: int | None = None
     files: int | None = None
     bytes: int | None = None

@@ -1,4 +1,4 @@
-"""`txlog dump-log`: what does an object of the store say, and what is a partition's chain?"""
+"""`txlog dump-log`: what does an object of the store contain, and what is in a partition's chain?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOMENTS = frozenset({"timestamp", "last_timestamp", "created_at", "updated_at",
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
-    """Adds the command."""
+    """Add the command."""
     command(app, "dump-log", panel=panel)(dump_log)
 
 
@@ -35,7 +35,7 @@ def dump_log(
         str,
         typer.Argument(
             metavar="PATH",
-            help="An object, as in orders/0/00000000000000000000.batch, or a partition, as in orders/0, for its whole chain.",
+            help="An object, as in orders/0/00000000000000000000.batch, or a partition, as in orders/0, to see its whole chain.",
             show_default=False,
         ),
     ],
@@ -61,13 +61,13 @@ def dump_log(
         ),
     ] = None,
 ) -> None:
-    """Tell what is stored, in words: any object of the store, or the chain of a partition.
+    """Explain what is stored: any object of the store, or the chain of a partition.
 
     Objects are txlog.json, topic metadata, .batch, .index, .txnindex, .snapshot, .boundary, .clean and .staged.
 
-    Checksums are verified; a damaged object is an error that names it.
+    Checksums are verified. A damaged object is an error that names the object.
     """
-    # Here and not at the top: it loads the client.
+    # A local import, because it loads the client.
     from txlog.client.dump import dump_object, dump_partition, parse_partition, read_rows
 
     runtime = session.store.runtime
@@ -104,7 +104,7 @@ def dump_log(
 
 
 def _with_rows(batches: Sequence[ChainBatch], rows: Iterator[dict[str, Any]]) -> Iterator[ChainBatch]:
-    """The batches with their rows, as JSON has them."""
+    """Yield the batches with their rows, for JSON."""
     row = next(rows, None)
     for batch in batches:
         own = []
@@ -136,7 +136,7 @@ def _show_tables(out: Output, tables: Mapping[str, Sequence[msgspec.Struct]], ab
     for name, structs in tables.items():
         out.heading(f"{above}{name} ({len(structs)})")
         if len(structs) == 1:
-            # One row reads better downwards.
+            # One row is easier to read as a list of fields.
             cells, inner = tabulate(structs[0])
             out.fields((field, _readable_cell(field, cell)) for field, cell in cells.items())
             _show_tables(out, inner, f"{above}{name}.")
@@ -153,7 +153,7 @@ def _readable_cell(name: str, cell: Cell) -> Cell:
 
 
 def _short(name: str, cell: Cell) -> Cell:
-    """Digests are told apart by their beginnings; JSON has them whole."""
+    """Shorten digests. JSON has them whole."""
     return f"{cell[:12]}…" if name.endswith("digest") and isinstance(cell, str) else cell
 
 

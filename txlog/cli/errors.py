@@ -1,7 +1,7 @@
-"""How does a failure look, and with which status does the program exit?
+"""How is a failure shown, and with which status does the program exit?
 
-An error of the user's, or of the store's, is one message on the standard error, and a status that tells the caller's
-next move. In JSON mode the message is a document too. A traceback means a bug.
+An error of the user or of the store is one message on the standard error, and an exit status that tells the caller what
+to do next. In JSON mode the message is a document. A traceback means a bug.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from txlog.errors import (
 )
 
 LOOK = 4
-"""Stop and look: something that is stored is damaged, or may be written twice."""
+"""Stop and look: a stored object is damaged, or rows may be written twice."""
 _REPEAT = 5
 _STATUS: tuple[tuple[type[TxlogError], int], ...] = (
     (InvalidRequestError, 2),
     (FencedError, 3),
-    # What fenced it was met in a partition before the coordinator could say so; a race, so the status may not depend on it.
+    # A partition may refuse the old epoch before the coordinator reports the fencing. That is a race, so both have status 3.
     (InvalidProducerEpochError, 3),
-    # Nobody but a group's member commits under a condition here: another one has the group.
+    # Here only a group's member commits under a condition, so another consumer is the member now.
     (CommitFailedError, 3),
     (CorruptLogError, LOOK),
     (RetriableError, _REPEAT),
@@ -47,22 +47,22 @@ STATUS_WORDS = (
     "130 ended by Ctrl-C, 143 by SIGTERM."
 )
 INTERRUPTED = 130
-"""What a shell reports for a program that Ctrl-C ended."""
+"""The status that a shell reports for a program that Ctrl-C ended."""
 BROKEN_PIPE = 141
-"""Likewise, for one whose reader was gone."""
+"""The same for a program whose reader has closed the pipe."""
 
 
 def exit_status(error: TxlogError, *, repeatable: bool = True) -> int:
-    """The status of the group that the error belongs to: of the next move.
+    """Return the exit status of the error's group, which tells the caller what to do next.
 
-    A command that is not `repeatable` did what a second run would do again, or may have: that is no case for a retry.
+    If a command is not `repeatable`, a second run might do its work twice, so the status never asks for a retry.
     """
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     return status if repeatable or status != _REPEAT else LOOK
 
 
 def report(error: TxlogError, output: OutputFormat, *, repeatable: bool = True) -> int:
-    """Shows an error on the standard error; its exit status."""
+    """Show an error on the standard error, and return its exit status."""
     status, notes = exit_status(error, repeatable=repeatable), _notes(error)
     if output is OutputFormat.JSON:
         _write_document(error, status)
@@ -72,7 +72,7 @@ def report(error: TxlogError, output: OutputFormat, *, repeatable: bool = True) 
 
 
 def report_interrupt(interrupt: Interrupted, output: OutputFormat) -> int:
-    """Says on the standard error what became of the work, if there is something to say; the exit status."""
+    """Show on the standard error what became of the work, if that is known, and return the exit status."""
     if output is OutputFormat.JSON and str(interrupt):
         _write_document(interrupt, interrupt.status)
     elif str(interrupt):
@@ -83,7 +83,7 @@ def report_interrupt(interrupt: Interrupted, output: OutputFormat) -> int:
 
 
 def raise_first(failed: Sequence[TxlogError]) -> None:
-    """Raises the first error, if there is one, and tells the others in its notes."""
+    """Raise the first error, if there is one, and add the others as its notes."""
     if failed:
         for other in failed[1:]:
             failed[0].add_note(str(other))
@@ -91,14 +91,14 @@ def raise_first(failed: Sequence[TxlogError]) -> None:
 
 
 def reader_is_gone() -> int:
-    """Has nothing more written to a closed pipe; the exit status."""
-    # Python would complain once more when it flushes at its end.
+    """Stop all output to a closed pipe, and return the exit status."""
+    # Otherwise Python prints one more error when it flushes at its end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
 
 
 def complain(message: str, *notes: str) -> None:
-    """A message, and notes below it, on the standard error."""
+    """Print a message, and notes below it, to the standard error."""
     sys.stdout.flush()
     typer.echo(typer.style("Error: ", fg="red", bold=True) + message, err=True)
     for note in notes:

@@ -27,7 +27,7 @@ _STOP = (
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
-    """Adds the command."""
+    """Add the command."""
     command(app, "fsck", panel=panel)(fsck)
 
 
@@ -52,11 +52,12 @@ def fsck(
         ),
     ] = False,
 ) -> None:
-    """Verify every object of the store, and how they hang together. Without --repair nothing is changed.
+    """Verify every object of the store, and that the objects agree. Without --repair nothing is changed.
 
-    Exit status 0 if all is whole, 4 (stop and look) if something is damaged or missing. Notes are what a crash or a clean-up leaves behind until it is vacuumed.
+    The exit status is 0 if all is whole, and 4 (stop and look) if an object is damaged or missing. Notes are about
+    objects that a crash or a maintenance job left behind; vacuum removes them later.
     """
-    # Here and not at the top: it loads pyarrow.
+    # A local import, because it loads pyarrow.
     from txlog.maintenance.fsck import check_store
 
     store = session.object_store()
@@ -79,7 +80,7 @@ def fsck(
 
 
 def _repair(session: Session, report: FsckReport, *, dry_run: bool) -> tuple[RepairedObject, ...]:
-    """What could be made again, or was; nothing in a store that cannot be opened."""
+    """Return what can be recreated, or was recreated. Returns nothing for a store that cannot be opened."""
     from txlog.maintenance.repair import repair
 
     try:
@@ -90,7 +91,7 @@ def _repair(session: Session, report: FsckReport, *, dry_run: bool) -> tuple[Rep
 
 
 def show_report(out: Output, report: FsckReport, *, repair: bool = False) -> None:
-    """What a check found, for people; `repair`: it was asked to mend it."""
+    """Show the findings of a check to people. `repair`: whether a repair was asked for."""
     looked = f"{count_text(report.objects, 'object')}, {bytes_text(report.bytes)}"
     if not report.rows_checked:
         looked += ", without files of rows"
@@ -106,7 +107,7 @@ def show_report(out: Output, report: FsckReport, *, repair: bool = False) -> Non
         ]
     )
     made = {each.path for each in report.repairable if each.is_made}
-    # A finding may stand for several alike.
+    # A finding may stand for several similar objects.
     mended = {each.path for each in report.findings if each.path in made and each.count <= len(made)}
     if any(each.kind != "note" and each.path not in mended for each in report.findings):
         out.line()

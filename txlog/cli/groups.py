@@ -1,4 +1,4 @@
-"""`txlog consumer-groups`: who reads what, how far behind, and how are offsets moved?"""
+"""`txlog consumer-groups`: list groups, show their lag, move their offsets."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def list_groups(session: Session) -> None:
 
 @command(app, "describe")
 def describe(session: Session, group_id: _Group = None, group_option: _GroupOption = None) -> None:
-    """Show a group's member, its offsets and how far it is behind.
+    """Show a group's member, its offsets and its lag.
 
-    Lag counts offsets up to the last stable one, markers and aborted rows included.
+    The lag counts offsets up to the last stable one, markers and aborted rows included.
     """
     name = one_of(group_id, group_option, "group")
     damaged: list[CorruptLogError] = []
@@ -101,8 +101,8 @@ def reset_offsets(
 ) -> None:
     """Move a group's offsets. A dry run, unless --execute is given.
 
-    A group with a member is refused, unless --force is given: one that was killed stays a member for ever. Offsets
-    outside of the log are moved to its nearer end.
+    A group with a member is refused, unless --force is given. A killed consumer stays a member until --force removes it.
+    Offsets outside of the log are moved to the log's nearer end.
     """
     name = one_of(group_id, group_option, "group")
     given = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
@@ -152,7 +152,7 @@ def delete(
 ) -> None:
     """Delete a group and its offsets. A dry run, unless --execute is given.
 
-    A group with a member is refused, unless --force is given: one that was killed stays a member for ever.
+    A group with a member is refused, unless --force is given. A killed consumer stays a member until --force removes it.
     """
     name = one_of(group_id, group_option, "group")
     admin = session.admin
@@ -165,7 +165,7 @@ def delete(
 
 
 def _try(call: Callable[[], tuple[str, ...]], execute: bool) -> tuple[tuple[str, ...], str | None]:
-    """The members that a change removed; of a dry run also, instead, why the change would be refused."""
+    """Return the members that a change removed. In a dry run, return instead why the change would be refused."""
     try:
         return call(), None
     except InvalidRequestError as error:
@@ -216,7 +216,7 @@ def _partitions(session: Session, topics: list[str] | None) -> list[TopicPartiti
 def _plan_to_offset(
     session: Session, admin: Admin, name: str, partitions: list[TopicPartition] | None, offset: int
 ) -> tuple[OffsetReset, ...]:
-    # Here and not at the top: it loads the client.
+    # A local import, because it loads the client.
     from txlog.client.offsets import OffsetSpec
 
     if offset < 0:
@@ -229,7 +229,7 @@ def _plan_to_offset(
 
 
 def _lag(found: GroupInfo) -> int | None:
-    """How far behind in all; None if that is not known of a partition that it has an offset for."""
+    """Return the total lag, or None if it is unknown in a partition for which the group has an offset."""
     if any(each.committed is not None and each.lag is None for each in found.offsets):
         return None
     return sum(each.lag or 0 for each in found.offsets)

@@ -1,4 +1,4 @@
-"""`txlog history`: which clean-ups ran, and what did they do?"""
+"""`txlog history`: which maintenance jobs ran, and what did they do?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txlog.errors import InvalidRequestError
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
-    """Adds the command."""
+    """Add the command."""
     command(app, "history", panel=panel)(history)
 
 
@@ -32,13 +32,14 @@ def history(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="Only the newest N.")] = 100,
 ) -> None:
-    """Show what clean-ups did, the newest first: when, by whom, to which offsets, files and bytes before and after.
+    """Show what maintenance jobs did, newest first: when, by which process, to which offsets, and the files and bytes
+    before and after.
 
-    A run that found nothing to do leaves no trace. The newest 2,000 runs are kept.
+    A run that found nothing to do leaves no entry. The newest 2,000 runs are kept.
     """
     if limit < 1:
         raise InvalidRequestError(f"--limit {limit}: expected at least 1")
-    # Here and not at the top: `--help` needs none of it.
+    # A local import, because `--help` does not need it.
     from txlog.maintenance.history import read_history
 
     rows = read_history(

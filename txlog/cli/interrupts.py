@@ -1,7 +1,7 @@
-"""When may Ctrl-C or SIGTERM end a command that has to leave things in order?
+"""When may Ctrl-C or SIGTERM end a command that has to finish its current step?
 
-Between two steps, where it asks `check`, and while it waits within `at_once`; elsewhere a signal is only noted, so that no
-step is torn. A second signal ends the command wherever it is.
+A signal ends it between two steps, where it calls `check`, and while it waits within `at_once`. Elsewhere the signal is
+only noted, so that every step completes. A second signal ends the command wherever it is.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the command; the text, if there is one, says what became of its work."""
+    """A signal ended the command. The text, if there is one, tells the user what became of the work."""
 
     def __init__(self, received: signal.Signals, text: str = "", *, torn: bool = False) -> None:
         super().__init__(text)
         self.received = received
         self.torn = torn
-        """Whether it struck amid a step."""
+        """Whether the signal interrupted a step."""
 
     @property
     def status(self) -> int:
-        """What a shell reports for a program that the signal ended."""
+        """Return the status that a shell reports for a program that the signal ended."""
         return 128 + self.received
 
 
 class Interrupts:
-    """Signals, from entering to leaving. Those that whoever started the program has it ignore stay ignored."""
+    """Handle signals inside the `with` block. Signals that the parent process set to be ignored stay ignored."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -40,7 +40,7 @@ class Interrupts:
         self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        # Only the main thread may: one that runs a command line otherwise has its own way with signals.
+        # Only the main thread may set handlers. A program that runs commands in another thread handles signals itself.
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -54,13 +54,14 @@ class Interrupts:
             signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raises Interrupted if a signal has come."""
+        """Raise Interrupted if a signal has come."""
         if self.received is not None:
             raise Interrupted(self.received)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Within it a signal raises Interrupted there and then: for what may wait for ever, or be done again."""
+        """Inside the block a signal raises Interrupted at once. Use it for work that may wait for ever or can be
+        repeated."""
         self._at_once = True
         try:
             self.check()

@@ -1,8 +1,9 @@
-"""Which lines has a stream, and when is it time to do something with those that have come? And how are lines written?
+"""How are lines read from a stream in chunks, and how are lines written?
 
-A chunk is full, or its first line has waited long enough for others: input by hand, or from a program that writes now and
-then, is not held back. A signal ends the lines as the end of the stream does, so that what was read is not lost. What is
-written is not torn by one, unless its reader takes nothing.
+A chunk is complete when it is full, or when its first line has waited long enough. So lines that arrive slowly, by hand
+or from a program, are not held back. A signal ends the lines in the same way as the end of the stream, so that no line
+that was read is lost. A signal does not interrupt writing in the middle of a line, unless the reader has stopped
+reading.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ from txlog.clock import Clock
 
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
-"""What a pipe takes without waiting, if it takes anything."""
+"""The number of bytes that a pipe takes without waiting, if it takes any."""
 
 
 class Lines:
-    """Lines of bytes, without their ends."""
+    """Read lines of bytes, without their line ends."""
 
     def __init__(self, stream: BinaryIO, *, chunk: int, linger_ms: int, clock: Clock, interrupts: Interrupts) -> None:
-        """At most `chunk` lines are given at a time, and no line waits longer than `linger_ms` for those after it."""
+        """Yield at most `chunk` lines at a time. No line waits longer than `linger_ms` for the lines after it."""
         self._stream = stream
         self.chunk = chunk
         self._linger_ms = linger_ms
         self._clock = clock
         self._interrupts = interrupts
         self.cut_off = False
-        """Whether a signal came in the midst of a line."""
+        """Whether a signal came in the middle of a line."""
 
     def __iter__(self) -> Iterator[list[bytes]]:
-        """The lines, a chunk at a time."""
+        """Yield the lines, a chunk at a time."""
         descriptor = _descriptor(self._stream)
         return self._whole() if descriptor is None else self._timed(descriptor)
 
     def _whole(self) -> Iterator[list[bytes]]:
-        """Of a stream that cannot be waited for."""
+        """Yield the lines of a stream that `select` cannot wait for."""
         while not self._interrupts.received and (lines := list(itertools.islice(self._stream, self.chunk))):
             yield lines
 
     def _timed(self, descriptor: int) -> Iterator[list[bytes]]:
         lines: list[bytes] = []
-        begun: list[bytes] = []  # of the line that has no end yet
+        begun: list[bytes] = []  # start of a line that is not complete
         due_ms = 0
         data: bytes | None = None
         while data != b"" and not self._interrupts.received:
@@ -78,7 +79,7 @@ class Lines:
         self.cut_off = data != b"" and bool(begun)
 
     def _read(self, descriptor: int, wait_ms: int | None) -> bytes | None:
-        """What is there; b"" at the end; None if nothing came in time, or a signal did."""
+        """Return the bytes that are there, b"" at the end, or None if nothing came in time or a signal came."""
         try:
             with self._interrupts.at_once():
                 ready, _, _ = select.select([descriptor], [], [], None if wait_ms is None else wait_ms / 1000)
@@ -90,7 +91,7 @@ class Lines:
 
 
 def write_lines(lines: list[str], stream: TextIO, interrupts: Interrupts) -> None:
-    """Writes lines, which have their ends; they are out when it returns. Raises Interrupted while nothing is taken."""
+    """Write lines, which include their line ends, and flush them. Raises Interrupted if the reader takes nothing."""
     descriptor = _descriptor(stream)
     if descriptor is None:
         stream.writelines(lines)
@@ -107,7 +108,8 @@ def write_lines(lines: list[str], stream: TextIO, interrupts: Interrupts) -> Non
 
 
 def _descriptor(stream: IO[bytes] | IO[str]) -> int | None:
-    """What `select` can wait for; None for a stream in memory, and where it takes nothing but sockets."""
+    """Return a descriptor that `select` can wait for, or None: for a stream in memory, or where `select` takes only
+    sockets."""
     if sys.platform == "win32":
         return None
     try:

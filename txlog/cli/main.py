@@ -1,6 +1,6 @@
-"""Where does the program `txlog` begin?
+"""Entry point of the program `txlog`.
 
-Here, and nearly nothing is imported before: what takes its time is, too, when Ctrl-C ends it in peace.
+The slow imports are inside `main`, so that Ctrl-C during them ends the program without a traceback.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """The program `txlog`."""
+    """Run the program `txlog`."""
     try:
         from txlog.cli.program import run
 
         run()
     except KeyboardInterrupt:
-        sys.exit(130)  # as a shell says it; txlog.cli.errors is not to be had yet
+        sys.exit(130)  # a shell's status; txlog.cli.errors may not be imported yet
 
 
 if __name__ == "__main__":

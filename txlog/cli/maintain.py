@@ -1,4 +1,4 @@
-"""`txlog maintain`: do what is due, once or from time to time."""
+"""`txlog maintain`: do the maintenance that is due, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _JITTER_MS = 10_000
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
-    """Adds the command."""
+    """Add the command."""
     command(app, "maintain", panel=panel)(maintain)
 
 
@@ -97,11 +97,12 @@ def maintain(
         ),
     ] = None,
 ) -> None:
-    """Do everything that is due: end transactions, forget what is idle, seal, merge, compact, retire, vacuum; say what was left and why.
+    """Do all maintenance that is due, and report what was done, what was left and why.
 
-    In this order: transactions (roll forward what is decided, abort what is overdue, forget idle ids), groups, deletions,
-    producers, seal, retention, merge, compact, and vacuum, which deletes what nothing has needed for delete.grace.ms. It is safe
-    beside writers, readers and other daemons. A signal ends it after the current step; a second signal ends it at once, which is safe too.
+    The steps run in this order: transactions (finish decided ones, abort overdue ones, delete idle ids), groups,
+    deletions, producers, seal, retention, merge, compact, vacuum. Vacuum deletes objects that nothing has needed for
+    delete.grace.ms. The command is safe beside writers, readers and other daemons. A signal ends it after the current
+    step. A second signal ends it at once, which is safe too.
     """
     if once == daemon:
         raise InvalidRequestError("give either --once for one round or --daemon for one round after another")
@@ -112,7 +113,7 @@ def maintain(
         raise InvalidRequestError(
             "--metrics-port needs --daemon: with --once the program ends before its metrics can be read. hint: --metrics-file keeps them"
         )
-    # Here and not at the top: it loads pyarrow.
+    # A local import, because it loads pyarrow.
     from txlog.maintenance.maintain import Maintainer, MaintainPolicy
     from txlog.maintenance.metrics import Metrics, MetricsServer
 
@@ -144,7 +145,7 @@ def maintain(
 
 def _rests(session: Session, interval_ms: int, jitter_ms: int) -> Callable[[], int]:
     ids = session.store.runtime.ids
-    # An id generator's jitter lies between a half and one and a half.
+    # The jitter of an id generator is between one half and one and a half of its argument.
     return lambda: interval_ms + ids.jitter(jitter_ms) - jitter_ms // 2
 
 
@@ -156,7 +157,7 @@ def _loop(
     metrics_file: str | None,
     rest_ms: Callable[[], int],
 ) -> None:
-    """Rounds until a signal. A store that is not to be had for a while is no reason to end."""
+    """Run rounds until a signal comes. If the store cannot be reached for a while, the loop goes on."""
     clock = session.store.runtime.clock
     left: set[str] = set()
     while interrupts.received is None:
@@ -183,9 +184,9 @@ def _publish(metrics: Metrics, report: MaintainReport, metrics_file: str | None)
 
 
 def _tell(out: Output, report: MaintainReport, told: set[str]) -> set[str]:
-    """A line for everything that a round did or failed at, and for what it left if the round before did not leave it.
+    """Print a line for each thing that a round did, failed at, or left, unless the previous round left it too.
 
-    As JSON a line a round.
+    In JSON mode, print one line for each round.
     """
     if out.is_json:
         write(encode_line(report))
@@ -210,7 +211,7 @@ def _place(topic: str | None, partition: int | None) -> str:
 
 
 def show_round(out: Output, report: MaintainReport) -> None:
-    """What a round did, left and failed at, for people."""
+    """Show people what a round did, left and failed at."""
     out.fields(
         [
             ("store", report.store),

@@ -1,4 +1,4 @@
-"""`txlog merge`: how do many small files become few large ones, in this process?"""
+"""`txlog merge`: merge many small files into a few large ones, in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
-    """Adds the command."""
+    """Add the command."""
     command(app, "merge", panel=panel)(merge)
 
 
@@ -66,10 +66,10 @@ def merge(
 ) -> None:
     """Merge neighbouring sealed segments into files of the target size. No row that a reader sees changes.
 
-    Rows of aborted transactions go, offsets and times stay. It may run beside writers, readers and other merges, and be killed
-    at any moment. The files that were merged are there until they are vacuumed.
+    A merge leaves out rows of aborted transactions. Offsets and times do not change. It is safe beside writers, readers
+    and other merges, and it can be killed at any point. The old files stay until vacuum deletes them.
     """
-    # Here and not at the top: `--help` needs none of it.
+    # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
     from txlog.maintenance.history import recorded
     from txlog.maintenance.merge import check_layout, merge_partition, plan_partition
@@ -95,7 +95,7 @@ def merge(
                             history.add_merged(each)
                             documents.append(merge_document(each))
             except CorruptLogError as error:
-                # The others can be merged; this one has to be looked at.
+                # Merge the other partitions. This one needs attention.
                 failed.append(error)
             reads.forget([tp])
     session.out.show(documents, lambda out: show_merges(out, documents, dry_run=dry_run, failed=len(failed)))
@@ -103,7 +103,7 @@ def merge(
 
 
 def planned_document(merge: Merge) -> MergeDocument:
-    """A run that would be made."""
+    """Return a run that would be made."""
     return MergeDocument(
         topic=merge.topic_partition.topic,
         partition=merge.topic_partition.partition,
@@ -118,7 +118,7 @@ def planned_document(merge: Merge) -> MergeDocument:
 
 
 def merge_document(merged: Merged) -> MergeDocument:
-    """A run that was made."""
+    """Return a run that was made."""
     return MergeDocument(
         topic=merged.topic_partition.topic,
         partition=merged.topic_partition.partition,
@@ -136,7 +136,7 @@ def merge_document(merged: Merged) -> MergeDocument:
 
 
 def show_merges(out: Output, documents: Sequence[MergeDocument], *, dry_run: bool, failed: int) -> None:
-    """A table of runs, and a sentence; `failed` partitions could not be merged."""
+    """Show a table of runs, and a sentence; `failed` partitions could not be merged."""
     if documents:
         out.table(
             ("partition", "offsets", "segments", "files", "bytes", "rows", "files after", "bytes after", "outcome"),

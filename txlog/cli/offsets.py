@@ -1,4 +1,4 @@
-"""`txlog get-offsets`: where do the partitions of a topic begin and end, and which offset has a moment?"""
+"""`txlog get-offsets`: where do the partitions of a topic begin and end, and which offset has a given time?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KAFKAS = {"-2": "earliest", "-1": "latest", "earliest": "earliest", "latest": "
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
-    """Adds the command."""
+    """Add the command."""
     command(app, "get-offsets", panel=panel)(get_offsets)
 
 
@@ -44,7 +44,7 @@ def get_offsets(
 ) -> None:
     """Show the log start, last stable and log end offset of each partition.
 
-    Readers of committed rows get as far as the last stable offset; a transaction that is open holds it back.
+    Readers of committed rows read up to the last stable offset. An open transaction holds it back.
     """
     spec = parse_spec(time, "--time") if time is not None else "latest"
     store = session.store
@@ -74,7 +74,10 @@ def get_offsets(
 
 
 def parse_spec(text: str, option: str) -> str | int:
-    """`earliest`, `latest` (or Kafka's -2, -1), or a moment in milliseconds. Raises InvalidRequestError naming the option."""
+    """Parse `earliest`, `latest` (or Kafka's -2, -1), or a time in milliseconds.
+
+    Raises InvalidRequestError with the name of the option.
+    """
     if text.strip().lower() in _KAFKAS:
         return _KAFKAS[text.strip().lower()]
     moment = parse_time(text.strip())

@@ -1,8 +1,8 @@
-"""Which options has every command, and what does a command get to work with?
+"""Which options does every command have, and what does a command receive?
 
-`command` registers a function and gives it the shared options, which are accepted before and after a command's name; the
-one nearest to the end of the line counts. The function receives a `Session`: the store, opened at its first use, and the
-output.
+`command` registers a function and gives it the shared options. They are accepted before and after a command's name; the
+one nearest to the end of the line counts. The function receives a `Session`: the store, opened at its first use, and
+the output.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ TopicsOrPartitions = Annotated[
     ),
 ]
 TopicsOption = Annotated[list[str] | None, typer.Option("--topic", hidden=True)]
-"""The same for those who know the option from Kafka's tools."""
+"""The same as an option, for users of Kafka's tools."""
 Partitions = Annotated[
     str | None,
     typer.Option("--partitions", "--partition", metavar="0,1,…", help="Only these partitions.", show_default=False),
@@ -104,7 +104,7 @@ _SHARED: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the shared options say; those of a group are laid under those of its commands."""
+    """The values of the shared options. Those of a group are the defaults of its commands."""
 
     store: str | None = None
     config: str | None = None
@@ -114,7 +114,7 @@ class Settings:
     def overlaid(
         self, store: str | None, config: str | None, storage_option: list[str] | None, output: OutputFormat | None
     ) -> Settings:
-        """These settings with those options on top. Raises InvalidRequestError for a malformed one."""
+        """Return these settings, overridden by the given options. Raises InvalidRequestError for a malformed one."""
         if config is not None and not Path(config).is_file():
             hint = (
                 "; settings are given as --set KEY=VALUE (topics) or --property KEY=VALUE (produce, consume)"
@@ -123,7 +123,7 @@ class Settings:
             )
             raise InvalidRequestError(f"--config {config!r}: this file does not exist{hint}")
         return Settings(
-            # An empty name is a variable that a script did not set: the environment's store must not stand in for it.
+            # An empty name may be a variable that a script did not set. Do not use the environment's store instead.
             store=self.store if store is None else store,
             config=self.config if config is None else config,
             storage_options={**self.storage_options, **parse_pairs(storage_option, "--storage-option")},
@@ -132,31 +132,32 @@ class Settings:
 
 
 class Session:
-    """What a command works with. Closes what it opened."""
+    """What a command works with. It closes what it opened."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.out = Output(settings.output)
         self.repeatable = True
-        """Whether the same command line may be run again after it failed; a command that adds rows says when not."""
+        """Whether the same command line may be run again after a failure. A command that adds rows sets it."""
         self._store: Store | None = None
         self._admin: Admin | None = None
 
     @property
     def store(self) -> Store:
-        """The store, which must exist. Raises InvalidRequestError without `--store`, NotAStoreError where none lies."""
+        """The store, which must exist. Raises InvalidRequestError without `--store`, NotAStoreError if there is no
+        store."""
         return self.open()
 
     @property
     def admin(self) -> Admin:
-        """The store's administrative calls; one for the session, so that what it has read it need not read again."""
+        """The store's administrative calls. The session has only one, so that it reads nothing twice."""
         if self._admin is None:
             self._admin = self.open().admin()
         return self._admin
 
     @property
     def url(self) -> str:
-        """Where the store is. Raises InvalidRequestError without `--store`."""
+        """The URL of the store. Raises InvalidRequestError without `--store`."""
         if self.settings.store == "":
             raise InvalidRequestError(
                 "--store is empty; name the store's URL, or leave --store out to use " + STORE_ENV
@@ -166,16 +167,16 @@ class Session:
         return self.settings.store
 
     def object_store(self) -> ObjectStore:
-        """The place itself: also one that cannot be opened as a store any more."""
+        """The object store itself, which works even if the location cannot be opened as a store any more."""
         from txlog.storage.open import open_object_store
 
         return open_object_store(self.url, self.settings.storage_options)
 
     def open(self, *, may_be_new: bool = False) -> Store:
-        """The store; an empty or missing location is one only if it `may_be_new`."""
+        """Open the store. An empty or missing location is accepted only if it `may_be_new`."""
         if self._store is None:
             url = self.url
-            # Here and not at the top: pyarrow takes longer to load than all of `--help`.
+            # A local import, because pyarrow loads more slowly than all of `--help` runs.
             import txlog
 
             self._store = txlog.open(
@@ -202,26 +203,26 @@ class Session:
         except Exception as failure:
             if error is None:
                 raise
-            # The error that is on its way is the one to see.
+            # Keep the first error; the error of closing is a note.
             error.add_note(f"closing the store failed too: {failure}")
 
 
 class Command(TyperCommand):
-    """A command whose help does not say that `--help` takes a bool."""
+    """A command whose help does not show that `--help` takes a bool."""
 
     def get_help_option(self, ctx: Any) -> Any:
         return without_metavar(super().get_help_option(ctx))
 
 
 class Group(TyperGroup):
-    """A group of commands, likewise."""
+    """A group of commands with the same help."""
 
     def get_help_option(self, ctx: Any) -> Any:
         return without_metavar(super().get_help_option(ctx))
 
 
 def without_metavar(option: Any) -> Any:
-    """An option of typer's own, shown as the flag that it is."""
+    """Return an option of typer's own, shown as a flag."""
     if option is not None:
         option.metavar = ""
     return option
@@ -230,7 +231,7 @@ def without_metavar(option: Any) -> Any:
 def command(
     app: typer.Typer, name: str, *, panel: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a function, whose first parameter is the `Session`, as a command with the shared options."""
+    """Register a function, whose first parameter is the `Session`, as a command with the shared options."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         def run(ctx: typer.Context, **given: Any) -> None:
@@ -259,7 +260,7 @@ def command(
 
 
 def group(name: str, text: str) -> typer.Typer:
-    """A group of commands. It takes the shared options too, and leaves it to its commands to explain them."""
+    """Return a group of commands. It accepts the shared options too, but only the commands show them in their help."""
     app = typer.Typer(name=name, help=text, cls=Group, no_args_is_help=True)
 
     def run(ctx: typer.Context, **given: Any) -> None:
@@ -271,9 +272,9 @@ def group(name: str, text: str) -> typer.Typer:
 
 
 def root(app: typer.Typer, callback: Callable[..., None]) -> None:
-    """Gives the root the shared options, below them the environment, and what `callback` has parameters for.
+    """Add to the root command the shared options, their environment variables, and the parameters of `callback`.
 
-    TXLOG_CONFIG is not read here: the client does that.
+    The client reads TXLOG_CONFIG, not this function.
     """
 
     def run(ctx: typer.Context, **given: Any) -> None:
@@ -287,17 +288,17 @@ def root(app: typer.Typer, callback: Callable[..., None]) -> None:
 
 
 def settings_of(ctx: Any) -> Settings:
-    """The settings that groups above this context have gathered."""
+    """Return the settings that the groups above this context have collected."""
     return ctx.obj if isinstance(ctx.obj, Settings) else Settings()
 
 
 def parse_pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    """`KEY=VALUE` of a repeated option. Raises InvalidRequestError naming the option."""
+    """Parse `KEY=VALUE` of a repeated option. Raises InvalidRequestError with the name of the option."""
     pairs: dict[str, str] = {}
     for text in given or ():
         key, found, value = text.partition("=")
         if not found or not key:
-            # Of an option of the store, whatever this is may be a credential.
+            # A malformed --storage-option may contain a credential, so it is not shown.
             shown = "one" if option == "--storage-option" or not key else repr(key)
             raise InvalidRequestError(f"{option} takes KEY=VALUE, found {shown} without {'a key' if found else '='}")
         pairs[key] = value
@@ -305,7 +306,7 @@ def parse_pairs(given: list[str] | None, option: str) -> dict[str, str]:
 
 
 def one_of(argument: str | None, option: str | None, what: str) -> str:
-    """A name that was given as an argument, or in Kafka's way as an option. Raises InvalidRequestError."""
+    """Return a name that was given as an argument or, in Kafka's way, as an option. Raises InvalidRequestError."""
     if argument is not None and option is not None and argument != option:
         raise InvalidRequestError(f"two {what}s are named, {argument!r} and {option!r}; name one")
     name = argument if argument is not None else option
@@ -338,12 +339,12 @@ def _keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _paragraphs(doc: str) -> str:
-    """A docstring with each paragraph on one line: help would keep its line ends, at another width."""
+    """Return a docstring with each paragraph on one line. Otherwise help keeps its line ends, at another width."""
     return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(doc).split("\n\n"))
 
 
 def _sign(run: Callable[..., None], doc: str | None, parameters: list[inspect.Parameter]) -> None:
-    """Gives a function the signature that typer reads options from."""
+    """Give a function the signature from which typer reads options."""
     run.__doc__ = doc
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

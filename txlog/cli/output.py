@@ -1,7 +1,7 @@
-"""How does a result look: to a person at a terminal, to a pipe, to a program?
+"""How is a result shown to a person at a terminal, to a pipe, to a program?
 
-Text at a terminal is coloured; in a pipe it is plain. Tables are aligned and never wrapped, one row a line. JSON is one
-document, the same in both, of the structs that `txlog.cli.documents` lists.
+Text is coloured at a terminal and plain in a pipe. Tables are aligned and never wrapped, with one row on each line.
+JSON is one document, the same at a terminal and in a pipe, made of the structs that `txlog.cli.documents` lists.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _STYLES = {
     "control": "dim",
     NOTHING: "dim",
 }
-"""Words that a table colours."""
+"""Words that a table shows in colour."""
 
 _NO_LIMIT = 10_000
-"""Characters; no table is that wide."""
+"""Maximum width of a table in characters. No table is that wide."""
 
 _NONES: tuple[object, ...] = (None, -1, 0, "", (), {})
 
 
 class OutputFormat(StrEnum):
-    """What `--output` may be."""
+    """The values of `--output`."""
 
     TEXT = "text"
     JSON = "json"
@@ -56,7 +56,7 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where results go. Everything is written to the standard output of the moment."""
+    """Writer of results. Everything is written to the current standard output."""
 
     format: OutputFormat
 
@@ -65,39 +65,39 @@ class Output:
         return self.format is OutputFormat.JSON
 
     def show(self, document: object, text: Callable[[Output], None]) -> None:
-        """`document` as JSON, or what `text` writes."""
+        """Write `document` as JSON, or call `text` to write it."""
         if self.is_json:
             write(encode_document(document))
         else:
             text(self)
 
     def line(self, text: str = "") -> None:
-        """A line of text."""
+        """Write a line of text."""
         write(text + "\n")
 
     def sentences(self, sentences: Iterable[str]) -> None:
-        """Lines of prose; a terminal wraps them itself."""
+        """Write lines of prose. A terminal wraps them itself."""
         for sentence in sentences:
             self.line(sentence)
 
     def note(self, text: str) -> None:
-        """A line on the standard error: what a program that reads the output need not see."""
+        """Write a line to the standard error, for information that a program reading the output does not need."""
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
     def flush(self) -> None:
-        """Shows what was written so far: for commands that go on for long."""
+        """Flush what was written so far, for commands that run for long."""
         sys.stdout.flush()
 
     def heading(self, text: str) -> None:
-        """A line above what belongs to it, an empty one before."""
+        """Write an empty line and a heading."""
         if _is_terminal():
             _print_rich("\n", (text, "bold"))
         else:
             write(f"\n{text}\n")
 
     def fields(self, pairs: Iterable[tuple[str, Cell]]) -> None:
-        """Names and values, one a line, the values aligned."""
+        """Write names and values, one pair on each line, with the values aligned."""
         shown = [(name, _text(value)) for name, value in pairs]
         width = max((len(name) for name, _ in shown), default=0)
         for name, value in shown:
@@ -107,7 +107,7 @@ class Output:
                 write(f"{name:<{width}}  {value}\n")
 
     def table(self, columns: Sequence[str], rows: Iterable[Row], *, empty: str) -> None:
-        """Rows under upper-case headings, numbers to the right; the sentence `empty` if there are none."""
+        """Write rows under upper-case headings, numbers aligned right, or the sentence `empty` if there are none."""
         listed = list(rows)
         if not listed:
             self.line(empty)
@@ -118,27 +118,27 @@ class Output:
 
 
 def encode_document(document: object) -> str:
-    """The JSON of a document, indented, with a newline at its end."""
+    """Return the JSON of a document, indented, with a newline at its end."""
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def encode_line(document: object) -> str:
-    """The JSON of a document on one line."""
+    """Return the JSON of a document on one line."""
     return msgspec.json.encode(document).decode() + "\n"
 
 
 def write(text: str) -> None:
-    """Text to the standard output of the moment."""
+    """Write text to the current standard output."""
     sys.stdout.write(text)
 
 
 def tabulate(
     value: msgspec.Struct, *, complete: bool = False
 ) -> tuple[dict[str, Cell], dict[str, list[msgspec.Struct]]]:
-    """A struct's fields as cells, and those that are lists of structs, each for a table of its own.
+    """Return a struct's fields as cells, and its lists of structs, each for a separate table.
 
-    Structs within are taken apart, their fields' names dotted. Fields that say "none" by their default are left out,
-    unless it is to be `complete`.
+    Nested structs are flattened: the names of their fields get a prefix and a dot. A field whose default means "none"
+    is left out if it has that value, unless `complete`.
     """
     cells: dict[str, Cell] = {}
     tables: dict[str, list[msgspec.Struct]] = {}
@@ -156,7 +156,7 @@ def tabulate(
 
 
 def struct_table(structs: Sequence[msgspec.Struct]) -> tuple[list[str], list[Row]]:
-    """Columns and rows of structs of any kinds: a column for each field that one of them has something to say about."""
+    """Return columns and rows for structs of any kinds, with a column for each field that at least one of them shows."""
     names = dict.fromkeys(name for struct in structs for part in tabulate(struct) for name in part)
     rows: list[Row] = []
     for struct in structs:
@@ -166,7 +166,7 @@ def struct_table(structs: Sequence[msgspec.Struct]) -> tuple[list[str], list[Row
 
 
 def cell_of(value: object) -> Cell:
-    """A value as a cell: text and whole numbers as they are, everything else as JSON; what is absent is empty."""
+    """Return a value as a cell: text and whole numbers unchanged, everything else as JSON, and an absent value empty."""
     if value is msgspec.UNSET:
         return None
     if value is None or isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
@@ -200,7 +200,7 @@ def _is_number(rows: Sequence[Row], at: int) -> bool:
 
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
-    # Here and not at the top: a pipe, JSON and `--help` need none of it.
+    # A local import: a pipe, JSON and `--help` do not need it.
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -212,7 +212,7 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
     for row in rows:
         table.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in map(_text, row)))
     console = Console(file=sys.stdout)
-    # Too wide a table is for the terminal to wrap: values stay whole and can be copied.
+    # Let the terminal wrap a table that is too wide, so that values stay whole and can be copied.
     console.width = max(console.width, console.measure(table, options=console.options.update(width=_NO_LIMIT)).maximum)
     console.print(table)
 

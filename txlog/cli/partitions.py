@@ -1,4 +1,4 @@
-"""Which partitions shall a job go through?"""
+"""Which partitions does a job work on?"""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SPELLED = re.compile(r"(?P<topic>[^/:]+)(?P<mark>[/:-])(?P<numbers>\d{1,9}(,\d{
 
 
 def split_topics(store: Store, named: Sequence[str], partitions: str | None) -> dict[str, tuple[int, ...] | None]:
-    """The topics that are named, each with the numbers of its partitions that are meant; None: all.
+    """Return the named topics, each with the numbers of its chosen partitions, or None for all partitions.
 
-    Numbers are those of `partitions`, or of a name such as `orders/0`, `orders:0,1` or, unless a topic is called so, `orders-0`.
-    Raises InvalidRequestError for both, or a text that names no numbers; UnknownTopicOrPartitionError.
+    The numbers come from `partitions`, or from a name such as `orders/0`, `orders:0,1` or `orders-0` (unless a topic
+    has that name). Raises InvalidRequestError if both give numbers, or a text has none; UnknownTopicOrPartitionError.
     """
     numbers = None if partitions is None else parse_partitions(partitions, "--partitions")
     found: dict[str, tuple[int, ...] | None] = {}
@@ -54,9 +54,9 @@ def _is_topic(store: Store, name: str) -> bool:
 
 
 def choose_partitions(store: Store, topics: Sequence[str], partitions: str | None = None) -> list[TopicPartition]:
-    """The partitions of `topics` (empty: of all topics of users) that `split_topics` finds named, or all.
+    """Return the partitions of `topics` that `split_topics` chooses; with no topics, those of all users' topics.
 
-    Raises UnknownTopicOrPartitionError, InvalidRequestError for an internal topic or a text that names no numbers.
+    Raises UnknownTopicOrPartitionError, InvalidRequestError for an internal topic or a text without numbers.
     """
     wanted = split_topics(store, topics or [each.name for each in store.topics()], partitions)
     return [
@@ -68,7 +68,7 @@ def choose_partitions(store: Store, topics: Sequence[str], partitions: str | Non
 
 
 def parse_partitions(text: str, option: str) -> tuple[int, ...]:
-    """Numbers with commas between them. Raises InvalidRequestError naming the option."""
+    """Parse numbers with commas between them. Raises InvalidRequestError with the name of the option."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise InvalidRequestError(f"{option} {text!r}: expected numbers of partitions, as in 0,1")

@@ -1,7 +1,8 @@
 """`txlog`: which commands are there?
 
-Further ones come from the entry-point group `txlog.commands` (of a typer app, or of a function that typer can turn into
-a command). They are loaded when called, so a missing or broken one harms nobody else, and says so itself.
+Other packages add commands with the entry-point group `txlog.commands`: a typer app, or a function that typer can turn
+into a command. A command is loaded when it is called. So a missing or broken one affects no other command, and its own
+call shows the error.
 """
 
 from __future__ import annotations
@@ -72,14 +73,14 @@ _OF_KAFKA = {
     },
     "--replication-factor": "leave it out, because the storage keeps the copies",
 }
-"""Options of Kafka's tools that people bring, and what to write instead."""
+"""Options of Kafka's tools, and what to write instead."""
 
-# typer carries a copy of click in newer versions; the common ancestor of its errors has the same name in both.
+# Newer versions of typer contain a copy of click. The common base class of its errors has the same name in both.
 _USAGE_ERROR: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 class _Root(Group):
-    """Shows errors, and finds the commands of other packages."""
+    """Show errors, and find the commands of other packages."""
 
     def main(
         self,
@@ -90,17 +91,17 @@ class _Root(Group):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Runs a command line and raises SystemExit with its status; without `standalone_mode` errors are raised."""
+        """Run a command line and raise SystemExit with its status. Without `standalone_mode`, raise errors instead."""
 
         def run() -> Any:
-            # By position: `super()` takes the same, and mypy cannot see that `extra` has none of it.
+            # Positional arguments, because mypy cannot see that `extra` does not contain these names.
             return super(_Root, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
 
         return run() if not standalone_mode else sys.exit(_status(run))
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
-        # typer puts commands before groups of commands.
+        # typer lists commands before groups of commands.
         own.sort(key=_ORDER.index)
         return [*own, *sorted(set(_entry_points()) - set(own))]
 
@@ -113,7 +114,7 @@ class _Root(Group):
 
 
 class _Lazy(Command):
-    """A command of another package, which is not imported before it is called."""
+    """A command of another package, which is imported only when it is called."""
 
     def __init__(self, point: EntryPoint) -> None:
         super().__init__(name=point.name, help=f"From the package {_package(point)}.", rich_help_panel=_MORE)
@@ -146,7 +147,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     context_settings={"help_option_names": ["--help", "-h"]},
-    # Tracebacks are for bugs, and then whole; never with the values of variables, which may be credentials.
+    # Tracebacks are for bugs. They are complete, but never contain values of variables, which may be credentials.
     pretty_exceptions_enable=False,
 )
 
@@ -182,13 +183,13 @@ history.register(app, panel="Inspect")
 
 
 def run() -> NoReturn:
-    """Runs the command line of this process."""
+    """Run the command line of this process."""
     typer.main.get_command(app).main(prog_name="txlog")
     raise AssertionError("a command line ends with SystemExit")
 
 
 def _status(run: Callable[[], Any]) -> int:
-    """Runs a command line, and shows what it fails with."""
+    """Run a command line, show its error if it fails, and return its status."""
     try:
         result = run()
         sys.stdout.flush()
@@ -201,7 +202,7 @@ def _status(run: Callable[[], Any]) -> int:
     except BrokenPipeError:
         return reader_is_gone()
     except SystemExit as error:
-        # rich, which prints the help, ends the program by itself where its reader is gone.
+        # rich, which prints the help, ends the program itself if the pipe is closed.
         if isinstance(error.__context__, BrokenPipeError):
             return reader_is_gone()
         raise
@@ -213,7 +214,8 @@ def _entry_points() -> dict[str, EntryPoint]:
 
 
 def _missing_extra(point: EntryPoint, error: Exception) -> str:
-    """Commands of our own distribution fail to load where an extra was left out."""
+    """Return the message for a command of txlog's own distribution that cannot be loaded because an extra is not
+    installed."""
     if _package(point) != "pyspark-txlog" or not isinstance(error, ModuleNotFoundError):
         return ""
     return f". An extra is not installed: {install_text(f'spark,{point.name}')}"
@@ -227,7 +229,7 @@ def _report_usage(error: Any) -> int:
     context = getattr(error, "ctx", None)
     message = _in_plain_words(error.format_message())
     if type(error).__name__ == "NoArgsIsHelpError":
-        # Help was asked for by saying nothing; typer has printed it already, unless rich is off.
+        # A command line without arguments asks for help. typer has printed the help already, unless rich is off.
         typer.echo(message, err=True, nl=bool(message))
     else:
         option = getattr(error, "option_name", "")
@@ -238,7 +240,7 @@ def _report_usage(error: Any) -> int:
 
 
 def _in_plain_words(message: str) -> str:
-    """The message of a parser, without the words of the library below typer."""
+    """Return the message of a parser without the library's own terms."""
     message = message.replace("Value error, ", "")
     message = re.sub(r"Input should be a valid integer\b.*", "expected an integer", message)
     message = re.sub(r"Input should be a valid number\b.*", "expected a number", message)

@@ -1,4 +1,4 @@
-"""How far is it?"""
+"""A progress bar."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress_bar(at_first: str, what: str = "") -> Iterator[Callable[[object, int, int], None] | None]:
-    """A bar on the standard error, if that is a terminal, for (where, done, in all); None else.
+    """Show a bar on the standard error if that is a terminal. Its function takes (where, done, in all); otherwise it is
+    None.
 
-    `what` is counted: it is said behind where. Until the first call the bar says `at_first`.
+    `what` names the things that are counted, and follows the place. Until the first call the bar shows `at_first`.
     """
     if not sys.stderr.isatty():
         yield None

@@ -1,4 +1,4 @@
-"""`txlog produce` and `txlog consume`: rows as lines of JSON, in and out."""
+"""`txlog produce` and `txlog consume`: read and write rows as lines of JSON."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from txlog.client.topics import TopicDescription
 
 _LINGER_MS = 1000
-"""How long a line of a pipe waits for others, to be sent with them."""
+"""How long a line from a pipe waits for further lines, to be sent with them."""
 _TYPED_LINGER_MS = 50
-"""Likewise, at a terminal: for no longer than it takes to paste many."""
+"""The same at a terminal: just long enough to paste many lines."""
 _POLL_MS = 500
-"""How long one poll waits; only how soon Ctrl-C is seen depends on it."""
+"""How long one poll waits. The program reacts to Ctrl-C after this time at the latest."""
 _PRINT_ROWS = 1000
-"""How many rows are printed at a time; those that Ctrl-C interrupts are printed again by the group's next run."""
+"""How many rows are printed together. If Ctrl-C interrupts them, the group's next run prints them again."""
 
 _Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
 _TopicOption = Annotated[str | None, typer.Option("--topic", hidden=True)]
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     command(app, "produce", panel=panel)(produce)
     command(app, "consume", panel=panel)(consume)
 
@@ -93,12 +93,12 @@ def produce(
         ),
     ] = None,
 ) -> None:
-    """Append rows from the standard input, one JSON object a line.
+    """Append rows from the standard input, one JSON object on each line.
 
-    A member a column; binary as text or {"base64": "…"}, dates, timestamps and decimals as text.
+    Each member is a column. Binary values are text or {"base64": "…"}; dates, timestamps and decimals are text.
 
-    Rows are sent after a second at the latest. A line that is no row ends the input with an error, and Ctrl-C and SIGTERM
-    end it too: what was read before is written, but a transaction is aborted.
+    Rows are sent after at most one second. A line that is not a row ends the input with an error. Ctrl-C and SIGTERM
+    end the input too. Rows that were read before are written, but a transaction is aborted.
     """
     name = one_of(topic, topic_option, "topic")
     if batch < 1:
@@ -157,15 +157,15 @@ def produce(
 
 
 def _repeatable(error: TxlogError, transactional_id: str | None, txn_version: int | None, feed: _Feed) -> bool:
-    """Whether a second run with the same rows would not write rows twice."""
+    """Return whether a second run with the same rows cannot write rows twice."""
     if transactional_id is None:
-        return not feed.rows  # what was handed over may be in, whatever became of the rest
-    # Numbered, it would be skipped.
+        return not feed.rows  # rows that were sent may be in the log, whatever the error is
+    # A run with a version would be skipped.
     return txn_version is not None or not (feed.committed or isinstance(error, OutcomeUnknownError))
 
 
 def _say_what_became(error: TxlogError, transactional_id: str | None, feed: _Feed) -> None:
-    """Notes beside an error what became of the rows that were read before it."""
+    """Add notes to an error: what became of the rows that were read before it."""
     before = f"{count_text(feed.rows, 'row')} before {feed.bad_line}" if feed.bad_line else count_text(feed.rows, "row")
     if transactional_id is None:
         written = feed.tally.written()
@@ -185,7 +185,7 @@ def _say_what_became(error: TxlogError, transactional_id: str | None, feed: _Fee
 
 
 def _aborted(interrupt: Interrupted, transactional_id: str | None, rows: int) -> Interrupted:
-    """The same, with what became of the transaction that it ended."""
+    """Return the same signal with a text about the transaction that it ended."""
     if interrupt.torn:
         return interrupt
     notes = getattr(interrupt, "__notes__", ())
@@ -203,15 +203,15 @@ def _aborted(interrupt: Interrupted, transactional_id: str | None, rows: int) ->
 
 
 class _Feed:
-    """Sends the rows that lines of JSON say."""
+    """Send the rows from lines of JSON."""
 
     def __init__(self, lines: Lines, topic: TopicDescription, *, key: list[str] | None, partition: int | None) -> None:
         self.rows = 0
-        """How many were handed over; of a transaction, how many were read."""
+        """How many rows were sent. In a transaction: how many were read."""
         self.bad_line = ""
-        """The line that was no row, if there was one."""
+        """The line that is not a row, if there was one."""
         self.committed = False
-        """Whether the transaction of the rows is."""
+        """Whether the transaction of the rows is committed."""
         self.tally = _Tally()
         self._lines = lines
         self._topic = topic
@@ -219,12 +219,12 @@ class _Feed:
         self._partition = partition
 
     def run(self, producer: Producer, *, soon: bool) -> None:
-        """All there are. `soon` has them written wherever the input pauses, so that they are seen, and errors too."""
+        """Send all rows. `soon` flushes whenever the input pauses, so that rows and errors become visible early."""
         first = 1
         for chunk in self._lines:
             rows, bad = self._decode(chunk, first)
             first += len(chunk)
-            # Rows before a bad line are written as any; those of a transaction would be aborted with it.
+            # Write the rows before a bad line too, except in a transaction, which is aborted.
             if rows and (soon or bad is None):
                 self.tally.add(producer.send(self._topic.name, rows, key=self._key, partition=self._partition))
             self.rows += len(rows)
@@ -235,7 +235,7 @@ class _Feed:
         producer.flush()
 
     def _decode(self, lines: list[bytes], first: int) -> tuple[list[dict[str, Any]], SchemaMismatchError | None]:
-        """The rows of lines, as far as they are rows; and why no further."""
+        """Decode lines up to the first one that is not a row. Return the rows, and the error of that line."""
         rows: list[dict[str, Any]] = []
         try:
             for row in decode_rows(lines, self._topic.fields, self._topic.name, first=first):
@@ -247,24 +247,24 @@ class _Feed:
 
 
 class _Tally:
-    """What became of the sends, without keeping each of them."""
+    """Count the results of the sends without keeping each of them."""
 
     def __init__(self) -> None:
         self._waiting: deque[Future[RecordMetadata]] = deque()
         self._found: dict[int, tuple[int, int, int]] = {}
 
     def add(self, future: Future[RecordMetadata]) -> None:
-        """Takes the future of one send."""
+        """Add the future of one send."""
         self._waiting.append(future)
         self._collect()
 
     def written(self) -> int:
-        """Rows of the sends that have succeeded."""
+        """Return the number of rows whose sends have succeeded."""
         self._collect()
         return sum(records for records, _, _ in self._found.values())
 
     def partitions(self) -> tuple[ProducedRows, ...]:
-        """Where they went."""
+        """Return where the rows were written."""
         self._collect()
         return tuple(
             ProducedRows(
@@ -367,9 +367,9 @@ def consume(
         ),
     ] = None,
 ) -> None:
-    """Print rows as lines of JSON, one object a row, until Ctrl-C or SIGTERM.
+    """Print rows as lines of JSON, one object for each row, until Ctrl-C or SIGTERM.
 
-    What `consume` prints `produce` reads. Committed rows only, unless --isolation-level says otherwise.
+    `produce` can read the output. Only committed rows are printed, unless --isolation-level is read_uncommitted.
     """
     names = [*(topic or ()), *(topic_option or ())]
     if not names:
@@ -380,7 +380,7 @@ def consume(
         raise InvalidRequestError(f"--timeout-ms {timeout_ms}: expected milliseconds, at least 0")
     chosen = _chosen_partitions(names, partition, offset, group_id)
     config = {
-        # What is printed is committed, no more: not by itself.
+        # The program commits exactly what it has printed, so no automatic commits.
         "enable.auto.commit": "false",
         **_reset_policy(from_beginning, offset),
         **({"isolation.level": isolation_level} if isolation_level is not None else {}),
@@ -406,7 +406,7 @@ def consume(
 
 
 def _say_what_waits(session: Session, names: list[str], chosen: list[TopicPartition]) -> None:
-    """Names the open transactions that hold committed rows back: rows may be there although none was printed."""
+    """Name the open transactions that hold committed rows back, because then rows may exist although none was printed."""
     ends = session.admin.list_offsets(names)
     held = {tp for tp, info in ends.items() if info.last_stable_offset < info.log_end_offset} & set(chosen or ends)
     hanging = [each for name in sorted({tp.topic for tp in held}) for each in session.admin.find_hanging(-1, name)]
@@ -440,12 +440,12 @@ def _chosen_partitions(
 
 def _reset_policy(from_beginning: bool, offset: int | None) -> dict[str, str]:
     if offset is not None:
-        return {"auto.offset.reset": "none"}  # an offset that the log does not have is an error, not a jump to its end
+        return {"auto.offset.reset": "none"}  # an offset outside of the log is an error, not a jump to its end
     return {"auto.offset.reset": "earliest"} if from_beginning else {}
 
 
 class _Printer:
-    """Prints rows, and commits behind what was printed if the consumer has a group."""
+    """Print rows. If the consumer has a group, commit after each printed part."""
 
     def __init__(self, consumer: Consumer, interrupts: Interrupts, *, metadata: bool) -> None:
         self._consumer = consumer
@@ -453,7 +453,7 @@ class _Printer:
         self._metadata = metadata
 
     def run(self, clock: Clock, max_messages: int | None, timeout_ms: int | None) -> int:
-        """Until there are enough rows, or none came for too long; how many there were. Raises Interrupted."""
+        """Run until there are enough rows, or none came for too long. Return the number of rows. Raises Interrupted."""
         printed = 0
         due_ms = clock.monotonic_ms() + (timeout_ms or 0)
         while max_messages is None or printed < max_messages:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
-    """Adds the command."""
+    """Add the command."""
     command(app, "retention", panel=panel)(retention)
 
 
@@ -34,10 +34,11 @@ def retention(
 ) -> None:
     """Remove rows that are older, or more, than their topics keep. A dry run, unless --delete is given.
 
-    As retention.ms and retention.bytes of each topic say, whole sealed segments at a time; consumer groups of
-    retention.hold.groups are waited for. Readers find the rows gone at once; their files go when they are vacuumed.
+    Each topic's retention.ms and retention.bytes decide, for whole sealed segments at a time. Rows that a consumer
+    group of retention.hold.groups has not read stay. Readers stop seeing the removed rows at once; vacuum deletes their
+    files later.
     """
-    # Here and not at the top: `--help` needs none of it.
+    # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
     from txlog.maintenance.history import recorded
     from txlog.maintenance.retention import policy_of, retain_partition
@@ -64,7 +65,7 @@ def retention(
 
 
 def retention_document(retained: Retained, *, executed: bool) -> RetentionDocument:
-    """What went from one partition."""
+    """Return what was removed from one partition."""
     return RetentionDocument(
         topic=retained.topic_partition.topic,
         partition=retained.topic_partition.partition,
@@ -81,7 +82,7 @@ def retention_document(retained: Retained, *, executed: bool) -> RetentionDocume
 
 
 def show_retention(out: Output, documents: Sequence[RetentionDocument], partitions: int, *, executed: bool) -> None:
-    """A table of partitions, and sentences."""
+    """Show a table of partitions, and sentences."""
     if documents:
         out.table(
             (

@@ -1,8 +1,12 @@
-"""How does a row look as a line of JSON, and a line of JSON as a row?
+"""How is a row written as a line of JSON, and read from one?
 
-An object with a member a column. What JSON lacks is written so that it reads back as it was: binary as text if it is
-UTF-8, else as `{"base64": "…"}`; a date, timestamp or decimal as text; a float that is no number as "NaN", "Infinity" or
-"-Infinity"; a map with text keys as an object, any other as a list of pairs.
+A row is an object with one member for each column. Values that JSON does not have are written so that they can be read
+back.
+
+* Binary is text if it is UTF-8, otherwise `{"base64": "…"}`.
+* A date, timestamp or decimal is text.
+* A float without a numeric value is "NaN", "Infinity" or "-Infinity".
+* A map with text keys is an object, any other map is a list of pairs.
 """
 
 from __future__ import annotations
@@ -35,12 +39,12 @@ _INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
 def encode_row(row: Mapping[str, Any]) -> str:
-    """A row, as pyarrow gives it, as a line of JSON."""
+    """Return a row, as pyarrow gives it, as a line of JSON."""
     return msgspec.json.encode({name: json_value(value) for name, value in row.items()}).decode()
 
 
 def json_value(value: Any) -> Any:
-    """A value, as pyarrow gives it, as JSON writes it."""
+    """Return a value, as pyarrow gives it, in the form for JSON."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -80,9 +84,9 @@ def _spell(value: float) -> str:
 def decode_rows(
     lines: Iterable[bytes], fields: Sequence[SchemaField], topic: str, *, first: int = 1
 ) -> Iterator[dict[str, Any]]:
-    """Lines of JSON, counted from `first`, as rows of the topic; empty lines are passed over.
+    """Parse lines of JSON, counted from `first`, as rows of the topic. Empty lines are skipped.
 
-    Raises SchemaMismatchError naming the line and the column, the expected and the found.
+    Raises SchemaMismatchError with the line and the column, the expected and the found value.
     """
     known = {field.name: field for field in fields}
     decode = _DECODER.decode if not any(map(_has_decimals, fields)) else _SPELLING_DECODER.decode
@@ -110,8 +114,9 @@ def decode_rows(
 
 
 def _check_members(line: bytes, given: dict[str, Any], where: str) -> None:
-    """Raises SchemaMismatchError where an object has two members of one name, of which one would be lost."""
-    # No line has more members than this finds: most need no second look, which is the slow one.
+    """Raise SchemaMismatchError if an object has two members with the same name, because one of them would be lost."""
+    # The pattern finds at least as many members as the line has. If the numbers are equal, the slow check is not
+    # needed.
     if len(_MEMBER.findall(line)) == len(given):
         return
 
@@ -142,7 +147,7 @@ def _value(given: Any, field: SchemaField, path: str, where: str) -> Any:
 
 
 class _WrongFormError(ValueError):
-    """A text that is not what the type needs; says what it needs."""
+    """A text that the type does not accept. Its message is what the type needs."""
 
 
 def _mismatch(given: Any, field: SchemaField, path: str, where: str, needs: str = "") -> SchemaMismatchError:
@@ -177,7 +182,7 @@ def _float(given: Any, type_name: str) -> float:
 
 
 class _Spelled(float):
-    """A number with a fraction, and how the line spells it: a decimal may have more digits than a float."""
+    """A number with a fraction, and its spelling in the line. A decimal may have more digits than a float."""
 
     spelling: str
 
@@ -207,7 +212,7 @@ def _decimal(given: Any, precision: int, scale: int) -> decimal.Decimal:
     _, digits, exponent = found.as_tuple()
     text = "".join(map(str, digits)).rstrip("0")
     assert isinstance(exponent, int)
-    # Trailing zeros are no digits that could be lost.
+    # Trailing zeros carry no information.
     exponent += len(digits) - len(text)
     if text and exponent < -scale:
         raise _WrongFormError(f"at most {count_text(scale, 'digit')} after the point")
@@ -291,7 +296,7 @@ def _map(given: Any, field: SchemaField, path: str, where: str) -> list[tuple[An
 
 
 def _line_text(line: bytes | str) -> str:
-    """The beginning of a line that is not JSON, as a message shows it."""
+    """Return the beginning of a line that is not JSON, to show it in a message."""
     text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
     text = text.strip()
     return repr(text if len(text) <= 40 else text[:39] + "…")
@@ -299,7 +304,7 @@ def _line_text(line: bytes | str) -> str:
 
 _DECODER = msgspec.json.Decoder()
 _SPELLING_DECODER = msgspec.json.Decoder(float_hook=_Spelled.of)
-"""Slower; where there are decimals."""
+"""The slower decoder, for topics with decimals."""
 _SCALARS: dict[str, Callable[[Any], Any]] = {
     "bool": _bool,
     "float32": lambda given: _float(given, "float32"),

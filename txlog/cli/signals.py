@@ -1,4 +1,4 @@
-"""How does a program that started others clean up behind itself when it is told to end?"""
+"""How does a program that started other processes clean up when a signal ends it?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def orderly_end() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP end this process as Ctrl-C does: cleaning up behind itself."""
+    """Inside the block, SIGTERM and SIGHUP end this process as Ctrl-C does, so that it cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""`txlog topics`: which topics are there, and how do they change?"""
+"""`txlog topics`: list, create, change and delete topics."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def create(
 ) -> None:
     """Create a topic, and the store itself if the location is empty.
 
-    Without columns its rows are Kafka's records: key, value, headers, timestamp.
+    Without columns the topic has Kafka's columns: key, value, headers, timestamp.
     """
     name = one_of(topic, topic_option, "topic")
     fields = parse_columns(column, schema)
@@ -147,7 +147,7 @@ def describe(
         ),
     ] = False,
 ) -> None:
-    """Show columns, settings and partitions of a topic, or of all of them."""
+    """Show the columns, settings and partitions of one topic or of all topics."""
     store = session.store
     if topic is None and topic_option is None:
         found = list(store.topics())
@@ -205,7 +205,7 @@ def alter(
 ) -> None:
     """Change a topic: its settings, more partitions, further nullable columns.
 
-    --schema may name the topic's columns too, as `describe` gives them; those that are new are added.
+    --schema may also name the topic's existing columns, as `describe` prints them. The new ones are added.
     """
     name = one_of(topic, topic_option, "topic")
     config = parse_pairs(settings, "--set")
@@ -257,7 +257,10 @@ def delete(
 
 
 def _document(session: Session, topic: TopicDescription, damaged: list[CorruptLogError] | None = None) -> TopicDocument:
-    """A topic with the ends of its partitions; with a list `damaged`, without those that are, and why is appended to it."""
+    """Return a topic with the ends of its partitions.
+
+    With a list `damaged`, damaged partitions are left out and their errors are appended to the list.
+    """
     ends = session.admin.list_offsets(topic.name, damaged=damaged)
     return TopicDocument(
         topic=topic.name,
@@ -314,7 +317,7 @@ def _describe(out: Output, document: TopicDocument) -> None:
 
 
 def _sizes(session: Session, document: TopicDocument) -> tuple[PartitionSize, ...]:
-    # Here and not at the top: `--help` needs none of it.
+    # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
     from txlog.maintenance.size import measure_partition
 

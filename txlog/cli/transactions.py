@@ -1,4 +1,4 @@
-"""`txlog transactions`: which transactions are there, which hold readers back, and how do they end?"""
+"""`txlog transactions`: list transactions, find those that hold readers back, and end them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def list_transactions(
 
 @command(app, "describe")
 def describe(session: Session, transactional_id: _Id = None, id_option: _IdOption = None) -> None:
-    """Show everything about a transactional.id."""
+    """Show all details of a transactional.id."""
     name = one_of(transactional_id, id_option, "transactional.id")
     found = session.admin.describe_transaction(name)
     session.out.show(found, lambda out: _describe(out, found))
@@ -99,10 +99,10 @@ def find_hanging(
         ),
     ] = 15,
 ) -> None:
-    """Find transactions that have been open in a partition for too long, and say what ends each.
+    """Find transactions that have been open in a partition for too long, and show what ends each of them.
 
-    An open transaction holds the last stable offset back, and with it every reader of committed rows. Listed are those that have
-    written nothing for longer than --max-transaction-timeout, and those that are past their own time-out.
+    An open transaction holds back the last stable offset, and with it every reader of committed rows. The list has
+    transactions that have written nothing for longer than --max-transaction-timeout, and those past their own time-out.
     """
     if partition is not None and topic is None:
         raise InvalidRequestError("--partition needs --topic")
@@ -110,7 +110,7 @@ def find_hanging(
         raise InvalidRequestError(f"--max-transaction-timeout {max_transaction_timeout}: expected minutes, at least 0")
     admin = session.admin
     if topic is not None and partition is not None:
-        admin.describe_producers(topic, partition)  # refuses a partition that does not exist
+        admin.describe_producers(topic, partition)  # raises an error for a partition that does not exist
     found = [
         each
         for each in admin.find_hanging(max_transaction_timeout * 60_000, topic)
@@ -157,8 +157,9 @@ def find_hanging(
 def abort(session: Session, transactional_id: _Id = None, id_option: _IdOption = None) -> None:
     """Abort the open transaction of a transactional.id. Its producer cannot commit it any more.
 
-    Through the coordinator, as a time-out does it. The producer's next send or commit fails with InvalidProducerEpochError; it
-    may abort, and begin a new transaction. A transaction that is already decided is finished as it was decided.
+    The coordinator aborts it, as after a time-out. The producer's next send or commit fails with
+    InvalidProducerEpochError; it may abort and begin a new transaction. A transaction that is already decided is
+    finished as it was decided.
     """
     name = one_of(transactional_id, id_option, "transactional.id")
     ended = session.admin.abort_transaction(name)
@@ -200,10 +201,10 @@ def expire(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Only show what would be done.")] = False,
 ) -> None:
-    """Abort what is past its time-out, finish what is decided, forget ids that are idle for too long.
+    """Abort transactions past their time-out, finish decided ones, delete ids that are idle for too long.
 
-    Nothing that a running producer needs is touched. A producer or a Spark write that meets such a transaction in a
-    partition that it writes ends it too, once that was quiet for 10 s; readers of rows do not.
+    This changes nothing that a running producer needs. A producer or a Spark write also ends such a transaction if it
+    writes to the same partition and the transaction was quiet for 10 s. Readers of rows do not.
     """
     if force and transactional_id is None:
         raise InvalidRequestError("--force needs --transactional-id")

@@ -1,4 +1,4 @@
-"""`txlog vacuum`: what does nothing need any more, and how much is it?"""
+"""`txlog vacuum`: which objects can no reader or writer still use, and how large are they?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer, *, panel: str) -> None:
-    """Adds the command."""
+    """Add the command."""
     command(app, "vacuum", panel=panel)(vacuum)
 
 
@@ -39,13 +39,14 @@ def vacuum(
     ] = False,
     objects: Annotated[bool, typer.Option("--objects", metavar="", help="Show every object, and the reason.")] = False,
 ) -> None:
-    """Delete objects that nothing can need any more. A dry run, unless --delete is given.
+    """Delete objects that no reader or writer can still use. A dry run, unless --delete is given.
 
-    Files of transactions that can never commit, what merges and retention replaced, commit records that are sealed. It may run
-    beside writers, readers and other vacuums, and be killed at any moment. What was replaced stays for delete.grace.ms (24 hours
-    unless the store was made otherwise), for those who sleep.
+    These are files of transactions that can never commit, files that a merge or retention replaced, and commit records
+    that are sealed. Replaced objects stay for delete.grace.ms (24 hours unless the store was made with another value),
+    so that paused readers and writers can go on. Vacuum is safe beside writers, readers and other vacuums, and it can
+    be killed at any point.
     """
-    # Here and not at the top: `--help` needs none of it.
+    # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
     from txlog.maintenance.history import recorded
     from txlog.maintenance.vacuum import vacuum as run
@@ -66,7 +67,7 @@ def vacuum(
 
 
 def vacuum_document(where: str, report: VacuumReport) -> VacuumDocument:
-    """The report of one vacuum."""
+    """Return the report of one vacuum."""
     return VacuumDocument(
         store=where,
         executed=not report.dry_run,
@@ -89,7 +90,7 @@ def vacuum_document(where: str, report: VacuumReport) -> VacuumDocument:
 
 
 def show_vacuum(out: Output, document: VacuumDocument, *, objects: bool) -> None:
-    """A table by kind and reason, or of every object, and sentences."""
+    """Show a table by kind and reason, or of every object, and sentences."""
     if objects and document.deleted:
         out.table(
             ("object", "bytes", "why"), [(each.path, each.bytes, each.why) for each in document.deleted], empty=""

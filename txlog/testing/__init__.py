@@ -1,4 +1,4 @@
-"""The test kit: the contract of stores; stores that fail, count and take their time; a clock and ids that a test owns.
+"""The test kit: the contract of stores, stores that fail, count or wait, and a clock and ids that a test controls.
 
 No other shipped module imports it.
 """

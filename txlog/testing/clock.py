@@ -1,6 +1,6 @@
-"""How do tests own time and identity? A clock that moves only when told, and ids that a seed decides.
+"""How do tests control time and ids? With a clock that moves only when told, and ids that follow from a seed.
 
-Both are safe to share between threads, since the driver runs a Gather in threads.
+Threads may share both, because the driver runs a Gather in threads.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ DEFAULT_NOW_MS = 1_700_000_000_000
 
 
 class ManualClock:
-    """A `Clock` that stands still until `advance_ms` or `sleep_ms` moves it; both clocks move together.
+    """A `Clock` that stands still until `advance_ms` or `sleep_ms` moves it. Both of its times move together.
 
-    A sleep takes `oversleeps_ms` longer than asked, as every sleep of a machine takes a little longer: whoever waits until a
-    deadline wakes up behind it.
+    A sleep takes `oversleeps_ms` longer than asked, because every real sleep takes a little longer. So a thread that
+    waits until a deadline wakes up after it.
     """
 
     def __init__(self, now_ms: int = DEFAULT_NOW_MS, *, oversleeps_ms: int = 0) -> None:
@@ -37,7 +37,7 @@ class ManualClock:
             self.advance_ms(ms + self._oversleeps_ms)
 
     def advance_ms(self, ms: int) -> None:
-        """Let `ms` milliseconds pass. Raises ValueError for negative ones: see `step_wall_ms`."""
+        """Move the time forward by `ms` milliseconds. Raises ValueError for negative ones: see `step_wall_ms`."""
         if ms < 0:
             raise ValueError(f"time passes forwards, got {ms} ms; step_wall_ms sets the wall clock back")
         with self._lock:
@@ -51,7 +51,7 @@ class ManualClock:
 
 
 class SeededIds:
-    """An `IdGenerator` whose answers follow from `seed`; generators of different seeds share no id."""
+    """An `IdGenerator` whose ids follow from `seed`. Generators with different seeds share no id."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)

@@ -1,7 +1,7 @@
-"""How many requests did that take? A store that counts what it passes on.
+"""How many requests does a call need? A store that counts the requests to another store.
 
-Budgets are asserted in requests, not seconds: `with store.counting() as cost: …; assert cost.put_if_absent == 1`.
-A list of n names counts as ⌈n / 1000⌉ requests, at least one: that is what object stores charge.
+Budgets are asserted in requests, not seconds: `with store.counting() as cost: …; assert cost.put_if_absent == 1`. A
+list of n names counts as ⌈n / 1000⌉ requests, at least one, because object stores charge this.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ NAMES_PER_LIST = 1000
 
 
 def requests_of_list(names: Names) -> int:
-    """What a list with this answer costs: a request a page, and one for an empty answer."""
+    """Return the cost of a list with this answer: one request for each page, and one for an empty answer."""
     return max(1, -(-len(names) // NAMES_PER_LIST))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Requests by verb, and the bytes that they moved."""
+    """Requests by verb, and the bytes that they transferred."""
 
     get: int = 0
     get_range: int = 0
@@ -52,7 +52,8 @@ class Requests:
 
 
 class Cost:
-    """What a `with store.counting()` block has cost: live inside the block, final after it. Has the fields of Requests."""
+    """The cost of a `with store.counting()` block: live inside the block, final after it. It has the fields of
+    Requests."""
 
     def __init__(self, store: CountingStore) -> None:
         self._store = store
@@ -65,7 +66,7 @@ class Cost:
         return (self._end[0] if self._end else self._store.requests()) - self._start
 
     def calls(self) -> tuple[tuple[str, str], ...]:
-        """(verb, path) of each call, in the order they were made."""
+        """(verb, path) of each call, in order."""
         return self._store.calls()[self._calls : self._end[1] if self._end else None]
 
     def __getattr__(self, name: str) -> int:
@@ -80,7 +81,7 @@ class Cost:
 
 
 class CountingStore:
-    """Passes everything on to `inner`, and counts. Requests that fail count too."""
+    """Pass every call on to `inner`, and count it. Failed requests count too."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -108,7 +109,7 @@ class CountingStore:
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[Cost]:
-        """What the block costs."""
+        """Count the cost of the block."""
         cost = Cost(self)
         try:
             yield cost

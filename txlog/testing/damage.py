@@ -1,4 +1,4 @@
-"""How does a test damage a store? The port has no verb that replaces an object; a test deletes it and creates it again."""
+"""How does a test damage a store? The port cannot replace an object, so a test deletes it and creates it again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from txlog.storage.object_store import ObjectStore, PutOutcome
 
 
 def overwrite(store: ObjectStore, path: str, data: bytes) -> None:
-    """Give the object at `path` these bytes, whether it exists or not. For the time between, it does not exist."""
+    """Give the object at `path` these bytes, whether it exists or not. In between, it does not exist."""
     store.delete(path)
     outcome = store.put_if_absent(path, data)
     assert outcome is PutOutcome.WRITTEN, f"{path}: {outcome}"

@@ -1,8 +1,8 @@
-"""What if exactly this request fails? A store that goes wrong at a chosen point.
+"""What happens if exactly this request fails? A store that fails at a chosen point.
 
-A `Fault` says which operation (the k-th one whose `"<verb> <path>"` matches a pattern), when (before it is applied, or
-after) and how. `Fault.parse("kill after put_if_absent orders/0/")` takes one from a command line, for the scripts that
-kill real processes.
+A `Fault` selects the operation (the k-th one whose `"<verb> <path>"` matches a pattern), the time (before the operation
+takes effect, or after) and the failure. `Fault.parse("kill after put_if_absent orders/0/")` reads one from a command
+line. Scripts that kill real processes use it.
 """
 
 from __future__ import annotations
@@ -29,38 +29,41 @@ _REFUSALS: dict[str, type[InvalidRequestError]] = {
 
 
 class SimulatedCrash(BaseException):
-    """The process died here. No `except Exception` survives it, and its store answers nothing more."""
+    """The process died here. No `except Exception` catches it, and the store does not answer any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What goes wrong, when and where.
+    """A failure, and when and where it occurs.
 
-    fail        StorageError
-    lose_reply  the caller cannot know: UNKNOWN from put_if_absent, StorageError from all else
-    damage      a get gives bytes of which one was changed on the way; for gets only
-    403         StoreAccessError, as for credentials that were withdrawn
-    404         NotAStoreError, as for a bucket that is gone
-    501         UnsupportedStoreError, as from a gateway that does not know the request
-    crash       SimulatedCrash, now and at every later operation
-    kill        SIGKILL to this process
-    stop        SIGSTOP to this process; it goes on here after SIGCONT
+    fail        StorageError.
+    lose_reply  the caller cannot know: UNKNOWN from put_if_absent, StorageError from all others.
+    damage      a get returns bytes of which one was changed on the way; for gets only.
+    403         StoreAccessError, as for credentials that were withdrawn.
+    404         NotAStoreError, as for a bucket that does not exist any more.
+    501         UnsupportedStoreError, as from a gateway that does not know the request.
+    crash       SimulatedCrash, now and at every later operation.
+    kill        SIGKILL to this process.
+    stop        SIGSTOP to this process; it goes on here after SIGCONT.
     """
 
     action: Action
     moment: Moment = "before"
-    """Before the operation is applied (it never is, but for stop), or after it was."""
+    """Before the operation takes effect (it then never does, except after a stop), or after it."""
     match: str = ""
-    """Regular expression, searched in `"<verb> <path>"`; verbs are the names of the port's methods. Conditional writes go on
-    with a space and the first line of what they write, so that a point can be chosen by what a record says."""
+    """Regular expression, searched in `"<verb> <path>"`; verbs are the names of the port's methods.
+
+    For a conditional write, a space and the first line of its data follow, so that the content of a record can select
+    it.
+    """
     number: int = 1
-    """Which of the matching operations, from 1."""
+    """Number of the matching operation, from 1."""
     times: int = 1
-    """How many matching operations from there on."""
+    """How many matching operations fail, from that one on."""
 
     @staticmethod
     def parse(text: str) -> Fault:
-        """`<action> <before|after> [<number>] [<pattern>]`; raises InvalidRequestError."""
+        """Parse `<action> <before|after> [<number>] [<pattern>]`. Raises InvalidRequestError."""
         words = text.split(" ", 2)
         rest = words[2] if len(words) > 2 else ""
         number, _, pattern = rest.partition(" ")
@@ -74,7 +77,7 @@ class Fault:
 
 
 class FailingStore:
-    """Passes everything on to `inner`, until a fault strikes. Thread-safe."""
+    """Pass every call on to `inner` until a fault occurs. Thread-safe."""
 
     def __init__(self, inner: ObjectStore, *faults: Fault) -> None:
         self.inner = inner
@@ -94,22 +97,22 @@ class FailingStore:
 
     @property
     def dead(self) -> bool:
-        """Whether a crash has struck."""
+        """Whether a crash has occurred."""
         return self._dead
 
     @property
     def struck(self) -> bool:
-        """Whether a fault has struck."""
+        """Whether a fault has occurred."""
         return self._struck
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """`"<verb> <path>"` of every operation that was begun, in order: crash points to choose from."""
+        """`"<verb> <path>"` of every operation that was begun, in order. A test chooses crash points from it."""
         with self._lock:
             return tuple(self._operations)
 
     def crash(self) -> None:
-        """The process is dead from here on."""
+        """Let the process be dead from here on."""
         self._dead = True
 
     def get(self, path: str) -> bytes | None:
@@ -146,7 +149,7 @@ class FailingStore:
             if fault is not None and fault.moment == "before" and fault.action == "stop":
                 _signal(signal.SIGSTOP)
             result = operation()
-            # A crash in another thread meanwhile: this thread never saw the answer.
+            # If another thread has crashed meanwhile, this thread never sees the answer.
             self._check_alive()
             if fault is not None and fault.action == "damage":
                 return cast(T, _damaged(result))
@@ -187,7 +190,7 @@ class FailingStore:
 
 
 class _Plan:
-    """A fault and how often its operation has come by."""
+    """A fault, and how many matching operations have passed."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -209,5 +212,6 @@ def _damaged(found: object) -> object:
 
 
 def _signal(number: signal.Signals) -> None:
-    # To this very thread: a signal to the process may reach another one, and this one would run on for a moment.
+    # Send it to this very thread. A signal to the process may reach another one, and this thread would run on for a
+    # moment.
     signal.pthread_kill(threading.get_ident(), number)

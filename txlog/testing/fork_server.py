@@ -1,7 +1,7 @@
-"""Where do short-lived processes come from? From one fork server, which has imported everything once and runs no threads.
+"""One fork server for short-lived processes. It has imported everything once and runs no threads.
 
-A process has one fork server, and what that imports is settled when its first child is asked for. So there is one list for
-all who use it: a second one would be passed over in silence, and each child would import for seconds.
+A process has one fork server, and its imports are fixed when its first child starts. So all users share one list. A
+second list would be ignored without notice, and each child would then import for seconds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ PRELOADED = (
     "s3fs",
     "gcsfs",
     "adlfs",
-    # pyarrow imports it, if it is there, with the first rows that it converts: longer than all the rest.
+    # pyarrow imports it, if it is installed, with the first rows that it converts. This takes longer than everything
+    # else.
     "pandas",
 )
-"""Modules; those that are not installed are passed over."""
+"""Modules to import. Those that are not installed are ignored."""
 
 
 def fork_server() -> ForkServerContext:
-    """The context whose processes come from it."""
+    """Return the context that starts processes from the fork server."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOADED])
     return context

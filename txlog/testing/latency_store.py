@@ -1,4 +1,4 @@
-"""What would that cost over a network? A store that adds a fixed time to every request."""
+"""How long would a call take over a network? A store that adds a fixed time to every request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txlog.testing.counting_store import requests_of_list
 
 
 class LatencyStore:
-    """Passes everything on to `inner`, `latency_ms` later; a list waits once per page."""
+    """Pass every call on to `inner`, `latency_ms` later. A list waits once for each page."""
 
     def __init__(self, inner: ObjectStore, latency_ms: int, clock: Clock) -> None:
         self.inner = inner

@@ -1,9 +1,9 @@
-"""Does an adapter keep the port's promises to processes too? The second half of the contract.
+"""Does an adapter keep the port's promises between processes too? The second half of the contract.
 
     class TestMyStore(StoreContract, ProcessContract):
         def make_store(self, tmp_path): return MyStore(…)
 
-For stores that can be pickled: what processes share is the place, not the object. The fork server that the processes come from
+It is for stores that can be pickled: processes share the place, not the object. The fork server behind these processes
 has imported the drivers and opened nothing.
 """
 
@@ -27,14 +27,14 @@ class ProcessContract:
     names = 500
 
     def make_store(self, tmp_path: Path) -> ObjectStore:
-        """A new, empty store that can be pickled."""
+        """Return a new, empty store that can be pickled."""
         raise NotImplementedError
 
     def test_one_of_many_processes_wins(self, tmp_path: Path) -> None:
         """All race for the same names, in the same order; the losers find the winner's object, whole."""
         store, context = self.make_store(tmp_path), fork_server()
         start = context.Barrier(self.processes)
-        # The barrier also keeps a worker from taking a second task before each has taken one.
+        # The barrier also keeps a worker from taking a second task before each worker has one.
         with ProcessPoolExecutor(self.processes, context, initializer=_wait_at, initargs=(start,)) as pool:
             results = list(pool.map(functools.partial(_race, store, self.names), range(self.processes)))
         assert [error for result in results for error in result.errors] == []
@@ -64,7 +64,7 @@ class _Result:
 
 
 def body(number: int, name: int) -> bytes:
-    """What a process writes under a name: long enough to be seen in parts, and sure to be known as whole."""
+    """Return what a process writes under a name: long enough to be seen in parts, and recognisable as whole."""
     text = b"%d %d " % (number, name) * 300
     return hashlib.sha256(text).digest() + text
 
@@ -105,5 +105,5 @@ def _wait_at(start: Any) -> None:
     _STARTS.append(start)
 
 
-# Of a worker process: what it waits at before it begins.
+# In a worker process: what it waits for before it begins.
 _STARTS: list[Any] = []

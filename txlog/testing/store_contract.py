@@ -1,4 +1,4 @@
-"""Does an adapter keep the port's promises? One class of tests, run over each of them.
+"""Does an adapter keep the port's promises? One class of tests that runs for each adapter.
 
     class TestMyStore(StoreContract):
         def make_store(self, tmp_path): return MyStore(…)
@@ -27,10 +27,10 @@ class StoreContract:
     """What every ObjectStore must do."""
 
     listed = 2_345
-    """Names in a folder that must be listed whole: more than two pages of the store's listing."""
+    """Number of names in a folder that must be listed completely: more than two pages of the store's listing."""
 
     def make_store(self, tmp_path: Path) -> ObjectStore:
-        """A new, empty store."""
+        """Return a new, empty store."""
         raise NotImplementedError
 
     # -- create -------------------------------------------------------------------------------------------------------
