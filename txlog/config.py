@@ -283,8 +283,8 @@ def render_toml() -> str:
     """Return the table as conf/txlog.toml: every key with its sentence, default and range, each line ready to be
     uncommented."""
     lines = [
-        "# Settings of txlog, with their defaults. Uncomment what shall differ, and name this file in TXLOG_CONFIG or",
-        "# --config. What a call, a client or a topic says for itself comes before what stands here.",
+        "# Settings of txlog, with their defaults. Uncomment the settings to change, and name this file in TXLOG_CONFIG or",
+        "# --config. A setting that is given to a call, a client or a topic overrides the one here.",
         "#",
         "# Written by conf/generate.py from the table in txlog/config.py; edit it there.",
     ]
@@ -325,7 +325,7 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=0,
         maximum=INT32_MAX,
         scopes=_CALLERS,
-        doc="Longest time a call that names no time of its own may take.",
+        doc="Longest time that a call may take if it is given no other time limit.",
     ),
     ConfigKey(
         name="metadata.max.age.ms",
@@ -380,7 +380,7 @@ KEYS: dict[str, ConfigKey] = _table(
         maximum=INT32_MAX,
         scopes=_PRODUCER,
         error=InvalidTxnTimeoutError,
-        doc="A transaction open for longer than this may be aborted by anyone who meets it.",
+        doc="Any client may abort a transaction that is open for longer than this.",
     ),
     ConfigKey(
         name="transaction.max.timeout.ms",
@@ -389,7 +389,7 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=1,
         maximum=INT32_MAX,
         scopes=_PRODUCER,
-        doc="The most that transaction.timeout.ms may be: for so long a dead producer can hold readers back.",
+        doc="Largest value of transaction.timeout.ms: a dead producer can block readers for this long.",
     ),
     ConfigKey(
         name="staged",
@@ -397,7 +397,7 @@ KEYS: dict[str, ConfigKey] = _table(
         default=False,
         scopes=_PRODUCER,
         doc="Whether rows of a transaction enter the log at the decision to commit, not as they are sent: "
-        "an open transaction then holds no reader back, and an aborted one leaves nothing behind.",
+        "an open transaction then does not block readers, and an aborted one leaves nothing behind.",
     ),
     ConfigKey(
         name="linger.ms",
@@ -406,7 +406,7 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=0,
         maximum=INT64_MAX,
         scopes=_PRODUCER,
-        kafka_default="0 before Kafka 4.0, 5 since: an append costs a request, so a little patience pays",
+        kafka_default="0 before Kafka 4.0, 5 since: an append costs a request, so waiting a little saves requests",
         doc="How long a batch waits for more rows before it is sent.",
     ),
     ConfigKey(
@@ -451,7 +451,7 @@ KEYS: dict[str, ConfigKey] = _table(
         default="read_committed",
         choices=("read_committed", "read_uncommitted"),
         scopes=_CONSUMER,
-        kafka_default="read_uncommitted: who keeps a log for its transactions wants them honoured",
+        kafka_default="read_uncommitted: users of a transactional log expect only committed rows",
         doc="Whether rows of open and aborted transactions are hidden or shown.",
     ),
     ConfigKey(
@@ -467,7 +467,7 @@ KEYS: dict[str, ConfigKey] = _table(
         kind="bool",
         default=True,
         scopes=_CONSUMER,
-        doc="Whether polling commits, now and then, what the poll before handed out.",
+        doc="Whether poll() regularly commits the offsets of the rows that the poll before it returned.",
     ),
     ConfigKey(
         name="auto.commit.interval.ms",
@@ -510,7 +510,7 @@ KEYS: dict[str, ConfigKey] = _table(
         default=("delete",),
         choices=("compact", "delete"),
         scopes=_TOPIC,
-        doc="What becomes of old rows: delete them by retention.ms and retention.bytes, keep the latest of each key, "
+        doc="How old rows are removed: delete them by retention.ms and retention.bytes, keep the latest of each key, "
         "or both.",
     ),
     ConfigKey(
@@ -520,7 +520,7 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=-1,
         maximum=INT64_MAX,
         scopes=_TOPIC,
-        kafka_default="604800000, 7 days: tables are kept, and nothing is deleted that nobody asked for",
+        kafka_default="604800000, 7 days: tables are kept, and rows are deleted only if the user asks for it",
         doc="Rows older than this may be deleted; -1 keeps them.",
     ),
     ConfigKey(
@@ -548,8 +548,8 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=-1,
         maximum=INT64_MAX,
         scopes=_TOPIC,
-        doc="A group of retention.hold.groups that has committed nothing for so long is taken for dead, and holds nothing "
-        "any more; -1 waits for ever.",
+        doc="A group of retention.hold.groups that has not committed for this long counts as dead and holds no rows; -1 "
+        "waits forever.",
     ),
     ConfigKey(
         name="delete.retention.ms",
@@ -576,7 +576,7 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=0,
         maximum=1,
         scopes=_TOPIC,
-        doc="A log is compacted once this part of it has not been.",
+        doc="A log is compacted when at least this share of its bytes was not compacted yet.",
     ),
     ConfigKey(
         name="segment.batches",
@@ -585,7 +585,7 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=1,
         maximum=INT32_MAX,
         scopes=_TOPIC,
-        doc="A segment of this many batches is closed: to open a partition costs a request for each batch after it.",
+        doc="A segment of this many batches is closed: opening a partition costs a request for each batch after it.",
     ),
     ConfigKey(
         name="segment.bytes",
@@ -623,8 +623,8 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=0,
         maximum=MAX_INLINE_BYTES,
         scopes=_ROWS,
-        doc="Batches smaller than this ride in their commit record, one request in all; larger ones are written as "
-        "Parquet files first. 0 writes files always.",
+        doc="Batches smaller than this are stored in their commit record, with one request; larger ones are first "
+        "written as Parquet files. 0 always writes files.",
     ),
     ConfigKey(
         name="compression.type",
@@ -644,7 +644,8 @@ KEYS: dict[str, ConfigKey] = _table(
         scopes=_STORE,
         kafka_default="60000 (file.delete.delay.ms): here it is also how long a paused writer or reader may sleep "
         "before it has to look again",
-        doc="How long objects stay after they were superseded. Whoever sleeps for a tenth of it must look again.",
+        doc="How long objects stay after they were superseded. A process that slept for a tenth of it "
+        "must read the partition again.",
     ),
     ConfigKey(
         name="producer.id.expiration.ms",
@@ -653,7 +654,7 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=1,
         maximum=INT32_MAX,
         scopes=_STORE,
-        doc="A producer with no open transaction that wrote nothing to a partition for so long is forgotten there. "
+        doc="A partition forgets a producer that has no open transaction and has not written to it for this long. "
         "Longer than any delivery.timeout.ms and transaction.timeout.ms.",
     ),
     ConfigKey(
@@ -663,7 +664,7 @@ KEYS: dict[str, ConfigKey] = _table(
         minimum=1,
         maximum=INT32_MAX,
         scopes=_STORE,
-        doc="A transactional.id without a transaction for so long is forgotten, unless it holds a txn.version.",
+        doc="A transactional.id without a transaction for this long is removed, unless it holds a txn.version.",
     ),
     ConfigKey(
         name="transaction.state.log.num.partitions",
@@ -689,8 +690,8 @@ _SCOPE_DOCS: dict[Scope, str] = {
     "client": "An opened store: topics, administration.",
     "producer": "Producers, and Spark's writes.",
     "consumer": "Consumers.",
-    "topic": "Topics, where their own configuration does not say otherwise.",
-    "store": "Constants of a store. They are fixed when it is made, at its first topic, and ignored ever after.",
+    "topic": "Topics, unless their own configuration has the setting.",
+    "store": "Constants of a store. They are fixed when it is made, at its first topic, and ignored afterwards.",
 }
 
 _NO_SUCH_KEY = {

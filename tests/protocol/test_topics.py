@@ -66,7 +66,7 @@ def test_a_name_whose_records_lost_their_metadata_is_not_made_anew_in_silence():
     calls.world.run(_put("orders/0/" + names.batch_name(0)))
     path = names.topic_metadata_path("orders", 0)
     calls.world.run(_delete(path))
-    with pytest.raises(MissingObjectError, match=rf"{path}: is not there, but orders/0/ holds records.*Restore"):
+    with pytest.raises(MissingObjectError, match=rf"{path}: is missing, but orders/0/ holds records.*restore"):
         calls.create()
     assert calls.world.run(topics.find_topic("orders")) is None
 
@@ -723,7 +723,7 @@ class TestCreateAnew:
 
 
 def test_a_topic_that_lives_has_no_deletion_to_finish(log: Topics) -> None:
-    with pytest.raises(ValueError, match="is no deletion"):
+    with pytest.raises(ValueError, match="is not a deletion"):
         log.world.run(topics.finish_deletion(log.create(), log.partitions.append_log_start))
 
 

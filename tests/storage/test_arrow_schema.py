@@ -571,7 +571,7 @@ def test_a_foreign_table_without_ids_is_read_by_name():
 
 @pytest.mark.parametrize("payload", [b"", b"junk", b"\xff" * 64])
 def test_junk_is_no_stream(payload):
-    with pytest.raises(CorruptRecordError, match=r"orders-0 7\.batch: \d+ bytes are no Arrow stream"):
+    with pytest.raises(CorruptRecordError, match=r"orders-0 7\.batch: \d+ bytes are not an Arrow stream"):
         read_ipc(payload, "orders-0 7.batch")
 
 

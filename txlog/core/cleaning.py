@@ -153,7 +153,7 @@ def merged_run(inputs: Sequence[SegmentName], unique: str) -> CleanedRun:
     """
     for before, after in itertools.pairwise(inputs):
         if before.end_offset != after.base_offset:
-            raise CorruptLogError(f"{before.index} and {after.index} are no neighbours: a run has no holes")
+            raise CorruptLogError(f"{before.index} and {after.index} are not neighbours: a run cannot have holes")
     return CleanedRun(
         base_offset=inputs[0].base_offset,
         end_offset=inputs[-1].end_offset,

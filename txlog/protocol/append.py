@@ -93,7 +93,7 @@ def _young_files_guard(ctx: Context, tp: TopicPartition, begun: Moment) -> Guard
         if age_ms < ctx.max_view_age_ms:
             return None
         error = StorageError(
-            f"{tp}: the batch's files are {age_ms} ms old, more than a tenth of delete.grace.ms, and vacuum may have them; nothing was "
+            f"{tp}: the batch's files are {age_ms} ms old, more than a tenth of delete.grace.ms, and vacuum may have deleted them; nothing was "
             "written: write them again"
         )
         return Stop(Refuse(error), refused=True)
@@ -148,7 +148,9 @@ def _check_transaction(tp: TopicPartition, draft: BatchDraft, txn: TransactionMe
     """
     who = f"{tp}: batch of producer {draft.producer_id}, epoch {draft.producer_epoch}"
     if draft.transactional != (txn is not None):
-        raise IllegalStateError(f"{who}: transactional batches, and only they, are appended with their transaction")
+        raise IllegalStateError(
+            f"{who}: a transactional batch needs its transaction, and any other batch must not have one"
+        )
     if txn is None:
         return
     if (txn.producer_id, txn.producer_epoch) != (draft.producer_id, draft.producer_epoch):

@@ -204,7 +204,7 @@ def _name_run(ctx: Context, merge: Merge) -> Program[bool]:
         listing, after = yield from _cleaned(tp)
         return listing.clean == made.number or (after is not None and merge.run in after.runs)
     raise CoordinatorContentionError(
-        f"{tp}: {ctx.max_races} others published clean-ups while {merge.run.name.index} was to be; try again"
+        f"{tp}: lost {ctx.max_races} races to publish {merge.run.name.index} to other maintenance jobs; try again"
     )
 
 

@@ -49,8 +49,8 @@ def create(
             damaged += isinstance(error, CorruptLogError)
             if damaged == MAX_DAMAGED_READS:
                 raise OutcomeUnknownError(
-                    f"{path}: nobody can tell whether {what} was created, because what lies there is damaged: {error}. "
-                    "Repair it, and then repeat the same call"
+                    f"{path}: it is unknown whether {what} was created, because the object there is damaged: {error}. "
+                    "Repair it, then repeat the same call"
                 ) from error
         yield Sleep(ctx.backoff_ms(attempt))
     raise OutcomeUnknownError(

@@ -449,7 +449,7 @@ def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -
 def finish_deletion(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
     """Ensure that every partition of a deleted topic holds the `log_start` record of its deletion (W40)."""
     if not metadata.deleted:
-        raise ValueError(f"topic {metadata.topic!r}: version {metadata.number} is no deletion")
+        raise ValueError(f"topic {metadata.topic!r}: version {metadata.number} is not a deletion")
     partitions = [TopicPartition(metadata.topic, number) for number in range(metadata.partitions)]
     yield Gather(tuple(append_log_start(tp, metadata.number) for tp in partitions))
 
@@ -483,9 +483,9 @@ def _without_records(topic: str) -> Program[TopicMetadata | None]:
     found = yield from find_topic(topic)
     if found is None:
         raise MissingObjectError(
-            f"{names.topic_metadata_path(topic, 0)}: is not there, but {topic}/{partitions[0]} holds records of a topic of that name: its metadata "
-            f"was removed by other means than txlog, and a new topic would bring the old rows back. Restore {topic}/topic.*.json from a copy, or "
-            f"choose another name, or, if nobody needs the rows, remove the folder {topic}/ whole"
+            f"{names.topic_metadata_path(topic, 0)}: is missing, but {topic}/{partitions[0]} holds records of a topic of that name. Its "
+            f"metadata was not removed by txlog, and a new topic would show the old rows. hint: restore {topic}/topic.*.json from a copy, "
+            f"choose another name, or remove the whole folder {topic}/ if its rows are not needed"
         )
     return found
 
@@ -499,8 +499,8 @@ def check_case(topic: str) -> Program[None]:
     twin = next((name for name in others if name != topic and name.casefold() == topic.casefold()), None)
     if topic not in others and twin is not None:
         raise InvalidTopicError(
-            f"topic name {topic!r} differs from {twin!r}, which there is or was, in case only, and some file systems hold the two to be one "
-            "folder: choose another name"
+            f"topic name {topic!r} differs from {twin!r} in case only; a topic of that name exists or existed, and some file systems use one "
+            "folder for both names. hint: choose another name"
         )
 
 

@@ -113,7 +113,7 @@ def stored_fields(schema: pa.Schema, where: str) -> tuple[SchemaField, ...]:
         fields = tuple(_with_stored_id(_to_field(field, field.name, where), field) for field in schema)
         check_fields(fields, where)
     except (SchemaMismatchError, ValueError) as error:
-        raise CorruptRecordError(f"{where}: its Arrow schema is none of a topic: {error}") from error
+        raise CorruptRecordError(f"{where}: its Arrow schema is not a valid topic schema: {error}") from error
     return fields
 
 
@@ -177,7 +177,7 @@ def read_ipc(payload: bytes, where: str) -> pa.Table:
             table = reader.read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
-        raise CorruptRecordError(f"{where}: {len(payload)} bytes are no Arrow stream: {error}") from error
+        raise CorruptRecordError(f"{where}: {len(payload)} bytes are not an Arrow stream: {error}") from error
     if table.num_rows > 8 * len(payload):
         raise CorruptRecordError(f"{where}: {len(payload)} bytes cannot hold {table.num_rows} rows")
     return table
@@ -470,8 +470,8 @@ def _check_values(column: pa.ChunkedArray[Any], field: SchemaField, where: str) 
         column.validate(full=True)
     except pa.ArrowException as error:
         raise SchemaMismatchError(
-            f"{where}: column {field.name!r}: expected {describe(field)}, found values that are none: {error}. Text in another encoding is "
-            "decoded before sending, or goes into a binary column"
+            f"{where}: column {field.name!r}: expected {describe(field)}, found values that are not valid: {error}. Decode text of another "
+            "encoding before sending it, or use a binary column"
         ) from error
 
 

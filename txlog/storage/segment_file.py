@@ -263,7 +263,7 @@ def read_inline_rows(
     first, last = row_range.first_row, row_range.first_row + row_range.rows
     # Count before columns are chosen: a table without columns has no rows.
     if rows is not None and rows != stored.num_rows:
-        raise CorruptRecordError(f"{where}: it says that it has {rows} rows, and {stored.num_rows} ride in it")
+        raise CorruptRecordError(f"{where}: it states {rows} rows, and its payload has {stored.num_rows}")
     if last > stored.num_rows:
         raise CorruptRecordError(f"{where}: rows up to {last} are referenced, and there are {stored.num_rows}")
     table = select_fields(stored, fields, where, wanted).slice(first, row_range.rows)
@@ -905,7 +905,7 @@ def _check_offset_columns(schema: pa.Schema, path: str) -> None:
         at = schema.get_field_index(expected.name)
         if at < 0 or schema.field(at).type != expected.type:
             raise CorruptRecordError(
-                f"{path}: the log says that it has a column {expected.name!r} of {expected.type}, and it has not"
+                f"{path}: the log says that it has a column {expected.name!r} of {expected.type}, but the file lacks it"
             )
 
 
@@ -925,7 +925,7 @@ def _check_described(schema: pa.Schema, fields: Sequence[SchemaField], path: str
     known = {at for at in find_columns(schema, fields) if at is not None}
     for at, found in enumerate(schema):
         if at not in known:
-            raise SchemaMismatchError(f"{path}: its column {found.name!r} is none of the topic's")
+            raise SchemaMismatchError(f"{path}: its column {found.name!r} is not a column of the topic")
     for field, target, position in zip(fields, to_arrow(fields), find_columns(schema, fields), strict=True):
         if position is None:
             if not field.nullable:
