@@ -32,10 +32,10 @@ def history(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="Only the newest N.")] = 100,
 ) -> None:
-    """Show what maintenance jobs did, newest first: when, by which process, to which offsets, and the files and bytes
-    before and after.
+    """Show what maintenance jobs did, newest first.
 
-    A run that found nothing to do leaves no entry. The newest 2,000 runs are kept.
+    Each line has the time, the process, the offsets, and the files and bytes before and after. A run that found nothing
+    to do leaves no entry. The newest 2,000 runs are kept.
     """
     if limit < 1:
         raise InvalidRequestError(f"--limit {limit}: expected at least 1")

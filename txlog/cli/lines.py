@@ -108,8 +108,10 @@ def write_lines(lines: list[str], stream: TextIO, interrupts: Interrupts) -> Non
 
 
 def _descriptor(stream: IO[bytes] | IO[str]) -> int | None:
-    """Return a descriptor that `select` can wait for, or None: for a stream in memory, or where `select` takes only
-    sockets."""
+    """Return a descriptor that `select` can wait for.
+
+    Returns None for a stream in memory, and on systems where `select` takes only sockets.
+    """
     if sys.platform == "win32":
         return None
     try:

@@ -144,8 +144,7 @@ class Session:
 
     @property
     def store(self) -> Store:
-        """The store, which must exist. Raises InvalidRequestError without `--store`, NotAStoreError if there is no
-        store."""
+        """The existing store. Raises InvalidRequestError without `--store`, NotAStoreError if there is no store."""
         return self.open()
 
     @property

@@ -214,8 +214,7 @@ def _entry_points() -> dict[str, EntryPoint]:
 
 
 def _missing_extra(point: EntryPoint, error: Exception) -> str:
-    """Return the message for a command of txlog's own distribution that cannot be loaded because an extra is not
-    installed."""
+    """Return the message for a command of txlog's own that cannot be loaded because an extra is not installed."""
     if _package(point) != "pyspark-txlog" or not isinstance(error, ModuleNotFoundError):
         return ""
     return f". An extra is not installed: {install_text(f'spark,{point.name}')}"

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress_bar(at_first: str, what: str = "") -> Iterator[Callable[[object, int, int], None] | None]:
-    """Show a bar on the standard error if that is a terminal. Its function takes (where, done, in all); otherwise it is
-    None.
+    """Show a bar on the standard error and yield the function that moves it, with (where, done, in all).
 
-    `what` names the things that are counted, and follows the place. Until the first call the bar shows `at_first`.
+    If the standard error is not a terminal, it yields None and shows nothing. `what` names the things that are counted,
+    and is shown after the place. Until the first call the bar shows `at_first`.
     """
     if not sys.stderr.isatty():
         yield None

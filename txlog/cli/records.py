@@ -160,7 +160,7 @@ def _repeatable(error: TxlogError, transactional_id: str | None, txn_version: in
     """Return whether a second run with the same rows cannot write rows twice."""
     if transactional_id is None:
         return not feed.rows  # rows that were sent may be in the log, whatever the error is
-    # A run with a version would be skipped.
+    # A repeated run with a version is skipped.
     return txn_version is not None or not (feed.committed or isinstance(error, OutcomeUnknownError))
 
 

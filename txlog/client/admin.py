@@ -153,8 +153,7 @@ class OffsetReset:
 
 
 class Admin:
-    """Operators' calls on one store. Each call may raise StorageError and CorruptLogError, besides the errors that it
-    names."""
+    """Operators' calls on one store. Each call may also raise StorageError and CorruptLogError."""
 
     def __init__(self, runtime: Runtime, call: Layer | None = None) -> None:
         config = runtime.settings.client_config(call)
@@ -242,8 +241,10 @@ class Admin:
         return None if ended is None else self.describe_transaction(transactional_id)
 
     def fence(self, transactional_id: str, timeout_ms: int = 60_000) -> TransactionDescription:
-        """Fence every instance of the id, as a new instance does, and abort its open transaction. Creates an unknown
-        id."""
+        """Fence every instance of the id, as a new instance does, and abort its open transaction.
+
+        Creates an unknown id.
+        """
         check_transactional_id(transactional_id)
         self._runtime.require_store()
         self._runtime.ensure_writable()
@@ -255,8 +256,7 @@ class Admin:
         return self.describe_transaction(transactional_id)
 
     def expire(self, *, dry_run: bool = False) -> ExpireResult:
-        """Sweep once: roll every PREPARE_* forward, abort transactions past their time-out, remove ids that are idle
-        for too long.
+        """Sweep once: roll every PREPARE_* forward, abort overdue transactions, remove ids that are idle for too long.
 
         With `dry_run` nothing is written, and the result is what a sweep would do now.
         """
@@ -444,12 +444,11 @@ class Admin:
     def reset_offsets(
         self, group: str, offsets: Offsets | Sequence[OffsetReset], *, force: bool = False, dry_run: bool = False
     ) -> tuple[str, ...]:
-        """Commit offsets for a group without members: the result of `plan_reset`, or any others. Return the removed
-        members.
+        """Commit offsets for a group without members, and return the removed members.
 
-        With `force`, the same write removes the group's member, whose next commit fails. With `dry_run` nothing is
-        written. Raises InvalidRequestError if the group has a member, ConcurrentTransactionsError over undecided
-        offsets, UnknownTopicOrPartitionError.
+        `offsets` are the result of `plan_reset`, or any others. With `force`, the same write removes the group's
+        member, whose next commit fails. With `dry_run` nothing is written. Raises InvalidRequestError if the group has
+        a member, ConcurrentTransactionsError over undecided offsets, UnknownTopicOrPartitionError.
         """
         values = (
             offset_values(offsets)
@@ -467,8 +466,7 @@ class Admin:
         return self._reset(group, gone, "deleting offsets", force=force)
 
     def remove_members(self, group: str) -> tuple[str, ...]:
-        """End the group's membership (Kafka's removeMembersFromConsumerGroup), for example of a consumer that was
-        killed.
+        """End the group's membership (Kafka's removeMembersFromConsumerGroup), as for a consumer that was killed.
 
         The generation rises. So if the member is still alive, its next commit raises CommitFailedError. Returns the
         members that were removed, or an empty tuple. Raises GroupIdNotFoundError.

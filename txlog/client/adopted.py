@@ -27,10 +27,9 @@ _FOLDER = re.compile(r"_partition=(0|[1-9]\d{0,8})/\Z", re.ASCII)
 
 
 def adopt_files(runtime: Runtime, topic: TopicMetadata, folder: str) -> tuple[StagedPart, ...]:
-    """Return the rows below `folder` (`names.staged_folder`) by partition, files sorted by name; empty if the folder is
-    empty.
+    """Return the rows below `folder` (`names.staged_folder`) by partition, files sorted by name.
 
-    From here on the rows survive a power cut. Raises:
+    The result is empty if the folder is empty. From here on the rows survive a power cut. Raises:
 
     * SchemaMismatchError for a file that does not have exactly the topic's schema.
     * CorruptRecordError or CorruptLogError for content that a finished writer cannot have left.

@@ -410,8 +410,7 @@ class Consumer:
         self._last_topics_ms = self._runtime.clock.monotonic_ms()
 
     def _follow_topics(self) -> None:
-        """Take in partitions that were added since. All their rows are newer than the subscription, so reading begins
-        at the start."""
+        """Take in partitions that were added since the subscription, and read them from their start."""
         now_ms = self._runtime.clock.monotonic_ms()
         if not self._topics or now_ms - self._last_topics_ms < self._config.metadata_max_age_ms:
             return
@@ -455,8 +454,10 @@ class Consumer:
             self._fetcher.seek(tp, offset)
 
     def _reset(self, error: OffsetOutOfRangeError) -> bool:
-        """Apply `auto.offset.reset` to positions outside of the log. Return False if all positions are in range after a
-        new look."""
+        """Apply `auto.offset.reset` to positions outside of the log.
+
+        Returns False if a new look shows that all positions are in range.
+        """
         policy = self._config.auto_offset_reset
         self._fetcher.look()
         lost = self._fetcher.out_of_range()

@@ -79,8 +79,7 @@ class Coordinator:
         return self.txn.transactional_id
 
     def register(self, partitions: Iterable[TopicPartition], version: TxnVersion | None = None) -> bool:
-        """Register partitions with the open transaction, all in one record. Return False if `version` was committed
-        before.
+        """Register partitions with the open transaction in one record. Return False if `version` was committed before.
 
         Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError (timed out: abort),
         TxnVersionScopeError.
@@ -93,12 +92,11 @@ class Coordinator:
         return self._take(self.session.call(f"registering {_listed(wanted)} with the transaction", program))
 
     def send_offsets(self, offsets: Sequence[GroupOffsets], version: TxnVersion | None = None) -> bool:
-        """TxnOffsetCommit: write offsets that are pending until the transaction ends. Return False if `version` was
-        committed before.
+        """TxnOffsetCommit: write offsets that are pending until the transaction ends.
 
-        It makes one registration for all groups, then one record for each. Sending the same offsets again changes
-        nothing. Raises CommitFailedError (a condition does not hold), ConcurrentTransactionsError (another
-        transaction's offsets are pending and stay so), and what `register` raises.
+        Returns False if `version` was committed before. It makes one registration for all groups, then one record for
+        each. Sending the same offsets again changes nothing. Raises CommitFailedError (a condition does not hold),
+        ConcurrentTransactionsError (another transaction's offsets are pending and stay so), and what `register` raises.
         """
         if self._in_doubt:
             return True  # the first try has sent them, and the end may be decided: no registration is possible any more
@@ -246,8 +244,10 @@ def check_transactional_id(transactional_id: object) -> str:
 
 
 def txn_version(version: int | TxnVersion | None) -> TxnVersion | None:
-    """Return a `txn.version` as users give it. Raises InvalidRequestError unless it is an integer from 0 on and its
-    scope is text."""
+    """Return a `txn.version` as users give it. Raises InvalidRequestError if it is not valid.
+
+    A valid version is an integer from 0 on, and its scope is text.
+    """
     if version is None:
         return None
     if isinstance(version, TxnVersion):

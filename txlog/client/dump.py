@@ -55,8 +55,7 @@ ObjectKind: TypeAlias = Literal[
     "store", "topic", "batch", "index", "txnindex", "snapshot", "boundary", "clean", "staged", "history", "rows"
 ]
 BatchFate: TypeAlias = Literal["plain", "committed", "aborted", "open", "control"]
-"""Fate of a batch: `plain` without a transaction, else its transaction's outcome so far. Control batches have no rows.
-"""
+"""Fate of a batch: `plain` without a transaction, else its transaction's outcome so far; `control` has no rows."""
 
 
 class RowsFileName(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,8 +139,7 @@ class _Fetch:
         self.indexes: ReadIndexes = {}
         """Indexes that the next plan may need. Those of segments that were read are dropped."""
         self.ahead = 1
-        """How many segments the next plan reads. It begins with one, for a fast first row, and grows, for few rounds.
-        """
+        """How many segments the next plan reads: first one, for a fast first row, and later more, for few rounds."""
 
     def end_of_plan(self, view: PartitionView) -> int | None:
         """Return the highest end of the next plan: some segments ahead, or None if only few segments are left."""
@@ -156,8 +155,10 @@ class _Fetch:
         self.ahead = min(2 * self.ahead, MAX_SEGMENTS_AHEAD)
 
     def next(self) -> pa.RecordBatch | None:
-        """Return the next rows of the read, or None at its end. Then the position is past the rows that are not
-        returned."""
+        """Return the next rows of the read, or None at its end.
+
+        At the end the position is past the rows that are not returned.
+        """
         assert self.batches is not None
         assert self.position is not None
         try:

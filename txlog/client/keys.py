@@ -20,10 +20,10 @@ __all__ = ["NO_KEY", "check_keys", "key_columns_of", "partitions_of"]
 
 
 def key_columns_of(settings: Settings, topic: TopicMetadata, columns: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return `columns` if the call names some, else the topic's `key.columns`, else `key` in a topic with Kafka's
-    columns.
+    """Return the key columns of the call, else those of the topic, else `key` in a topic with Kafka's columns.
 
-    Raises SchemaMismatchError for a column that the topic does not have.
+    The call's are `columns`; the topic's are its `key.columns`. Raises SchemaMismatchError for a column that the topic
+    does not have.
     """
     if columns is not None:
         return check_columns(topic, tuple(columns))

@@ -189,11 +189,10 @@ def committed_offsets(
 def offsets_for_times(
     session: Session, times: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, tuple[int, int] | None]:
-    """Return for each partition the first offset at or after a time (ms), and that offset's time, on the session's
-    views.
+    """Return for each partition the first offset at or after a time (ms), and that offset's time.
 
-    If a merge or compaction made one entry of many batches, the row is looked up in its file, at the cost of one or two
-    more GETs.
+    It uses the session's views. If a merge or compaction made one entry of many batches, the row is looked up in its
+    file, at the cost of one or two more GETs.
     """
 
     def program(ctx: Context, views: Views) -> Program[tuple[Views, dict[TopicPartition, tuple[TimeHit, ...]]]]:
@@ -270,8 +269,7 @@ def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartitio
 
 
 def check_range(view: PartitionView, offset: int, option: str, *, clamp: bool = False) -> int:
-    """Return `offset` if the log holds it or ends there. Otherwise clamp it, or raise OffsetOutOfRangeError with the
-    range."""
+    """Return `offset` if the log holds it or ends there. Otherwise clamp it, or raise OffsetOutOfRangeError."""
     low, high = view.state.log_start_offset, view.state.next_offset
     if low <= offset <= high:
         return offset

@@ -1,5 +1,7 @@
-"""The parts of a partition as plain values for operators. Times are milliseconds since 1970; -1 means that there is no
-value."""
+"""The parts of a partition as plain values for operators.
+
+Times are milliseconds since 1970; -1 means that there is no value.
+"""
 
 from __future__ import annotations
 

@@ -112,8 +112,7 @@ class Producer:
         """The turns of the calls that exclude each other."""
         self._partitioner = Partitioner(runtime, placer, config.batch_size)
         self._first_error: BaseException | None = None
-        """Without transactions: the error of the first failed send since the last flush, for the next flush to raise.
-        """
+        """Without transactions: the error of the first failed send since the last flush. The next flush raises it."""
         self._version: TxnVersion | None = None
         self._repeats = False
         """Whether the open transaction will certainly be skipped, so that none of its rows need to be written."""
@@ -612,8 +611,7 @@ class Producer:
         return self._sender.wait(lambda: self._sender.idle, deadline_ms)
 
     def _send_offsets(self, version: TxnVersion | None) -> None:
-        """Send the offsets that have not been sent yet, in the order of the calls, before the decision (PROTOCOL.md,
-        W34).
+        """Send the offsets that are not sent yet, in the order of the calls, before the decision (PROTOCOL.md, W34).
 
         Offsets of a failed call stay: Kafka's client sends them before EndTxn, too.
         """

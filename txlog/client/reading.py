@@ -156,10 +156,9 @@ def tasks(
     isolation: str = "read_committed",
     cut: SnapshotCut | None = None,
 ) -> tuple[ReadTask, ...]:
-    """Return a task for each plan, with the topic's newest schema that the plans need. Empty plans give tasks without
-    pieces.
+    """Return a task for each plan, with the topic's newest schema that the plans need.
 
-    Raises SchemaMismatchError for an unknown column.
+    Empty plans give tasks without pieces. Raises SchemaMismatchError for an unknown column.
     """
     level = check_isolation(isolation)
     made = []

@@ -129,11 +129,10 @@ def _offsets(piece: FilePiece) -> str:
 
 
 def joined(batches: Iterable[pa.RecordBatch], enough: int = JOINED_ROWS) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in fewer batches: small neighbours become one, because a batch costs its reader more than its
-    rows.
+    """Yield the same rows in fewer batches: small neighbours become one.
 
-    Joining stops at `enough` rows: these are returned before any further row is read. Rows before an error are returned
-    before the error is raised.
+    Each batch costs its reader more than its rows do. Joining stops at `enough` rows: these are returned before any
+    further row is read. Rows before an error are returned before the error is raised.
     """
     held: list[pa.RecordBatch] = []
     rows = 0

@@ -120,8 +120,7 @@ class Runtime:
         return self.driver.run(program)
 
     def context(self, *, retry_backoff_ms: int | None = None, retry_backoff_max_ms: int | None = None) -> Context:
-        """Return what protocol calls need. It has the roll policies of topics seen so far; others are looked up when
-        needed."""
+        """Return what protocol calls need, with the roll policies of topics seen so far. Others are read when needed."""
         return Context(
             constants=self.constants,
             store=self._known_store(self._store_seen_at),

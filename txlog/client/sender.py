@@ -262,8 +262,7 @@ class Sender:
         self._keep_house(ctx, [outcome for outcome in outcomes if isinstance(outcome, _Appended)])
 
     def _keep_house(self, ctx: Context, appended: Sequence[_Appended]) -> None:
-        """Seal full segments and end overdue transactions. A failure is left to the next writer, because the rows are
-        in the log."""
+        """Seal full segments and end overdue transactions. If this fails, the next writer does it."""
         try:
             self._seal(ctx, [outcome.view for outcome in appended])
             self._session.end_overdue([outcome.batch.tp for outcome in appended], self._identity()[0])
@@ -436,8 +435,10 @@ class Sender:
         return True
 
     def _final_error(self, batch: Batch, error: Exception) -> Exception:
-        """Return what the batch's futures raise. It never advises a retry: a new send would be other rows to the log
-        (KIP-1050)."""
+        """Return what the batch's futures raise.
+
+        It never advises a retry, because a new send would be other rows to the log (KIP-1050).
+        """
         if self.coordinator is not None:
             # An error about this try (its epoch or sequence) does not show whether the first try succeeded (W44). Other
             # errors are about the transaction and are final.

@@ -36,8 +36,7 @@ rows are in a file.
 """
 
 OVERDUE_LOOK_MS = 10_000
-"""Kafka's `transaction.abort.timed.out.transaction.cleanup.interval.ms`: how often writers look for dead transactions.
-"""
+"""Kafka's `transaction.abort.timed.out.transaction.cleanup.interval.ms`: how often to look for dead transactions."""
 
 T = TypeVar("T")
 Call = Callable[[Context, Views], Program[tuple[Views, T]]]
@@ -110,8 +109,7 @@ class Session:
         return result
 
     def patient(self, timeout_ms: int) -> Session:
-        """Return a session that begins with the same views and gives each call this much time, for jobs of many
-        requests."""
+        """Return a session with the same views whose calls may take `timeout_ms` each, for jobs of many requests."""
         made = copy.copy(self)
         made.patience = replace(self.patience, timeout_ms=timeout_ms, setting="all that one step of a job may take")
         return made
@@ -215,8 +213,7 @@ class Session:
     def readable_views(
         self, partitions: list[TopicPartition], what: str, damaged: list[CorruptLogError] | None
     ) -> dict[TopicPartition, PartitionView]:
-        """Return the same as `fresh_views`. With a list `damaged`, leave out damaged partitions and append their errors
-        to it."""
+        """Return `fresh_views`. With a list `damaged`, leave damaged partitions out and append their errors to it."""
         try:
             return self.fresh_views(partitions, what)
         except CorruptLogError:

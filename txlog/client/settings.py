@@ -97,8 +97,7 @@ class Settings:
             raise InvalidConfigurationError(f"topic {topic.topic!r}: {error}") from None
 
     def row_config(self, call: Layer, topic: TopicMetadata) -> ProducerConfig:
-        """Return a producer's settings for rows of one topic. The topic too has `inline.max.bytes` and
-        `compression.type`."""
+        """Return a producer's settings for one topic, which may set `inline.max.bytes` and `compression.type`."""
         of_topic = restrict(topic.config, "producer")
         file_topic = restrict(self.file.get("topic", {}), "producer")
         client, file = self._below("producer")
@@ -125,10 +124,10 @@ class Settings:
 
 
 def call_layer(config: Layer | None, keywords: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings of one call: `config` with dotted names, and keywords in snake case (`linger_ms` is
-    `linger.ms`).
+    """Return the settings of one call: `config` has dotted names, keywords are in snake case.
 
-    Raises InvalidConfigurationError if both set the same key. The parser checks unknown names.
+    For example, `linger_ms` is `linger.ms`. Raises InvalidConfigurationError if both set the same key. The parser
+    checks unknown names.
     """
     layer = dict(config or {})
     for name, value in keywords.items():

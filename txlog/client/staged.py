@@ -93,10 +93,10 @@ class StagedTransaction:
         session: Session | None = None,
         **settings: object,
     ) -> Self:
-        """Return the transaction that another process began. `txn` and `drawn` come from that instance; `session` as in
-        `begin`.
+        """Return the transaction that another process began.
 
-        `attempted`: whether the other process may have tried to commit. Then `abort` finds out which of the two won.
+        `txn` and `drawn` come from that instance; `session` is as in `begin`. `attempted`: whether the other process
+        may have tried to commit. Then `abort` finds out which of the two won.
         """
         parsed = runtime.settings.producer_config(call_layer(config, settings))
         session = session or producer_session(runtime, parsed, f"transactional.id {txn.transactional_id!r}")

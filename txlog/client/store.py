@@ -32,10 +32,10 @@ def open(  # noqa: A001  users write txlog.open
     ids: IdGenerator | None = None,
     object_store: ObjectStore | None = None,
 ) -> Store:
-    """Open the store at `url`: a local path (also a `pathlib.Path`; `~` is your home), file://, memory://, s3://,
-    gs://, abfs://.
+    """Open the store at `url`.
 
-    An empty or missing location becomes a store with its first topic. `config` holds settings with dotted names, for
+    `url` is a local path (also a `pathlib.Path`; `~` is your home), file://, memory://, s3://, gs:// or abfs://. An
+    empty or missing location becomes a store with its first topic. `config` holds settings with dotted names, for
     everything that is made from this store. The layer below it is the file `config_file`, or the file that TXLOG_CONFIG
     names. `clock`, `ids` and `object_store` are for tests and fault injection.
 
@@ -56,11 +56,10 @@ def open(  # noqa: A001  users write txlog.open
 
 
 class Store:
-    """One opened store. Safe for several threads. `close` closes everything that it made; later calls raise
-    IllegalStateError.
+    """One opened store. Safe for several threads.
 
-    A forked child may use the store, but not the producers and consumers that its parent made. `close` in the child
-    does not touch them.
+    `close` closes everything that the store made. Later calls raise IllegalStateError. A forked child may use the
+    store, but not the producers and consumers that its parent made. `close` in the child does not touch them.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -119,8 +118,7 @@ class Store:
         return self._open_topics().describe(name)
 
     def topics(self) -> tuple[TopicDescription, ...]:
-        """Return all topics, sorted by name. Raises NotAStoreError while the location is empty: only a topic makes a
-        store."""
+        """Return all topics, by name. Raises NotAStoreError while the location is empty: only a topic makes a store."""
         topics = self._open_topics()
         self.runtime.require_store()
         return topics.names()
@@ -147,9 +145,9 @@ class Store:
         return self._open_topics().alter(name, config, remove_config, partitions, add_columns, allow_key_movement)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic. If a topic with this name is created again, its offsets continue after the old ones
-        (PROTOCOL.md, "Topics").
+        """Delete a topic.
 
+        If a topic with this name is created again, its offsets continue after the old ones (PROTOCOL.md, "Topics").
         Raises UnknownTopicOrPartitionError.
         """
         self._open_topics().delete(name)
@@ -193,11 +191,10 @@ class Store:
         return Admin(self.runtime, call_layer(config, settings))
 
     def close(self) -> None:
-        """Close everything that was made from this store, and abort open transactions; idempotent. Does nothing in a
-        forked child.
+        """Close everything that was made from this store, and abort open transactions; idempotent.
 
         It closes as much as possible, and then raises the first error: for example IllegalStateError for a consumer
-        that another thread is using.
+        that another thread is using. In a forked child it does nothing.
         """
         if self._maker.is_elsewhere:
             return

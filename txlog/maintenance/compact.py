@@ -1,7 +1,7 @@
 """How does a keyed topic shrink to the latest row of each key?
 
 A compaction runs in one process and in bounded memory, pass after pass. A pass first reads the keys of rows that no
-compaction has seen yet into a map of bounded size. Then it copies all rows from the log start on, batch by batch, and
+compaction has seen yet into a map of bounded size. Then it copies all rows from the log start on, batch by batch. It
 leaves out each row that a newer row of the same key supersedes (PROTOCOL.md, C2; Kafka's log cleaner). A pass makes one
 run and publishes it as a merge does. Several processes may compact at once, and each can be killed at any point. No
 reader sees a pass that did not take effect, and vacuum removes its files.
@@ -129,8 +129,8 @@ def compact_partition(
 ) -> tuple[Compacted, ...]:
     """Compact one partition, in as many passes as are due; return an empty tuple if none is due.
 
-    Raises InvalidRequestError for an internal topic, and CorruptRecordError with the name of a damaged input. Nothing
-    of a pass with a damaged input is published.
+    Raises InvalidRequestError for an internal topic, and CorruptRecordError with the name of a damaged input. A
+    pass with a damaged input is not published.
     """
     done: list[Compacted] = []
     relists = 0
@@ -165,8 +165,7 @@ def plan_partition(session: Session, tp: TopicPartition, policy: CompactionPolic
 
 
 def copy_survivors(runtime: Runtime, plan: CompactionPlan, on_progress: Progress | None = None) -> Copied:
-    """Read the keys of a plan's dirty part, then copy the rows that stay, and check the digests of everything that is
-    read.
+    """Read the keys of a plan's dirty part, then copy the rows that stay. Check the digests of all files.
 
     Memory holds the map of keys, one row group that is read and one that is written. Raises CorruptRecordError or
     MissingObjectError with the name of an input; then there is no output file.
@@ -355,8 +354,7 @@ class _Counted:
         self.timestamps = np.zeros(len(entries), dtype=np.int64)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows in the order of offsets. A row belongs to the last batch whose base offset is not above the row's
-        offset."""
+        """Add rows in the order of offsets. A row belongs to the last batch that begins at or before the row's offset."""
         import numpy as np
 
         at = np.searchsorted(self._bases, _integers(batch, "_offset"), "right") - 1

@@ -103,8 +103,7 @@ class ExpectedMarkers:
 
 
 class SeenMarkers:
-    """The stored markers of one partition. A marker can be here twice: from its record and from the index of its
-    segment."""
+    """The stored markers of one partition. One marker can be here twice, from its record and from an index."""
 
     def __init__(self) -> None:
         self._numbers = array("q")
@@ -135,8 +134,7 @@ class Comparison:
     missing: tuple[int, ...]
     """Numbers of expected markers of which nothing is left."""
     other: tuple[tuple[int, int], ...]
-    """Numbers of an expected marker and of a stored one with the same producer and epoch, but another kind or decision.
-    """
+    """Numbers of an expected and a stored marker with the same producer and epoch, but another kind or decision."""
     uncalled: tuple[int, ...]
     """Numbers of stored markers without an expected one. Only markers from records count, not those from indexes."""
 

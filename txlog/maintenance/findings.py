@@ -1,9 +1,9 @@
 """What did a check of the store find, and how does it read objects without stopping at the first bad one?
 
 A finding is a value: the object, the expected and the found content, and advice. No crash and no race can leave a
-`damaged` or `missing` object behind. A `note` is about something that a crash can leave behind, such as a sealing that
-is half done, a file that no record names, or a decided transaction that is not finished. It can also be about something
-else that you may want to look at.
+`damaged` or `missing` object behind. A `note` is about something that a crash can leave behind. Examples are a sealing
+that is half done, a file that no record names, or a decided transaction that is not finished. It can also be about
+something else that you may want to look at.
 """
 
 from __future__ import annotations
@@ -129,8 +129,7 @@ class Reader:
         return Reader(self.store, self._clock, findings, self._pool, self._on_object)
 
     def list(self, folder: str) -> list[str]:
-        """Return the names in a folder. Raises StorageError if the LIST fails, because nothing can be checked without
-        it."""
+        """Return the names in a folder. Raises StorageError if the LIST fails, because the check cannot go on."""
         for attempt in range(_ATTEMPTS - 1):
             try:
                 return self.store.list(folder)

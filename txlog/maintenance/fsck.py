@@ -137,8 +137,10 @@ Spread: TypeAlias = Callable[[Sequence[PartitionTask]], Iterable[Looked]]
 
 
 def look_at(reader: Reader, task: Callable[[], PartitionTask]) -> Looked:
-    """Check a partition, and repeat this if the partition seems damaged and has changed: then it may be a race. Counts
-    its objects."""
+    """Check a partition, and check it again if it seems damaged and has changed, because that may be a race.
+
+    It counts its objects itself.
+    """
     for round_ in range(_ROUNDS):
         own = Findings()
         wanted = task()
@@ -249,8 +251,7 @@ class _StoreCheck:
     # -- the root -----------------------------------------------------------------------------------------------------
 
     def _need_store(self, root: Collection[str]) -> None:
-        """Raise NotAStoreError for a folder without a descriptor and without a topic. It is a missing store, not a
-        damaged one."""
+        """Raise NotAStoreError for a folder without a descriptor and topics. A damaged store has some of them."""
         others = [name for name in root if name not in _OWN_FOLDERS]
         if names.STORE_DESCRIPTOR in others or any(self._is_topic(name) for name in others):
             return
@@ -649,8 +650,7 @@ class _StoreCheck:
         )
 
     def _need_decision(self, tp: TopicPartition, marker: SeenMarker) -> None:
-        """Check a marker without a completed decision. Its decision may be in progress, or the decision's record is
-        lost."""
+        """Check a marker without a completed decision. The decision may be in progress, or its record is lost."""
         if self.constants is None or not 0 <= marker.producer_id < FIRST_DRAWN_PRODUCER_ID:
             return
         partition = marker.producer_id % self.constants.transaction_state_partitions

@@ -1,9 +1,9 @@
-"""What did maintenance do in a store: which job, when, by which process, to which offsets, with how many bytes before
-and after?
+"""What did maintenance do in a store?
 
-Each job reports its steps to a `Recorder`. When the job ends, the recorder writes them as one object (PROTOCOL.md,
-"History"). A run that did nothing writes nothing. The history never makes a job fail: the work of the job is done,
-whether or not the history can be written.
+The history has the job, the time, the process, the offsets, and the files and bytes before and after. Each job reports
+its steps to a `Recorder`. When the job ends, the recorder writes them as one object (PROTOCOL.md, "History"). A run
+that did nothing writes nothing. The history never makes a job fail: the work of the job is done, whether or not the
+history can be written.
 """
 
 from __future__ import annotations

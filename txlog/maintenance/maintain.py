@@ -2,8 +2,9 @@
 
 A round is a sweep of small steps. Each step is safe beside writers, readers and other rounds. The first step rolls
 decided transactions forward and aborts overdue ones, because they hold back all that follows. Then a round removes idle
-ids and groups, seals finished segments, removes rows that are too old, merges and compacts the others, and deletes
-objects that no reader or writer can still use. If a step fails for one partition, the round goes on with the next one.
+ids and groups, seals finished segments, and removes rows that are too old. It merges and compacts the others, and
+deletes objects that no reader or writer can still use. If a step fails for one partition, the round goes on with the
+next one.
 
 A `Maintainer` remembers what it has looked at. So a round in which nothing is due costs a few LIST requests and one GET
 for each partition, and writes nothing.
@@ -80,8 +81,7 @@ class MaintainPolicy:
     merge_target_bytes: int = DEFAULT_TARGET_BYTES
     """Target size of a merged file."""
     merge_min_segments: int = DEFAULT_MIN_SEGMENTS
-    """Minimum number of sealed segments in a partition before they are merged, because each merge writes their rows
-    again."""
+    """Minimum number of sealed segments before a partition is merged, because each merge writes their rows again."""
     merge_max_ratio: int = 4
     """A run is merged with the segments after it once these have a fourth of its bytes.
 
@@ -179,7 +179,7 @@ class Maintainer:
         self._looks: dict[tuple[str, TopicPartition], tuple[tuple[SegmentName, ...], int]] = {}
         """What a job last looked at in a partition, and when. What depends on time is looked at again."""
         self._vacuum_session = reading.read_session(runtime)
-        # Vacuum drops its views after each use, so it has a session of its own. The other steps need views that stay.
+        # Vacuum drops its views after each use, so it has its own session. The other steps need views that stay.
         self._vacuumed_at_ms: int | None = None
 
     def run(self) -> MaintainReport:
@@ -385,8 +385,7 @@ class _Round:
         return swept
 
     def topics(self, step: _Step) -> list[TopicMetadata]:
-        """Return users' topics, deleted ones included. A topic that cannot be read is a failure of the first step that
-        asks."""
+        """Return users' topics, deleted ones included. If one cannot be read, the first step that asks has failed."""
         if self._topics is None:
             self._topics = self.maintainer.topics(step)
         return self._topics
@@ -642,8 +641,7 @@ def _tell_compacted(step: _Step, done: Compacted) -> None:
 
 
 def _retention(a_round: _Round, step: _Step) -> None:
-    """Remove rows that are older, or more, than their topic keeps. Otherwise a merge or compaction writes them once
-    more."""
+    """Remove rows that are older, or more, than their topic keeps, so that no merge or compaction rewrites them."""
     _retire(a_round, step, after_compaction=False)
 
 
@@ -736,8 +734,7 @@ def _vacuum(a_round: _Round, step: _Step) -> None:
 
 
 def _candidates(view: PartitionView) -> tuple[SegmentName, ...]:
-    """Return everything that a plan of merges depends on. Indexes do not change, and the log start moves by whole
-    segments."""
+    """Return everything that a plan of merges depends on: indexes do not change, and the log start counts by segment."""
     log_start, stable = view.state.log_start_offset, view.state.last_stable_offset
     return tuple(name for name in view.walk if log_start < name.end_offset <= stable)
 

@@ -70,9 +70,9 @@ def merge_partition(
 ) -> tuple[Merged, ...]:
     """Merge what is due in one partition of a user's topic; return an empty tuple if nothing is due.
 
-    Raises InvalidRequestError for an internal topic (its snapshots are its compaction), SchemaMismatchError for a
-    column of `layout` that the topic does not have, and CorruptRecordError with the name of a damaged input. Nothing of
-    a run with a damaged input is published.
+    Raises InvalidRequestError for an internal topic (its snapshots are its compaction), and SchemaMismatchError for a
+    column of `layout` that the topic does not have. Raises CorruptRecordError with the name of a damaged input. Nothing
+    of a run with a damaged input is published.
     """
     done: list[Merged] = []
     for attempt in range(MAX_RELISTS + 1):
@@ -166,7 +166,7 @@ def topic_of_inputs(runtime: Runtime, tp: TopicPartition, newest: int) -> TopicM
 def check_layout(runtime: Runtime, topic: TopicMetadata, layout: FileLayout) -> None:
     """Check that the topic can be written in this layout.
 
-    Raises SchemaMismatchError for a column that the topic does not have or that cannot be sorted or filtered by, and
+    Raises SchemaMismatchError for a column that the topic does not have or that cannot be sorted or filtered by. Raises
     InvalidRequestError in a store whose programs need not understand sorted runs.
     """
     kinds = {each.name: each.type for each in topic.schema}

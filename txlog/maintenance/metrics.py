@@ -89,8 +89,10 @@ class Metrics:
 
 
 def write_metrics(path: str | os.PathLike[str], metrics: Metrics) -> None:
-    """Replace the file atomically, as the textfile collector requires. Raises InvalidRequestError if it cannot be
-    written."""
+    """Replace the file atomically, as the textfile collector requires.
+
+    Raises InvalidRequestError if it cannot be written.
+    """
     target = Path(path)
     # The collector reads *.prom only, so it skips this name.
     scratch = target.with_name(f".{target.name}.{os.getpid()}")

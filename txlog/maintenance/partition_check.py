@@ -1,14 +1,14 @@
 """Is every object of one partition present, whole, and in agreement with the others?
 
-The check compares everything that is stored twice:
+The check compares everything that is stored twice.
 
-* the fold of the records with the snapshots,
-* the records with their index,
-* the index with the snapshot at its end,
-* the files with the objects that name them.
+* The fold of the records, with the snapshots.
+* The records, with their index.
+* The index, with the snapshot at its end.
+* The files, with the objects that name them.
 
-Only objects that PROTOCOL.md lets maintenance delete, or that a crash can leave undone, may be missing. Objects are read
-one after the other. Memory holds at most the records of one segment, without their inline rows.
+Only objects that PROTOCOL.md lets maintenance delete, or that a crash can leave undone, may be missing. Objects are
+read one after the other. Memory holds at most the records of one segment, without their inline rows.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class _PartitionCheck:
         self.tp = task.topic_partition
         self.folder = self.tp.folder
         self.internal = self.tp.topic in INTERNAL_TOPICS
-        # List the files before the records. A record that comes later can name a file that this LIST lacks; that is no
-        # orphan.
+        # List the files before the records. A later record can name a file that this LIST does not have, and such a file
+        # is not an orphan.
         self.files = set(reader.list(f"{self.folder}rows/")) if not self.internal else set()
         self.listed = reader.list(self.folder)
         self.listing = chain.parse_listing(self.listed, self.folder)
@@ -613,7 +613,7 @@ class _Chain:
         self._last_digest = ""
 
     def take(self, path: str, data: bytes | None) -> None:
-        """Take the next object of the LIST; `data` is None if it was deleted or cannot be read."""
+        """Take the next object of the LIST, without `data` if it was deleted or cannot be read."""
         check = self._check
         base = _base_of(path)
         self._close_gap(base)

@@ -26,8 +26,7 @@ class PartitionSize(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     objects: int
-    """Names in the partition's folder and in `rows/`. Each thousand costs one more request when a process opens the
-    partition."""
+    """Names in the partition's folder and in `rows/`. Each thousand costs one more request to open the partition."""
     segments: int
     """Sealed segments and cleaned runs."""
     tail_batches: int

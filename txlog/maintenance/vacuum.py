@@ -101,8 +101,7 @@ class VacuumReport:
         return sum(each.bytes or 0 for each in self.deleted)
 
     def by_partition(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return objects and bytes that were deleted, for each partition that had any. Spark's leftovers count in
-        partition 0."""
+        """Return deleted objects and bytes by partition. Leftovers of Spark count in partition 0."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for each in self.deleted:
             topic, _, rest = each.path.partition("/")
