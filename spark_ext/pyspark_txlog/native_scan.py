@@ -1,21 +1,23 @@
 """How does Spark read a topic with its own Parquet reader?
 
-txlog plans, as for `format("txlog")`: offsets, isolation, pieces of files and inline batches. What Spark gets is a list of
-files and an expression for each row's place in the log; no row passes through Python but those that ride inline, which
-the driver hands over as Arrow. So column pruning, push-down into row groups, vectorised decoding and `count()` from footers
-are Spark's own. A frame stands for what was planned when it was made: it does not grow, and however often it is used,
-it reads the same rows.
+txlog plans as for `format("txlog")`: offsets, isolation, pieces of files and inline batches. Spark gets a list of files
+and an expression for the offset of each row. Rows of files do not pass through Python. Inline rows do: the driver hands
+them to Spark as Arrow. So column pruning, push-down into row groups, vectorised decoding and `count()` from footers are
+Spark's own. A frame keeps the plan that was made with it: it does not grow, and each use reads the same rows.
 
-    whole files                 every row counts: nothing but a scan
-    parts of files              a range of offsets or times begins or ends within, or aborted batches lie between: rows are
-                                chosen by their position
-    files with `_offset`        sealed inline rows and cleaned runs: place and time of a row are in its columns; elsewhere they
-                                are the file's first offset plus the row's position, and the time of its batch
+    whole files                 every row counts: a plain scan
+    parts of files              a range of offsets or times begins or ends in the file, or aborted batches lie between:
+                                rows are chosen by their position
+    files with `_offset`        sealed inline rows and cleaned runs: columns hold the offset and time of each row. In
+                                other
+                                files the offset is the file's first offset plus the row's position, and the time is the
+                                batch's.
 
-A file of an older schema lacks columns, and they are null. Columns are found by name here: a topic's are never renamed,
-dropped, or equal but for case, so a name finds what its id would (PROTOCOL.md, "Types"). Of floats, push-down is held to
-what leaves out no row that Spark's own filter keeps (FLOAT_OPTIONS, ODD_FLOAT_OPTIONS). Pages are checked against their
-checksums; the footers' digests are not (PROTOCOL.md, R13). All columns are nullable, as in any of Spark's file scans.
+A file of an older schema lacks columns; they are read as null. Spark finds columns by name here. That is safe because a
+topic's columns are never renamed or dropped, and no two differ only in case, so a name finds the same column as its id
+(PROTOCOL.md, "Types"). For floats, push-down is restricted so that no row is lost that Spark's own filter keeps
+(FLOAT_OPTIONS, ODD_FLOAT_OPTIONS). Spark checks pages against their checksums, but not the footers' digests
+(PROTOCOL.md, R13). All columns are nullable, as in any file scan of Spark.
 """
 
 from __future__ import annotations
@@ -53,54 +55,54 @@ from txlog.core.records import DataFile, SchemaField
 from txlog.errors import InvalidRequestError, UnknownOptionError
 
 SCAN_OPTIONS: Mapping[str, str] = {
-    # PROTOCOL.md, "Integrity": off by default.
+    # Off by default (PROTOCOL.md, "Integrity").
     "parquet.page.verify-checksum.enabled": "true",
-    # A session may have these on; a row that is missing or cannot be read is never left out unseen.
+    # A session may switch these on. A missing or unreadable row must never be skipped silently.
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
-    # txlog's files hold days and microseconds of the proleptic Gregorian calendar, whoever wrote them.
+    # txlog's files always hold days and microseconds of the proleptic Gregorian calendar.
     "datetimeRebaseMode": "CORRECTED",
     "mergeSchema": "false",
-    # A folder `_partition=0` is no column; and each file is listed once, however its path was given.
+    # A folder `_partition=0` must not become a column, and each file must be listed once for every form of its path.
     "recursiveFileLookup": "true",
 }
 FLOAT_OPTIONS: Mapping[str, str] = {
-    # parquet-mr looks for 0.0 in a row group's dictionary or Bloom filter, and passes over -0.0, which equals it.
+    # parquet-mr searches 0.0 in a row group's dictionary or Bloom filter, and misses -0.0, which is equal.
     "parquet.filter.dictionary.enabled": "false",
     "parquet.filter.bloom.enabled": "false",
-    # ... and in each row, if spark.sql.parquet.recordLevelFilter.enabled hands the filter to parquet-mr's row reader.
+    # The same in each row, if spark.sql.parquet.recordLevelFilter.enabled hands the filter to parquet-mr's row reader.
     "parquet.filter.record-level.enabled": "false",
 }
-"""For topics with columns of floats."""
+"""For topics with float columns."""
 ODD_FLOAT_OPTIONS: Mapping[str, str] = {
-    # Arrow's bounds of a row group leave NaN out, which to Spark is greater than every number.
+    # Arrow's bounds of a row group ignore NaN, which is greater than every number in Spark.
     "parquet.filter.stats.enabled": "false",
 }
-"""For files with columns of floats that may hold NaN."""
+"""For files with float columns that may hold NaN."""
 V1_SOURCES = "spark.sql.sources.useV1SourceList"
 LISTING_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-"""More paths than this, 32 by default, and Spark starts a job to list them: 1,000 cost 5 s instead of 0.25 s."""
+"""For more paths than this (default 32) Spark starts a job to list them: 1,000 paths took 5 s instead of 0.25 s."""
 
 _NOT_HERE = {
-    "path": "the store is the TxLog's",
-    "storageOptions": "they are the TxLog's",
+    "path": "the TxLog names the store",
+    "storageOptions": "the TxLog has them",
     "subscribe": "name topics by .table(name) or .to_dfs(name, ...)",
     "metadata": 'spark.read.format("txlog").option("metadata", ...) reads the log\'s own state',
-    "minPartitions": "tasks of a native scan are Spark's, see spark.sql.files.minPartitionNum and maxPartitionBytes",
+    "minPartitions": "Spark splits this scan itself; set spark.sql.files.minPartitionNum or maxPartitionBytes",
 }
 _KEY_PARTS = 3
-"""So many parts of a path tell the files of one topic apart: `<partition>/rows/<name>`, `<topic>/<partition>/<name>`,
-`<staged folder>/_partition=<n>/<name>`. None of them has a character that a URL would spell otherwise."""
+"""This many path parts distinguish the files of one topic: `<partition>/rows/<name>`, `<topic>/<partition>/<name>`,
+`<staged folder>/_partition=<n>/<name>`. Their characters are the same in a URL."""
 _LOCK = threading.Lock()
 
 
 def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, object]) -> SettledOptions:
-    """The options of `spark.read.format("txlog")` as keyword arguments: `starting_offsets` or `startingOffsets`,
-    `isolation_level`; None is as good as left out. Offsets may be a mapping (of TopicPartition, or of topic to partition to
-    offset), times a `datetime` with a time zone, columns a list.
+    """Return the options of `spark.read.format("txlog")`, given as keyword arguments: `starting_offsets` or
+    `startingOffsets`, `isolation_level`.
 
-    `topics` None-empty are subscribed to; else `given` has `assign` or `subscribePattern`. Raises UnknownOptionError,
-    InvalidRequestError, InvalidConfigurationError.
+    None means not given. Offsets may be a mapping (from TopicPartition, or from topic to partition to offset), times a
+    `datetime` with a time zone, columns a list. If `topics` is not empty, they are subscribed; else `given` has
+    `assign` or `subscribePattern`. Raises UnknownOptionError, InvalidRequestError, InvalidConfigurationError.
     """
     known = {_plain(name): name for name in READ_OPTIONS}
     options = {"path": runtime.where}
@@ -112,7 +114,7 @@ def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, ob
                 f"option {name!r} is unknown: a native scan has {', '.join(spelled)}.{nearest(name, spelled)}"
             )
         if option in _NOT_HERE:
-            raise InvalidRequestError(f"option {option!r} is none of a native scan's: {_NOT_HERE[option]}")
+            raise InvalidRequestError(f"option {option!r} is not supported by a native scan. hint: {_NOT_HERE[option]}")
         if option in options:
             raise InvalidRequestError(f"option {option!r} is given twice, once as {name!r}; give it once")
         if value is not None:
@@ -123,9 +125,9 @@ def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, ob
 
 
 def scan(spark: SparkSession, runtime: Runtime, options: SettledOptions) -> dict[str, DataFrame]:
-    """A frame for each topic that the options name, by topic, planned together.
+    """Return a frame for each topic that the options name, by topic, planned together.
 
-    Raises what planning raises: OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError.
+    Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError.
     """
     topics = subscribed_topics(runtime, options)
     plans = plan_topics(runtime, options, topics)
@@ -140,35 +142,35 @@ def scan(spark: SparkSession, runtime: Runtime, options: SettledOptions) -> dict
 def frame_of(
     spark: SparkSession, runtime: Runtime, topic: str, schema: StructType, tasks: Sequence[ReadTask]
 ) -> DataFrame:
-    """The rows of `tasks`, all of `topic` and with at least the columns of `schema`, as a frame with just these.
+    """Return the rows of `tasks` as a frame with exactly the columns of `schema`.
 
-    Raises UnsupportedStoreError where Spark has no way to the store, InvalidRequestError where the session reads Parquet in a
-    way that does not number a file's rows.
+    All tasks are of `topic` and read at least these columns. Raises UnsupportedStoreError if Spark cannot access the
+    store, InvalidRequestError if the session's Parquet reader does not number a file's rows.
     """
     readers = spark.conf.get(V1_SOURCES, "parquet") or ""
     if "parquet" not in readers.lower().replace(" ", "").split(","):
         raise InvalidRequestError(
-            f"topic {topic!r}: a native scan counts the rows of Parquet files, which Spark's reader of version 2 cannot tell, and {V1_SOURCES} = {readers!r} chooses "
-            'that one: add "parquet" to the list, or read with format("txlog")'
+            f"topic {topic!r}: {V1_SOURCES} = {readers!r} selects Spark's Parquet reader of version 2, which does not number the rows of a file. "
+            'hint: add "parquet" to the list, or read with format("txlog")'
         )
     return _TopicScan(spark, runtime, f"{spark_folder(spark, runtime)}/{topic}").frame(schema, tasks)
 
 
 @dataclass(slots=True, kw_only=True)
 class _ScannedFile:
-    """What is wanted of one file."""
+    """What to read of one file."""
 
     tp: TopicPartition
     file: DataFile
     stored: bool
     """Whether it has `_offset` and `_timestamp` columns."""
     odd: bool = False
-    """Whether floats in it may be NaN."""
+    """Whether its floats may be NaN."""
     ranges: list[_Range] = field(default_factory=list)
 
     @property
     def whole(self) -> bool:
-        """Whether all its rows are wanted, and one rule gives the place of each."""
+        """Whether the scan reads all its rows, and one rule gives the offset of each."""
         if sum(each.rows.rows for each in self.ranges) != self.file.rows:
             return False
         if self.stored:
@@ -178,14 +180,14 @@ class _ScannedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Range:
-    """Rows of a file; of one by column, only those with offsets in `[start, end)`."""
+    """Rows of a file. If `rows.by_column`, only those with offsets in `[start, end)`."""
 
     rows: RowRange
     start: int
     end: int
 
     def covers(self, file: DataFile) -> bool:
-        """Whether `[start, end)` holds all offsets of the segment that the file was written for."""
+        """Whether `[start, end)` contains all offsets of the segment that the file was written for."""
         found = names.parse_partition_object(file.path.rpartition("/")[2])
         return (
             isinstance(found, names.SegmentObject)
@@ -195,7 +197,7 @@ class _Range:
 
 
 class _TopicScan:
-    """The frame of one topic."""
+    """Builds the frame of one topic."""
 
     def __init__(self, spark: SparkSession, runtime: Runtime, folder: str) -> None:
         self._spark = spark
@@ -203,10 +205,10 @@ class _TopicScan:
         self._folder = folder
 
     def frame(self, schema: StructType, tasks: Sequence[ReadTask]) -> DataFrame:
-        """The rows of `tasks`, all of one topic, with the columns of `schema`."""
+        """Return the rows of `tasks`, all of one topic, with the columns of `schema`."""
         if not tasks:
             return self._spark.createDataFrame([], schema)
-        # Partitions are planned one after the other: the newest schema has all columns.
+        # Partitions are planned one after another, so only the newest schema has all columns.
         newest = max(tasks, key=lambda task: len(task.fields))
         fields = newest.fields
         read = [*(newest.columns or ()), *newest.metadata_columns]
@@ -234,8 +236,8 @@ class _TopicScan:
         return frame.select(*(quoted(name) for name in schema.names))
 
     def _files(self, files: Sequence[_ScannedFile], fields: Sequence[SchemaField], wanted: StructType) -> DataFrame:
-        """A scan of files of one kind: all whole or all in part, all with stored offsets or all without, all perhaps with NaN
-        or none."""
+        """Scan files of one kind: all whole or all in part, all with or all without stored offsets, all or none with
+        possible NaN."""
         stored, whole = files[0].stored, files[0].whole
         physical = StructType([StructField(each.name, each.dataType) for each in schemas.to_spark(fields)])
         if stored:
@@ -253,7 +255,8 @@ class _TopicScan:
         if "_partition" in wanted.names:
             columns["_partition"] = place.fact("p")
         if not whole:
-            # Names that no topic's columns can have. Chosen before the place is computed: only rows that count have one.
+            # No topic can have columns with these names. Filter first, so that offsets are computed only for the rows
+            # that count.
             found = {"_offset_row": place.row, "_offset_range": place.matching_range()}
             kept = columns | found
             frame = frame.select(*(column.alias(name) for name, column in kept.items()))
@@ -271,7 +274,7 @@ class _TopicScan:
         return frame.select(*(columns[name].alias(name) for name in wanted.names))
 
     def _inline(self, tasks: Sequence[ReadTask], fields: Sequence[SchemaField], wanted: StructType) -> DataFrame | None:
-        """The rows that ride in commit records, through Arrow from here."""
+        """Return the rows stored inline in commit records, as a frame made from Arrow here; None if there are none."""
         own = [name for name in wanted.names if name not in schemas.METADATA.names]
         metadata = [name for name in wanted.names if name in schemas.METADATA.names]
         schema = rows.schema_of(fields, own, metadata)
@@ -295,10 +298,11 @@ _RANGES = "array<struct<f:bigint,l:bigint,b:bigint,t:bigint,s:bigint,e:bigint>>"
 
 
 class _Place:
-    """Where a row of a scan stands: its position in its file, and what txlog knows of that file.
+    """Computes where a row is in the log, from its position in its file and from what txlog knows about that file.
 
-    That is `p`, the partition, and of a whole file without stored offsets `b`, the offset of its row 0, and `t`, its time; of a
-    file in part `r`, its ranges. Only what is wanted is told, and told once if it is the same of all files.
+    The facts about a file: `p` is the partition. For a whole file without stored offsets, `b` is the offset of its row
+    0 and `t` its time. For a partial file, `r` is its ranges. Only the facts that are needed are included; a fact that
+    is the same for all files is included once.
     """
 
     def __init__(
@@ -311,7 +315,7 @@ class _Place:
         whole: bool,
         wanted: Sequence[str],
     ) -> None:
-        # By this call and not by name: a topic may have a column `_metadata`.
+        # Not by name, because a topic may have a column `_metadata`.
         metadata = frame.metadataColumn("_metadata")
         self.row: Column = metadata["row_index"]
         self._stored = stored
@@ -328,13 +332,15 @@ class _Place:
                 self._add("b", "bigint", [part.base_offset - part.first_row for part in first], facts)
             if "_timestamp" in wanted:
                 self._add("t", "bigint", [part.timestamp for part in first], facts)
-        # A row's key must cost nothing: a name alone where names will do, and they do but for files of Spark's own writer.
+        # The key must be cheap to compute for each row. The file name alone is enough unless Spark's own writer wrote
+        # the files.
         keys = [each.file.path.rpartition("/")[2] for each in files]
         key, path = metadata["file_name"], metadata["file_path"]
         if len(set(keys)) != len(keys):
             keys = ["/".join(f"{topic}/{each.file.path}".split("/")[-_KEY_PARTS:]) for each in files]
             key = functions.substring_index(path, "/", -_KEY_PARTS)
-        # A JSON text becomes one literal when the plan is made; the look-up is one expression, so a row makes it once.
+        # Spark turns the JSON text into one literal when it plans. The look-up is one expression, so each row computes
+        # it once.
         kind = f"struct<{','.join(f'{name}:{kind}' for name, kind in self._kinds.items())}>"
         text = json.dumps(dict(zip(keys, facts, strict=True)), separators=(",", ":"))
         message = functions.concat(functions.lit("txlog: this scan was not planned for a file "), path)
@@ -344,13 +350,13 @@ class _Place:
         )
 
     def fact(self, name: str) -> Column:
-        """What is known of the row's file."""
+        """Return the fact `name` of the row's file."""
         if name in self._same:
             return functions.lit(self._same[name])
         return self._known[name]
 
     def matching_range(self) -> Column:
-        """The range of the file that the row is in, null if it is in none."""
+        """Return the range of the file that contains the row; null if no range does."""
 
         def holds(each: Column) -> Column:
             inside = (self.row >= each["f"]) & (self.row < each["l"])
@@ -371,7 +377,8 @@ class _Place:
 
 
 def _described(part: _Range) -> dict[str, int]:
-    """The first row and the one behind the last, offset of the file's row 0 and time; of a range by column its offsets."""
+    """Return the first row, the row after the last, the offset of the file's row 0 and the time; for a range by column
+    also its offsets."""
     rows = part.rows
     known = {
         "f": rows.first_row,
@@ -383,7 +390,7 @@ def _described(part: _Range) -> dict[str, int]:
 
 
 def _floats(fields: Sequence[SchemaField], *, nested: bool = False) -> Iterator[tuple[SchemaField, bool]]:
-    """Columns of floats on which Spark pushes filters down, and whether each is within a struct."""
+    """Yield the float columns for which Spark pushes filters down, and whether each is inside a struct."""
     for each in fields:
         if each.type == "struct":
             yield from _floats(each.fields, nested=True)
@@ -392,7 +399,7 @@ def _floats(fields: Sequence[SchemaField], *, nested: bool = False) -> Iterator[
 
 
 def _grouped(pieces: Sequence[FilePiece], fields: Sequence[SchemaField]) -> list[list[_ScannedFile]]:
-    """The files of `pieces`, each once, those of one kind together."""
+    """Return the files of `pieces`, each once, grouped by kind."""
     floats = list(_floats(fields))
     found: dict[str, _ScannedFile] = {}
     for piece in pieces:
@@ -402,7 +409,7 @@ def _grouped(pieces: Sequence[FilePiece], fields: Sequence[SchemaField]) -> list
                 tp=piece.topic_partition,
                 file=piece.file,
                 stored=piece.offset_column,
-                # The log has bounds of top-level columns alone, and none of a column with NaN or infinity.
+                # The log has bounds only for top-level columns, and none for a column with NaN or infinity.
                 odd=any(nested or str(each.id) not in piece.file.statistics for each, nested in floats),
             ),
         )
@@ -415,8 +422,8 @@ def _grouped(pieces: Sequence[FilePiece], fields: Sequence[SchemaField]) -> list
 
 @contextmanager
 def _listed_at_once(spark: SparkSession, paths: int) -> Iterator[None]:
-    """Has Spark look at so many paths from the driver, in threads."""
-    # One at a time: what another has set for a moment would be put back as if it had always been so.
+    """Make Spark list up to this many paths on the driver, in threads, instead of in a job."""
+    # One thread at a time: otherwise another thread's temporary value would be restored as if it were the original.
     with _LOCK:
         before = spark.conf.get(LISTING_THRESHOLD, "32")
         if before is None or int(before) >= paths:
@@ -438,13 +445,13 @@ def _snake(option: str) -> str:
 
 
 def _text(option: str, value: object) -> str:
-    """What the option would be in `.option(...)`."""
+    """Return the value as the text that `.option(...)` would take."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime.datetime):
         if value.tzinfo is None:
             raise InvalidRequestError(
-                f"option {option!r}: {value!r} has no time zone, and could mean two times; give it one"
+                f"option {option!r}: {value!r} has no time zone. hint: use a datetime with a time zone"
             )
         return str((value - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1))
     if isinstance(value, Mapping):

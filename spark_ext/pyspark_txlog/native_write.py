@@ -1,16 +1,17 @@
 """How do the rows of a DataFrame become files that a transaction can name, with Spark's own Parquet writer?
 
-Two roads, one result (a part for each partition that got rows, published by nobody yet):
+There are two ways with one result: a part for each partition that got rows, which is not published yet.
 
-    driver      a small frame is fetched as Arrow: no Spark job of its own, and a third of the time. `limit(n + 1)` tells
-                whether it is small: then its rows are here already. What is less than `inline.max.bytes` for a partition
-                rides in the commit itself, the rest becomes a file a partition.
-    executors   Spark's Parquet writer fills a folder of the transaction's, `partitionBy("_partition")`, without a
-                shuffle; then the files that its committer left are read by their footers and named where they lie.
+    driver      A small frame is fetched as Arrow, without a Spark job of its own and in a third of the time.
+                `limit(n + 1)` shows whether it is small, and then its rows are already here. Rows of less than
+                `inline.max.bytes` for a partition go into the commit itself; the rest becomes a file for each
+                partition.
+    executors   Spark's Parquet writer fills a folder of the transaction with `partitionBy("_partition")`, without a
+                shuffle. Then txlog reads the footers of the files that Spark's committer left, and names them in place.
 
-A task that failed, was retried or ran twice leaves at most one file, by Spark's own committer; a job that failed leaves
-its folder behind, which no later job shares. Settings of the user's session that would change what the files mean
-(timestamps as INT96, another calendar, dynamic overwriting) do not reach the job: it has a session of its own.
+If a task failed, was retried or ran twice, Spark's own committer keeps at most one of its files. A failed job leaves
+its folder, and no later job uses that folder. The job runs in a session of its own, so settings of the user's session
+do not change the meaning of the files (timestamps as INT96, another calendar, dynamic overwriting).
 """
 
 from __future__ import annotations
@@ -44,31 +45,31 @@ Road: TypeAlias = Literal["auto", "driver", "executors"]
 ROADS: tuple[Road, ...] = ("auto", "driver", "executors")
 
 SMALL_ROWS = 10_000
-"""Frames of up to so many rows are written by the driver."""
+"""The driver writes frames of up to this many rows."""
 
 _FIELD_ID = "parquet.field.id"
-"""Spark's name, in a column's metadata, for what becomes Parquet's field id."""
+"""Spark's name, in a column's metadata, for Parquet's field id."""
 _REFUSED = "txlog refuses a row: "
-"""Begins what a task says that found a row which no topic can take."""
+"""How the error message of a task begins if no topic can take one of its rows."""
 _CODECS = {"none": "uncompressed", "lz4": "lz4_raw"}
-"""Spark's name of a codec where it is not Kafka's."""
+"""Spark's name of a codec, if it differs from Kafka's."""
 
 _Test: TypeAlias = Callable[[Column, SchemaField, spark.DataType, bool], Column | None]
-"""(value, the topic's field, Spark's type of it, whether that may be null) -> whether the topic cannot take it."""
+"""(value, the topic's field, Spark's type of it, whether that may be null) -> whether the topic refuses it."""
 
 _SESSION_SETTINGS = {
-    # The topic's type: an INT96 has no statistics and no unit, milliseconds would lose the rest.
+    # INT96 has no statistics and no unit; milliseconds would lose precision.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Columns are found by id (PROTOCOL.md, "Parquet files").
     "spark.sql.parquet.fieldId.write.enabled": "true",
     "spark.sql.parquet.writeLegacyFormat": "false",
-    # Days and instants before 1582 as they are, not as another calendar counts them.
+    # Keep days and instants before 1582 unchanged, without conversion to another calendar.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.sources.partitionOverwriteMode": "static",
 }
-"""Committers are not among them: a cluster's own, for its object store, commits tasks and jobs as well."""
+"""Committers are not included: a cluster's own committer for its object store also commits tasks and jobs correctly."""
 _WRITER_SETTINGS = {
-    # Version 2 moves files as each task ends: those of an attempt that failed there would stay.
+    # Version 2 moves files as each task ends, so files of an attempt that fails then would stay.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "parquet.page.write-checksum.enabled": "true",
@@ -76,12 +77,13 @@ _WRITER_SETTINGS = {
 
 
 def is_over_connect(frame: DataFrame) -> bool:
-    """Whether the frame's session is a client of Spark Connect: no JVM beside this program, and no settings but the server's."""
+    """Whether the frame's session is a client of Spark Connect: without a JVM beside this program, and with the
+    server's settings."""
     return not hasattr(frame, "_jdf")
 
 
 def check_road(road: str, small_rows: int) -> None:
-    """Raises InvalidRequestError for what is no road."""
+    """Raise InvalidRequestError if `road` or `small_rows` is not valid."""
     if road not in ROADS:
         raise InvalidRequestError(f"road={road!r}: expected one of {', '.join(ROADS)}")
     if isinstance(small_rows, bool) or not isinstance(small_rows, int) or small_rows < 0:
@@ -89,11 +91,11 @@ def check_road(road: str, small_rows: int) -> None:
 
 
 def check_connect(frame: DataFrame, topic: str, road: Road) -> None:
-    """Raises InvalidRequestError for Spark's own writer over Spark Connect."""
+    """Raise InvalidRequestError if Spark's own writer is asked for over Spark Connect."""
     if road == "executors" and is_over_connect(frame):
         raise InvalidRequestError(
-            f"topic {topic!r}: over Spark Connect, Spark's own writer loses the ids of columns, by which files are read; write with "
-            'df.write.format("txlog"), as one transaction, or with road="driver", which fetches the rows'
+            f"topic {topic!r}: over Spark Connect, Spark's own writer loses the column ids that readers need. hint: use "
+            'df.write.format("txlog") for one transaction, or road="driver", which fetches the rows'
         )
 
 
@@ -107,11 +109,11 @@ def write_frame(
     small_rows: int = SMALL_ROWS,
     compression: str | None = None,
 ) -> tuple[StagedPart, ...]:
-    """The frame's rows in files of `txn`, few of them inline; they belong to no log until its commit names them.
+    """Write the frame's rows to files of `txn`, or inline if there are few. No log contains them before the commit.
 
-    Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for one whose column
-    `partition` names none, what Spark raises for a job that failed, StorageError; InvalidRequestError over Spark Connect if
-    the frame is not to be written here.
+    Raises SchemaMismatchError for a row that the topic cannot take, UnknownTopicOrPartitionError for a row whose column
+    `partition` names no partition, StorageError, and what Spark raises for a failed job. Raises InvalidRequestError
+    over Spark Connect if the frame is too large for the driver.
     """
     session = frame.sparkSession
     what = f"rows of {route.topic.topic!r} for transactional.id {txn.transactional_id!r}"
@@ -133,7 +135,8 @@ def write_frame(
 def _fetched(frame: DataFrame) -> pa.Table:
     if not hasattr(frame, "_jdf"):
         return frame.toArrow()
-    # As toArrow(), which then casts to the frame's schema, and Arrow refuses that where a null struct has fields that are not nullable.
+    # Like toArrow(), but without its cast to the frame's schema. Arrow refuses that cast if a null struct has fields
+    # that are not nullable.
     classic: Any = frame
     return pa.Table.from_batches(classic._collect_as_arrow(empty_list_if_zero_records=False))
 
@@ -142,7 +145,7 @@ def _write_here(
     runtime: Runtime, txn: TransactionMetadata, rows: pa.Table, route: TopicRoute, compression: str | None
 ) -> tuple[StagedPart, ...]:
     files = StagedFiles(runtime, txn, compression=compression, inline_bytes=MAX_INLINE_BYTES)
-    # One draw for all rows without a key: as a task's number spreads the tasks, it spreads the frames.
+    # One random partition for all rows without a key. It spreads frames as the task number spreads tasks.
     drawn = int(runtime.ids.new_id()[-8:], 16)
     stored, partitions = route.take(rows, drawn)
     files.add(route.topic, stored, partitions)
@@ -174,8 +177,11 @@ def _write_there(
 
 
 def _prepared(frame: DataFrame, route: TopicRoute) -> tuple[DataFrame, spark.StructType]:
-    """The frame with exactly the topic's columns and types, and `_partition` after them; bad rows fail their task. And
-    these columns with their ids: Spark loses those of a struct's fields where it has to change a struct that may be null."""
+    """Return the frame with exactly the topic's columns and types, followed by `_partition`; a bad row fails its task.
+
+    Also return these columns with their ids, because Spark drops the ids of a struct's fields when it changes a
+    nullable struct.
+    """
     topic = route.topic
     columns: list[Column] = []
     target: list[spark.StructField] = []
@@ -201,7 +207,7 @@ def _prepared(frame: DataFrame, route: TopicRoute) -> tuple[DataFrame, spark.Str
 
 
 def _target(field: SchemaField) -> spark.StructField:
-    """The topic's column as Spark's writer is to write it: with its field id, and nullable, for nulls are refused above."""
+    """Return the topic's column for Spark's writer: with its field id, and nullable, because nulls are refused before."""
     return spark.StructField(field.name, _target_type(field), True, {_FIELD_ID: field.id})
 
 
@@ -216,12 +222,12 @@ def _target_type(field: SchemaField) -> spark.DataType:
 
 
 def _null(column: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> Column | None:
-    """Whether it is null where the topic allows none; None if its type says that it cannot be."""
+    """Whether it is null and the topic does not allow null; None if its type excludes null."""
     return column.isNull() if nullable and not field.nullable else None
 
 
 def _no_utf8(column: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> Column | None:
-    """Whether it is a string of other bytes, which a reader would take for damage."""
+    """Whether it is a string that is not UTF-8, which a reader would report as damage."""
     if not isinstance(kind, spark.StringType):
         return None
     invalid = ~F.is_valid_utf8(column)
@@ -229,7 +235,7 @@ def _no_utf8(column: Column, field: SchemaField, kind: spark.DataType, nullable:
 
 
 def _any(test: _Test, column: Column, field: SchemaField, kind: spark.DataType, nullable: bool) -> Column | None:
-    """Whether `test` holds of a value or of anything in it; None if its type says that it cannot."""
+    """Whether `test` is true for a value or anything inside it; None if the type excludes that."""
     found = test(column, field, kind, nullable)
     checks = [] if found is None else [found]
     if isinstance(kind, spark.StructType):
@@ -241,7 +247,7 @@ def _any(test: _Test, column: Column, field: SchemaField, kind: spark.DataType, 
     elif isinstance(kind, spark.ArrayType):
         checks += _elements(test, column, field.fields[0], kind.elementType, kind.containsNull)
     elif isinstance(kind, spark.MapType):
-        # A map's keys are never null in Spark, but what is in them may be.
+        # A map's keys are never null in Spark, but their fields may be.
         checks += _elements(test, F.map_keys(column), field.fields[0], kind.keyType, False)
         checks += _elements(test, F.map_values(column), field.fields[1], kind.valueType, kind.valueContainsNull)
     return reduce(or_, checks) if checks else None
@@ -253,7 +259,7 @@ def _elements(test: _Test, values: Column, field: SchemaField, kind: spark.DataT
 
     def bad(element: Column) -> Column:
         found = _any(test, element, field, kind, nullable)
-        # Asked with a stand-in just now.
+        # The call with a stand-in above has already returned a check.
         assert found is not None
         return found
 
@@ -261,7 +267,8 @@ def _elements(test: _Test, values: Column, field: SchemaField, kind: spark.DataT
 
 
 def _partition_of(route: TopicRoute) -> Column:
-    """The row's own column `partition`, else the hash of its key, else the task's number, as in `pyspark_txlog.routing`."""
+    """Return the row's own column `partition`, else the hash of its key, else the task's number, as in
+    `pyspark_txlog.routing`."""
     topic = route.topic
     candidates: list[Column] = []
     if route.by_partition:
@@ -269,7 +276,7 @@ def _partition_of(route: TopicRoute) -> Column:
         message = f"topic {topic.topic!r} has no such partition (column 'partition'): it has {topic.partitions}, numbered 0 to {topic.partitions - 1}"
         outside = (given < 0) | (given >= topic.partitions)
         candidates.append(F.when(outside, _raise(UnknownTopicOrPartitionError, message)).otherwise(given).cast("int"))
-    # A key column that the frame lacks is null in every row.
+    # A key column that the frame lacks counts as null in every row.
     present = [name for name in route.key if name in route.columns]
     if present:
         types = {field.name: schemas.to_spark([field])[0].dataType for field in topic.schema}
@@ -290,9 +297,9 @@ def _partition_of(route: TopicRoute) -> Column:
 
 
 def _key_hash(partitions: int) -> Any:
-    """Kafka's murmur2 over key columns, as a function of Spark's: only the key passes through Python, not the rows."""
+    """Return Kafka's murmur2 over key columns as a Spark function. Only the key columns pass through Python, not the rows."""
 
-    # Bare types: Spark reads them to learn what kind of function this is.
+    # The types have no parameters, because Spark reads them to find the kind of the function.
     def partition(*keys: pa.Array) -> pa.Array:  # type: ignore[type-arg]
         return hash_keys(keys, partitions)
 
@@ -300,22 +307,23 @@ def _key_hash(partitions: int) -> Any:
 
 
 def hash_keys(keys: Sequence[pa.Array[Any]], partitions: int) -> pa.Array[Any]:
-    """The partition of each row by its key, null where there is none; runs on the executors."""
+    """Return the partition of each row by its key, null without a key; runs on the executors."""
     names = [str(number) for number in range(len(keys))]
     found = partition_table(pa.table(list(keys), names=names), names, partitions)
     return pa.array(found, pa.int32(), mask=found == NO_KEY)
 
 
 def _in_own_session(frame: DataFrame, columns: spark.StructType) -> DataFrame:
-    """The frame as `columns`, in a copy of its session with our settings; no rule of Spark's can drop these columns' ids."""
+    """Return the frame with `columns` in a copy of its session with our settings, so that no rule of Spark drops the
+    columns' ids."""
     session = frame.sparkSession
     own = session._jsparkSession.cloneSession()
     for name, value in _SESSION_SETTINGS.items():
         own.conf().set(name, value)
     jvm: Any = session._jvm
     planned = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own, frame._jdf.logicalPlan())
-    # The way of foreachBatch itself: behind an RDD the columns are what is said here. (FoldablePropagation, for one,
-    # drops the id of a column that is a constant.)
+    # As foreachBatch itself does it: behind an RDD, Spark keeps the columns as given here. Otherwise
+    # FoldablePropagation, for example, drops the id of a constant column.
     schema = jvm.org.apache.spark.sql.types.DataType.fromJson(columns.json())
     rows = own.internalCreateDataFrame(planned.queryExecution().toRdd(), schema, False)
     return DataFrame(rows, session)
@@ -326,7 +334,7 @@ def _raise(kind: type[TxlogError], message: str) -> Column:
 
 
 def _refusal(error: Exception) -> TxlogError | None:
-    """What a task said that refused a row, as the error that it means."""
+    """Return the error that a task reported when it refused a row; None for any other error."""
     text = str(error)
     at = text.find(_REFUSED)
     if at < 0:

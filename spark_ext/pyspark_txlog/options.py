@@ -1,17 +1,17 @@
 """Which options does `format("txlog")` take, and what do they mean?
 
-Names, defaults and JSON are those of Spark's Kafka source wherever it has such an option; settings of a consumer or
-producer (`isolation.level`, `transactional.id`) keep Kafka's dotted names. Names are matched without regard to case,
-as Spark does, values are not. An option that nothing reads is an error that names the nearest known one: a misspelled
-`endingOffsets` must not read everything. All of them, with calls, default, range and a sentence, stand in one table,
-`option_table`; here they are parsed.
+If Spark's Kafka source has an option, txlog uses its name, default and JSON. Settings of a consumer or producer
+(`isolation.level`, `transactional.id`) keep Kafka's dotted names. Names are not case-sensitive, as in Spark; values
+are. An unknown option is an error that names the nearest known one, because a misspelled `endingOffsets` must not read
+everything. `option_table` lists all options with calls, default, range and description; this module parses them.
 
-`subscribePattern` is a Python regular expression that matches the whole name. `columns` are names in the order wanted,
-`*` for all of the topic's own; a schema given to `spark.read.schema(...)` says the same. Both may name `_topic`,
-`_partition`, `_offset`, `_timestamp`, which are read only then. `where` keeps the rows for which a condition holds,
-and skips files whose statistics exclude it; what it may say is in `where`, the module. `storage.<name>` is text, true, false or a JSON object
-for the store's driver; `storageOptions` is one JSON object for all of them. PROTOCOL.md says what lies behind
-`isolation.level` ("Reading"), `transactional.id` ("Transactions") and `txn.version` ("Transaction versions").
+`subscribePattern` is a Python regular expression that must match the whole name. `columns` are names in the wanted
+order, or `*` for all columns of the topic; a schema given to `spark.read.schema(...)` has the same effect. `_topic`,
+`_partition`, `_offset`, `_timestamp` are read only if `columns` or that schema names them. `where` keeps the rows for
+which a condition is true, and skips files whose statistics exclude it; the module `where` describes its syntax.
+`storage.<name>` is text, true, false or a JSON object for the store's driver; `storageOptions` is one JSON object with
+all of them. PROTOCOL.md explains `isolation.level` ("Reading"), `transactional.id` ("Transactions") and `txn.version`
+("Transaction versions").
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ CATALOG_HINT = (
 )
 _CONSUMER_SETTINGS = ("isolation.level", "group.id", "auto.offset.reset")
 _SPARK_DEFAULTS: Layer = {"auto.offset.reset": "none"}
-"""As in Spark's Kafka source, a query is not moved to another offset unless somebody asked for it."""
+"""As in Spark's Kafka source: a query moves to another offset only if an option allows it."""
 _RESETS: Mapping[str, Missing] = {"earliest": "earliest", "latest": "latest", "none": "none"}
 _MAX_INT64 = 2**63 - 1
 _MAX_TRIGGER_DELAY_MS = 15 * 60_000
-"""As Spark's Kafka source has it."""
+"""The default of Spark's Kafka source."""
 _DELAY_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Where the store is. Never shown whole: `storage` may hold credentials."""
+    """Where the store is. Its repr leaves out `storage`, which may hold credentials."""
 
     path: str
     storage: Mapping[str, object] = field(repr=False)
@@ -71,21 +71,21 @@ class StoreOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of a batch read, checked as far as they can be without the store."""
+    """The options of a batch read, checked as far as possible without the store."""
 
     store: StoreOptions
     mode: ReadMode
     topics: tuple[str, ...] = ()
-    """Of `subscribe` and `assign`, in their order."""
+    """From `subscribe` and `assign`, in their order."""
     pattern: str = ""
     partitions: Mapping[str, tuple[int, ...]] | None = None
-    """Of `assign`."""
+    """From `assign`."""
     start: OffsetSpec
     end: OffsetSpec
     missing_time: Missing = "none"
-    """Where a read by time begins in a partition that has no row as new."""
+    """Where a read by time begins in a partition that has no row at or after that time."""
     consumer: Mapping[str, str] = field(default_factory=dict)
-    """The consumer's settings that were given; others are left to the layers below (`settled`)."""
+    """The consumer's settings that were given. Lower layers decide the others (`settled`)."""
     columns: tuple[str, ...] | None = None
     where: str | None = None
     """A condition; see the module `where`."""
@@ -95,25 +95,25 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledOptions(ReadOptions):
-    """The options of a read, with the consumer's settings that hold for it."""
+    """The options of a read, with the effective consumer settings."""
 
     isolation_level: IsolationLevel
     group_id: str | None
     missing_start: Missing
-    """Where a read begins in a partition that has no row as new, or no committed offset."""
+    """Where a read begins in a partition that has no row at or after the given time, or no committed offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """The options of `spark.readStream`, checked as far as they can be without the store."""
+    """The options of `spark.readStream`, checked as far as possible without the store."""
 
     read: ReadOptions
-    """What a stream shares with a batch; its `end` stands for nothing."""
+    """The options that streams and batches share; a stream does not use its `end`."""
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = _MAX_TRIGGER_DELAY_MS
     metadata_max_age_ms: int | None = None
-    """How often new partitions and new topics of a pattern are looked for; None: what the client's settings say."""
+    """How often the query looks for new partitions and new topics of a pattern. None: the client's setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,34 +124,36 @@ class MetadataOptions:
     table: str
     """One of METADATA_TABLES."""
     topics: ReadOptions | None
-    """Which topics to look at; None: all."""
+    """Which topics to read; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The options of a batch write, checked as far as they can be without the store."""
+    """The options of a batch write, checked as far as possible without the store."""
 
     store: StoreOptions
     topic: str | None
-    """None: the column `topic` names each row's."""
+    """None: the column `topic` names the topic of each row."""
     key: tuple[str, ...] | None
     """Columns whose hash chooses the partition; None: the topic's `key.columns`."""
     transactional_id: str | None
     txn_version: int | None
     transaction_timeout_ms: int | None
-    """None, here and below: what the producer's settings say."""
+    """None, here and below: the producer's setting is used."""
     compression_type: str | None
     query: str = ""
-    """Which streaming query writes, where it is one: no option, but what its sink found out."""
+    """The streaming query that writes, if there is one. It is not an option: the sink sets it."""
 
 
 @plain_errors
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options of `spark.read`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
+    """Parse the options of `spark.read`. Raises UnknownOptionError and InvalidRequestError with option, expected and found."""
     given = _Given(options, READ_OPTIONS, {"a write": WRITE_OPTIONS, "a stream": STREAM_OPTIONS}, "a read")
     if "metadata" in given:
         table = given.parsed("metadata", _table)
-        raise InvalidRequestError(f"option 'metadata': {table} is no read of rows, which this is; leave the option out")
+        raise InvalidRequestError(
+            f"option 'metadata': {table} does not read rows, and this call does. hint: leave the option out"
+        )
     return _read_options(
         given, "a read", starts=("earliest", "committed"), ends=given.offsets("ending", "latest", ("latest",))
     )
@@ -159,12 +161,13 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 
 @plain_errors
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """The options of `spark.readStream`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found."""
+    """Parse the options of `spark.readStream`. Raises UnknownOptionError and InvalidRequestError with option, expected
+    and found."""
     lowered = {name.lower() for name in options}
     if ending := [name for name in _ENDING_OPTIONS if name.lower() in lowered]:
         raise InvalidRequestError(
-            f"option {ending[0]!r} is one of a batch read: a stream has no end. Leave it out; Trigger.AvailableNow ends a query at what is "
-            "there when it starts, and spark.read takes the option"
+            f"option {ending[0]!r} belongs to a batch read, because a stream has no end. hint: leave it out; Trigger.AvailableNow ends a query at the "
+            "rows that exist when it starts"
         )
     given = _Given(options, STREAM_OPTIONS, {"a write": WRITE_OPTIONS, "a batch read": READ_OPTIONS}, "a stream")
     end = OffsetSpec(kind="latest", option="endingOffsets")
@@ -173,7 +176,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     at_least = given.parsed("minOffsetsPerTrigger", _positive, None)
     if at_most is not None and at_least is not None and at_least > at_most:
         raise InvalidRequestError(
-            f"option 'minOffsetsPerTrigger': expected at most maxOffsetsPerTrigger, {at_most}, found {at_least}: no batch could be both"
+            f"option 'minOffsetsPerTrigger': expected at most maxOffsetsPerTrigger, {at_most}, found {at_least}"
         )
     return StreamOptions(
         read=read,
@@ -186,14 +189,15 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 @plain_errors
 def refuse_catalog(options: Mapping[str, str]) -> None:
-    """Raises InvalidRequestError if Spark asks for the schema of a table to be: what it does next, it does without options."""
+    """Raise InvalidRequestError if Spark asks for the schema of a new catalog table, because Spark drops its options
+    afterwards."""
     if any(name.lower() == "provider" for name in options):
         raise InvalidRequestError(CATALOG_HINT)
 
 
 @plain_errors
 def parse_metadata_options(options: Mapping[str, str]) -> MetadataOptions:
-    """The options of `spark.read.option("metadata", ...)`; raises UnknownOptionError and InvalidRequestError."""
+    """Parse the options of `spark.read.option("metadata", ...)`. Raises UnknownOptionError and InvalidRequestError."""
     given = _Given(options, METADATA_OPTIONS, {"a read of rows": READ_OPTIONS}, "a read of metadata")
     table = given.parsed("metadata", _table)
     of_topics = {name: value for name, value in options.items() if name.lower() != "metadata"}
@@ -206,9 +210,9 @@ def parse_metadata_options(options: Mapping[str, str]) -> MetadataOptions:
 
 @plain_errors
 def parse_schema_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a read whose schema Spark asks for, without saying whether it is of a batch or of a stream.
+    """Parse the options of a read when Spark asks for its schema, without saying whether it is a batch or a stream.
 
-    What one of the two allows passes here, and is refused where the other begins.
+    An option that only one of the two allows is accepted here. The other one refuses it later, when it starts.
     """
     _Given(options, (*READ_OPTIONS, *_STREAM_ONLY_OPTIONS), {"a write": WRITE_OPTIONS}, "a read")
     lowered = {name.lower() for name in options}
@@ -226,9 +230,10 @@ def parse_schema_options(options: Mapping[str, str]) -> ReadOptions:
 def parse_write_options(
     options: Mapping[str, str], known: Sequence[str] = WRITE_OPTIONS, call: str = "a write"
 ) -> WriteOptions:
-    """The options of `df.write`; raises UnknownOptionError and InvalidRequestError, naming option, expected, found.
+    """Parse the options of `df.write`. Raises UnknownOptionError and InvalidRequestError with option, expected and
+    found.
 
-    A streaming write has others beside them, which are `known`, too, and not looked at here.
+    A streaming write has more options: they are in `known`, and this function ignores their values.
     """
     others = {
         "a write": WRITE_OPTIONS,
@@ -251,15 +256,16 @@ def parse_write_options(
 
 
 def settled(options: ReadOptions, settings: Settings) -> SettledOptions:
-    """The options with what the store's settings say where the call says nothing.
+    """Return the options, completed with the store's settings.
 
-    Raises InvalidRequestError if the read begins at committed offsets and nothing names the group.
+    Raises InvalidRequestError if the read begins at committed offsets and no setting names the group.
     """
-    # An option that nobody gave must not reach the layers as a value: it would go before the configuration file.
+    # An option that was not given must not reach the layers as a value, because it would override the configuration
+    # file.
     config = settings.consumer_config(options.consumer, _SPARK_DEFAULTS)
     if options.start.kind == "committed" and not config.group_id:
         raise InvalidRequestError(
-            "startingOffsets=committed reads on where a consumer group stands; name it in 'group.id'"
+            "startingOffsets=committed starts at the committed offsets of a consumer group. hint: name it in 'group.id'"
         )
     by_time = options.start.kind in ("timestamp", "timestamps")
     return SettledOptions(
@@ -271,20 +277,20 @@ def settled(options: ReadOptions, settings: Settings) -> SettledOptions:
 
 
 def settled_write(options: WriteOptions, settings: Settings) -> WriteOptions:
-    """The options of a batch write, with the transactional.id of the store's settings if the call names none.
+    """Return the options of a batch write, with the transactional.id of the store's settings if the call names none.
 
     Raises InvalidRequestError for a version without an id.
     """
     name = options.transactional_id or settings.producer_config({}).transactional_id
     if options.txn_version is not None and name is None:
         raise InvalidRequestError(
-            "txn.version numbers the transactions of one transactional.id: set that option too, or a repeated write cannot be recognised"
+            "txn.version numbers the transactions of one transactional.id: set that option too, or txlog cannot detect a repeated write"
         )
     return replace(options, transactional_id=name)
 
 
 def _read_options(given: _Given, call: str, *, starts: Sequence[str], ends: OffsetSpec) -> ReadOptions:
-    """What batches and streams share; `starts` are the words of `startingOffsets`, its default first."""
+    """Parse the options that batches and streams share; `starts` are the words of `startingOffsets`, with the default first."""
     store = given.store("load")
     modes = [mode for mode in _SUBSCRIPTIONS if mode in given]
     if len(modes) != 1:
@@ -349,7 +355,7 @@ class _Given:
         return name.lower() in self._options
 
     def text(self, name: str) -> str | None:
-        """The option's text without blanks around it, None if it was not given. Empty text is an error."""
+        """Return the option's text, stripped; None if it was not given. Raises InvalidRequestError for empty text."""
         value = self._options.get(name.lower())
         if value is None:
             return None
@@ -358,12 +364,12 @@ class _Given:
         return value.strip()
 
     def setting(self, name: str) -> str | None:
-        """The text of a setting of `txlog.config`, checked; None if it was not given, so that other layers decide."""
+        """Return the checked text of a setting of `txlog.config`; None if it was not given, so that other layers decide."""
         text = self.text(name)
         return None if text is None else KEYS[name].text(KEYS[name].parse(text))
 
     def parsed(self, name: str, parse: Callable[[str, str], T], *default: T) -> T:
-        """`parse(name, text)`, or the default where the option was not given."""
+        """Return `parse(name, text)`, or the default if the option was not given."""
         text = self.text(name)
         if text is None:
             (value,) = default
@@ -371,7 +377,7 @@ class _Given:
         return parse(name, text)
 
     def offsets(self, side: str, default: str, words: Sequence[str]) -> OffsetSpec:
-        """Where a read begins or ends: the first of Kafka's three options, in its order of precedence."""
+        """Return where a read begins or ends: the first of Kafka's three options that was given, in their order of precedence."""
         timestamp, by_timestamp = f"{side}Timestamp", f"{side}OffsetsByTimestamp"
         if (text := self.text(timestamp)) is not None:
             return parse_timestamp(text, timestamp)
@@ -385,7 +391,7 @@ class _Given:
             raise InvalidRequestError(f"where is the store? Name its folder or URL in .{call}(...). {CATALOG_HINT}")
         if path.lower().startswith("memory:"):
             raise UnsupportedStoreError(
-                f"{path!r}: a store in memory lives in one process, and Spark reads and writes from many; use a folder or an object store"
+                f"{path!r}: a store in memory lives in one process, but Spark reads and writes from many. hint: use a folder or an object store"
             )
         storage: dict[str, object] = {}
         text = self.text("storageOptions")
@@ -410,7 +416,7 @@ def _pattern(name: str, text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise InvalidRequestError(f"option {name!r}: {text!r} is no regular expression: {error}") from error
+        raise InvalidRequestError(f"option {name!r}: {text!r} is not a valid regular expression: {error}") from error
     return text
 
 
@@ -422,8 +428,8 @@ def _assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
 
 
 def parse_columns(name: str, text: str) -> tuple[str, ...]:
-    """Names of columns as the options `columns` and `key` have them. Raises InvalidRequestError."""
-    # Column names may hold commas: a JSON list says so without doubt.
+    """Parse column names as in the options `columns` and `key`. Raises InvalidRequestError."""
+    # Column names may contain commas; the JSON list is unambiguous.
     columns = [part.strip() for part in text.split(",")]
     if text.startswith("["):
         try:
@@ -450,7 +456,7 @@ def _table(name: str, text: str) -> str:
 
 
 def _condition(name: str, text: str) -> str:
-    # Here and not at the top: what parses it is loaded only if it is used.
+    # Imported here because the SQL parser is loaded only if it is used.
     from pyspark_txlog import where
 
     where.check(text)
@@ -481,7 +487,7 @@ def _version(name: str, text: str) -> int:
 
 
 def _delay_ms(name: str, text: str) -> int:
-    """Spark's way to write a time: `15m`, `90s`, `500ms`; a bare number is milliseconds."""
+    """Parse Spark's notation of a duration: `15m`, `90s`, `500ms`; a bare number is milliseconds."""
     match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.lower(), re.ASCII)
     unit_ms = _DELAY_UNITS_MS.get(match[2] or "ms") if match else None
     if match is None or unit_ms is None:
@@ -510,7 +516,7 @@ def _json_object(name: str, text: str, *, secret: bool = False) -> dict[str, Any
 
 
 def _storage_value(text: str) -> object:
-    """Text, but for true, false and JSON objects; numbers and lists go into `storageOptions`."""
+    """Parse true, false and JSON objects; keep other text. Numbers and lists are only possible in `storageOptions`."""
     if text.strip().lower() in {"true", "false"}:
         return text.strip().lower() == "true"
     if text.lstrip().startswith("{"):

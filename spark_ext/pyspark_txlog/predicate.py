@@ -1,12 +1,12 @@
-"""Which rows does a condition on columns keep, and which files can hold none of them?
+"""Which rows does a condition on columns keep, and which files cannot contain such a row?
 
-A bound predicate: a tree of plain values, made by `where.bind` for one topic's columns, picklable, with three readers
-that must agree: `may_match` on what commit records say of a file, `keep` on Arrow batches in a worker, `column` for
-Spark's own filter. The meaning is Spark's: a comparison with null is neither true nor false, and only rows for which the
-whole is true are kept; NaN equals nothing but is greater than every number; `-0.0` equals `0.0`.
+A bound predicate is a tree of plain values, made by `where.bind` for one topic's columns, and picklable. It has three
+readers that must agree: `may_match` on the statistics in commit records, `keep` on Arrow batches in a worker, `column`
+for Spark's own filter. The semantics are Spark's: a comparison with null is neither true nor false, and only rows for
+which the whole condition is true are kept. NaN equals nothing, but is greater than every number; `-0.0` equals `0.0`.
 
-Statistics only ever exclude. They are outer bounds of a whole file (strings are cut at 32 bytes), made for columns that
-have none of NaN or infinity, and of a column without any nothing is known: then the file is read.
+Statistics can only exclude files. They are outer bounds of a whole file (strings are cut at 32 bytes). A column with
+NaN or infinity has no bounds. If a column has no bounds, the file is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FLIPPED: Mapping[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", ">": "<"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare:
-    """`field <operator> value`. The value is of the column's own kind: an integer for whole numbers, days for dates,
+    """`field <operator> value`. The type of the value follows the column: an integer for whole numbers, days for dates,
     microseconds for timestamps, a float for both sizes of floats, a Decimal of the column's scale."""
 
     field: SchemaField
@@ -44,7 +44,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneOf:
-    """`field IN values`, or with `negated` NOT IN; values as in Compare."""
+    """`field IN values`, or NOT IN with `negated`; values as in Compare."""
 
     field: SchemaField
     values: tuple[Value, ...]
@@ -53,7 +53,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Null:
-    """`field IS NULL`, or with `negated` IS NOT NULL."""
+    """`field IS NULL`, or IS NOT NULL with `negated`."""
 
     field: SchemaField
     negated: bool
@@ -61,7 +61,8 @@ class Null:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A comparison that holds for every value of the column, or for none (`an_int8 < 1000`); null stays unknown."""
+    """A comparison that is true for every value of the column, or false for every value (`an_int8 < 1000`). Null stays
+    unknown."""
 
     field: SchemaField
     truth: bool
@@ -87,14 +88,14 @@ Node: TypeAlias = Leaf | Every | Some
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What is known of a column in one file: every value that is not null lies in `[low, high]`."""
+    """What is known about a column in one file: every value that is not null lies in `[low, high]`."""
 
     low: Any
     high: Any
     nulls: bool
     """Whether there may be nulls."""
     values: bool
-    """Whether there may be anything else."""
+    """Whether there may be values that are not null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +107,25 @@ class Predicate:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it looks at, txlog's own included."""
+        """The columns that the condition uses, including txlog's own."""
         return tuple(dict.fromkeys(leaf.field.name for leaf in leaves(self.root)))
 
     def may_match(self, piece: Piece) -> bool:
-        """Whether a row of the piece can be kept, as far as its file's statistics and its place tell (PROTOCOL.md, R14a)."""
+        """Whether the piece may contain a matching row, judged by its file's statistics and its place in the log
+        (PROTOCOL.md, R14a)."""
         return _may_match(self.root, piece)
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of `batch`, which has all of `columns`, that are kept."""
+        """Return the matching rows of `batch`, which must have all of `columns`."""
         return batch.filter(_mask(self.root, batch), null_selection_behavior="drop")
 
     def column(self) -> Column:
-        """The same for Spark's `filter`, on a frame that has all of `columns`."""
+        """Return the condition for Spark's `filter`, on a frame that has all of `columns`."""
         return _column(self.root)
 
 
 def negate(node: Node) -> Node:
-    """NOT, with null for null, by De Morgan."""
+    """Return NOT `node` by De Morgan's laws; null stays null."""
     if isinstance(node, Compare):
         return Compare(field=node.field, operator=NEGATED[node.operator], value=node.value)
     if isinstance(node, OneOf):
@@ -137,7 +139,7 @@ def negate(node: Node) -> Node:
 
 
 def leaves(node: Node) -> Iterator[Leaf]:
-    """The conditions on single columns."""
+    """Yield the conditions on single columns."""
     if isinstance(node, Every | Some):
         for part in node.parts:
             yield from leaves(part)
@@ -186,7 +188,7 @@ def _leaf_may_match(leaf: Leaf, bounds: Bounds) -> bool:
 
 
 def _bounds(field: SchemaField, piece: Piece) -> Bounds | None:
-    """None: nothing is known."""
+    """Return the bounds of the column in the piece; None if nothing is known."""
     if field.name.startswith("_") and field.id == OWN_ID:
         return _own_bounds(field.name, piece)
     if isinstance(piece, InlinePiece):
@@ -196,7 +198,7 @@ def _bounds(field: SchemaField, piece: Piece) -> Bounds | None:
         return None
     low, high, nulls = found
     rows = piece.file.rows
-    # A count that cannot be says nothing, and then neither do the bounds beside it.
+    # An impossible null count is ignored, and so are the bounds beside it.
     if isinstance(nulls, bool) or not isinstance(nulls, int) or not 0 <= nulls <= rows:
         return None
     if nulls == rows:
@@ -208,7 +210,7 @@ def _bounds(field: SchemaField, piece: Piece) -> Bounds | None:
 
 
 OWN_ID = 2**31 - 1
-"""The id of txlog's own columns in a predicate: no topic's column has `_topic` and its like for a name."""
+"""The id of txlog's own columns in a predicate. No column of a topic can be named `_topic` or the like."""
 
 OWN_FIELDS = {
     name: SchemaField(id=OWN_ID, name=name, type=type_, nullable=False) for name, type_ in OWN_COLUMNS.items()
@@ -216,7 +218,7 @@ OWN_FIELDS = {
 
 _STATISTICS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("int8", "int16", "int32", "int64", "date", "timestamp", "timestamp_ntz"), (int,)),
-    # JSON does not tell 1.0 from 1.
+    # JSON does not distinguish 1.0 from 1.
     **dict.fromkeys(("float32", "float64"), (float, int)),
     "bool": (bool,),
     "string": (str,),
@@ -247,7 +249,7 @@ def _own_bounds(name: str, piece: Piece) -> Bounds | None:
 
 
 def _mask(node: Node, batch: pa.RecordBatch) -> Any:
-    # Planning goes without pyarrow.
+    # Imported here because planning does not need pyarrow.
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -289,11 +291,11 @@ def _compare(operator: Operator, left: Any, right: Any) -> Any:
 
 
 def _comparable(column: Any, field: SchemaField) -> tuple[Any, Any]:
-    """The column in the words of Compare, and the Arrow type of these."""
+    """Return the column's values in the types that Compare uses, and their Arrow type."""
     import pyarrow as pa
 
     if field.type in ("float32", "float64"):
-        # Adding zero makes one of both zeros, which a look-up in a set would tell apart.
+        # Adding zero makes both zeros equal. A look-up in a set would distinguish them.
         import pyarrow.compute as pc
 
         return pc.add(column.cast(pa.float64()), 0.0), pa.float64()
@@ -340,7 +342,7 @@ def _column(node: Node) -> Column:
 
 
 def _literal(value: Value, field: SchemaField) -> Column:
-    """A literal of exactly the column's type, whatever the session's time zone and calendar."""
+    """Return a literal of exactly the column's type, independent of the session's time zone and calendar."""
     from pyspark.sql import functions
 
     from pyspark_txlog.schemas import to_spark
@@ -360,5 +362,5 @@ def _literal(value: Value, field: SchemaField) -> Column:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark parses it, whatever characters it has."""
+    """Quote a column's name so that Spark accepts any characters in it."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,19 +1,19 @@
-"""Where does a stream stand, what comes next, and what was lost?
+"""Where is a stream, what does it read next, and what was lost?
 
-One per query, in the process that Spark keeps beside the driver as long as the query runs. It holds nothing that a
-restart would miss: what must survive is in the offsets, which Spark writes to the checkpoint before it runs a batch
-(`pyspark_txlog.stream_offsets`).
+There is one StreamSource for each query, in the process that Spark keeps beside the driver while the query runs. It
+holds nothing that a restart would miss. State that must survive is in the offsets, which Spark writes to the checkpoint
+before it runs a batch (`pyspark_txlog.stream_offsets`).
 
-* **Begin.** The initial offset is a constant. The first `latest` resolves where the query begins and hands it on in the
-  end of the first batch, so it is resolved once, whatever crashes.
-* **Join.** A partition that appears later, of a known topic or of one that a pattern newly matches, joins at its log
-  start, with no row in its first batch: from then on the checkpoint holds where it is read from.
-* **Loss.** What retention or a deletion removed before it was read ends the query (`failOnDataLoss`, the default), or is
-  counted and said. A log that ends before the query's offset was put back to an older state: always an error, for its
-  next rows take offsets that count as read.
-* **Group.** What lies before the offset that Spark asks to go on from has been processed: it is committed for
-  `group.id`, if that raises what the group has. So the group is never ahead of the query, and at most the batch that is
-  under way behind it.
+* **Begin.** The initial offset is a constant. The first `latest` resolves where the query begins and stores that in the
+  end of the first batch. So it is resolved once, even after a crash.
+* **Join.** A partition that appears later belongs to a known topic, or to one that a pattern newly matches. It joins at
+  its log start, without a row in its first batch. From then on the checkpoint contains its start.
+* **Loss.** If retention or a deletion removed rows before the query read them, the query fails (`failOnDataLoss`, the
+  default), or txlog counts and reports them. If a log ends before the query's offset, the store was restored to an
+  older state. That is always an error, because new rows take offsets that count as read.
+* **Group.** When Spark asks to continue from an offset, everything before it is processed. txlog then commits that
+  offset for `group.id`, if it is above the committed one. So the group is never ahead of the query, and at most the
+  running batch behind it.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from txlog.protocol.topics import is_made_anew
 Offsets = Mapping[TopicPartition, int]
 
 MAX_PLANS = 3
-"""How often a batch is planned anew because a clean-up moved a log start meanwhile."""
+"""How often a batch is planned again because maintenance moved a log start in the meantime."""
 
 
 class StreamSource:
-    """What `spark.readStream.format("txlog")` asks of a store. Not thread-safe: Spark asks one thing at a time."""
+    """Answers what `spark.readStream.format("txlog")` asks. Not thread-safe: Spark makes one call at a time."""
 
     def __init__(self, runtime: Runtime, options: StreamOptions, schema: StructType) -> None:
         max_age_ms = options.metadata_max_age_ms
@@ -70,7 +70,7 @@ class StreamSource:
         self._delay = stream_limits.TriggerDelay(
             min_offsets=options.min_offsets_per_trigger or 0,
             max_delay_ms=options.max_trigger_delay_ms,
-            # As with Kafka's source: what lies there when a query starts has waited long enough.
+            # As in Kafka's source: rows that exist when a query starts have waited long enough.
             last_batch_ms=runtime.clock.monotonic_ms() - options.max_trigger_delay_ms,
         )
         self._subscribed: tuple[list[TopicPartition], int] | None = None
@@ -82,21 +82,21 @@ class StreamSource:
         self._progress: dict[str, Any] | None = None
 
     def initial(self) -> dict[str, Any]:
-        """The beginning of a query, unresolved: Spark asks for it again with every attempt at the first batch."""
+        """Return the beginning of a query, unresolved. Spark asks for it again at every attempt of the first batch."""
         return self._offset({}, None).to_json()
 
     def stop_at_what_is_there(self) -> None:
-        """Has `latest` never go beyond the ends of now: Trigger.AvailableNow."""
+        """Never let `latest` go beyond the present ends of the log (Trigger.AvailableNow)."""
         partitions = self._partitions(is_first=False)
         views = self._session.fresh_views(partitions, "looking up what is available now")
         self._target = {tp: self._end(view) for tp, view in views.items()}
 
     def latest(self, start: Mapping[str, Any], *, limited: bool) -> Mapping[str, Any]:
-        """Where a batch that begins at `start` ends; `start` itself if there is nothing to do.
+        """Return where a batch that begins at `start` ends; `start` itself if there is nothing to read.
 
-        Asked for only once everything before `start` has been processed. One GET for each partition in which nothing is
-        new. Raises OffsetOutOfRangeError, NoOffsetForPartitionError, UnknownTopicOrPartitionError,
-        InvalidRequestError (a checkpoint of another store).
+        Called only after everything before `start` has been processed. Costs one GET for each partition without new
+        rows. Raises OffsetOutOfRangeError, NoOffsetForPartitionError, UnknownTopicOrPartitionError, InvalidRequestError
+        (a checkpoint of another store).
         """
         given = StreamOffset.from_json(start)
         self._check_store(given)
@@ -126,7 +126,7 @@ class StreamSource:
         return start if chosen == given.ends else self._offset(chosen, None).to_json()
 
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[reading.ReadTask, ...]]:
-        """What each input partition of the batch `[start, end)` reads; none of them is empty.
+        """Return what each input partition of the batch `[start, end)` reads; none of them is empty.
 
         Raises OffsetOutOfRangeError (data loss), SchemaMismatchError (a topic lacks a column of the query),
         InvalidRequestError (a checkpoint of another store).
@@ -137,17 +137,17 @@ class StreamSource:
         begins = last.starts if first.is_unresolved else first.ends
         if begins is None:
             raise InvalidRequestError(
-                "the end of the query's first batch does not say where that batch begins: the checkpoint was changed by hand; "
-                "put it back, or start the query with a new checkpointLocation"
+                "the end of the query's first batch does not contain the start of that batch: the checkpoint was changed by hand. "
+                "hint: restore it, or start the query with a new checkpointLocation"
             )
-        # What `begins` lacks joins with this batch, without a row.
+        # A partition that `begins` lacks joins with this batch, without a row.
         wanted = {tp: (begins[tp], to) for tp, to in last.ends.items() if tp in begins and begins[tp] < to}
         plans, lost = self._plan(wanted)
         for tp, count in lost.items():
             self._lost += count
             say(
                 f"failOnDataLoss=false, {tp}: {count} offsets from {wanted[tp][0]} on were removed before this query read them; "
-                f"going on behind them{self._so_far()}"
+                f"the query continues after them{self._so_far()}"
             )
         topics = {tp.topic: self._topic(tp.topic) for tp in plans}
         check_schema(self._schema, topics, self._read)
@@ -156,7 +156,7 @@ class StreamSource:
         return pack_plans(self._runtime, plans.values(), self._schema, self._read)
 
     def commit(self, ends: Offsets) -> None:
-        """Raises what `group.id` has committed to `ends`, if the query has one: everything before them is processed."""
+        """Raise the committed offsets of `group.id`, if the query has one, to `ends`: everything before them is processed."""
         group = self._read.group_id
         raised = {tp: offset for tp, offset in ends.items() if offset > self._group_has.get(tp, -1)}
         if group is None or not raised:
@@ -164,29 +164,30 @@ class StreamSource:
         try:
             raise_committed(self._session, group, raised)
         except (UnstableOffsetCommitError, ConcurrentTransactionsError):
-            # A transaction that is not decided yet holds offsets of this group. They come true or not; the next call,
-            # which has later ones, sees which. Being behind is allowed, holding up the query for it is not.
+            # A transaction that is not decided yet holds offsets of this group. The next call, with later offsets, sees
+            # its outcome. The group may be behind, but it must not block the query.
             return
         self._group_has.update(raised)
 
     def report(self) -> dict[str, Any] | None:
-        """What the last `latest` saw, for the query's progress: the ends of the log, the lag behind them, and the loss.
+        """Return what the last `latest` saw, for the query's progress: the ends of the log, the lag behind them, and
+        the loss.
 
-        `rows` counts offsets, markers and aborted rows among them; `seconds` is how long the oldest of them has waited.
+        `rows` counts offsets, including markers and aborted rows. `seconds` is how long the oldest of them has waited.
         """
         return self._progress
 
     def close(self) -> None:
-        """Ends the helper threads; idempotent."""
+        """Stop the helper threads; idempotent."""
         self._runtime.close()
 
     # -- which partitions -------------------------------------------------------------------------------------------------
 
     def _partitions(self, is_first: bool) -> list[TopicPartition]:
-        """The partitions that are there to read, looked up every `metadata.max.age.ms`."""
+        """Return the partitions to read, looked up every `metadata.max.age.ms`."""
         now_ms = self._runtime.clock.monotonic_ms()
         known = self._subscribed
-        # A query that begins looks for itself: a topic that is named must be there, whatever `failOnDataLoss` says.
+        # A new query always looks: a named topic must exist, even with `failOnDataLoss=false`.
         if not is_first and known is not None and now_ms - known[1] < self._session.metadata_max_age_ms:
             return known[0]
         found = subscribed_partitions(self._session, self._read, self._topics(is_first))
@@ -197,7 +198,7 @@ class StreamSource:
         if self._read.mode == "subscribePattern" or is_first:
             listed = subscribed_topics(self._runtime, self._read, may_be_none=True)
             for topic in listed.values():
-                # A topic of this name may have been made anew: what the runtime knew of the old one would end the query.
+                # The topic may have been deleted and created again. Old cached metadata would end the query.
                 self._runtime.remember_topic(topic)
             return listed
         found: dict[str, TopicMetadata] = {}
@@ -208,16 +209,16 @@ class StreamSource:
             except UnknownTopicOrPartitionError as error:
                 if self._read.fail_on_data_loss:
                     raise UnknownTopicOrPartitionError(
-                        f"{error}. The running query subscribes it: failOnDataLoss=false goes on with the other topics, and with this one once it is made anew"
+                        f"{error}. hint: a running query reads this topic; failOnDataLoss=false continues with the other topics, and with this one once it exists again"
                     ) from error
-                self._tell_once(name, f"failOnDataLoss=false, going on without topic {name!r}: {error}")
+                self._tell_once(name, f"failOnDataLoss=false, continuing without topic {name!r}: {error}")
         return found
 
     def _topic(self, name: str, max_age_ms: int | None = None) -> TopicMetadata:
         try:
             return self._runtime.topic(name, max_age_ms)
         except UnknownTopicOrPartitionError:
-            # Deleted, but perhaps made anew since: the runtime has forgotten what it knew of it.
+            # The topic was deleted, but perhaps created again since. The runtime has dropped its cached metadata.
             return self._runtime.topic(name, 0)
 
     def _look(self, partitions: list[TopicPartition], begins: Offsets) -> None:
@@ -226,13 +227,13 @@ class StreamSource:
                 raise _log_went_back(tp, begins[tp], view)
 
     def _look_after_gone(self, partitions: list[TopicPartition], begins: Offsets) -> None:
-        """Says once what was lost with partitions that the query has read so far and that are gone now, or fails."""
+        """Report once what was lost with partitions that the query has read and that no longer exist, or fail."""
         gone = begins.keys() - set(partitions)
         newly = sorted(gone - self._gone)
         for tp, view in self._session.fresh_views(newly, "looking at partitions that are gone").items():
             try:
                 self._topic(tp.topic, 0)
-                end, is_loss, why = self._end(view), True, "the options of this query do not name it any more"
+                end, is_loss, why = self._end(view), True, "the options of this query no longer name it"
             except UnknownTopicOrPartitionError:
                 end = begins[tp] + self._removed(view, begins[tp])
                 is_loss, why = end > begins[tp], "its topic was deleted"
@@ -240,25 +241,25 @@ class StreamSource:
             if is_loss and self._read.fail_on_data_loss:
                 raise OffsetOutOfRangeError(
                     f"{tp}: {why}; this query has read it up to offset {begins[tp]}, {unread} offsets are unread. "
-                    "To go on without it: failOnDataLoss=false"
+                    "hint: failOnDataLoss=false continues without it"
                 )
             self._lost += unread
-            say(f"{tp} is not read any more: {why}; {unread} offsets are unread{self._so_far()}")
+            say(f"{tp} is no longer read: {why}; {unread} offsets are unread{self._so_far()}")
         self._session.forget(newly)
         self._gone = set(gone)
 
     def _joins_at(self, view: PartitionView) -> int:
-        """Where a partition joins that was not there when the query began: at its log start."""
+        """Return where a partition joins that did not exist when the query began: at its log start."""
         tp, log_start = view.topic_partition, view.state.log_start_offset
-        # The offsets of a topic that was made anew go on from the old one's end: then nothing need have been missed.
+        # A topic that was created again continues the offsets of the old one, so rows need not be lost.
         if log_start and not self._runtime.run(is_made_anew(self._topic(tp.topic))):
             if self._read.fail_on_data_loss:
                 raise OffsetOutOfRangeError(
-                    f"{tp} is new to this query, and its log begins at offset {log_start}: rows were removed before the query read them. "
-                    "To go on with what is there: failOnDataLoss=false; and a shorter metadata.max.age.ms finds partitions sooner"
+                    f"{tp} is new to this query, and its log begins at offset {log_start}: rows were removed before the query read them. hint: "
+                    "failOnDataLoss=false continues with the remaining rows; a shorter metadata.max.age.ms finds partitions sooner"
                 )
             self._lost += log_start
-            say(f"failOnDataLoss=false, {tp} joins at offset {log_start}: what lay before was removed{self._so_far()}")
+            say(f"failOnDataLoss=false, {tp} joins at offset {log_start}: earlier rows were removed{self._so_far()}")
         return log_start
 
     def _so_far(self) -> str:
@@ -275,11 +276,11 @@ class StreamSource:
         return end_offset(view, self._read.isolation_level)
 
     def _limited(self, begins: Offsets, starts: Offsets, ends: Offsets, *, limited: bool, is_first: bool) -> Offsets:
-        """`ends` within the limits; nothing if a batch is not worth it yet. The first batch is never put off."""
+        """Return `ends` within the limits; nothing if it is too early for a batch. The first batch is never delayed."""
         now_ms = self._runtime.clock.monotonic_ms()
         offsets = stream_limits.available(starts, ends)
         may_wait = limited and not is_first and self._target is None and not self._delay.is_due(offsets, now_ms)
-        # A batch without rows moves the query past what was removed: there it is counted, or ends the query.
+        # A batch without rows moves the query past removed offsets. That batch counts them, or ends the query.
         is_overtaken = any(starts[tp] > begins[tp] for tp in starts)
         if not is_overtaken and (not offsets or may_wait):
             return {}
@@ -288,7 +289,7 @@ class StreamSource:
         return stream_limits.at_most(starts, ends, most) if limited and most is not None else ends
 
     def _about_to_lose(self, begins: Offsets, starts: Offsets, chosen: Offsets) -> int:
-        """How many removed offsets the batch up to `chosen` passes over: Spark takes the progress before it has the batch planned."""
+        """Return how many removed offsets the batch up to `chosen` skips. Spark reads the progress before it plans the batch."""
         if self._read.fail_on_data_loss:
             return 0
         overtaken = [tp for tp, start in starts.items() if begins[tp] < min(start, chosen[tp])]
@@ -313,7 +314,7 @@ class StreamSource:
     def _plan(
         self, wanted: Mapping[TopicPartition, tuple[int, int]]
     ) -> tuple[dict[TopicPartition, ReadPlan], dict[TopicPartition, int]]:
-        """Plans of what is left of `wanted`, and how many offsets of each partition are lost."""
+        """Return plans for the remaining part of `wanted`, and how many offsets of each partition are lost."""
         for attempt in range(MAX_PLANS):
             lacking = [tp for tp in wanted if attempt or tp not in self._session.views]
             self._session.fresh_views(lacking, "planning a batch")
@@ -330,15 +331,16 @@ class StreamSource:
             try:
                 return reading.plan_reads(self._session, ranges, self._read.isolation_level, self._indexes), lost
             except OffsetOutOfRangeError:
-                # A clean-up took objects away, and on a new LIST the log began later: look again.
+                # Maintenance deleted objects, and a new LIST showed a later log start: look again.
                 if attempt == MAX_PLANS - 1:
                     raise
         raise AssertionError("unreachable")
 
     def _removed(self, view: PartitionView, start: int) -> int:
-        """How many offsets from `start` to the log start may have held rows.
+        """Return how many offsets from `start` to the log start may have held rows.
 
-        The record that empties a log lies below the log start that it sets: a query that had read everything lost nothing.
+        The record that empties a log lies below the log start that it sets. So a query that had read everything lost
+        nothing.
         """
         tp, end = view.topic_partition, view.state.log_start_offset
 
@@ -353,21 +355,20 @@ class StreamSource:
         return max(end - start, 0)
 
     def _check_range(self, view: PartitionView, start: int, end: int, removed: int) -> None:
-        """Whether a batch of `[start, end)`, of which `removed` offsets are gone, may be read on `view`."""
+        """Check that a batch of `[start, end)`, of which `removed` offsets no longer exist, may be read on `view`."""
         tp, state = view.topic_partition, view.state
         if removed and self._read.fail_on_data_loss:
             raise OffsetOutOfRangeError(
                 f"{tp}: this query has read up to offset {start}, and the log begins at {state.log_start_offset}: "
                 f"{removed} offsets of this batch were removed before it read them. "
-                "To count them as lost and go on with what is there: failOnDataLoss=false. To keep rows longer: retention.ms and "
-                "retention.bytes of the topic, or retention.hold.groups with the group.id of this query"
+                "hint: failOnDataLoss=false counts them as lost and continues; retention.ms, retention.bytes or retention.hold.groups keep rows longer"
             )
         if end > state.next_offset:
             raise _log_went_back(tp, end, view)
         if end > self._end(view):
             raise OffsetOutOfRangeError(
-                f"{tp}: this batch was planned up to offset {end}, and isolation.level={self._read.isolation_level} shows rows up to {self._end(view)}: "
-                "it was planned with read_uncommitted. Go on with that until the batch is done, or start again once the open transactions have ended"
+                f"{tp}: this batch was planned up to offset {end}, but isolation.level={self._read.isolation_level} shows rows up to {self._end(view)}: "
+                "it was planned with read_uncommitted. hint: finish the batch with that level, or start again after the open transactions have ended"
             )
 
     def _offset(self, ends: Offsets, starts: Offsets | None) -> StreamOffset:
@@ -376,13 +377,13 @@ class StreamSource:
     def _check_store(self, offset: StreamOffset) -> None:
         if offset.store_id != self._store_id:
             raise InvalidRequestError(
-                f"the checkpoint of this query is of the store {offset.store_id}, and {self._runtime.where} is the store {self._store_id}: "
-                "its offsets mean nothing there. Read the store that the query was started with, or give it a new checkpointLocation"
+                f"the checkpoint of this query is of the store {offset.store_id}, but {self._runtime.where} is the store {self._store_id}. "
+                "hint: read the store that the query was started with, or give the query a new checkpointLocation"
             )
 
 
 def _log_went_back(tp: TopicPartition, offset: int, view: PartitionView) -> OffsetOutOfRangeError:
     return OffsetOutOfRangeError(
-        f"{tp}: this query has read or planned up to offset {offset}, and the log ends at {view.state.next_offset}: the store was put back to an "
-        "older state, and rows to come would take offsets that count as read. Start the query with a new checkpointLocation"
+        f"{tp}: this query has read or planned up to offset {offset}, but the log ends at {view.state.next_offset}: the store was put back to an "
+        "older state, and new rows would take offsets that count as read. hint: start the query with a new checkpointLocation"
     )

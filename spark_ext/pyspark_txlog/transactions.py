@@ -1,9 +1,9 @@
-"""How do several DataFrames, to several topics, and the offsets they were made from, become visible by one decision?
+"""How do several DataFrames for several topics, and their source offsets, become visible by one decision?
 
-`TxLog.transaction("nightly")` takes the id over (older instances are fenced, what they left is finished), then every
-`write` puts files beside the log that no record names, and the end of the block commits them all: one PREPARE_COMMIT
-(PROTOCOL.md, "Staged"). A program that dies before it has written nothing that anybody sees; one that dies after it has
-committed. Numbered by a version, a transaction that is run again is recognised before any row is computed.
+`TxLog.transaction("nightly")` takes over the id: it fences older instances and finishes what they left. Then every
+`write` stores files beside the log that no record names. The end of the block commits them all with one PREPARE_COMMIT
+(PROTOCOL.md, "Staged"). If the program crashes before that, nothing is visible; if it crashes after that, the
+transaction is committed. With a version, txlog detects a repeated transaction before it computes any row.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from txlog.protocol.transactions import EndResult
 Check: TypeAlias = Callable[[TransactionMetadata | None], None]
 
 QUERY_ID = "sql.streaming.queryId"
-"""Spark's local property that says in which streaming query a thread works."""
+"""Spark's local property with the id of the streaming query in which a thread works."""
 
 
 class Transaction:
-    """One transaction, between its begin and its end. Its calls may come from several threads."""
+    """One transaction, between its begin and its end. Several threads may call it."""
 
     def __init__(self, runtime: Runtime, staged: StagedTransaction, version: TxnVersion | None) -> None:
         self._runtime = runtime
@@ -52,9 +52,9 @@ class Transaction:
         self._open = True
         self.version = version
         self.repeated = False
-        """Whether this version was committed before: then nothing is computed or written, and the end says `skipped`."""
+        """Whether this version was committed before. Then nothing is computed or written, and the result says `skipped`."""
         self.result: EndResult | None = None
-        """How it ended; None until it has, and after an abort."""
+        """How it ended; None before the end, and after an abort."""
         if version is not None:
             check_version(staged.txn, version)
             self.repeated = is_repeated(staged.txn, version)
@@ -67,10 +67,11 @@ class Transaction:
         return self._staged.transactional_id
 
     def carry_sources(self, batch: MicroBatch) -> None:
-        """Has the transaction carry where the sources of a micro-batch end; of one that was committed before, checks that it
-        is the very one.
+        """Include the end offsets of a micro-batch's sources in the transaction. If it was committed before, check that
+        it is the same micro-batch.
 
-        Raises CommitFailedError: their rows were taken already; InvalidRequestError: the checkpoint is older than the log.
+        Raises CommitFailedError (the rows of the sources are already committed), InvalidRequestError (the checkpoint is
+        older than the log).
         """
         session, before = self._staged.session, self._staged.txn
         if self.repeated:
@@ -90,22 +91,23 @@ class Transaction:
         small_rows: int = SMALL_ROWS,
         compression_type: str | None = None,
     ) -> None:
-        """Computes the frame and puts its rows beside the log; they are visible once the transaction has committed.
+        """Compute the frame and store its rows beside the log. They become visible when the transaction commits.
 
-        Columns by name, as `df.write.format("txlog")` takes them; `key` (columns), a column `partition` or the topic's
-        `key.columns` choose the partition. A frame of up to `small_rows` rows is written by the driver, others by Spark's
-        own Parquet writer; `road` ("driver", "executors") says so without a look. A frame that is not small is computed
-        once for the look, as far as `limit(small_rows + 1)` goes, and once for its rows: cache what is dear, or give the
-        road. Order: rows of one task and one key stay in order only on the driver's road.
+        Columns are matched by name, as in `df.write.format("txlog")`. `key` (columns), a column `partition` or the
+        topic's `key.columns` choose the partition. The driver writes a frame of up to `small_rows` rows; Spark's own
+        Parquet writer writes larger frames. `road` ("driver", "executors") chooses without testing the size. The test
+        computes `limit(small_rows + 1)`; a frame that is not small is then computed again for its rows. So cache an
+        expensive frame, or set `road`. Rows of one task and one key keep their order only with the driver.
 
-        Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidRequestError (also if this process has committed the
-        version for other topics, see `committed_topics`), StorageError, and what Spark raises
-        for a job that failed. A write that raised lets the transaction only be aborted, whoever catches it.
+        Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark raises for a failed job.
+        Raises InvalidRequestError too, also if this process has committed the version for other topics
+        (`committed_topics`). After a failed write the transaction can only be aborted, even if the caller catches the
+        error.
         """
         check_road(road, small_rows)
         self._check_open("write")
         try:
-            # Checked also if it is repeated: a program that is wrong is wrong the second time too.
+            # Also checked if the transaction is repeated: a wrong program must fail the second time too.
             route = _route(self._runtime, frame, topic, key)
             self._topics.add(topic)
             if self.repeated and self.version is not None:
@@ -133,11 +135,12 @@ class Transaction:
         group: str | ConsumerGroupMetadata,
         expected: Mapping[TopicPartition, int | None] | str | None = None,
     ) -> None:
-        """Commits a group's offsets, the next to read, with this transaction and only with it.
+        """Commit a group's offsets (the next offsets to read) with this transaction.
 
-        Offsets by (topic, partition), or the JSON of Spark's `startingOffsets`. `expected` are the committed offsets that
-        the work started from (None: none was): if the group stands elsewhere, because another job took the same range,
-        the commit fails with CommitFailedError and nothing of the transaction is visible.
+        Offsets are given by (topic, partition), or as the JSON of Spark's `startingOffsets`. `expected` are the
+        committed offsets from which the work started (None: there was no offset). If the group has other offsets at the
+        commit, another job has processed the same range. Then the commit fails with CommitFailedError, and nothing of
+        the transaction becomes visible.
 
         Raises InvalidRequestError, InvalidConfigurationError, OffsetMetadataTooLargeError.
         """
@@ -155,8 +158,8 @@ class Transaction:
         with self._lock:
             if self._failed is not None:
                 raise IllegalStateError(
-                    f"{self._who}: a write of this transaction failed ({type(self._failed).__name__}: {self._failed}), so it is aborted as a "
-                    "whole and nothing of it is visible; do not catch what write() raises, or write in another transaction"
+                    f"{self._who}: a write of this transaction failed ({type(self._failed).__name__}: {self._failed}), so the whole transaction is aborted. "
+                    "hint: do not catch what write() raises, or write in another transaction"
                 ) from self._failed
             self._open = False
             parts, offsets = tuple(self._parts), tuple(self._offsets)
@@ -179,14 +182,16 @@ class Transaction:
 
     def _check_open(self, call: str) -> None:
         if not self._open:
-            raise IllegalStateError(f"{self._who}: {call}() after the end of its transaction; begin another one")
+            raise IllegalStateError(f"{self._who}: {call}() after the end of its transaction. hint: begin another one")
 
 
 class Transactions:
-    """The transactions of one TxLog: it stays the one instance of each id from the first of them on.
+    """The transactions of one TxLog. From the first transaction of an id on, the TxLog stays the one instance of that
+    id.
 
-    So a second program with the same id fences this one for good, where an init before every transaction would let two
-    take turns. After an error that ends an instance, the next transaction of the id begins a new one.
+    So a second program with the same id fences this one permanently. If each transaction made a new init, the two
+    programs could alternate. After an error that ends an instance, the next transaction of the id starts a new
+    instance.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -199,11 +204,11 @@ class Transactions:
     def begin(
         self, transactional_id: str | None, version: TxnVersion | None, settings: Mapping[str, object]
     ) -> Iterator[Transaction]:
-        """A transaction around a block; see `TxLog.transaction`."""
+        """Run a transaction around a block; see `TxLog.transaction`."""
         if transactional_id is None:
             if version is not None:
                 raise InvalidRequestError(
-                    "version numbers the transactions of one transactional.id: name one, or a repeated transaction cannot be recognised"
+                    "version numbers the transactions of one transactional.id: name one, or txlog cannot detect a repeated transaction"
                 )
             staged = StagedTransaction.begin(self._runtime, None, config=settings)
             with self._around(Transaction(self._runtime, staged, None)) as txn:
@@ -213,13 +218,13 @@ class Transactions:
         with self._lock:
             if transactional_id in self._busy:
                 raise IllegalStateError(
-                    f"transactional.id {transactional_id!r} has a transaction open already; end it first, or use another id for what runs beside it"
+                    f"transactional.id {transactional_id!r} has a transaction open already. hint: end it first, or use another id for concurrent work"
                 )
             self._busy.add(transactional_id)
         try:
 
             def check(current: TransactionMetadata | None) -> None:
-                # Before the init: what is refused anyway must not fence the one whose id it is.
+                # Check before the init: a call that is refused anyway must not fence the current owner of the id.
                 check_version(current, version)
 
             txn = Transaction(self._runtime, self._instance(transactional_id, settings, check), version)
@@ -229,8 +234,9 @@ class Transactions:
                     yield txn
                 ended = True
             finally:
-                # After an abort that was none, too: what was never attempted leaves the instance as it was, but a failed
-                # one may be fenced, or not know its outcome.
+                # Also after an abort that did nothing. If nothing was attempted, the instance is unchanged. But an
+                # instance
+                # whose attempt failed may be fenced, or its outcome may be unknown.
                 if not ended:
                     self._forget(transactional_id)
         finally:
@@ -254,16 +260,16 @@ class Transactions:
     def take_over(
         self, transactional_id: str, settings: Mapping[str, object], check: Check | None = None
     ) -> TransactionMetadata:
-        """Makes this TxLog the id's one instance now, before its first transaction; the id's record, as it is then."""
+        """Make this TxLog the only instance of the id now, before its first transaction, and return the id's record."""
         return self._instance(transactional_id, settings, check).txn
 
     def _instance(
         self, transactional_id: str, settings: Mapping[str, object], check: Check | None = None
     ) -> StagedTransaction:
-        """This TxLog's instance of the id; `check` may refuse a new one before anybody is fenced."""
+        """Return this TxLog's instance of the id. `check` may refuse a new one before any other instance is fenced."""
         with self._lock:
             known = self._instances.get(transactional_id)
-        # The store may have been made anew, or put back to an older state, since this TxLog last looked (W47).
+        # The store may have been recreated, or restored to an older state, since this TxLog last looked (W47).
         if known is None or known[0] != settings:
             self._runtime.check_store(now=True)
         else:
@@ -297,27 +303,30 @@ def check_write(
     small_rows: int,
     compression_type: str | None,
 ) -> None:
-    """Raises what `Transaction.write` would raise of a frame that it has not computed yet: asked before an init, so that what is
-    refused anyway fences nobody. Costs no request, if the topic is known and the frame fits."""
+    """Raise what `Transaction.write` would raise for a frame that it has not computed yet.
+
+    Called before an init, so that a refused call fences nobody. Costs no request if the topic is known and the frame
+    fits.
+    """
     check_road(road, small_rows)
     check_connect(frame, topic, road)
     runtime.settings.row_config({"compression.type": compression_type}, runtime.topic(topic))
     try:
         _route(runtime, frame, topic, key, max_age_ms=None)
     except TxlogError:
-        # A column of the frame may be newer than what is known of the topic.
+        # The frame may have a column that is newer than the cached topic.
         _route(runtime, frame, topic, key)
 
 
 def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str | None) -> TxnVersion | None:
-    """The version of a transaction; in `foreachBatch` its scope is the query's id unless another one is given.
+    """Return the version of a transaction. In `foreachBatch` its scope is the query's id, unless another one is given.
 
     Raises InvalidRequestError.
     """
     wanted = txn_version(version)
     if wanted is None:
         if scope is not None:
-            raise InvalidRequestError(f"scope={scope!r} without a version: it says whose numbers the versions are")
+            raise InvalidRequestError(f"scope={scope!r} without a version: a scope only qualifies a version")
         return None
     if isinstance(version, TxnVersion) or scope is not None:
         return wanted if scope is None else txn_version(TxnVersion(version=wanted.version, scope=scope))
@@ -325,7 +334,7 @@ def version_of(spark: SparkSession, version: int | TxnVersion | None, scope: str
 
 
 def query_id(spark: SparkSession) -> str | None:
-    """The id of the streaming query in whose `foreachBatch` this thread works; None elsewhere, and over Spark Connect."""
+    """Return the id of the streaming query in whose `foreachBatch` this thread works; None elsewhere, and over Spark Connect."""
     context = getattr(spark, "_sc", None)
     return None if context is None else context.getLocalProperty(QUERY_ID)
 
@@ -346,11 +355,11 @@ def _route(
 
 
 def _abort_beside(txn: Transaction, error: BaseException) -> None:
-    """Aborts because of `error`, which stays the one to see."""
+    """Abort because of `error`, which stays the error that the caller sees."""
     try:
         if txn._abort().already_committed:
             error.add_note(
-                "The transaction was committed all the same: all of it is visible. Do not repeat it without a version"
+                "The transaction was committed in spite of this error: all of it is visible. Do not repeat it without a version"
             )
     except Exception as failure:
         error.add_note(f"aborting the transaction failed too: {type(failure).__name__}: {failure}")

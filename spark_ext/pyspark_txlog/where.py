@@ -1,13 +1,14 @@
-"""What does the text of the option `where` say? `amount > 100 AND country = 'FR'` becomes a predicate on a topic's columns.
+"""What does the text of the option `where` mean? `amount > 100 AND country = 'FR'` becomes a predicate on a topic's
+columns.
 
-The text is parsed by sqlglot as Spark's SQL, and then held to what statistics can answer and what means the same
-everywhere: comparisons of one column with a literal, IN, BETWEEN, IS NULL, boolean columns, AND, OR, NOT. Everything else
-is refused, with `.filter(...)` as the way on: a condition that is understood only in part must not pass for one.
+sqlglot parses the text as Spark's SQL. Then only conditions are accepted that statistics can answer and that mean the
+same everywhere: comparisons of one column with a literal, IN, BETWEEN, IS NULL, boolean columns, AND, OR, NOT.
+Everything else is refused with a hint to use `.filter(...)`. A condition must never be applied only in part.
 
-Names are found without regard to case, as Spark does, and `_topic`, `_partition`, `_offset`, `_timestamp` are columns too.
-A literal takes the column's type, or is refused: whole numbers and decimals are compared exactly, floats as doubles,
-`DATE '2013-01-31'` and `'2013-01-31'` are dates; times are ISO 8601 with at most six digits of a second, and one without
-an offset is UTC, whatever the session's time zone.
+Names are not case-sensitive, as in Spark, and `_topic`, `_partition`, `_offset`, `_timestamp` are columns too. A
+literal takes the column's type, or is refused. Whole numbers and decimals are compared exactly, floats as doubles.
+`DATE '2013-01-31'` and `'2013-01-31'` are dates. Times are ISO 8601 with at most six digits of a second. A time without
+an offset is UTC, whatever the session's time zone is.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 MAX_LENGTH = 100_000
-"""Of the text: a longer one is no condition that a person wrote, and parsing it takes long."""
+"""Maximum length of the text. Nobody writes a longer condition by hand, and parsing it takes long."""
 
 _INTEGER_BITS: Mapping[str, int] = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -62,10 +63,10 @@ _EXAMPLE = "a condition such as amount > 100 AND country = 'FR'"
 
 
 def bind(text: str, fields: Sequence[SchemaField], topic: str) -> Predicate:
-    """The condition `text` on the columns `fields` of `topic`.
+    """Bind the condition `text` to the columns `fields` of `topic`.
 
-    Raises InvalidRequestError for what is no such condition, SchemaMismatchError for a column that the topic lacks or
-    whose type does not go with its literal, each naming the place.
+    Raises InvalidRequestError if the text is not a supported condition, SchemaMismatchError if the topic lacks a column
+    or a literal does not fit its column's type. Each error names the place.
     """
     try:
         return Predicate(text=text, root=_Binder(text, fields, topic).node(_parse(text)))
@@ -74,13 +75,13 @@ def bind(text: str, fields: Sequence[SchemaField], topic: str) -> Predicate:
 
 
 def check(text: str) -> None:
-    """Raises InvalidRequestError if `text` is no condition of SQL, whatever the columns are."""
+    """Raise InvalidRequestError if `text` is not a condition in SQL, independent of the columns."""
     _parse(text)
 
 
 @lru_cache(maxsize=64)
 def _parse(text: str) -> exp.Expr:
-    # Here and not at the top: it takes a sixth of a second, which only those who use it shall pay.
+    # Imported here because the import takes a sixth of a second, and only this option needs it.
     try:
         import sqlglot
         from sqlglot.errors import SqlglotError
@@ -93,7 +94,7 @@ def _parse(text: str) -> exp.Expr:
         raise InvalidRequestError(f"where: {len(text)} characters are too many; at most {MAX_LENGTH} are parsed")
     if _ESCAPES.search(text):
         raise InvalidRequestError(
-            f"where = {_shown(text)}: a backslash may only stand before a quote or another backslash; write the character itself"
+            f"where = {_shown(text)}: a backslash may only stand before a quote or another backslash. hint: write the character itself"
         )
     try:
         found = sqlglot.parse(text, dialect="spark")
@@ -131,9 +132,9 @@ class _Binder:
             return self._is(found)
         if isinstance(found, exp.Between):
             if found.args.get("symmetric") is not None:
-                # sqlglot reads it in every dialect. As a plain BETWEEN it would keep other rows.
+                # sqlglot accepts it in every dialect. Read as a plain BETWEEN it would keep other rows.
                 raise self._refusal(
-                    found, "Spark has no SYMMETRIC and no ASYMMETRIC; write BETWEEN with the lower bound first"
+                    found, "Spark has neither SYMMETRIC nor ASYMMETRIC; write BETWEEN with the lower bound first"
                 )
             field = self._field(found.this)
             low = self._compare(field, ">=", self._value(found.args["low"]))
@@ -150,7 +151,7 @@ class _Binder:
         }
         operator = operators.get(type(found))
         if operator is None:
-            raise self._refusal(found, "it is none of the conditions that can be answered here")
+            raise self._refusal(found, "this kind of condition is not supported here")
         left, right = _bare(found.this), _bare(found.expression)
         if isinstance(right, exp.Column) and not isinstance(left, exp.Column):
             left, right, operator = right, left, FLIPPED[operator]
@@ -172,8 +173,8 @@ class _Binder:
         field = self._field(found)
         if field.type != "bool":
             raise SchemaMismatchError(
-                f"where = {_shown(self._text)}: column {field.name!r} of topic {self._topic!r} is {describe(field)}, and stands where a "
-                "boolean must"
+                f"where = {_shown(self._text)}: column {field.name!r} of topic {self._topic!r} is {describe(field)}, but a boolean is "
+                "needed here"
             )
         return field
 
@@ -185,7 +186,7 @@ class _Binder:
             raise self._refusal(found, "one side of a comparison must be a column, the other a literal")
         if len(column.parts) != 1:
             raise self._refusal(
-                found, "only whole columns can be compared; a name that holds a dot is quoted with backticks"
+                found, "only whole columns can be compared; quote a name that contains a dot with backticks"
             )
         name = column.name
         field = self._fields.get(name.lower())
@@ -202,7 +203,7 @@ class _Binder:
 
         literal = _bare(found)
         if isinstance(literal, exp.Null):
-            raise self._refusal(found, "a comparison with NULL is never true; IS NULL asks for it")
+            raise self._refusal(found, "a comparison with NULL is never true; use IS NULL")
         if isinstance(literal, exp.Boolean):
             return bool(literal.this)
         if isinstance(literal, exp.Neg) and _is_number(_bare(literal.this)):
@@ -216,14 +217,14 @@ class _Binder:
             if kind in ("DATE", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMP", "TIMESTAMPNTZ"):
                 return str(literal.this.this)
         if isinstance(literal, exp.Concat):
-            raise self._refusal(found, r"two texts stand side by side; a quote within a text is written \'")
+            raise self._refusal(found, r"two texts stand side by side; write a quote within a text as \'")
         raise self._refusal(found, "one side of a comparison must be a column, the other a literal")
 
     def _number(self, found: exp.Expr, text: str) -> Decimal:
         try:
             number = _EXACT.create_decimal(text)
         except ArithmeticError:
-            raise self._refusal(found, "this is no number") from None
+            raise self._refusal(found, "this is not a number") from None
         if not number.is_finite() or abs(number.adjusted()) > _MAX_EXPONENT:
             raise self._refusal(found, "this number is too large, or too small")
         return number
@@ -231,7 +232,7 @@ class _Binder:
     def _one_of(self, field: SchemaField, literals: list[_Literal]) -> Node:
         parts = [self._compare(field, "=", literal) for literal in literals]
         values = tuple(dict.fromkeys(part.value for part in parts if isinstance(part, Compare)))
-        # Literals that no value of the column can equal only matter if there is no other.
+        # Literals that no value of the column can equal matter only if there is no other literal.
         return OneOf(field=field, values=values, negated=False) if values else Known(field=field, truth=False)
 
     def _compare(self, field: SchemaField, operator: Operator, literal: _Literal) -> Compare | Known:
@@ -248,7 +249,7 @@ class _Binder:
             number = float(literal)
             if not math.isfinite(number):
                 raise self._unfit(field, literal)
-            # A literal 0 stands for both zeros.
+            # A literal 0 matches both zeros.
             return Compare(field=field, operator=operator, value=number + 0.0)
         if field.type == "bool" and isinstance(literal, bool) and operator in ("=", "!="):
             return Compare(field=field, operator=operator, value=literal)
@@ -273,7 +274,7 @@ class _Binder:
 
     def _refusal(self, found: exp.Expr, why: str) -> InvalidRequestError:
         return InvalidRequestError(
-            f"where = {_shown(self._text)}: {found.sql(dialect='spark')}: {why}. A condition has comparisons of a column with a literal, IN, "
+            f"where = {_shown(self._text)}: {found.sql(dialect='spark')}: {why}. hint: compare a column with a literal, or use IN, "
             "BETWEEN, IS NULL, AND, OR, NOT; for anything else use .filter(...) on the DataFrame"
         )
 
@@ -302,7 +303,7 @@ def _is_number(found: Any) -> bool:
 def _exact(
     field: SchemaField, operator: Operator, literal: Decimal, unit: Decimal, low: Decimal, high: Decimal
 ) -> Compare | Known:
-    """A comparison with a multiple of `unit` in `[low, high]` that says the same as one with `literal`."""
+    """Return an equivalent comparison with a multiple of `unit` in `[low, high]` instead of `literal`."""
     down = _EXACT.multiply(_EXACT.divide(literal, unit).to_integral_value(ROUND_FLOOR), unit)
     up = _EXACT.multiply(_EXACT.divide(literal, unit).to_integral_value(ROUND_CEILING), unit)
     if operator in ("=", "!=") and (down != up or not low <= literal <= high):
@@ -349,4 +350,4 @@ def _expected(field: SchemaField) -> str:
         "date": "Write a date as '2013-01-31'.",
         "timestamp": "Write a time as '2013-01-31 05:00:00' (UTC) or '2013-01-31T05:00:00+01:00'.",
         "timestamp_ntz": "Write a time as '2013-01-31 05:00:00', without an offset.",
-    }.get(field.type, "Only IS NULL and IS NOT NULL go with it.")
+    }.get(field.type, "Only IS NULL and IS NOT NULL work with this type.")

@@ -22,6 +22,6 @@ def test_every_road(connect_server: str, place: Place) -> None:
     assert found["append_stream"].startswith(
         "InvalidRequestError: topic 'native': append_stream() commits in this process"
     )
-    refused = "InvalidRequestError: topic 'native': over Spark Connect, Spark's own writer loses the ids of columns"
+    refused = "InvalidRequestError: topic 'native': over Spark Connect, Spark's own writer loses the column ids"
     assert found["native_write_by_executors"].startswith(refused)
     place.check(**dict.fromkeys(job.TOPICS, EVERYTHING))

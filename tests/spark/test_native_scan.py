@@ -541,14 +541,15 @@ def test_wrong_options(log: Log, native: TxLog) -> None:
     ):
         table.to_df(isolation="read_committed")
     with pytest.raises(
-        InvalidRequestError, match="'minPartitions' is none of a native scan's: tasks of a native scan are Spark's"
+        InvalidRequestError,
+        match=r"'minPartitions' is not supported by a native scan. hint: Spark splits this scan itself",
     ):
         table.to_df(min_partitions=3)
     with pytest.raises(
         InvalidRequestError, match=r"option 'isolation\.level' is given twice, once as 'ISOLATIONLEVEL'"
     ):
         table.to_df(isolation_level="read_committed", ISOLATIONLEVEL="read_uncommitted")
-    with pytest.raises(InvalidRequestError, match="option 'subscribe' is none of a native scan's"):
+    with pytest.raises(InvalidRequestError, match="option 'subscribe' is not supported by a native scan"):
         native.to_dfs(subscribe="orders")
     with pytest.raises(SchemaMismatchError, match="has no column 'x'"):
         table.to_df(columns=["x"])

@@ -181,7 +181,7 @@ def test_bad_read_options(options: dict[str, Any], error: type[Exception], messa
         ({"path": "/log", "assign": "{}"}, "assign: found '{}', expected"),
         ({"path": "/log", "assign": '{"orders": [-1]}'}, "topic 'orders' has .*, expected a list of partitions"),
         ({"path": "/log", "assign": '{"orders": [true]}'}, "topic 'orders' has .*, expected a list of partitions"),
-        ({"path": "/log", "subscribePattern": "("}, "is no regular expression"),
+        ({"path": "/log", "subscribePattern": "("}, "is not a valid regular expression"),
     ],
 )
 def test_bad_reads(options: dict[str, Any], message: str) -> None:

@@ -208,7 +208,7 @@ def test_columns_of_the_log_and_a_schema_that_prunes(sink: Sink) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"endingOffsets": "latest"}, "InvalidRequestError: option 'endingOffsets' is one of a batch read: a stream has no end"),
+        ({"endingOffsets": "latest"}, "InvalidRequestError: option 'endingOffsets' belongs to a batch read, because a stream has no end"),
         ({"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 3}, "'minOffsetsPerTrigger': expected at most maxOffsetsPerTrigger, 3, found 9"),
         ({"startingOffsets": "committed", "group_id": "new"}, "NoOffsetForPartitionError: .* the option 'auto.offset.reset' does"),
     ],

@@ -473,7 +473,7 @@ def test_a_deleted_topic_that_is_named_ends_the_query(store: Store) -> None:
         query.drain()
     store.delete_topic("returns")
     with pytest.raises(
-        UnknownTopicOrPartitionError, match=r"'returns' .* failOnDataLoss=false goes on with the other topics"
+        UnknownTopicOrPartitionError, match=r"'returns' .* failOnDataLoss=false continues with the other topics"
     ):
         strict.drain()
     send(store, 0, 5)
@@ -491,7 +491,7 @@ def test_options_that_name_less_than_the_checkpoint_are_noticed(store: Store) ->
     query = Query(store, subscribe="orders,returns")
     query.drain()
     send(store, 0, 5)
-    with pytest.raises(OffsetOutOfRangeError, match="returns-0: the options of this query do not name it any more"):
+    with pytest.raises(OffsetOutOfRangeError, match="returns-0: the options of this query no longer name it"):
         Query(store, query.checkpoint).drain()
     assert Query(store, query.checkpoint, failOnDataLoss="false").drain() == ids(0, 5)
 
