@@ -1,9 +1,9 @@
 """The Spark data source of txlog: how does `spark.read.format("txlog")` find it?
 
-Spark imports every top-level module whose name begins with `pyspark_` and registers its `DefaultSource`. One module
-that fails to import hides all such sources, so nothing here can fail or is slow: pyspark's own base class and the
-class, which brings in txlog and pyarrow where they are used. Should a broken neighbour hide it all the same:
-`spark.dataSource.register(pyspark_txlog.TxlogDataSource)`.
+Spark imports every top-level module whose name begins with `pyspark_` and registers its `DefaultSource`. If one of
+these modules fails to import, Spark finds none of them. So this module must not fail or be slow: it loads only
+pyspark's own base class and the data source class, which imports txlog and pyarrow only where it uses them. If another
+broken module still hides it: `spark.dataSource.register(pyspark_txlog.TxlogDataSource)`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'pyspark_txlog' has no attribute '{name}'")
-    # Before the module, which takes from pyspark what an older one does not have. By name, as all that comes late here.
+    # Check before the import, because that module needs names that an older pyspark lacks. Imported by name, like
+    # everything loaded late here.
     importlib.import_module("pyspark_txlog.spark_version").check_spark()
     return getattr(importlib.import_module(_LAZY[name]), name)
 

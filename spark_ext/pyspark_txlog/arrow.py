@@ -1,8 +1,8 @@
-"""How do batches of a log become batches that Spark takes?
+"""How do batches of a log become batches that Spark accepts?
 
-Spark compares the first batch's Arrow schema with its own, column by column and bit by bit, and its cost is per batch:
-1,000 rows a batch take three times as long as 32,000. So batches are cast to exactly Spark's schema and joined or cut to
-a size that suits it.
+Spark compares the Arrow schema of the first batch exactly with its own. Each batch has a fixed cost: batches of 1,000
+rows take three times as long as batches of 32,000. So this module casts batches to exactly Spark's schema, and joins or
+cuts them to a suitable size.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from pyspark.sql.types import StructType
 MIN_ROWS = 32_768
 MAX_ROWS = 262_144
 MAX_BYTES = 64 * 2**20
-"""Wide rows: a batch is copied whole through a socket and into the JVM."""
+"""Limits wide rows, because a whole batch is copied through a socket into the JVM."""
 
 
 def spark_batches(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The same rows with exactly Spark's columns, found by name, in batches of MIN_ROWS to MAX_ROWS rows but for the last."""
+    """Yield the same rows with exactly Spark's columns, found by name; all batches except the last have MIN_ROWS to
+    MAX_ROWS rows."""
     target = to_arrow_schema(schema, timezone="UTC")
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
@@ -50,7 +51,7 @@ def _sized(batches: list[pa.RecordBatch], target: pa.Schema, size: int) -> Itera
         whole = batches[0]
     else:
         table = pa.Table.from_batches(batches, schema=target).combine_chunks()
-        # Strings of more than 2 GiB do not fit one chunk; MAX_BYTES keeps far below.
+        # One chunk cannot hold more than 2 GiB of strings; MAX_BYTES is far below that.
         (whole,) = table.to_batches()
     step = min(MAX_ROWS, max(whole.num_rows * MAX_BYTES // max(size, 1), 1))
     for start in range(0, whole.num_rows, step):

@@ -1,9 +1,8 @@
 """What does Spark ask of `format("txlog")`?
 
-Spark makes a data source from its options three times, each in a Python process of its own beside the driver: to learn
-the schema, to plan a read, to begin a write. An instance therefore holds its options and nothing else; what it does
-with them is in `reader` and `writer`, imported where they are used: the process that looks data sources up needs
-neither txlog nor pyarrow.
+Spark makes a data source from its options three times, each in a separate Python process beside the driver: to learn
+the schema, to plan a read, to begin a write. So an instance holds only its options. `reader` and `writer` do the work,
+and are imported where they are used, because the process that looks data sources up needs neither txlog nor pyarrow.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class TxlogDataSource(DataSource):
-    """`format("txlog")`: a store's topics as DataFrames. The options are described in `pyspark_txlog.options`."""
+    """`format("txlog")`: a store's topics as DataFrames. `pyspark_txlog.options` describes the options."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        """Raises InvalidRequestError if this Spark is too old: here, since whatever one does with it begins here."""
-        # Not at the top: the process that looks data sources up makes none.
+        """Raises InvalidRequestError if this Spark is too old. Every use of the data source begins here."""
+        # Imported here because the process that looks data sources up makes no instance.
         from pyspark_txlog.spark_version import check_spark
 
         check_spark()
@@ -39,7 +38,7 @@ class TxlogDataSource(DataSource):
         return "txlog"
 
     def schema(self) -> StructType:
-        """The columns of the topics asked for, or those that the option `columns` names; or of a table of metadata."""
+        """Return the columns of the requested topics, or those that the option `columns` names; or those of a metadata table."""
         from pyspark_txlog import options, reader
 
         options.refuse_catalog(self.options)
@@ -50,7 +49,7 @@ class TxlogDataSource(DataSource):
         return reader.schema_of(options.parse_schema_options(self.options))
 
     def reader(self, schema: StructType) -> TxlogReader | MetadataReader:
-        """A batch read; `schema` is the user's where one was given, and prunes."""
+        """Return a batch reader. `schema` is the user's if one was given, and selects columns."""
         from pyspark_txlog import reader
 
         if "metadata" in self.options:
@@ -60,19 +59,20 @@ class TxlogDataSource(DataSource):
         return reader.TxlogReader(reader.parse_read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TxlogWriter:
-        """A batch write: one staged transaction. It begins here, before any task runs."""
+        """Begin a batch write: one staged transaction, which starts here, before any task runs."""
         from pyspark_txlog import writer
 
         return writer.TxlogWriter.begin(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> TxlogStreamReader:  # noqa: N802  Spark's name
-        """A streaming read; `schema` is the user's where one was given, and prunes. Wrong options are told by its first call."""
+        """Return a stream reader. `schema` is the user's if one was given, and selects columns. Its first call reports
+        wrong options."""
         from pyspark_txlog import stream_reader
 
         return stream_reader.TxlogStreamReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TxlogStreamWriter:  # noqa: N802  Spark's name
-        """A streaming query's sink. Spark asks for one to begin each micro-batch, and again to commit or to abort it."""
+        """Return a streaming query's sink. Spark asks for one to begin each micro-batch, and again to commit or abort it."""
         from pyspark_txlog.stream_writer import TxlogStreamWriter
 
         if self._made_here:
@@ -80,6 +80,7 @@ class TxlogDataSource(DataSource):
         return TxlogStreamWriter.settling(self.options, schema)
 
     def __getstate__(self) -> dict[str, object]:
-        # Spark says nowhere what it wants a stream's writer for. To begin a batch it makes a data source from the options, in
-        # the very process; to settle one it sends the instance that it keeps for the query.
+        # Spark does not tell why it wants a stream's writer. To begin a batch it makes a data source from the options
+        # in the
+        # same process. To commit or abort a batch it sends the instance that it keeps for the query.
         return {**self.__dict__, "_made_here": False}

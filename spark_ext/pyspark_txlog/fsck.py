@@ -1,7 +1,7 @@
-"""How does a check of a whole store become a DataFrame, and how do executors take part in it?
+"""How does a check of a whole store become a DataFrame, and how do executors share the work?
 
-The driver reads what all must agree on (the root, the table of transactions, committed offsets), executors the partitions
-of users' topics, one each task; the driver compares what they saw. Nothing is changed.
+The driver reads what concerns all partitions (the root, the table of transactions, committed offsets). Executors read
+the partitions of users' topics, one for each task. The driver compares what they saw. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCHEMA = spark_types.StructType(
         )
     ]
 )
-"""The columns of a report."""
+"""The columns of a report: name, type, nullable, description."""
 
 
 def check(
@@ -45,7 +45,7 @@ def check(
     rows: bool = True,
     progress: Progress | None = None,
 ) -> FsckReport:
-    """`txlog.maintenance.fsck.check_store`, with the partitions of users' topics on executors.
+    """Run `txlog.maintenance.fsck.check_store`, with the partitions of users' topics on executors.
 
     Raises what that raises, and InvalidRequestError over Spark Connect.
     """
@@ -60,7 +60,7 @@ def check(
 
 
 def to_frame(spark: SparkSession, report: FsckReport) -> DataFrame:
-    """The findings of a report, worst first; empty if there are none."""
+    """Return the findings of a report as a frame, worst first; empty if there are no findings."""
     return spark.createDataFrame(
         [tuple(getattr(finding, name) for name in SCHEMA.names) for finding in report.findings], SCHEMA
     )

@@ -1,14 +1,14 @@
-"""Which stores does this Python process have open still, from the micro-batch before?
+"""Which stores does this Python process keep open between micro-batches?
 
-Spark begins and commits micro-batches in a few Python processes that it uses again and again. What a session has learned
-of its partitions is as good for the next batch: a held view may be stale, never wrong (whatever is decided on it is
-decided on the very slot that the decision takes, PROTOCOL.md, "Appending"), and an old one is listed anew by itself. So one
-session is kept for each store, transactional.id and query, and spares the next batch to open all partitions anew.
+Spark begins and commits micro-batches in a few Python processes that it reuses. What a session knows about its
+partitions is still useful for the next batch. A kept view may be stale, but never wrong: each decision is made on the
+very slot that the decision takes (PROTOCOL.md, "Appending"), and an old view is listed again automatically. So one
+session is kept for each store, transactional.id and query, and the next batch need not open all partitions again.
 
-Between two batches the store may have been made anew, or put back to an older state. So a session that is taken up again
-looks first whether it is the same store, and whether the log still holds what it has seen (W47).
+Between two batches the store may have been recreated, or restored to an older state. So a reused session first checks
+that it is the same store, and that the log still contains what the session has seen (W47).
 
-A session that met an error is closed, not kept: the next one opens everything anew.
+A session that met an error is closed, not kept: the next one opens everything again.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from txlog.client.staged import producer_session
 from txlog.errors import StoreChangedError
 
 MAX_SESSIONS = 8
-"""Queries that one process serves in turns; of more, those that were not heard of for longest begin anew."""
+"""How many queries one process keeps sessions for. Beyond that, the least recently used session is closed."""
 
 _KEPT: OrderedDict[tuple[int, str], Session] = OrderedDict()
 
 
 @contextmanager
 def kept_session(options: WriteOptions) -> Iterator[Session]:
-    """The session of this store, transactional.id and query: the one before, or a new one. Another query begins afresh.
+    """Yield the session of this store, transactional.id and query: the kept one, or a new one. Another query gets a new
+    one.
 
-    Raises what opening a store raises, StoreChangedError if it is not the store any more that the one before had opened.
+    Raises what opening a store raises, and StoreChangedError if it is no longer the store that the kept session opened.
     """
     names = [options.store.path, options.transactional_id, options.query, _settings(options)]
     key = (os.getpid(), json.dumps(names, sort_keys=True))
-    # Out of the way while it is in use: a call that comes meanwhile gets one of its own.
+    # Removed while in use, so that a concurrent call gets a session of its own.
     before = _KEPT.pop(key, None)
     session = before or _opened(options)
     try:
@@ -49,8 +50,8 @@ def kept_session(options: WriteOptions) -> Iterator[Session]:
     except StoreChangedError as error:
         session.runtime.close()
         error.add_note(
-            "Then start the query again: its checkpoint is compared with the log. If the store was made anew on purpose, the rows of the query's "
-            "earlier micro-batches are not in it: start with a new checkpoint to have them written again"
+            "Then start the query again: txlog compares its checkpoint with the log. If the store was recreated on purpose, it lacks the rows of the query's "
+            "earlier micro-batches: to write them again, start with a new checkpoint"
         )
         raise
     except BaseException:

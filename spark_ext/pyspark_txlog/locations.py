@@ -1,7 +1,8 @@
 """Where does Spark itself find the files of a store?
 
-txlog opens object stores through fsspec, Spark through Hadoop's file systems: one place, two spellings. What Spark needs
-to get in (`fs.s3a.access.key` and its like) is in its own configuration; credentials of `storage_options` are not handed on.
+txlog opens object stores through fsspec, Spark through Hadoop's file systems: one location has two spellings. Spark's
+credentials (such as `fs.s3a.access.key`) are in its own configuration; txlog does not pass on those of
+`storage_options`.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ _DRIVERS = {
     "gs": ("com.google.cloud.bigdataoss:gcs-connector", "spark.hadoop.fs.gs.auth.type"),
     "abfss": ("org.apache.hadoop:hadoop-azure:{}", "spark.hadoop.fs.azure.account.key"),
 }
-"""Hadoop's drivers by scheme: their package, with Hadoop's version, and a setting by which they get in."""
+"""Hadoop's drivers by scheme: their package, with Hadoop's version, and a setting for credentials."""
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
 _GLOB_CHARACTERS = re.compile(r"([\\*?\[\]{}])")
 
 
 def spark_root(runtime: Runtime) -> str:
-    """The store's root as a Hadoop path, without a slash at its end, unescaped as Hadoop wants it.
+    """Return the store's root as a Hadoop path, without a trailing slash, unescaped as Hadoop needs it.
 
-    Raises UnsupportedStoreError where Spark has no way to the store.
+    Raises UnsupportedStoreError if Spark cannot access the store.
     """
     match = _SCHEME.fullmatch(runtime.where)
     scheme, rest = (match[1].lower(), match[2].rstrip("/")) if match else ("", "")
@@ -42,28 +43,29 @@ def spark_root(runtime: Runtime) -> str:
         account = runtime.storage_options.get("account_name")
         if not isinstance(account, str):
             raise UnsupportedStoreError(
-                f"{runtime.where}: Hadoop's name of a container holds its account; give it as the storage option 'account_name'"
+                f"{runtime.where}: Hadoop's name of a container includes its account. hint: give it as the storage option 'account_name'"
             )
         container, _, folder = rest.partition("/")
         host = f"abfss://{container}@{account}.dfs.core.windows.net"
         return f"{host}/{folder}" if folder else host
     raise UnsupportedStoreError(
-        f"{runtime.where}: Spark has no file system of that name, so its own Parquet reader and writer find nothing there; "
-        'use format("txlog")'
+        f"{runtime.where}: Spark has no file system for this URL, so its own Parquet reader and writer cannot access it. "
+        'hint: use format("txlog")'
     )
 
 
 def spark_folder(spark: SparkSession, runtime: Runtime) -> str:
-    """`spark_root`, if this session has a driver for it; contacts nobody. (Over Spark Connect it cannot be asked.)
+    """Return `spark_root` if this session has a driver for it. Sends no request. (Over Spark Connect there is no
+    check.)
 
-    Raises UnsupportedStoreError saying what is missing, and what does without.
+    Raises UnsupportedStoreError with what is missing, and an alternative.
     """
     root = spark_root(runtime)
     scheme = root.partition(":")[0]
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None or scheme not in _DRIVERS:
         return root
-    # Here and not at the top: there is none without a JVM.
+    # Imported here because py4j does not exist without a JVM.
     from py4j.protocol import Py4JJavaError
 
     hadoop = jvm.org.apache.hadoop
@@ -72,13 +74,13 @@ def spark_folder(spark: SparkSession, runtime: Runtime) -> str:
     except Py4JJavaError as error:
         package, setting = _DRIVERS[scheme]
         raise UnsupportedStoreError(
-            f"{runtime.where}: Spark's own Parquet reader and writer go to {scheme}://, and this Spark has no driver for it "
-            f"({error.java_exception.getMessage()}). Start it with spark.jars.packages={package.format(hadoop.util.VersionInfo.getVersion())} and its "
-            f'own credentials ({setting} and its like), or use format("txlog"), which reads and writes the store by txlog\'s'
+            f"{runtime.where}: this Spark has no driver for {scheme}:// "
+            f"({error.java_exception.getMessage()}). hint: start it with spark.jars.packages={package.format(hadoop.util.VersionInfo.getVersion())} and its "
+            f'own credentials (such as {setting}), or use format("txlog"), which needs neither'
         ) from None
     return root
 
 
 def escape_glob(path: str) -> str:
-    """`path` for `spark.read`, which takes `*`, `[...]` and `{...}` for patterns."""
+    """Escape `path` for `spark.read`, which treats `*`, `[...]` and `{...}` as patterns."""
     return _GLOB_CHARACTERS.sub(r"\\\1", path)

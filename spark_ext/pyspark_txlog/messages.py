@@ -1,7 +1,7 @@
 """What does a user of Spark see of an error?
 
-Spark shows the whole Python traceback of whatever a data source raises. A user's mistake needs none: it is raised anew
-here, at the data source's own boundary, so that type and message are what remains to be read.
+Spark shows the whole Python traceback of an error that a data source raises. For a user's mistake the traceback does
+not help. So it is raised again here, at the data source's own boundary, and only its type and message remain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 def plain_errors(call: Callable[P, R]) -> Callable[P, R]:
-    """`call`, its TxlogErrors without the frames and causes below; corruption keeps them."""
+    """Wrap `call` so that its TxlogErrors lose their inner frames and causes; corruption errors keep them."""
 
     @wraps(call)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -33,5 +33,5 @@ def plain_errors(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def say(text: str) -> None:
-    """To the driver's console: Spark hands on what its Python workers print to standard error."""
+    """Print to the driver's console: Spark forwards what its Python workers print to standard error."""
     print(f"txlog: {text}", file=sys.stderr, flush=True)

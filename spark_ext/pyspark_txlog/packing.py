@@ -1,8 +1,8 @@
-"""Into how many Spark tasks does a read go, and which pieces does each take?
+"""How many Spark tasks does a read use, and which pieces does each task read?
 
-A task of a Python source costs 40 to 50 ms however little it reads, and reads some 30 MB/s; so small pieces share a
-task, and large files are cut at their row groups. The order of pieces, and so of offsets, is kept: a task takes a run
-of consecutive pieces, perhaps of several partitions.
+A task of a Python source costs 40 to 50 ms even if it reads little, and reads about 30 MB/s. So small pieces share a
+task, and large files are cut at their row groups. The order of pieces, and so of offsets, is kept: a task reads a run
+of consecutive pieces, perhaps from several partitions.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ MIN_TASK_BYTES = 8 * 2**20
 MAX_TASK_BYTES = 128 * 2**20
 """Spark's own `spark.sql.files.maxPartitionBytes`."""
 MANY_TASKS = 256
-"""From so many on, tasks get larger before they get more."""
+"""From this many tasks on, tasks become larger instead of more."""
 OPEN_COST_BYTES = 256 * 2**10
-"""Opening a file costs about as much as reading so many bytes of it."""
+"""Opening a file costs about as much as reading this many bytes of it."""
 
 
 def pack(pieces: Sequence[Piece], min_partitions: int | None = None) -> list[tuple[Piece, ...]]:
-    """`pieces` in runs of about equal cost, none empty; at least `min_partitions` of them if there are so many rows."""
+    """Split `pieces` into runs of about equal cost, none empty; at least `min_partitions` runs if there are enough rows."""
     if not pieces:
         return []
     total = sum(map(cost, pieces))
@@ -36,12 +36,12 @@ def pack(pieces: Sequence[Piece], min_partitions: int | None = None) -> list[tup
 
 
 def rows_of(piece: Piece) -> int:
-    """Rows that the piece's ranges hold (a cleaned run may return fewer)."""
+    """Return the number of rows in the piece's ranges (a cleaned run may return fewer)."""
     return piece.range.rows if isinstance(piece, InlinePiece) else sum(part.rows for part in piece.ranges)
 
 
 def offsets_of(piece: Piece) -> tuple[int, int]:
-    """`[first, end)`: where the piece's rows lie; of a cleaned run, where they lie at most."""
+    """Return the range `[first, end)` of the piece's offsets; for a cleaned run it is an outer bound."""
     ranges = [piece.range] if isinstance(piece, InlinePiece) else piece.ranges
     if isinstance(piece, FilePiece) and has_gaps(piece):
         return piece.start, piece.end
@@ -49,19 +49,19 @@ def offsets_of(piece: Piece) -> tuple[int, int]:
 
 
 def has_gaps(piece: Piece) -> bool:
-    """Whether the piece is of a cleaned run, so that a part of its rows is not a range of offsets."""
+    """Whether the piece belongs to a cleaned run, so that a part of its rows is not a range of offsets."""
     return isinstance(piece, FilePiece) and any(part.by_column for part in piece.ranges)
 
 
 def cost(piece: Piece) -> int:
-    """Bytes that reading the piece is worth."""
+    """Return the cost of reading the piece, in bytes."""
     if isinstance(piece, InlinePiece):
         return len(piece.payload)
     return OPEN_COST_BYTES + piece.file.bytes * rows_of(piece) // max(piece.file.rows, 1)
 
 
 def cut_at_row_groups(piece: Piece, target: int) -> Iterator[Piece]:
-    """`piece`, or parts of it of about `target` bytes that begin and end where row groups do."""
+    """Yield `piece`, or parts of about `target` bytes that begin and end at row groups."""
     if isinstance(piece, InlinePiece) or cost(piece) <= target or len(piece.file.row_groups) < 2:
         yield piece
         return
@@ -77,7 +77,7 @@ def cut_at_row_groups(piece: Piece, target: int) -> Iterator[Piece]:
 
 
 def _cut_evenly(units: Sequence[Piece], wanted: int) -> list[Piece]:
-    """Cuts the pieces with the most rows, row groups or not, until there are `wanted` (or none has two rows)."""
+    """Cut the pieces with the most rows, even inside row groups, until there are `wanted` pieces (or no piece has two rows)."""
     parts = [1] * len(units)
     rows = [rows_of(unit) for unit in units]
     for _ in range(wanted - len(units)):
@@ -114,7 +114,7 @@ def _split_rows(piece: Piece, count: int) -> Iterator[Piece]:
 
 
 def _cut_at(piece: FilePiece, ends: Sequence[int]) -> Iterator[FilePiece]:
-    """The parts of `piece` below each row number of `ends`, and what lies beyond the last."""
+    """Yield the parts of `piece` below each row number of `ends`, and the part after the last."""
     left = list(piece.ranges)
     for end in [*ends, sum(piece.file.row_groups)]:
         taken: list[RowRange] = []
@@ -134,14 +134,15 @@ def _part(whole: RowRange, skipped: int, rows: int) -> RowRange:
 
 
 def _runs(units: Sequence[Piece], count: int) -> list[tuple[Piece, ...]]:
-    """`units` in `count` consecutive runs, none empty, cut where the cost so far is nearest to equal shares."""
+    """Split `units` into `count` consecutive runs, none empty, cut where the cost is nearest to equal shares."""
     total = sum(map(cost, units))
     runs: list[list[Piece]] = [[]]
     done = 0
     for at, unit in enumerate(units):
         value = cost(unit)
         missing = count - len(runs)
-        # Half of the unit on this side of the border: it belongs to the next run; so too if no more units than runs are left.
+        # If more than half of the unit lies after the border, it belongs to the next run. The same if the runs left
+        # need all units left.
         begins_next = (done + value / 2) * count >= total * len(runs) or len(units) - at <= missing
         if runs[-1] and missing and begins_next:
             runs.append([])

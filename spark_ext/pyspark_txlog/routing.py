@@ -1,10 +1,10 @@
 """To which topic and partition does each row of a DataFrame go?
 
-Topic: the option `topic`, else the row's column `topic`. Partition: the row's column `partition` where it has a value;
-else the hash of the key, as a Kafka producer would compute it; else, for all rows of a Spark task, the task's number
-modulo the topic's partitions. The key's columns are those of the option `key`, or the topic's `key.columns`, or `key`
-in a topic of Kafka's record shape. `topic` and `partition` route only where they are not columns of the topic itself,
-and are not stored then.
+The topic is the option `topic`, else the row's column `topic`. The partition is the row's column `partition` if it has
+a value, else the hash of the key as a Kafka producer computes it. Without a key, all rows of a Spark task go to the
+task's number modulo the number of partitions. The key's columns are those of the option `key`, or the topic's
+`key.columns`, or `key` in a topic of Kafka's record shape. The columns `topic` and `partition` route only if the topic
+itself does not have them; then they are not stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 
 
 def check_routing(options: WriteOptions, schema: spark.StructType) -> None:
-    """Raises InvalidRequestError if neither option nor column names a topic, SchemaMismatchError for columns of wrong type."""
+    """Raise InvalidRequestError if neither option nor column names a topic, SchemaMismatchError for columns of the wrong type."""
     if options.topic is not None:
         return
     if TOPIC not in schema.names:
@@ -46,10 +46,10 @@ def check_routing(options: WriteOptions, schema: spark.StructType) -> None:
 
 
 class TopicRoute:
-    """How the rows of one frame go into one topic; checked when it is made."""
+    """Routes the rows of one frame into one topic; the constructor checks that they fit."""
 
     def __init__(self, runtime: Runtime, options: WriteOptions, schema: spark.StructType, topic: TopicMetadata) -> None:
-        """Raises SchemaMismatchError naming the column that does not fit the topic."""
+        """Raises SchemaMismatchError with the column that does not fit the topic."""
         columns = {field.name for field in topic.schema}
         routing = {TOPIC} if options.topic is None else set()
         self.topic = topic
@@ -73,9 +73,11 @@ class TopicRoute:
                 raise SchemaMismatchError(f"topic {topic.topic!r}: key column {missing!r} is not in the DataFrame")
 
     def take(self, rows: pa.Table, task: int) -> tuple[pa.Table, NDArray[np.int32]]:
-        """The rows with exactly the topic's schema, and the partition of each; one without key goes where the task goes.
+        """Return the rows with exactly the topic's schema, and the partition of each; `task` decides for rows without a
+        key.
 
-        Raises SchemaMismatchError: a null where none may be, a partition that is not there.
+        Raises SchemaMismatchError for a null in a column that is not nullable, UnknownTopicOrPartitionError for a
+        partition that does not exist.
         """
         stored = conform(rows.select(self.columns), self.topic.schema, topic=self.topic.topic)
         if self.compacted_by:
@@ -96,7 +98,7 @@ class TopicRoute:
 
 
 class Router:
-    """Takes the batches of one Spark task apart by topic."""
+    """Splits the batches of one Spark task by topic."""
 
     def __init__(self, runtime: Runtime, options: WriteOptions, schema: spark.StructType, task: int) -> None:
         self._runtime = runtime
@@ -106,7 +108,7 @@ class Router:
         self._routes: dict[str, TopicRoute] = {}
 
     def route(self, batch: pa.RecordBatch) -> Iterator[tuple[TopicMetadata, pa.Table, NDArray[np.int32]]]:
-        """For each topic of the batch its rows, with exactly the topic's schema, and the partition of each.
+        """Yield for each topic of the batch its rows, with exactly the topic's schema, and the partition of each.
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, InvalidTopicError.
         """

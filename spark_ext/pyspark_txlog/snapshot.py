@@ -1,9 +1,9 @@
-"""How does one see several topics at one moment, no transaction in part? `TxLog.snapshot("orders", "audit")`.
+"""How does one read several topics at one point, without a partial transaction? `TxLog.snapshot("orders", "audit")`.
 
-A `read_committed` frame ends where each partition's last stable offset is when that partition is planned: of a transaction
-over three topics a reader may see one topic with its rows and another without. A snapshot is one cut over all of its topics
-(PROTOCOL.md, "Reading"): each transaction is in it in all of them or in none, every commit that had returned before is in
-it, and one that hangs hides itself alone and holds nobody back.
+A `read_committed` frame ends at each partition's last stable offset when that partition is planned. So a reader may see
+the rows of one transaction in one topic and miss them in another. A snapshot is one cut over all of its topics
+(PROTOCOL.md, "Reading"). It contains each transaction in all of its topics or in none. It contains every commit that
+returned before the snapshot began. A transaction that hangs is hidden, but does not hide others and makes nobody wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """One cut. Frames made from it, now or later, show the same rows; it holds for `delete.grace.ms`."""
+    """One cut. All frames made from it show the same rows; it is valid for `delete.grace.ms`."""
 
     def __init__(self, spark: SparkSession, runtime: Runtime, topics: Sequence[str]) -> None:
         """Raises InvalidRequestError without topics, UnknownTopicOrPartitionError."""
@@ -41,7 +41,7 @@ class Snapshot:
         self._session = reading.read_session(runtime)
         self._topics = tuple(dict.fromkeys(topics))
         self.cut = reading.take_cut(self._session, self._topics)
-        # What these name stays for the grace, whatever a compaction or retention does meanwhile (C10).
+        # Compaction and retention keep what these views name during the grace period (C10).
         self._views = {tp: self._session.views[tp] for tp in self.cut.ends}
 
     def __repr__(self) -> str:
@@ -49,26 +49,28 @@ class Snapshot:
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Where the cut lies in each partition: the log end then, its own offset not included."""
+        """The log end of each partition at the cut; this offset itself is not included."""
         return self.cut.ends
 
     @property
     def offsets(self) -> str:
-        """The same as the JSON of Spark's `startingOffsets`. Not where a `read_committed` stream may go on: what the
-        snapshot hides lies below."""
+        """The same as the JSON of Spark's `startingOffsets`.
+
+        A `read_committed` stream must not start there, because the rows that the snapshot hides lie below.
+        """
         return format_offsets(self.cut.ends)
 
     def to_df(self, topic: str, columns: str | Sequence[str] | None = None) -> DataFrame:
-        """The topic's rows in this cut; `columns` as in `format("txlog")`: names, "*", `_offset` and its like.
+        """Return the topic's rows in this cut; `columns` as in `format("txlog")`: names, "*", `_offset` and so on.
 
-        Planned here and now, so a frame that is used twice reads the same twice. A native scan, as `TopicTable.to_df` is; where
-        Spark has no driver for the store, its tasks read through txlog's. Raises UnknownTopicOrPartitionError for a
-        topic that is not in it, SchemaMismatchError, InvalidRequestError once it is too old, OffsetOutOfRangeError if
-        retention has moved the start beyond the cut.
+        The frame is planned now, so each use reads the same rows. It is a native scan like `TopicTable.to_df`; if Spark
+        has no driver for the store, tasks read through txlog's driver. Raises UnknownTopicOrPartitionError for a topic
+        that is not in the snapshot, SchemaMismatchError, InvalidRequestError if the snapshot is too old,
+        OffsetOutOfRangeError if retention has moved the log start beyond the cut.
         """
         if topic not in self._topics:
             raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} is not in this snapshot of {', '.join(self._topics)}; take one of all topics that belong together"
+                f"topic {topic!r} is not in this snapshot of {', '.join(self._topics)}. hint: take one snapshot of all topics that belong together"
             )
         self._check_age()
         if isinstance(columns, str):
@@ -76,7 +78,7 @@ class Snapshot:
         metadata = self._runtime.topic(topic, 0)
         schema = schemas.select({topic: metadata.schema}, columns)
         tasks = self._tasks(metadata, schema)
-        # Again, now that the indexes are read: a process may have slept before it read them.
+        # Check again after the indexes are read, because the process may have slept before it read them.
         self._check_age()
         try:
             return native_scan.frame_of(self._spark, self._runtime, topic, schema, tasks)
@@ -85,7 +87,7 @@ class Snapshot:
             return _frame(self._spark, parts, schema)
 
     def to_dfs(self) -> dict[str, DataFrame]:
-        """A frame of each topic, by name."""
+        """Return a frame of each topic, by name."""
         return {topic: self.to_df(topic) for topic in self._topics}
 
     def _check_age(self) -> None:
@@ -106,7 +108,7 @@ class Snapshot:
 
 
 def _parts(task: reading.ReadTask) -> Iterator[reading.ReadTask]:
-    """The task in pieces that are worth a Spark task each."""
+    """Split the task into parts that are each worth a Spark task."""
     for run in packing.pack(task.pieces):
         gaps = any(map(packing.has_gaps, run))
         yield replace(
@@ -127,10 +129,10 @@ def _frame(spark: SparkSession, tasks: Sequence[reading.ReadTask], schema: Struc
 def _reader(
     tasks: Sequence[reading.ReadTask], schema: StructType
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Takes numbers of tasks and yields their rows; runs on the executors."""
+    """Return a function from task numbers to their rows, for the executors."""
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Here and not at the top, as in `reader`.
+        # Imported here, as in `reader`.
         from pyspark_txlog.arrow import spark_batches
 
         chosen = (tasks[number] for batch in numbers for number in batch.column(0).to_numpy())

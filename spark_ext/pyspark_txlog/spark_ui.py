@@ -1,9 +1,10 @@
-"""Under which names do txlog's own jobs stand in Spark's UI?
+"""How are txlog's own jobs named in Spark's UI?
 
-A job has a description, its stages the names of the call site: both are local properties of the thread that starts it, set
-for the time of the call, and put back. A description that is there already stays: it is the user's, or says which
-micro-batch of a stream this is; and pyspark itself names the stages of what it fetches as Arrow. Jobs that a user starts on a frame of txlog's are the user's to name; and a data source in
-Python, `format("txlog")`, has no hand in the names of jobs at all.
+A job has a description, and its stages have the names of the call site. Both are local properties of the thread that
+starts the job; `described` sets them for one call and then restores them. An existing description stays, because it is
+the user's, or names the micro-batch of a stream. pyspark itself names the stages of what it fetches as Arrow. Jobs that
+a user starts on a txlog frame keep the user's names. A Python data source such as `format("txlog")` cannot name jobs at
+all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ STAGE_NAME, STAGE_DETAILS = "callSite.short", "callSite.long"
 
 @contextmanager
 def described(session: SparkSession, text: str) -> Iterator[None]:
-    """Names the jobs that this thread starts, and their stages. Over Spark Connect it does nothing."""
+    """Name the jobs that this thread starts, and their stages. Over Spark Connect this does nothing."""
     context = getattr(session, "_sc", None)
     if context is None:
         yield

@@ -1,8 +1,8 @@
 """Is this Spark new enough for `format("txlog")`?
 
-Asked wherever a data source or a TxLog is made, so that an older Spark says so in one sentence, and not by what it lacks, at the
-first use of each: 4.0 and 4.1 have no limits for streams of Python sources, render Arrow schemas otherwise, and 4.0 has no Arrow
-writer for streams.
+Every new data source and every new TxLog checks this. So an older Spark fails with one clear sentence, and not at the
+first use of a feature that it lacks. Spark 4.0 and 4.1 have no limits for streams of Python sources and render Arrow
+schemas differently; 4.0 also has no Arrow writer for streams.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ MINIMUM_SPARK = (4, 2)
 
 
 def check_spark(version: str | None = None) -> None:
-    """Raises InvalidRequestError for a Spark before 4.2; `version` is pyspark's own if none is given."""
+    """Raise InvalidRequestError for a Spark before 4.2; `version` defaults to pyspark's own."""
     found = pyspark.__version__ if version is None else version
     match = re.match(r"(\d+)\.(\d+)", found)
-    # What cannot be read is a vendor's: it may well do.
+    # A version that cannot be parsed is a vendor's, and may work.
     if match is None or (int(match[1]), int(match[2])) >= MINIMUM_SPARK:
         return
     needed = ".".join(map(str, MINIMUM_SPARK))
     raise InvalidRequestError(
-        f'format("txlog") needs Spark {needed} or newer, and this is pyspark {found}, which lacks limits and Trigger.AvailableNow for streams of '
-        f"Python data sources (ReadLimit, SupportsTriggerAvailableNow) and checks Arrow schemas otherwise. Install it on the driver and on every "
-        f"executor: pip install 'pyspark>={needed},<5'. Without Spark, `import txlog` reads and writes the same store"
+        f'format("txlog") needs Spark {needed} or newer, and this is pyspark {found}, which lacks limits for streams of Python data sources. '
+        f"hint: pip install 'pyspark>={needed},<5' on the driver and on every executor. "
+        "Without Spark, `import txlog` reads and writes the same store"
     )

@@ -1,15 +1,16 @@
 """What is an offset of a stream, as Spark keeps it in a query's checkpoint?
 
-The JSON of Spark's Kafka source, the next offset of each partition, and one key that no topic can have:
+It is the JSON of Spark's Kafka source (the next offset of each partition), plus one key that cannot be a topic's name:
 
-    {"orders": {"0": 5, "1": 7}, "txlog:source": {"group.id": null, "store": "9f3c…", "start": {"orders": {"0": 2, "1": 7}}}}
+    {"orders": {"0": 5, "1": 7}, "txlog:source": {"group.id": null, "store": "9f3c…", "start": {"orders": {"0": 2, "1":
+    7}}}}
 
-`store` says which store the offsets are of, `group.id` the consumer group that the query commits for, if any: the sink
-finds the sources of its own store by them. `start` says where the query began. Spark writes the ends of batches to the
-checkpoint before they run, and nowhere the beginning of the first; resolved anew after a crash, `latest` could lie beyond
-the planned end. So it is kept in the end of the query's first batch, and in no later one.
+`store` identifies the store of the offsets. `group.id` is the consumer group that the query commits for, if any. The
+sink uses both to find sources of its own store. `start` is where the query began. Spark writes the ends of batches to
+the checkpoint before they run, but never the beginning of the first. If `latest` were resolved again after a crash, it
+could lie beyond the planned end. So the end of the query's first batch, and only that one, contains the start.
 
-Spark compares offsets as texts: equal offsets are rendered as equal texts. Pure code, used by the source and the sink.
+Spark compares offsets as text, so equal offsets are rendered as equal text. Pure code, used by the source and the sink.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from txlog.core.names import MAX_OFFSET, TopicPartition, is_topic_name
 from txlog.errors import InvalidRequestError
 
 SOURCE_KEY = "txlog:source"
-"""No topic's name: those have no colon."""
+"""Not a valid topic name, because of the colon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffset:
-    """Where a stream stands. `ends` without `starts` and without a partition is the beginning of a query, still to be resolved."""
+    """The position of a stream. Without `starts` and partitions it is the beginning of a query, not resolved yet."""
 
     store_id: str
-    """Of `txlog.json`."""
+    """From `txlog.json`."""
     group_id: str | None
     ends: Mapping[TopicPartition, int]
     """The next offset to read of each partition."""
     starts: Mapping[TopicPartition, int] | None
-    """Where the query began, in the offset that ends its first batch; in none that follows."""
+    """Where the query began; only in the offset that ends its first batch."""
 
     @property
     def is_unresolved(self) -> bool:
-        """Whether this is the initial offset, which says only that a query begins: nothing has been looked up yet."""
+        """Whether this is the initial offset, for which nothing has been looked up yet."""
         return self.starts is None and not self.ends
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark takes it: equal offsets give equal texts."""
+        """Return the JSON for Spark; equal offsets give equal text."""
         source: dict[str, Any] = {"group.id": self.group_id, "store": self.store_id}
         if self.starts is not None:
             source["start"] = _by_topic(self.starts)
@@ -52,13 +53,13 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any] | str | bytes) -> Self:
-        """The offset that `to_json` gave, or its text. Raises InvalidRequestError for anything else."""
+        """Parse what `to_json` returned, or its text. Raises InvalidRequestError for anything else."""
         parsed: object = offset
         if isinstance(offset, str | bytes):
             try:
                 parsed = json.loads(offset)
             except (ValueError, RecursionError):
-                raise _malformed(offset, "that is no JSON") from None
+                raise _malformed(offset, "that is not JSON") from None
         if not isinstance(parsed, Mapping) or not is_stream_offset(parsed):
             raise _malformed(offset, f"it has no {SOURCE_KEY!r}")
         source = parsed[SOURCE_KEY]
@@ -74,7 +75,7 @@ class StreamOffset:
 
 
 def is_stream_offset(offset: Mapping[str, Any]) -> bool:
-    """Whether a source's offset, as parsed from a checkpoint, is one of txlog's and not of another source."""
+    """Whether a source's offset, parsed from a checkpoint, belongs to a txlog source."""
     source = offset.get(SOURCE_KEY)
     return isinstance(source, Mapping) and isinstance(source.get("store"), str)
 
@@ -88,7 +89,7 @@ def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]
 
 def _by_partition(topics: object, whole: object) -> dict[TopicPartition, int]:
     if not isinstance(topics, Mapping):
-        raise _malformed(whole, f"{topics!r} is no object of topics")
+        raise _malformed(whole, f"{topics!r} is not an object of topics")
     found: dict[TopicPartition, int] = {}
     for topic, numbers in topics.items():
         if not is_topic_name(topic) or not isinstance(numbers, Mapping):
@@ -105,7 +106,7 @@ def _by_partition(topics: object, whole: object) -> dict[TopicPartition, int]:
 def _malformed(offset: object, why: str) -> InvalidRequestError:
     shown = offset if isinstance(offset, str | bytes) else repr(offset)
     return InvalidRequestError(
-        f"this is no offset of a txlog stream: {why}; expected "
-        f'{{"topic": {{"0": 23}}, "{SOURCE_KEY}": {{"store": …}}}}, found {shown[:300]!r}. If it comes from a checkpoint, '
-        "that checkpoint is of another source: give the query its own checkpointLocation"
+        f"this is not an offset of a txlog stream: {why}; expected "
+        f'{{"topic": {{"0": 23}}, "{SOURCE_KEY}": {{"store": …}}}}, found {shown[:300]!r}. hint: if it comes from a checkpoint, '
+        "that checkpoint belongs to another source: give the query its own checkpointLocation"
     )

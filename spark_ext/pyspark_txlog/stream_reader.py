@@ -1,9 +1,9 @@
 """What does Spark ask of a streaming read, and when?
 
-Beside the driver one process holds the reader as long as the query runs: Spark asks it for the initial offset, the
-latest one, the input partitions between two of them, and tells it what has been processed; `pyspark_txlog.stream_source`
-answers. The reader is also sent to the executors, whose processes only call `read`: so it opens nothing before it is
-asked, and it must not fail before either, for Spark reports that as an error of its own.
+One process beside the driver holds the reader as long as the query runs. Spark asks it for the initial offset, the
+latest offset, and the input partitions between two offsets, and reports what has been processed.
+`pyspark_txlog.stream_source` answers. The reader is also sent to the executors, which only call `read`. So it opens
+nothing before the first call. It must not fail earlier either, because Spark would report that as an error of Spark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read. Driver side: everything but `read`, which runs on the executors."""
+    """A streaming read. `read` runs on the executors, everything else on the driver's side."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = options
@@ -40,18 +40,19 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: StreamSource | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """That a query begins; where, the end of its first batch says. Raises what wrong options and stores raise."""
+        """Return a constant; the end of the first batch contains where the query begins. Raises errors of wrong options
+        and stores."""
         return self._source().initial()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
-        """Keeps the query from reading beyond what is there now."""
+        """Stop the query at the present ends of the log."""
         self._source().stop_at_what_is_there()
 
     @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """That there are limits, if there are any: Spark asks for everything at Trigger.Once, whatever the options say.
+        """Tell Spark whether there are limits. At Trigger.Once Spark asks for everything, whatever the options are.
 
-        Spark has no name for both together; what counts is the options, which `latestOffset` knows.
+        Spark cannot express both limits together, so `latestOffset` uses the options instead.
         """
         options = parse_stream_options(self._options)
         if options.max_offsets_per_trigger is not None:
@@ -62,30 +63,30 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """Where a batch that begins at `start` ends; `start` itself if there is nothing to do."""
+        """Return where a batch that begins at `start` ends; `start` itself if there is nothing to read."""
         return dict(self._source().latest(start, limited=not isinstance(limit, ReadAllAvailable)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
-        """For the query's progress, without a request: the ends of the log, lag and loss."""
+        """Return the ends of the log, lag and loss for the query's progress, without a request."""
         return None if self._opened is None else self._opened.report()
 
     @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The batch as runs of pieces; raises OffsetOutOfRangeError, SchemaMismatchError."""
+        """Return the batch as runs of pieces. Raises OffsetOutOfRangeError, SchemaMismatchError."""
         return [InputPartition(tasks) for tasks in self._source().plan(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one input partition, in the order of offsets within each topic partition."""
+        """Yield the rows of one input partition, in the order of offsets within each topic partition."""
         options = parse_stream_options(self._options)
         return read_input(partition, self._schema, fail_on_data_loss=options.read.fail_on_data_loss)
 
     @plain_errors
     def commit(self, end: dict[str, Any]) -> None:
-        """Commits for `group.id` what lies before `end`: Spark has processed it."""
+        """Commit for `group.id` everything before `end`, because Spark has processed it."""
         self._source().commit(StreamOffset.from_json(end).ends)
 
     def stop(self) -> None:
-        """Closes the store; the last batch is committed for the group by whoever runs the query next."""
+        """Close the store. The next run of the query commits the last batch for the group."""
         if self._opened is not None:
             self._opened.close()
 

@@ -1,4 +1,4 @@
-"""Which topics and partitions does a read take, and where does it begin in them? The same for batches and streams."""
+"""Which topics and partitions does a read include, and where does it begin in them? The same for batches and streams."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 def subscribed_topics(runtime: Runtime, options: ReadOptions, *, may_be_none: bool = False) -> dict[str, TopicMetadata]:
-    """The topics that the options name or match, as they are now.
+    """Return the topics that the options name or match now.
 
-    Raises UnknownTopicOrPartitionError for one that is named and not there, or, unless there `may_be_none`, a pattern
-    that matches none.
+    Raises UnknownTopicOrPartitionError if a named topic does not exist. Raises it too for a pattern without a match,
+    unless `may_be_none`.
     """
     if options.mode != "subscribePattern":
         return {name: runtime.topic(name, 0) for name in options.topics}
@@ -30,9 +30,9 @@ def subscribed_topics(runtime: Runtime, options: ReadOptions, *, may_be_none: bo
     known = runtime.list_topics()
     found = {topic.topic: topic for topic in known if pattern.fullmatch(topic.topic)}
     if not found and not may_be_none:
-        names = ", ".join(topic.topic for topic in known) or "no topics at all"
+        names = ", ".join(topic.topic for topic in known) or "no topics"
         raise UnknownTopicOrPartitionError(
-            f"subscribePattern: no topic of {runtime.where} is matched by {options.pattern!r}; there are {names}"
+            f"subscribePattern: no topic of {runtime.where} matches {options.pattern!r}; there are {names}"
         )
     return found
 
@@ -40,7 +40,7 @@ def subscribed_topics(runtime: Runtime, options: ReadOptions, *, may_be_none: bo
 def subscribed_partitions(
     session: Session, options: ReadOptions, topics: Mapping[str, TopicMetadata]
 ) -> list[TopicPartition]:
-    """The partitions of `topics` that are read; raises UnknownTopicOrPartitionError for an assigned one that is not there."""
+    """Return the partitions of `topics` to read. Raises UnknownTopicOrPartitionError if an assigned one does not exist."""
     if options.partitions is not None:
         assigned = [
             TopicPartition(name, number)
@@ -56,7 +56,8 @@ def subscribed_partitions(
 def starting_offsets(
     session: Session, partitions: Iterable[TopicPartition], options: SettledOptions
 ) -> dict[TopicPartition, int]:
-    """Where the read begins in each partition, on fresh tails; with `failOnDataLoss=false` clamped to the log, and said.
+    """Return where the read begins in each partition, on fresh tails; `failOnDataLoss=false` moves it into the log with
+    a message.
 
     Raises OffsetOutOfRangeError, NoOffsetForPartitionError.
     """
@@ -65,7 +66,8 @@ def starting_offsets(
 
 
 def within_the_log(options: ReadOptions, resolve_offsets: Callable[[bool], T]) -> T:
-    """`resolve_offsets(False)`; where the log does not hold what it asks for, `failOnDataLoss=false` says so and clamps.
+    """Return `resolve_offsets(False)`. If the log lacks these offsets, `failOnDataLoss=false` prints a message and
+    clamps them.
 
     Raises what `resolve_offsets` raises.
     """
@@ -74,16 +76,16 @@ def within_the_log(options: ReadOptions, resolve_offsets: Callable[[bool], T]) -
     except OffsetOutOfRangeError as error:
         if options.fail_on_data_loss:
             raise
-        say(f"failOnDataLoss=false, reading what there is. {error}")
+        say(f"failOnDataLoss=false, reading the rows that remain. {error}")
         return resolve_offsets(True)
 
 
 def resolve_starts(
     session: Session, partitions: list[TopicPartition], options: SettledOptions, *, clamp: bool
 ) -> dict[TopicPartition, int]:
-    """Where the read begins in each partition, on fresh tails; `clamp` moves it into the log.
+    """Return where the read begins in each partition, on fresh tails; `clamp` moves it into the log.
 
-    Raises OffsetOutOfRangeError, NoOffsetForPartitionError naming the option that helps.
+    Raises OffsetOutOfRangeError, and NoOffsetForPartitionError with the option that helps.
     """
     try:
         return resolve(

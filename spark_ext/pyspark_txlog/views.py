@@ -1,8 +1,9 @@
 """How do a store's topics become tables of Spark's SQL?
 
-As temporary views over native scans, one a topic. A view shows what its topic held when it was made: SQL over several
-views sees one planning, and does not change under a query; `create_views` again shows what came since. Views live in the
-session and are named as the topics are; names with dots and hyphens are quoted in SQL with backticks, as ever.
+They become temporary views over native scans, one for each topic. A view shows the rows that its topic had when the
+view was made. SQL over several views sees one plan, which does not change under a query. Call `create_views` again to
+see newer rows. Views live in the session and have the names of the topics; SQL quotes names with dots and hyphens with
+backticks.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from txlog.errors import InvalidRequestError
 
 
 def create_views(frames: Mapping[str, DataFrame], prefix: str = "") -> dict[str, str]:
-    """A temporary view for each frame, replacing one of its name; topic by view's name as it is written in SQL.
+    """Create or replace a temporary view for each frame, and return the topic by the view's name as SQL writes it.
 
-    Raises InvalidRequestError, and makes none, if two names differ in case alone: to Spark they are one.
+    Raises InvalidRequestError, and creates no view, if two names differ only in case: Spark treats them as one.
     """
     named = {topic: f"{prefix}{topic}" for topic in frames}
     _check_distinct(named.values())
@@ -33,6 +34,6 @@ def _check_distinct(names: Iterable[str]) -> None:
         other = seen.setdefault(name.lower(), name)
         if other != name:
             raise InvalidRequestError(
-                f"the views {other!r} and {name!r} would be one, for Spark does not tell them apart; name the topics one by one, with a prefix "
+                f"the views {other!r} and {name!r} would be one, because Spark ignores case. hint: name the topics one by one, with a prefix "
                 "for one of them"
             )

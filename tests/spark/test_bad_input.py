@@ -108,7 +108,7 @@ def test_save_modes(orders: Log, mode: str, message: str) -> None:
     ("options", "message"),
     [
         ({"subscribe": "ordrs"}, "topic 'ordrs' does not exist. Did you mean 'orders'"),
-        ({"subscribePattern": "x.*"}, "subscribePattern: no topic of .* is matched by 'x.\\*'; there are orders"),
+        ({"subscribePattern": "x.*"}, "subscribePattern: no topic of .* matches 'x.\\*'; there are orders"),
         ({"assign": '{"orders":[2]}'}, "topic 'orders' has no partition 2: it has 2, numbered 0 to 1"),
         ({"subscribe": "orders", "assign": '{"orders":[0]}'}, "exactly one of subscribe, subscribePattern, assign"),
         ({}, "exactly one of subscribe, subscribePattern, assign; found none"),

@@ -48,7 +48,7 @@ def test_spark_without_hadoops_driver(spark: SparkSession, server: Server, opene
             native()
         said = str(caught.value)
         assert said.startswith("s3://"), said
-        assert "this Spark has no driver for it" in said
+        assert "this Spark has no driver for s3a://" in said
         assert "S3AFileSystem" in said
         assert "spark.jars.packages=org.apache.hadoop:hadoop-aws:3." in said
         assert 'or use format("txlog")' in said

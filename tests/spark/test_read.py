@@ -153,7 +153,10 @@ def test_rows_below_the_log_start(log: Log, console: Console) -> None:
     ):
         log.ids(**strict)
     assert log.ids(**strict, failOnDataLoss="false") == [6, 7, 8, 9]
-    assert "failOnDataLoss=false, reading what there is. orders-0: startingOffsets asks for offset 2" in console.text()
+    assert (
+        "failOnDataLoss=false, reading the rows that remain. orders-0: startingOffsets asks for offset 2"
+        in console.text()
+    )
 
 
 def test_small_batches_share_a_task_and_min_partitions_spreads_them(log: Log) -> None:

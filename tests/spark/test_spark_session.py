@@ -32,7 +32,7 @@ def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         spark_session.check_java()
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InvalidRequestError, match="there is no 'java' on PATH; install Java 17"):
+    with pytest.raises(InvalidRequestError, match=r"there is no 'java' on PATH. hint: install Java 17"):
         spark_session.check_java()
 
 

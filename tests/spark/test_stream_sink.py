@@ -454,7 +454,7 @@ def test_output_modes_other_than_append_are_refused_with_the_reason(log: Log, fi
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"txn.version": "3"}, "option 'txn.version': in a stream the micro-batch's number is the version"),
+        ({"txn.version": "3"}, "option 'txn.version': in a stream the version is the micro-batch's number"),
         ({"commitSourceOffsets": "yes"}, "option 'commitSourceOffsets': expected true or false, found 'yes'"),
         ({"topik": "orders"}, "option 'topik' is unknown"),
         ({"topic": "order"}, "topic 'order' does not exist"),
