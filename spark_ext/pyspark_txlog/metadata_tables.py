@@ -1,9 +1,9 @@
-"""What can be asked of a log beside its rows? Its own state: `.option("metadata", "transactions")` and the like, as DataFrames.
+"""What state of a log can you query besides its rows? `.option("metadata", "transactions")` and others, as DataFrames.
 
-TABLES is the contract: names, types and meaning of every column, in order. Columns may be added at the end; none changes,
-moves or goes. Times are timestamps, null where there is none. Everything is read anew with each query, at one moment for
-each partition and not for all of them. `subscribe`, `subscribePattern` or `assign` choose topics in the tables that have
-a row for something in a partition; without them all topics are shown, never the internal ones.
+TABLES is the contract: name, type and meaning of every column, in order. New columns may be added at the end; existing
+ones never change, move or disappear. Times are timestamps, or null. Each query reads the present state, consistent for
+each partition but not over all of them. `subscribe`, `subscribePattern` or `assign` choose topics in the tables that
+have rows for partitions. Without them all topics except the internal ones are shown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTITIONS_A_TASK = 16
-"""A task of a Python source costs 40 ms or more; looking at a partition costs a few requests."""
+"""A task of a Python source costs at least 40 ms; reading the state of a partition costs a few requests."""
 
 Row = tuple[Any, ...]
 
@@ -50,7 +50,7 @@ _BOUNDS = spark.StructType(
         spark.StructField("nulls", spark.LongType()),
     ]
 )
-# Spelled out: Spark parses types in the JVM, and planning processes have none.
+# Listed here because Spark parses types in the JVM, and planning processes have no JVM.
 _TYPES: Mapping[str, spark.DataType] = {
     "string": spark.StringType(),
     "int": spark.IntegerType(),
@@ -71,9 +71,9 @@ class Table:
     columns: tuple[tuple[str, str, str], ...]
     """(name, Spark's type, meaning)."""
     rows: Callable[[Runtime, Sequence[TopicPartition]], Iterable[Row]]
-    """The rows, as tuples in the order of the columns; times are milliseconds or None."""
+    """Return the rows as tuples in the order of the columns; times are milliseconds or None."""
     by_partition: bool
-    """Whether `rows` looks at the partitions that it is given; else it looks at the whole store once."""
+    """Whether `rows` reads the partitions that it is given; else it reads the whole store once."""
 
     @property
     def schema(self) -> spark.StructType:
@@ -93,15 +93,18 @@ class MetadataReader(DataSourceReader):
     @classmethod
     @plain_errors
     def begin(cls, given: Mapping[str, str], schema: spark.StructType) -> MetadataReader:
-        """A read of the table that the options name. Raises UnknownOptionError, InvalidRequestError, and
-        SchemaMismatchError if the user gave a schema that has other columns than the table."""
+        """Begin a read of the table that the options name.
+
+        Raises UnknownOptionError, InvalidRequestError, and SchemaMismatchError if the user's schema has other columns
+        than the table.
+        """
         options = parse_metadata_options(given)
         check_columns(options.table, schema)
         return cls(options, schema)
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:
-        """The topic partitions that each task looks at. Raises UnknownTopicOrPartitionError."""
+        """Return the topic partitions that each task reads. Raises UnknownTopicOrPartitionError."""
         table = TABLES[self._options.table]
         if not table.by_partition:
             return [InputPartition(())]
@@ -114,14 +117,14 @@ class MetadataReader(DataSourceReader):
 
     @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task, as one batch."""
-        # Here and not at the top: planning goes without pyarrow.
+        """Yield the rows of one task, as one batch."""
+        # Imported here because planning does not need pyarrow.
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
         table = TABLES[self._options.table]
         if partition.value is None:
-            # Spark makes a task of its own where there are no partitions.
+            # Without partitions Spark makes a task of its own.
             return iter(())
         with closing(_open(self._options)) as runtime:
             rows = list(table.rows(runtime, partition.value)) if runtime.descriptor is not None else []
@@ -139,7 +142,7 @@ class MetadataReader(DataSourceReader):
 
 
 def check_columns(name: str, schema: spark.StructType) -> None:
-    """Raises SchemaMismatchError unless each of `schema`'s columns is one of the table's, with its type."""
+    """Raise SchemaMismatchError unless the table has each column of `schema`, with its type."""
     own = TABLES[name].schema
     for column in schema.fields:
         if column.name not in own.names or own[column.name].dataType != column.dataType:

@@ -1,8 +1,7 @@
-"""What does a micro-batch commit of its sources, and is one that is about to be skipped the very one that was committed?
+"""Which source offsets does a micro-batch commit, and is a batch that is about to be skipped really the committed one?
 
-Both ways into a topic ask it, the sink of `writeStream` (`stream_writer`) and `TopicTable.append_stream` over
-`foreachBatch`: a micro-batch is a transaction whose version is its number, and the offsets where its sources end ride in
-it (`source_offsets`).
+Used by the sink of `writeStream` (`stream_writer`) and by `TopicTable.append_stream` over `foreachBatch`. A micro-batch
+is a transaction whose version is the batch number. The end offsets of its sources are part of it (`source_offsets`).
 """
 
 from __future__ import annotations
@@ -35,12 +34,14 @@ class MicroBatch:
     query_id: str
     number: int
     checkpoint: Checkpoint | None
-    """None: the sources' offsets are no part of the commit."""
+    """None: the commit does not include the sources' offsets."""
 
     def offsets(self, session: Session, before: TransactionMetadata) -> tuple[GroupOffsets, ...]:
-        """The sources' offsets for the batch's transaction; `before` is the id's record as the transaction began.
+        """Return the sources' offsets for the batch's transaction; `before` is the id's record when the transaction
+        began.
 
-        Raises CommitFailedError; InvalidRequestError if the log lacks micro-batches that the checkpoint takes for committed.
+        Raises CommitFailedError, and InvalidRequestError if the log lacks micro-batches that are committed in the
+        checkpoint.
         """
         self._check_next(before)
         if self.checkpoint is None:
@@ -54,19 +55,19 @@ class MicroBatch:
         )
 
     def _check_next(self, before: TransactionMetadata) -> None:
-        """Each micro-batch commits, an empty one too, so the one before stands in the id's record."""
+        """Check that the id's record contains the previous micro-batch. Each micro-batch commits, even an empty one."""
         if before.txn_scope == self.query_id and 0 <= before.txn_version < self.number - 1:
             raise InvalidRequestError(
                 f"query {self.query_id}, micro-batch {self.number}: the last one that transactional.id {before.transactional_id!r} has committed is "
-                f"{before.txn_version}, and the checkpoint takes all before {self.number} for committed: the log was put back to an older state, and lacks "
-                f"their rows. Start with a new checkpoint, as after one that was lost: the query goes on at the offsets that the log has"
+                f"{before.txn_version}, but the checkpoint counts all before {self.number} as committed: the log was put back to an older state and lacks "
+                f"their rows. hint: start with a new checkpoint; see docs/streams.md"
             )
 
     def check_replay(self, session: Session, current: TransactionMetadata) -> None:
-        """Raises InvalidRequestError unless the micro-batch, which `current` has committed before, is the very one.
+        """Raise InvalidRequestError unless the micro-batch is the same one that `current` has committed before.
 
-        After a crash Spark repeats the last batch, as it was planned. A checkpoint that was restored from a copy repeats
-        older ones, or plans the last one anew, up to other offsets: to skip that would lose rows in silence.
+        After a crash Spark repeats the last batch with the same plan. But a checkpoint restored from a copy repeats
+        older batches, or plans the last one again with other ends. Skipping such a batch would lose rows silently.
         """
         who = f"query {self.query_id}, micro-batch {self.number}"
         if self.number < current.txn_version:
@@ -83,9 +84,10 @@ class MicroBatch:
             is_this = (committed.query_id, committed.batch_id) == (self.query_id, self.number)
             if is_this and source in batch.ends and not same_json(batch.ends[source], committed.json):
                 raise _older_checkpoint(
-                    f"{who}: committed up to {committed.json} of source {source}, and planned up to {batch.ends[source]} now"
+                    f"{who}: committed up to {committed.json} of source {source}, but planned up to {batch.ends[source]} now"
                 )
-        # The next batch's condition would find this, too: but only once a partition has rows again, and perhaps it never has.
+        # The next batch's condition would find this too, but only when a partition gets new rows, which may never
+        # happen.
         elsewhere = committed_elsewhere(
             session,
             batch,
@@ -106,13 +108,12 @@ class MicroBatch:
 
 
 def check_without_offsets(session: Session, transactional_id: str) -> None:
-    """Raises InvalidRequestError if the id has committed sources' offsets, and is to go on without: they would stay behind,
-    and a query that resumed from them would take rows again.
+    """Raise InvalidRequestError if the id has committed sources' offsets, but is to continue without them.
 
-    Offsets of another group are not found; those that its source committed by itself, or an operator, have no condition and
-    do not count.
+    The offsets would stay behind, and a query that resumed from them would process rows again. Offsets of other groups
+    are not checked. Offsets that the group's source or an operator committed have no condition and do not count.
     """
-    # Here and not at the top: who commits offsets needs nothing of it.
+    # Imported here because a query that commits offsets does not need it.
     from txlog.client.admin import Admin
 
     try:
@@ -124,25 +125,25 @@ def check_without_offsets(session: Session, transactional_id: str) -> None:
     known = [tp for tp in partitions if (value := found[tp]) is not None and value.conditional]
     if known:
         raise InvalidRequestError(
-            f"commitSourceOffsets=false, and transactional.id {transactional_id!r} has committed where its sources end (of {known[0].topic}, to begin "
-            f"with): they would stay behind, and a query that resumed from them would take rows twice. Leave it on, or give the offsets up for good: "
-            f"`txlog consumer-groups delete --group {transactional_id}`"
+            f"commitSourceOffsets=false, but transactional.id {transactional_id!r} has committed where its sources end (first: {known[0].topic}). "
+            f"Those offsets would stay behind. hint: leave the option on, or delete the "
+            f"offsets: `txlog consumer-groups delete --group {transactional_id}`"
         )
 
 
 def add_hint(error: CommitFailedError, number: int) -> None:
-    """Says how a condition on sources' offsets fails besides by another job, where batches of the query went before."""
+    """Add the second reason why a condition on sources' offsets fails: earlier batches of the query committed no offsets."""
     if number:
         error.add_note(
-            "Or earlier micro-batches of this query committed no offsets (commitSourceOffsets=false): then stop it, set the group to the offset that this "
+            "Or earlier micro-batches of this query committed no offsets (commitSourceOffsets=false). Then stop it, set the group to the offset that this "
             "micro-batch starts from, for every partition (`txlog consumer-groups reset-offsets`), and start it again"
         )
 
 
 def check_scope(current: TransactionMetadata, query_id: str | None) -> None:
-    """Raises TxnVersionScopeError if the id's micro-batches are another query's, which says how one goes on.
+    """Raise TxnVersionScopeError if the id's micro-batches belong to another query; the message says how to continue.
 
-    `query_id` is None for a query that is about to get its id, with a new checkpoint.
+    `query_id` is None for a query with a new checkpoint, which has no id yet.
     """
     if current.txn_version < 0 or current.txn_scope == query_id:
         return
@@ -154,16 +155,14 @@ def check_scope(current: TransactionMetadata, query_id: str | None) -> None:
     )
     this = "a query with a new checkpoint" if query_id is None else f"query {query_id}"
     raise TxnVersionScopeError(
-        f"transactional.id {name!r} holds {theirs}, and this is {this}, which counts its micro-batches from 0 again: a checkpoint that was lost or "
-        f"made anew, or two queries with one id. Another query needs another 'transactional.id'. If the checkpoint was lost: stop the old query, forget the id "
-        f"(`txlog transactions expire --transactional-id {name} --force`), and start with startingOffsets=committed and group.id={name} (or the group.id that "
-        f"the source had), which goes on behind the last committed micro-batch; a source that is not txlog's must begin where "
-        f"pyspark_txlog.committed_source_offsets(...) says"
+        f"transactional.id {name!r} holds {theirs}, but this is {this}: a lost checkpoint, or two queries with one id. hint: use another id, or "
+        f"run `txlog transactions expire --transactional-id {name} --force` and start with startingOffsets=committed and group.id={name}; "
+        f"see docs/streams.md"
     )
 
 
 def _older_checkpoint(what: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{what}. The checkpoint is older than the log, as one that was restored from a copy: its next micro-batches have numbers that are committed "
-        "already, and other rows, which would be skipped. Start with a new checkpoint, as after one that was lost"
+        f"{what}. The checkpoint is older than the log, as after a restore from a copy: its next micro-batches have numbers that are already "
+        "committed, and would be skipped. hint: start with a new checkpoint; see docs/streams.md"
     )

@@ -1,9 +1,9 @@
-"""How does Spark read topics, as a batch?
+"""How does Spark read topics as a batch?
 
-Spark plans in a Python process beside the driver: `partitions` resolves offsets, plans every topic partition on its
-fresh tail, and packs the pieces into input partitions; no file of rows is opened. The executors' processes then call
-`read`, which needs nothing but the input partition. What is read is fixed at planning, which Spark does once, at the
-first use of a DataFrame or view, and keeps: rows that come later are seen by a new `load()`.
+Spark plans in a Python process beside the driver. There `partitions` resolves offsets, plans every topic partition on
+its fresh tail, and packs the pieces into input partitions, without opening a file of rows. The executors' processes
+then call `read`, which needs only the input partition. Spark plans once, at the first use of a DataFrame or view, and
+keeps the plan. Only a new `load()` sees later rows.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class TxlogReader(DataSourceReader):
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:
-        """The read as runs of pieces; raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError."""
+        """Return the read as runs of pieces. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError."""
         with closing(self._open()) as runtime:
             options = settled(self._options, runtime.settings)
             return [InputPartition(tasks) for tasks in plan_input(runtime, options, self._schema)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one input partition, in the order of offsets within each topic partition."""
+        """Yield the rows of one input partition, in the order of offsets within each topic partition."""
         return read_input(partition, self._schema, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def _open(self) -> Runtime:
@@ -72,13 +72,13 @@ class TxlogReader(DataSourceReader):
 
 
 def open_runtime(options: ReadOptions) -> Runtime:
-    """The store that the options name."""
+    """Open the store that the options name."""
     return Runtime.open(options.store.path, storage_options=options.store.storage)
 
 
 def read_input(partition: InputPartition, schema: StructType, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
-    """The rows of one input partition, on an executor. Raises OffsetOutOfRangeError if retention overtook the read."""
-    # Here and not at the top: planning goes without pyarrow.
+    """Yield the rows of one input partition, on an executor. Raises OffsetOutOfRangeError if retention overtook the read."""
+    # Imported here because planning does not need pyarrow.
     from pyspark_txlog.arrow import spark_batches
 
     tasks: Sequence[reading.ReadTask] = partition.value or ()
@@ -93,9 +93,9 @@ def read_input(partition: InputPartition, schema: StructType, *, fail_on_data_lo
 
 @plain_errors
 def schema_of(options: ReadOptions) -> StructType:
-    """The columns of a read for which the user gave no schema."""
+    """Return the columns of a read if the user gave no schema."""
     with closing(open_runtime(options)) as runtime:
-        # What is wrong with the options shows at load(), not at the first use of the frame.
+        # Report wrong options at load(), not at the first use of the frame.
         settled(options, runtime.settings)
         topics = subscribed_topics(runtime, options)
     if options.where is not None:
@@ -105,14 +105,14 @@ def schema_of(options: ReadOptions) -> StructType:
 
 
 def plan_input(runtime: Runtime, options: SettledOptions, schema: StructType) -> list[tuple[reading.ReadTask, ...]]:
-    """What each input partition reads; none of them is empty."""
+    """Return what each input partition reads; none of them is empty."""
     topics = subscribed_topics(runtime, options)
     check_schema(schema, topics, options)
     return pack_plans(runtime, plan_topics(runtime, options, topics), schema, options)
 
 
 def plan_topics(runtime: Runtime, options: SettledOptions, topics: Mapping[str, TopicMetadata]) -> list[ReadPlan]:
-    """The plan of each partition of `topics` that is read, on its fresh tail.
+    """Return the plan of each partition of `topics` to read, on its fresh tail.
 
     Raises OffsetOutOfRangeError, NoOffsetForPartitionError, UnknownTopicOrPartitionError.
     """
@@ -124,7 +124,7 @@ def plan_topics(runtime: Runtime, options: SettledOptions, topics: Mapping[str, 
 def pack_plans(
     runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: SettledOptions
 ) -> list[tuple[reading.ReadTask, ...]]:
-    """What each input partition reads of `plans`; none of them is empty."""
+    """Return what each input partition reads of `plans`; none of them is empty."""
     tasks = read_tasks(runtime, plans, schema.names, options)
     by_partition = {task.topic_partition: task for task in tasks}
     pieces = [_light(piece) for task in tasks for piece in task.pieces]
@@ -134,7 +134,7 @@ def pack_plans(
 def read_tasks(
     runtime: Runtime, plans: Iterable[ReadPlan], names: Sequence[str], options: SettledOptions
 ) -> list[reading.ReadTask]:
-    """A task for each plan: the columns `names` and those that `where` looks at, the pieces that it may keep rows of."""
+    """Return a task for each plan: the columns `names` and those of `where`, and the pieces that may contain matching rows."""
     made = []
     for plan in plans:
         predicate = None
@@ -158,11 +158,11 @@ def read_tasks(
 
 
 def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], options: ReadOptions) -> None:
-    """Raises SchemaMismatchError unless each topic has the columns of `schema`, InvalidRequestError if `columns` asks for others."""
+    """Raise SchemaMismatchError unless each topic has the columns of `schema`, InvalidRequestError if `columns` names others."""
     columns = options.columns
     if columns is not None and schemas.ALL_COLUMNS not in columns and list(columns) != schema.names:
         raise InvalidRequestError(
-            f"the option 'columns' asks for {', '.join(columns)}, and the schema of this read for {', '.join(schema.names)}; give one of them"
+            f"the option 'columns' asks for {', '.join(columns)}, and the schema of this read for {', '.join(schema.names)}; give only one of them"
         )
     schemas.check_user_schema(schema, {name: topic.schema for name, topic in topics.items()})
 
@@ -170,7 +170,7 @@ def check_schema(schema: StructType, topics: Mapping[str, TopicMetadata], option
 def _ranges(
     session: Session, partitions: list[TopicPartition], options: SettledOptions
 ) -> dict[TopicPartition, tuple[int, int | None]]:
-    """Where to begin and to end in each partition; None is the end that the isolation level gives."""
+    """Return where to begin and to end in each partition; None means the end that the isolation level gives."""
     return within_the_log(options, lambda clamp: _strict_ranges(session, partitions, options, clamp=clamp))
 
 
@@ -179,7 +179,7 @@ def _strict_ranges(
 ) -> dict[TopicPartition, tuple[int, int | None]]:
     start = resolve_starts(session, partitions, options, clamp=clamp)
     if options.end.kind == "latest":
-        # No second look at the tails: the plan ends where the views that resolved the start do.
+        # No second look at the tails: the plan ends at the end of the views that resolved the start.
         return {tp: (start[tp], None) for tp in partitions}
     end = resolve(session, partitions, options.end, options.isolation_level, missing="latest", clamp=clamp)
     return {tp: (start[tp], end[tp]) for tp in partitions}
@@ -200,7 +200,7 @@ def _input(run: tuple[Piece, ...], tasks: Mapping[TopicPartition, reading.ReadTa
 
 
 def _light(piece: Piece) -> Piece:
-    """Without statistics, which planning has used and the executors do not need."""
+    """Return the piece without statistics, which planning has used and executors do not need."""
     if isinstance(piece, FilePiece):
         return replace(piece, file=msgspec.structs.replace(piece.file, statistics={}))
     return piece
@@ -208,5 +208,5 @@ def _light(piece: Piece) -> Piece:
 
 def _say_lost(tp: TopicPartition, start: int, end: int) -> None:
     say(
-        f"failOnDataLoss=false, {tp}: {end - start} offsets, {start} to {end}, were removed while they were read; going on at {end}"
+        f"failOnDataLoss=false, {tp}: {end - start} offsets, {start} to {end}, were removed during the read; the read continues at {end}"
     )

@@ -1,9 +1,8 @@
-"""Which Spark columns are a topic's, and do a user's columns fit it?
+"""How do a topic's columns map to Spark's, and do a user's columns fit a topic?
 
-A topic's types and Spark's are the same list under other names (PROTOCOL.md, "Types"). A read shows the topic's
-columns as they are. It shows the record's own place, `_topic`, `_partition`, `_offset`, `_timestamp`, where it is
-asked for: by name in the option `columns`, or in the schema of `spark.read.schema(...)`. A write may widen numbers,
-never narrow.
+A topic's types and Spark's are the same list with different names (PROTOCOL.md, "Types"). A read shows the topic's
+columns unchanged. It shows `_topic`, `_partition`, `_offset`, `_timestamp` only if the option `columns` or the schema
+of `spark.read.schema(...)` names them. A write may widen numbers, but never narrow them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
 
 ALL_COLUMNS = "*"
-"""In the option `columns`: the topic's own columns, all of them."""
+"""In the option `columns`: all of the topic's own columns."""
 
 _SCALARS: Mapping[str, spark.DataType] = {
     "bool": spark.BooleanType(),
@@ -40,26 +39,27 @@ _WIDENED_TO_FLOAT = {"float32": ("int8", "int16"), "float64": ("int8", "int16", 
 METADATA = spark.StructType(
     [spark.StructField(name, _SCALARS[type_], False) for name, type_ in log_schema.OWN_COLUMNS.items()]
 )
-"""Where a row stands in its log, and the log-append time of its batch."""
+"""The place of a row in its log, and the log-append time of its batch."""
 
 _NAMES = {type(spark_type): name for name, spark_type in _SCALARS.items()}
 
 
 def to_spark(fields: Sequence[SchemaField]) -> spark.StructType:
-    """A topic's columns as Spark's."""
+    """Return a topic's columns as Spark's."""
     return spark.StructType([spark.StructField(field.name, _spark_type(field), field.nullable) for field in fields])
 
 
 def to_fields(schema: spark.StructType, where: str) -> tuple[SchemaField, ...]:
-    """Spark's columns as a topic's (ids 1, depth first on); raises SchemaMismatchError for a type that no topic has."""
+    """Return Spark's columns as a topic's (ids from 1, depth first). Raises SchemaMismatchError for a type that topics
+    do not have."""
     return log_schema.assign_ids([_field(column, where, column.name) for column in schema.fields])
 
 
 def select(topics: Mapping[str, Sequence[SchemaField]], columns: Sequence[str] | None) -> spark.StructType:
-    """The schema of a read of `topics`: their columns, or those that `columns` names, in that order.
+    """Return the schema of a read of `topics`: their columns, or those that `columns` names, in that order.
 
-    Topics that are read together must agree in every column that is read. Raises SchemaMismatchError that names the
-    topic and the column.
+    Topics that are read together must agree in every column that is read. Raises SchemaMismatchError with the topic and
+    the column.
     """
     first_topic, first = next(iter(topics.items()))
     wanted = [ALL_COLUMNS] if columns is None else list(columns)
@@ -80,9 +80,10 @@ def select(topics: Mapping[str, Sequence[SchemaField]], columns: Sequence[str] |
 
 
 def check_user_schema(schema: spark.StructType, topics: Mapping[str, Sequence[SchemaField]]) -> None:
-    """Raises SchemaMismatchError unless every topic, with the four columns of METADATA, has each column of `schema`.
+    """Raise SchemaMismatchError unless every topic, with the four columns of METADATA, has each column of `schema`.
 
-    Same type; the user's may be nullable where the topic's is not, the other way round would fail at the first null.
+    The types must be equal. The user's column may be nullable if the topic's is not; the reverse would fail at the
+    first null.
     """
     if not schema.fields:
         raise SchemaMismatchError("the schema of a read needs at least one column")
@@ -98,10 +99,11 @@ def check_user_schema(schema: spark.StructType, topics: Mapping[str, Sequence[Sc
 
 
 def check_frame(schema: spark.StructType, fields: Sequence[SchemaField], topic: str) -> None:
-    """Raises SchemaMismatchError unless rows of `schema` fit the topic; names column, expected and found.
+    """Raise SchemaMismatchError with column, expected and found, unless rows of `schema` fit the topic.
 
-    By name and in any order; a nullable column may be missing; integers, floats and decimals may be narrower than the
-    topic's. A nullable column for one that is not is accepted: most of Spark's are, and a null is refused as it comes.
+    Columns match by name, in any order. A nullable column may be missing. Integers, floats and decimals may be narrower
+    than the topic's. A nullable column is accepted for one that is not nullable, because most of Spark's are nullable;
+    the write then refuses each null.
     """
     columns = {column.name: column for column in schema.fields}
     if len(columns) != len(schema.fields):
@@ -112,7 +114,7 @@ def check_frame(schema: spark.StructType, fields: Sequence[SchemaField], topic: 
         field = known.get(column.name)
         if field is None:
             raise SchemaMismatchError(
-                f"topic {topic!r}: the DataFrame's column {column.name!r} is no column of the topic.{nearest(column.name, known)} "
+                f"topic {topic!r}: the topic has no column {column.name!r}, which the DataFrame has.{nearest(column.name, known)} "
                 f"The columns are {', '.join(known)}{_reserved_hint(column.name)}"
             )
         if not _fits(column.dataType, _spark_type(field), field):
@@ -182,7 +184,7 @@ def _check_same_columns(
     if set(names) != set(others):
         column = next(iter(set(names) ^ set(others)))
         raise SchemaMismatchError(
-            f"topics {first_topic!r} and {topic!r} have different columns: only one has {column!r}. Name the shared ones in the option "
+            f"topics {first_topic!r} and {topic!r} have different columns: only one has {column!r}. hint: name the shared ones in the option "
             "'columns', or read the topics one by one"
         )
 
@@ -203,12 +205,12 @@ def _check_shared(
         if log_schema.describe(own[name]) != log_schema.describe(first[name]):
             raise SchemaMismatchError(
                 f"column {name!r} is {log_schema.describe(first[name])} in topic {first_topic!r}, and {log_schema.describe(own[name])} in "
-                f"topic {topic!r}; read the topics one by one"
+                f"topic {topic!r}. hint: read the topics one by one"
             )
 
 
 def _loosened(own: spark.DataType, asked: spark.DataType) -> bool:
-    """Whether `asked` is `own`, but for places that may be null where `own`'s may not."""
+    """Whether `asked` is equal to `own`, except that parts of it may be nullable where `own` is not."""
     if isinstance(own, spark.StructType) and isinstance(asked, spark.StructType):
         return own.names == asked.names and all(
             _loosened(a.dataType, b.dataType) and (b.nullable or not a.nullable)
@@ -226,7 +228,7 @@ def _loosened(own: spark.DataType, asked: spark.DataType) -> bool:
 
 
 def _fits(found: spark.DataType, expected: spark.DataType, field: SchemaField) -> bool:
-    """Whether every value of `found` is one of `expected`, nulls aside."""
+    """Whether every value of `found` except null is a value of `expected`."""
     if isinstance(found, spark.NullType):
         return field.nullable
     if isinstance(found, spark.CharType | spark.VarcharType):
@@ -255,7 +257,7 @@ def _shown(column: spark.StructField) -> str:
 
 
 def _cast_hint(column: spark.StructField, field: SchemaField) -> str:
-    """For two scalars, between which Spark can cast."""
+    """Return a hint for two scalar types between which Spark can cast."""
     kind = _spark_type(field)
     if field.fields or isinstance(column.dataType, spark.StructType | spark.ArrayType | spark.MapType | spark.NullType):
         return ""

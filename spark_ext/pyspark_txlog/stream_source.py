@@ -361,7 +361,7 @@ class StreamSource:
             raise OffsetOutOfRangeError(
                 f"{tp}: this query has read up to offset {start}, and the log begins at {state.log_start_offset}: "
                 f"{removed} offsets of this batch were removed before it read them. "
-                "hint: failOnDataLoss=false counts them as lost and continues; retention.ms, retention.bytes or retention.hold.groups keep rows longer"
+                "hint: failOnDataLoss=false continues; retention.hold.groups keeps rows longer"
             )
         if end > state.next_offset:
             raise _log_went_back(tp, end, view)

@@ -1,22 +1,23 @@
-"""How does a streaming query write topics: each micro-batch once, whatever dies, whatever Spark runs again?
+"""How does a streaming query write each micro-batch exactly once, after any crash and any repetition by Spark?
 
-One micro-batch is one staged transaction of the query's transactional.id. Its version is (batch id, query id), so a batch
-that Spark runs again is recognised by the coordinator and skipped; the offsets of the batch's sources are part of it
-(`source_offsets`). Where Spark runs what, each time in another Python process:
+One micro-batch is one staged transaction of the query's transactional.id. Its version is (batch id, query id), so the
+coordinator detects a repeated batch and skips it. The offsets of the batch's sources are part of the transaction
+(`source_offsets`). Where Spark runs each call, always in another Python process:
 
-    driver's side    `begin`, once a micro-batch, before any task: checks the frame, then inits the id. An older run of the
-                     query that is still at work is fenced by it. Names of files need the id's epoch.
-    executors        `write`, once a task attempt: writes files that no log knows.
-    driver's side    `commit`, with the messages of the attempts that won. Spark makes the writer anew for it, from the
-                     options alone: what `begin` learned comes back in the tasks' messages.
-    driver's side    `abort`, after a task failed for good or `commit` raised.
+    driver's side    `begin`, once for each micro-batch, before any task: checks the frame, then inits the id. This
+                     fences
+                     an older run of the query that is still running. File names need the id's epoch.
+    executors        `write`, once for each task attempt: writes files that no log names.
+    driver's side    `commit`, with the messages of the successful attempts. Spark makes a new writer for it from the
+                     options alone, so the tasks' messages carry what `begin` learned.
+    driver's side    `abort`, after a task failed finally or `commit` raised.
 
-Spark writes a batch's planned offsets before `begin`, and its own commit log after `commit`: a crash between the two
-`commit`s is the case that a version is there for.
+Spark writes a batch's planned offsets before `begin`, and its own commit log after `commit`. The version handles a
+crash between the two commits.
 
-Fencing is by micro-batch: each begins with an init. Two runs of one query, on two drivers, therefore cannot both commit a
-batch that they both work on; the one that began it earlier gets ProducerFencedError, and stops. (Spark's own check of the
-checkpoint stops one of two runs that plan the same batch anew, in most cases before the sink sees it.)
+Each micro-batch begins with an init, which fences earlier ones. So two runs of one query, on two drivers, cannot both
+commit a batch that both work on. The run that began it earlier gets ProducerFencedError and stops. (In most cases
+Spark's own check of the checkpoint stops one of the two runs before that.)
 """
 
 from __future__ import annotations
@@ -56,26 +57,26 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 _SKIPPED: Counter[str] = Counter()
-"""Micro-batches that this process found committed before, by transactional.id; Spark uses one process again and again."""
+"""Micro-batches that this process found already committed, by transactional.id. Spark reuses its processes."""
 
 _WITHOUT_OFFSETS: set[tuple[str, str]] = set()
-"""Stores and ids whose queries were seen to have committed no sources' offsets: each is looked at once by a process."""
+"""Stores and ids whose queries are known to have committed no sources' offsets. A process checks each once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamFiles(WriterCommitMessage):
-    """What one task attempt wrote, and what `commit` must know of its micro-batch."""
+    """The files of one task attempt, and what `commit` must know about its micro-batch."""
 
     parts: tuple[StagedPart, ...]
     txn: TransactionMetadata
-    """The id's record as `begin` left it: the same in all messages of a batch."""
+    """The id's record after `begin`: the same in all messages of a batch."""
     query_id: str
     store_id: str = ""
-    """Of the store where `begin` has begun it; files and `txn` mean nothing in another."""
+    """The store in which `begin` ran; files and `txn` are not valid in another store."""
 
 
 class TxlogStreamWriter(DataSourceStreamArrowWriter):
-    """One query's sink; on the driver's side made anew for each call."""
+    """One query's sink; on the driver's side Spark makes a new one for each call."""
 
     def __init__(
         self, options: StreamWriteOptions, schema: StructType, txn: TransactionMetadata | None, store_id: str = ""
@@ -88,20 +89,21 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
     @classmethod
     @plain_errors
     def begin(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
-        """Checks all that can be checked, then inits the transactional.id. Nothing is written, and nobody fenced, if it raises.
+        """Check everything that can be checked, then init the transactional.id. If it raises, nothing is written or
+        fenced.
 
         Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError,
-        TxnVersionScopeError (another query's micro-batches were committed under this id), StoreChangedError (the store is not
-        the one, or not as far, as this process saw it in the query's last micro-batch), and what
+        TxnVersionScopeError (the id has committed another query's micro-batches). Raises StoreChangedError if the store
+        is another one, or older, than this process saw in the query's last micro-batch. Raises what
         `StagedTransaction.begin` raises.
         """
-        # Here and not at the top: a commit goes without pyarrow.
+        # Imported here because a commit does not need pyarrow.
         from pyspark_txlog.routing import TopicRoute, check_routing
 
         if overwrite:
             raise InvalidRequestError(
-                'outputMode("complete") writes the whole result anew with each micro-batch, and a log is only appended to: use "append" (an aggregation '
-                'then needs a watermark), or foreachBatch with df.write, which appends what it is given. (Spark itself refuses "update" for Python sinks.)'
+                'outputMode("complete") rewrites the whole result in each micro-batch, but a log is append-only. hint: use "append" (an aggregation '
+                "then needs a watermark), or foreachBatch with df.write, which appends each result"
             )
         parsed = parse_stream_write_options(options)
         write = parsed.write
@@ -126,23 +128,23 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
     @classmethod
     @plain_errors
     def settling(cls, options: Mapping[str, str], schema: StructType) -> Self:
-        """A writer for `commit` and `abort` of a micro-batch that `begin` has begun in another process."""
+        """Return a writer for `commit` and `abort` of a micro-batch that `begin` has begun in another process."""
         return cls(parse_stream_write_options(options), schema, None)
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:  # type: ignore[override]  # as pyspark's own
-        """Executor side: this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
+        """Executor side: write this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
         context = TaskContext.get()
         assert context is not None
         assert self._txn is not None
         query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID_PROPERTY, BATCH_ID_PROPERTY))
         if query_id is None or batch_id is None:
             raise InvalidRequestError(
-                "this task belongs to no micro-batch: Spark told neither query nor batch, and exactly once rests on both. "
-                "A continuous or real-time trigger is not supported: use a micro-batch trigger"
+                "this task belongs to no micro-batch: Spark sent neither query nor batch, and exactly once needs both. "
+                "hint: use a micro-batch trigger; a continuous or real-time trigger is not supported"
             )
         parts: tuple[StagedPart, ...] = ()
-        # The coordinator is sure to skip a version that is there: the rows need not even be computed.
+        # The coordinator is sure to skip a committed version, so the rows need not be computed.
         if not is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
             with closing(open_store(self._options.write)) as runtime:
                 parts = write_parts(runtime, self._options.write, self._schema, self._txn, context, iterator)
@@ -150,10 +152,11 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Driver side: publishes what the winning attempts wrote and the sources' offsets, in one decision.
+        """Driver side: publish what the successful attempts wrote and the sources' offsets, in one decision.
 
-        Raises ProducerFencedError (another run of the query took over), StoreChangedError, CommitFailedError (the sources' rows were taken
-        already), TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError; Spark calls `abort` then, and the query ends.
+        Raises ProducerFencedError (another run of the query took over), StoreChangedError, CommitFailedError (the
+        sources' rows are already committed), TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError. Spark then
+        calls `abort`, and the query ends.
         """
         begun = _begun(messages)
         if begun is None:
@@ -172,7 +175,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 offsets = self._micro_batch(begun.query_id, batchId).offsets(transaction.session, begun.txn)
                 result = transaction.commit(parts, offsets=offsets, version=version)
             except AbortableError as error:
-                # Here, where the transaction is at hand, and at once: its pending offsets hold up whoever fetches them.
+                # Abort here and at once, because the pending offsets block every client that fetches them.
                 with suppress(TxlogError):
                     transaction.abort()
                 if isinstance(error, CommitFailedError):
@@ -187,13 +190,13 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 _say_skipped(begun, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Driver side: gives the micro-batch up, unless a commit of it has won. Deletes nothing and raises nothing.
+        """Driver side: abort the micro-batch unless it is already committed. Deletes nothing and raises nothing.
 
-        Spark reports the error that brought it here; what became of the transaction goes to standard error.
+        Spark reports the original error; the outcome of the transaction is printed to standard error.
         """
         begun = _begun(messages)
         if begun is None or is_repeated(begun.txn, TxnVersion(version=batchId, scope=begun.query_id)):
-            # No task ended well, so no commit was tried; or there was nothing to write.
+            # No task succeeded, so no commit was tried; or there was nothing to write.
             return
         who = f"transactional.id {begun.txn.transactional_id!r}, micro-batch {batchId}"
         try:
@@ -201,14 +204,14 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 if self._resume(session, begun, attempted=True).abort().already_committed:
                     say(
                         f"{who}: reported as failed, but its transaction was already committed, and all its rows are visible. "
-                        "Start the query again from its checkpoint: the batch is recognised and skipped"
+                        "hint: start the query again from its checkpoint; it detects and skips this batch"
                     )
         except FencedError:
-            # A newer run took over, and has ended whatever of this transaction was left; `commit` has said so.
+            # A newer run took over and has ended what was left of this transaction. `commit` has reported it.
             return
         except Exception as error:
             say(
-                f"{who}: could not be aborted now ({type(error).__name__}: {error}). The query's next start, or `txlog transactions expire`, settles it"
+                f"{who}: could not be aborted now ({type(error).__name__}: {error}). The query's next start, or `txlog transactions expire`, ends it"
             )
 
     def _micro_batch(self, query_id: str, number: int) -> MicroBatch:
@@ -254,13 +257,13 @@ def _say_skipped(begun: StreamFiles, batch_id: int) -> None:
     name = begun.txn.transactional_id
     _SKIPPED[name] += 1
     say(
-        f"transactional.id {name!r}: micro-batch {batch_id} of query {begun.query_id} was committed before Spark could note it, and is skipped: its rows "
+        f"transactional.id {name!r}: micro-batch {batch_id} of query {begun.query_id} was committed before Spark recorded it, and is skipped: its rows "
         f"are there once (micro-batches skipped by this process for this id: {_SKIPPED[name]})"
     )
 
 
 def _taken_over(error: TxlogError, begun: StreamFiles, batch_id: int) -> TxlogError:
     return type(error)(
-        f"query {begun.query_id}, micro-batch {batch_id}: another run of this query, or somebody else with its transactional.id, has taken over; nothing of "
-        f"this micro-batch was written by this run, and the rows of its earlier ones stay. Let one run go on. ({error})"
+        f"query {begun.query_id}, micro-batch {batch_id}: another run of this query, or another program with its transactional.id, has taken over. This run "
+        f"wrote nothing of this micro-batch; its earlier ones stay. hint: let only one run continue. ({error})"
     )

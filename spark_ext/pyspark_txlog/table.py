@@ -1,4 +1,4 @@
-"""What can be done with one topic as a whole? `TxLog.table("orders")` gives a TopicTable."""
+"""What can you do with one whole topic? `TxLog.table("orders")` returns a TopicTable."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class TopicTable:
-    """One topic of a TxLog. It holds no rows and no view of them: each call looks anew."""
+    """One topic of a TxLog. It holds no rows and no view of them: each call reads the present state."""
 
     @plain_errors
     def __init__(self, log: TxLog, name: str) -> None:
-        """Raises InvalidTopicError, UnknownTopicOrPartitionError naming the most similar topic."""
+        """Raises InvalidTopicError, and UnknownTopicOrPartitionError with the most similar topic."""
         self.log = log
         self.name = check_topic_name(name)
         self.topic()
@@ -42,7 +42,7 @@ class TopicTable:
         return f"{self.log!r}.table({self.name!r})"
 
     def topic(self) -> TopicMetadata:
-        """The topic as it is now."""
+        """Return the topic's present metadata."""
         return self.log.runtime.topic(self.name, 0)
 
     def append(
@@ -58,11 +58,11 @@ class TopicTable:
         compression_type: str | None = None,
         config: Layer | None = None,
     ) -> EndResult:
-        """Appends the frame's rows, all of them or none, as one transaction; returns when they are visible.
+        """Append all rows of the frame or none, as one transaction; return when they are visible.
 
-        A short form of `TxLog.transaction` with one `Transaction.write`: arguments and errors are theirs. `skipped` in the
-        result says that this version was committed before, and that nothing was computed. A frame that does not fit the topic
-        is refused before anybody is fenced.
+        Short for `TxLog.transaction` with one `Transaction.write`, with the same arguments and errors. In the result,
+        `skipped` means that this version was committed before and nothing was computed. A frame that does not fit the
+        topic is refused before any instance is fenced.
         """
         check_write(
             self.log.runtime,
@@ -93,29 +93,31 @@ class TopicTable:
         trigger: Mapping[str, Any] | None = None,
         config: Layer | None = None,
     ) -> StreamingQuery:
-        """Starts a query that appends a streaming frame's rows, each micro-batch as one transaction, exactly once.
+        """Start a query that appends a streaming frame's rows, each micro-batch as one transaction, exactly once.
 
-        `foreachBatch` over `append`: the micro-batch's number is the version, the query's id its scope, so a batch that is
-        run again after a crash is recognised before it is computed. Of two runs of one query the later one fences the
-        earlier, which fails with ProducerFencedError. `trigger` are the keywords of Spark's own (`{"availableNow": True}`).
+        It is `foreachBatch` over `append`. The micro-batch's number is the version and the query's id its scope, so
+        txlog detects a repeated batch before it is computed. If a query runs twice, the later run fences the earlier
+        one, which fails with ProducerFencedError. `trigger` has the keywords of Spark's own (`{"availableNow": True}`).
 
-        Where the batch's sources end is part of its transaction, as in the sink of `writeStream` (`source_offsets`): a query
-        whose checkpoint was lost goes on there. `commit_source_offsets=False` never looks into the checkpoint.
+        Each transaction includes the end offsets of the batch's sources, as in the sink of `writeStream`
+        (`source_offsets`). A query whose checkpoint was lost continues there. `commit_source_offsets=False` never reads
+        the checkpoint.
 
-        Raises InvalidRequestError (over Spark Connect, too, where the batches run elsewhere), UnsupportedStoreError for a checkpoint that txlog cannot read, and what
-        `StagedTransaction.begin` raises, TxnVersionScopeError if the id's micro-batches are another query's (without a look
-        into the checkpoint the query fails with it); the query fails with what `append` raises, CommitFailedError if the
-        sources' rows were taken already.
+        Raises InvalidRequestError, also over Spark Connect, where the batches run in another process. Raises
+        UnsupportedStoreError for a checkpoint that txlog cannot read, and what `StagedTransaction.begin` raises. Raises
+        TxnVersionScopeError if the id's micro-batches belong to another query; if the checkpoint is not read, the query
+        fails with it later. The query fails with what `append` raises, and with CommitFailedError if the sources' rows
+        are already committed.
         """
         if not frame.isStreaming:
             raise InvalidRequestError(
-                f"topic {self.name!r}: append_stream() takes a streaming DataFrame, of spark.readStream; append() takes this one"
+                f"topic {self.name!r}: append_stream() takes a streaming DataFrame, from spark.readStream. hint: use append() for this one"
             )
         if is_over_connect(frame):
             raise InvalidRequestError(
-                f"topic {self.name!r}: append_stream() commits in this process, and over Spark Connect a query's batches run in the server's; use "
-                f'.writeStream.format("txlog").option("topic", {self.name!r}), or foreachBatch with a TxLog(batch.sparkSession, ...) that '
-                "the function itself makes"
+                f"topic {self.name!r}: append_stream() commits in this process, but over Spark Connect a query's batches run in the server's. hint: use "
+                f'.writeStream.format("txlog").option("topic", {self.name!r}), or foreachBatch with a TxLog(batch.sparkSession, ...) made in '
+                "the function"
             )
         check_write(
             self.log.runtime,
@@ -138,12 +140,12 @@ class TopicTable:
             check_without_offsets(session, transactional_id)
 
         def check(current: TransactionMetadata | None) -> None:
-            # Before the init: what is refused anyway must not fence the query whose id it is.
+            # Check before the init: a query that is refused anyway must not fence the owner of the id.
             if checkpoint is not None and current is not None:
                 check_scope(current, checkpoint.begun_query_id())
 
         def append_batch(batch: DataFrame, batch_id: int) -> None:
-            # Over Spark Connect the thread has no property that tells; the checkpoint is as good.
+            # Over Spark Connect the thread has no property with the id; the checkpoint contains the same id.
             query = query_id(batch.sparkSession) or (checkpoint.query_id() if checkpoint else "")
             check_scope(self.log.take_over(transactional_id, config=config), query)
             try:
@@ -161,22 +163,22 @@ class TopicTable:
             writer = writer.queryName(query_name)
         if trigger is not None:
             writer = writer.trigger(**trigger)
-        # Before Spark asks where the sources begin: an older query of this id cannot commit any more (W42).
+        # Before Spark asks where the sources begin, so that an older query of this id can no longer commit (W42).
         self.log.take_over(transactional_id, check=check, config=config)
         return writer.start()
 
     @property
     def schema(self) -> StructType:
-        """The topic's own columns as Spark's, as they are now."""
+        """Return the topic's own columns as Spark's, as they are now."""
         return schemas.to_spark(self.topic().schema)
 
     @plain_errors
     def to_df(self, **options: object) -> DataFrame:
-        """The topic's rows through Spark's own Parquet reader: the rows that `format("txlog")` gives, and its options.
+        """Return the topic's rows through Spark's own Parquet reader: the same rows and options as `format("txlog")`.
 
-        They are keyword arguments here, `isolation_level="read_uncommitted"`, `starting_offsets={"orders": {"0": 5}}`,
-        `columns=["order_id", "_offset"]`, `where="amount > 100"`; see `native_scan.scan_options`. What is read is fixed now: the
-        frame does not grow, and is good for as long as its files are kept. All its columns are nullable.
+        Options are keyword arguments here: `isolation_level="read_uncommitted"`, `starting_offsets={"orders": {"0":
+        5}}`, `columns=["order_id", "_offset"]`, `where="amount > 100"`; see `native_scan.scan_options`. The plan is
+        fixed now: the frame does not grow, and is valid as long as its files are kept. All its columns are nullable.
 
         Raises OffsetOutOfRangeError, SchemaMismatchError, UnknownOptionError, UnsupportedStoreError.
         """

@@ -1,8 +1,8 @@
-"""Where does a Spark program begin that wants more than one DataFrame at a time? `TxLog(spark, root)`.
+"""Where does a Spark program begin that needs more than one DataFrame at a time? `TxLog(spark, root)`.
 
-`spark.read.format("txlog")` and `df.write.format("txlog")` stand for one frame each, in processes of their own. A TxLog
-lives in the driver's own process, beside its session: it plans and commits there, and leaves the rows to Spark. So
-several frames can share one cut of the log when they are read, and one decision when they are written.
+`spark.read.format("txlog")` and `df.write.format("txlog")` each handle one frame, in separate processes. A TxLog lives
+in the driver's own process, beside its session: it plans and commits there, and Spark moves the rows. So several frames
+can share one cut of the log when they are read, and one decision when they are written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from txlog.storage.object_store import ObjectStore
 
 
 class TxLog:
-    """One store, through one Spark session. Thread-safe; `close` ends its helper threads."""
+    """One store, through one Spark session. Thread-safe; `close` stops its helper threads."""
 
     @plain_errors
     def __init__(
@@ -43,15 +43,15 @@ class TxLog:
         *,
         object_store: ObjectStore | None = None,
     ) -> None:
-        """Opens the store at `root`: a folder, or a URL as in `.load(...)`; `storage_options` are its driver's.
+        """Open the store at `root`: a folder, or a URL as in `.load(...)`; `storage_options` are for its driver.
 
-        `object_store` is for tests and fault injection. Raises NotAStoreError if something else lies there,
-        UnsupportedStoreError, CorruptRecordError, InvalidRequestError for a Spark that is too old.
+        `object_store` is for tests and fault injection. Raises NotAStoreError if something else is there,
+        UnsupportedStoreError, CorruptRecordError, InvalidRequestError if Spark is too old.
         """
         check_spark()
         if str(root).lower().startswith("memory:"):
             raise UnsupportedStoreError(
-                f"{str(root)!r}: a store in memory lives in one process, and Spark reads and writes from many; use a folder or an object store"
+                f"{str(root)!r}: a store in memory lives in one process, but Spark reads and writes from many. hint: use a folder or an object store"
             )
         activate(spark)
         self.spark = spark
@@ -71,16 +71,16 @@ class TxLog:
 
     @property
     def store(self) -> ObjectStore:
-        """Where the bytes lie."""
+        """The object store that holds the bytes."""
         return self.runtime.store
 
     @property
     def url(self) -> str:
-        """Where the store is, without credentials."""
+        """The location of the store, without credentials."""
         return self.runtime.where
 
     def table(self, topic: str) -> TopicTable:
-        """One topic. Raises UnknownTopicOrPartitionError, naming the most similar one."""
+        """Return one topic. Raises UnknownTopicOrPartitionError with the most similar topic."""
         return TopicTable(self, topic)
 
     def transaction(
@@ -92,26 +92,27 @@ class TxLog:
         config: Layer | None = None,
         **settings: object,
     ) -> AbstractContextManager[Transaction]:
-        """A transaction around a block: committed at its end, aborted if the block raises.
+        """Run a transaction around a block: committed at its end, aborted if the block raises.
 
             with log.transaction("nightly", version=20130131) as txn:
                 txn.write(orders, "orders", key="order_id")
                 txn.write(audit, "audit")
                 txn.send_offsets({("clicks", 0): 1700}, group="nightly", expected={("clicks", 0): 1500})
 
-        `version` numbers the id's transactions: one that is not above the last committed is recognised at the start
-        (`txn.repeated`), and its writes compute nothing. In `foreachBatch` the batch's number is the version; its scope is
-        then the query's id, so that a query which lost its checkpoint is refused instead of skipped (over Spark Connect, and
-        in threads of your own, which do not know the query, give the `scope` yourself). Without a transactional.id, here or in the
-        producer's settings, one is drawn, and nothing is recognised or fenced.
+        `version` numbers the id's transactions. If it is not above the last committed one, the transaction is detected
+        as repeated at the start (`txn.repeated`), and its writes compute nothing. In `foreachBatch` use the batch's
+        number as the version. Its scope is then the query's id, so that a query that lost its checkpoint is refused and
+        not skipped. Over Spark Connect, and in threads of your own, the query is not known: give the `scope` yourself.
+        Without a transactional.id, here or in the producer's settings, a random id is used, and nothing is detected or
+        fenced.
 
-        This TxLog stays the one instance of the id: a second program with the same id fences it. `config` and keywords
+        This TxLog stays the only instance of the id: a second program with the same id fences it. `config` and keywords
         are a producer's settings (`transaction_timeout_ms`, `max_block_ms`).
 
-        Raises what `Transaction.write` raises; ProducerFencedError, TxnVersionScopeError, CommitFailedError and
-        ConcurrentTransactionsError (a condition on offsets), IllegalStateError (the id has a transaction open here):
-        then nothing of it is visible, ever. OutcomeUnknownError or TxlogTimeoutError: it may have been decided; run it
-        again with the same version.
+        Raises what `Transaction.write` raises. After ProducerFencedError, TxnVersionScopeError, CommitFailedError or
+        ConcurrentTransactionsError (a condition on offsets), and IllegalStateError (the id has a transaction open
+        here), nothing of it ever becomes visible. After OutcomeUnknownError or TxlogTimeoutError it may be committed:
+        run it again with the same version.
         """
         wanted = version_of(self.spark, version, scope)
         given = call_layer(config, settings)
@@ -120,7 +121,8 @@ class TxLog:
 
     @plain_errors
     def snapshot(self, *topics: str) -> Snapshot:
-        """One cut over all partitions of `topics` in which every transaction is whole; nothing is written or waited for.
+        """Return one cut over all partitions of `topics`, with whole transactions only; it writes nothing and waits for
+        nothing.
 
             cut = log.snapshot("orders", "audit")
             orders, audit = cut.to_df("orders"), cut.to_df("audit")
@@ -137,21 +139,21 @@ class TxLog:
         config: Layer | None = None,
         **settings: object,
     ) -> TransactionMetadata:
-        """Makes this TxLog the one instance of the id now: older ones are fenced, what they left is finished or aborted.
-        Returns the id's record as it is then.
+        """Make this TxLog the only instance of the id now, and return the id's record.
 
-        For a job that resumes from offsets which an earlier run committed: take the id over first, then fetch them
-        (PROTOCOL.md, W42). A transaction does it by itself otherwise. `check` gets the id's record as it was (None: there is
-        none); if it raises, nobody is fenced. Raises what `StagedTransaction.begin` raises.
+        Older instances are fenced; what they left is finished or aborted. This is for a job that resumes from offsets
+        of an earlier run: take the id over first, then fetch the offsets (PROTOCOL.md, W42). Otherwise a transaction
+        does it itself. `check` gets the id's previous record (None if there is none); if it raises, no instance is
+        fenced. Raises what `StagedTransaction.begin` raises.
         """
         return self._transactions.take_over(transactional_id, call_layer(config, settings), check)
 
     @plain_errors
     def to_dfs(self, *topics: str, **options: object) -> dict[str, DataFrame]:
-        """Several topics as `TopicTable.to_df` gives one, planned together; by name.
+        """Return several topics, planned together, by name; each as `TopicTable.to_df` returns one.
 
-        The topics named, those of `subscribe_pattern` or `assign`, or all of them. Offsets and times are for all of their
-        partitions. Raises what `to_df` raises, UnknownTopicOrPartitionError.
+        The topics are the named ones, those of `subscribe_pattern` or `assign`, or all. Offsets and times apply to all
+        of their partitions. Raises what `to_df` raises, UnknownTopicOrPartitionError.
         """
         names = list(topics)
         if not names and not {name.replace("_", "").lower() for name in options} & {"subscribepattern", "assign"}:
@@ -162,26 +164,26 @@ class TxLog:
 
     @plain_errors
     def fsck(self, *topics: str, rows: bool = True) -> DataFrame:
-        """What a check of `topics` (all, and the whole store, if none is named) finds, worst first; empty: not even a note.
+        """Return what a check of `topics` finds, worst first; the frame is empty if there is not even a note.
 
-        Columns: kind (damaged, missing, note), path, expected, found, advice, count. Executors check the partitions; without
-        `rows` no file of rows is opened. Nothing is changed. Raises UnknownTopicOrPartitionError, NotAStoreError,
-        InvalidRequestError over Spark Connect.
+        Without topics it checks the whole store. Columns: kind (damaged, missing, note), path, expected, found, advice,
+        count. Executors check the partitions; with `rows=False` no file of rows is opened. Nothing is changed. Raises
+        UnknownTopicOrPartitionError, NotAStoreError, InvalidRequestError over Spark Connect.
         """
-        # Here and not at the top: it loads pyarrow's Parquet, which planning goes without.
+        # Imported here because it loads pyarrow's Parquet, which planning does not need.
         from pyspark_txlog import fsck
 
         return fsck.to_frame(self.spark, fsck.check(self.spark, self.runtime, topics, rows=rows))
 
     @plain_errors
     def create_views(self, *topics: str, prefix: str = "", **options: object) -> dict[str, str]:
-        """A temporary view for each topic (those named, or all), over `to_dfs` with the same options; it shows what is there now.
+        """Create a temporary view for each topic (the named ones, or all), over `to_dfs` with the same options.
 
-        -> the view's name for each topic, quoted for SQL. Views of these names are replaced. Raises what `to_dfs` raises,
-        InvalidRequestError if two names differ in case alone.
+        Views show the rows that exist now, and replace views of the same names. Returns the view's name for each topic,
+        quoted for SQL. Raises what `to_dfs` raises, and InvalidRequestError if two names differ only in case.
         """
         return views.create_views(self.to_dfs(*topics, **options), prefix)
 
     def close(self) -> None:
-        """Ends the helper threads; idempotent. DataFrames that were made from this stay good."""
+        """Stop the helper threads; idempotent. DataFrames made from this TxLog stay valid."""
         self.runtime.close()

@@ -1,16 +1,19 @@
-"""How does Spark write topics, as a batch: each row once, however often a task runs, all rows or none?
+"""How does Spark write topics as a batch: each row once even if tasks are repeated, and all rows or none?
 
-Where Spark runs what:
+Where Spark runs each call:
 
-    driver's side    `begin`, once a write, before any task: checks the frame, then inits the transactional.id, which
-                     fences an older run of the same job. Names of files need its producer id and epoch.
-    executors        `write`, once a task attempt: splits rows by partition and writes files that no log knows.
-    driver's side    `commit`, with the messages of the attempts that won: one transaction, one staged batch a partition.
-    driver's side    `abort`, if a task failed for good or `commit` raised.
+    driver's side    `begin`, once for each write, before any task: checks the frame, then inits the transactional.id,
+                     which
+                     fences an older run of the same job. File names need its producer id and epoch.
+    executors        `write`, once for each task attempt: splits rows by partition and writes files that no log names.
+    driver's side    `commit`, with the messages of the successful attempts: one transaction, with one staged batch for
+                     each
+                     partition.
+    driver's side    `abort`, if a task failed finally or `commit` raised.
 
-The four run in separate Python processes; the writer travels between them by pickling, so what one call changes in it
-no other sees. `abort` therefore never knows whether a commit was tried: it asks the coordinator, and deletes nothing.
-Files of attempts that lost are never named by any record; vacuum removes them.
+The four calls run in separate Python processes. The writer is pickled between them, so no call sees what another one
+changed in it. So `abort` never knows whether a commit was tried: it asks the coordinator, and deletes nothing. No
+record names the files of the other attempts; vacuum removes them.
 """
 
 from __future__ import annotations
@@ -59,17 +62,18 @@ class TxlogWriter(DataSourceArrowWriter):
     @classmethod
     @plain_errors
     def begin(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Self:
-        """Checks all that can be checked, then inits the transactional.id. Nothing is written, and nobody fenced, if it raises.
+        """Check everything that can be checked, then init the transactional.id. If it raises, nothing is written or
+        fenced.
 
-        Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError, TxnVersionScopeError
-        (the id's versions are a stream's), and what `StagedTransaction.begin` raises.
+        Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError,
+        TxnVersionScopeError (the id's versions belong to a stream), and what `StagedTransaction.begin` raises.
         """
-        # Here and in `write_parts`, not at the top: a commit goes without pyarrow.
+        # Imported here and in `write_parts`, because a commit does not need pyarrow.
         from pyspark_txlog.routing import TopicRoute, check_routing
 
         if overwrite:
             raise InvalidRequestError(
-                'a log is only appended to: use .mode("append"). To start afresh, delete the topic and create it anew'
+                'a log is append-only. hint: use .mode("append"); to start over, delete the topic and create it again'
             )
         parsed = parse_write_options(options)
         check_routing(parsed, schema)
@@ -82,7 +86,7 @@ class TxlogWriter(DataSourceArrowWriter):
                 runtime,
                 parsed.transactional_id,
                 config=producer_config(parsed),
-                # A look at the id costs requests: only where there is something to find.
+                # Reading the id's record costs requests, so do it only if there is a version to check.
                 check=None if version is None else lambda current: check_version(current, version),
             )
             store_id = runtime.require_store().store_id
@@ -90,9 +94,9 @@ class TxlogWriter(DataSourceArrowWriter):
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:  # type: ignore[override]  # as pyspark's own
-        """Executor side: this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
+        """Executor side: write this attempt's files. Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError."""
         if self._is_repeated:
-            # The coordinator will skip this version: the rows need not even be computed.
+            # The coordinator will skip this version, so the rows need not be computed.
             return TaskFiles(parts=())
         with closing(open_store(self._options)) as runtime:
             return TaskFiles(
@@ -101,10 +105,10 @@ class TxlogWriter(DataSourceArrowWriter):
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Driver side: publishes what the winning attempts wrote, in one decision.
+        """Driver side: publish what the successful attempts wrote, in one decision.
 
-        Raises ProducerFencedError, TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError, InvalidRequestError (this
-        process has committed the version for another topic); Spark calls `abort` then.
+        Raises ProducerFencedError, TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError, InvalidRequestError
+        (this process has committed the version for another topic). Spark then calls `abort`.
         """
         parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
         with closing(open_store(self._options)) as runtime:
@@ -122,15 +126,15 @@ class TxlogWriter(DataSourceArrowWriter):
         if self._options.txn_version is None:
             return
         version = TxnVersion(version=self._options.txn_version)
-        # Without the option each row names its topic, and rows of a skipped write are not looked at.
+        # Without the option each row names its topic, and the rows of a skipped write are not read.
         topics = {part.topic for part in parts} if self._options.topic is None else {self._options.topic}
         note = check_topics if skipped else remember_topics
         note(runtime, self._txn.transactional_id, version, topics)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Driver side: gives the transaction up, unless a commit of it has won. Deletes nothing and raises nothing.
+        """Driver side: abort the transaction unless it is already committed. Deletes nothing and raises nothing.
 
-        Spark reports the error that brought it here; what became of the transaction goes to standard error.
+        Spark reports the original error; the outcome of the transaction is printed to standard error.
         """
         try:
             with closing(open_store(self._options)) as runtime:
@@ -142,17 +146,17 @@ class TxlogWriter(DataSourceArrowWriter):
                     )
                 transaction.forget()
         except FencedError:
-            # A newer instance took over, and has ended whatever of this transaction was left; `commit` has said so.
+            # A newer instance took over and has ended what was left of this transaction. `commit` has reported it.
             return
         except Exception as error:
             say(
                 f"transactional.id {self._txn.transactional_id!r}: the failed write could not be aborted now ({type(error).__name__}: "
-                f"{error}). The next write with this id, or `txlog transactions expire`, settles it"
+                f"{error}). The next write with this id, or `txlog transactions expire`, ends it"
             )
 
     @property
     def _is_repeated(self) -> bool:
-        """Whether the coordinator is sure to skip this version: versions of an id only rise."""
+        """Whether the coordinator is sure to skip this version, because the versions of an id only increase."""
         version = self._options.txn_version
         return version is not None and is_repeated(self._txn, TxnVersion(version=version))
 
@@ -161,7 +165,7 @@ class TxlogWriter(DataSourceArrowWriter):
         return (
             ", or repeat it with the same txn.version: it will be skipped"
             if self._options.txn_version is not None
-            else "; with 'txn.version' a repetition would be recognised"
+            else "; with 'txn.version' a repeated write would be detected"
         )
 
     def _resume(self, runtime: Runtime, *, attempted: bool) -> StagedTransaction:
@@ -172,22 +176,22 @@ class TxlogWriter(DataSourceArrowWriter):
 
 
 def open_store(options: WriteOptions) -> Runtime:
-    """The store to write to."""
+    """Open the store to write to."""
     return Runtime.open(options.store.path, storage_options=options.store.storage)
 
 
 def check_begun_here(runtime: Runtime, store_id: str) -> None:
-    """Raises StoreChangedError unless a write that another process began, in the store `store_id`, is committed to that store."""
+    """Raise StoreChangedError unless this is the store `store_id`, in which another process began the write."""
     now = runtime.require_store().store_id
     if store_id and now != store_id:
         raise StoreChangedError(
-            f"{runtime.where}: this write was begun in the store with store_id {store_id[:8]}…, and here lies {now[:8]}… now: the store was deleted "
-            "and made anew meanwhile. Nothing was written. Write again"
+            f"{runtime.where}: this write was begun in the store with store_id {store_id[:8]}…, but now {now[:8]}… is here: the store was deleted "
+            "and created again in the meantime. Nothing was written. hint: write again"
         )
 
 
 def producer_config(options: WriteOptions) -> dict[str, object]:
-    """What the options say of the transaction's producer; what they leave out, the store's settings say."""
+    """Return the options of the transaction's producer; the store's settings decide the rest."""
     timeout_ms = options.transaction_timeout_ms
     return {} if timeout_ms is None else {"transaction.timeout.ms": timeout_ms}
 
@@ -200,9 +204,11 @@ def write_parts(
     context: TaskContext | None,
     batches: Iterator[pa.RecordBatch],
 ) -> tuple[StagedPart, ...]:
-    """The rows of one task attempt as files of the transaction `txn`. Raises SchemaMismatchError,
-    UnknownTopicOrPartitionError, StorageError."""
-    # Here and not at the top: a commit goes without pyarrow.
+    """Write the rows of one task attempt to files of the transaction `txn`.
+
+    Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
+    """
+    # Imported here because a commit does not need pyarrow.
     from pyspark_txlog.routing import Router
     from txlog.client.staged_files import StagedFiles
 

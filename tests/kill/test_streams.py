@@ -53,7 +53,7 @@ def test_of_two_drivers_of_one_query_the_older_is_fenced_with_one_clear_error(tm
     run = Run(TxlogSink(), tmp_path)
     said = run.outlive(Strike(point=points.TASK_DONE, victim="stopped"), files=4)
     assert "ProducerFencedError: query " in said
-    assert "another run of this query, or somebody else with its transactional.id, has taken over" in said
+    assert "another run of this query, or another program with its transactional.id, has taken over" in said
     run.live([], LOCAL, files=2, read=True)
     report = run.report([])
     assert (report.lost, report.doubled) == (0, 0), report.table()

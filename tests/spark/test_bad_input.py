@@ -59,7 +59,7 @@ def test_options_of_a_write(orders: Log, options: dict[str, Any], message: str) 
         ),
         (
             "1L AS order_id, 2 AS total",
-            "column 'total' is no column of the topic. The columns are order_id, amount, carrier",
+            "the topic has no column 'total', which the DataFrame has. The columns are order_id, amount, carrier",
         ),
         ("1D AS amount", r"column 'order_id' \(int64 not null\) is missing from the DataFrame"),
         ("1L AS order_id, 'x' AS partition", "column 'partition': expected an integer, found string"),
@@ -92,7 +92,7 @@ def test_a_partition_that_is_not_there(orders: Log) -> None:
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("overwrite", 'a log is only appended to: use .mode\\("append"\\)'),
+        ("overwrite", 'a log is append-only. hint: use .mode\\("append"\\)'),
         ("errorifexists", "(?i)append"),
         ("ignore", "(?i)append"),
     ],

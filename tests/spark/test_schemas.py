@@ -191,7 +191,10 @@ def test_a_frame_may_leave_out_nullable_columns_and_be_narrower(spark: SparkSess
         ),
         ("order_id void", "column 'order_id': expected bigint, found void"),
         ("amount double", "column 'order_id' \\(int64 not null\\) is missing from the DataFrame"),
-        ("order_id bigint, amuont double", "column 'amuont' is no column of the topic. Did you mean 'amount'"),
+        (
+            "order_id bigint, amuont double",
+            "the topic has no column 'amuont', which the DataFrame has. Did you mean 'amount'",
+        ),
         ("order_id bigint, _offset bigint", "'_offset' is set by the log, drop it before writing"),
         ("order_id bigint, carrier string, carrier string", "two columns 'carrier'"),
     ],

@@ -74,7 +74,7 @@ def test_insert_into_a_view_is_one_transaction(sql: Log) -> None:
     sql.spark.sql("INSERT INTO sink VALUES (102, 1.5, 'x')")
     assert sql.ids()[-1] == 101
     assert sql.store.admin().describe_transaction("nightly").txn_version == 1
-    with pytest.raises(Exception, match="a log is only appended to"):
+    with pytest.raises(Exception, match="a log is append-only"):
         sql.spark.sql("INSERT OVERWRITE sink VALUES (1, 1.5, 'x')")
 
 

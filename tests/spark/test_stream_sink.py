@@ -145,7 +145,7 @@ def test_a_batch_that_spark_runs_again_is_skipped_and_said(
         assert (log.ids(), log.ends(), log.files()) == (expected, ends, written)
         said = console.text()
         assert (
-            f"micro-batch 1 of query {query_id(checkpoint)} was committed before Spark could note it, and is skipped"
+            f"micro-batch 1 of query {query_id(checkpoint)} was committed before Spark recorded it, and is skipped"
             in said
         )
         assert f"(micro-batches skipped by this process for this id: {times})" in said
@@ -170,7 +170,7 @@ def test_a_checkpoint_from_a_copy_is_refused_and_loses_nothing(
         shutil.copytree(tmp_path / "copy", checkpoint)
         stream = log.spark.readStream.schema("order_id BIGINT").option("maxFilesPerTrigger", 3 - batches)
         said = failure(log, stream.parquet(str(files.folder)).repartition(2), checkpoint)
-        assert "The checkpoint is older than the log, as one that was restored from a copy" in said
+        assert "The checkpoint is older than the log, as after a restore from a copy" in said
         assert (log.ids(), log.ends()) == (expected, ends)
 
 
@@ -314,7 +314,7 @@ def test_after_a_lost_checkpoint_it_goes_on_where_the_last_commit_was(log: Log, 
     frame = orders(log, startingOffsets="committed", group_id="cleaner")
     said = failure(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
     assert (
-        f"TxnVersionScopeError: transactional.id 'cleaner' holds micro-batch 0 of query {first}, and this is query"
+        f"TxnVersionScopeError: transactional.id 'cleaner' holds micro-batch 0 of query {first}, but this is query"
         in said
     )
     assert "`txlog transactions expire --transactional-id cleaner --force`" in said
@@ -397,7 +397,7 @@ def test_commit_source_offsets_cannot_be_switched_off_under_offsets(log: Log, ch
     run(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
     log.write(log.frame(100, 50))
     said = failure(log, frame, checkpoint, topic="clean", transactional_id="cleaner", commitSourceOffsets="false")
-    assert "commitSourceOffsets=false, and transactional.id 'cleaner' has committed where its sources end" in said
+    assert "commitSourceOffsets=false, but transactional.id 'cleaner' has committed where its sources end" in said
     log.store.admin().delete_group("cleaner", force=True)
     run(log, frame, checkpoint, topic="clean", transactional_id="cleaner", commitSourceOffsets="false")
     assert log.ids("clean") == list(range(150))
@@ -445,7 +445,7 @@ def test_output_modes_other_than_append_are_refused_with_the_reason(log: Log, fi
     files.add()
     counts = files.stream().groupBy("order_id").count().select("order_id")
     said = failure(log, counts, tmp_path / "complete", mode="complete")
-    assert 'InvalidRequestError: outputMode("complete") writes the whole result anew with each micro-batch' in said
+    assert 'InvalidRequestError: outputMode("complete") rewrites the whole result in each micro-batch' in said
     # Spark's own words: it asks no Python sink.
     assert "txlog does not support Update mode" in failure(log, counts, tmp_path / "update", mode="update")
     assert log.transactions() == {}

@@ -408,7 +408,7 @@ def test_retention_between_the_planning_and_the_reading_of_a_batch(
     with pytest.raises(OffsetOutOfRangeError, match="offset 0 is out of range, the log holds 20000 to"):
         query.read(planned)
     assert [row["order_id"] for row in lossy.read(planned_lossy)] == ids(20_000, 20_000)
-    assert "orders-0: 20000 offsets, 0 to 20000, were removed while they were read" in capfd.readouterr().err
+    assert "orders-0: 20000 offsets, 0 to 20000, were removed during the read" in capfd.readouterr().err
 
 
 def test_a_log_that_went_back_is_an_error_whatever_the_options_say(store: Store, tmp_path: Path) -> None:
