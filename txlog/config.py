@@ -233,8 +233,10 @@ def keys_of(scope: Scope) -> tuple[ConfigKey, ...]:
 
 
 def restrict(layer: Layer, scope: Scope) -> dict[str, object]:
-    """Return the part of `layer` that `scope` knows: a topic's configuration as a layer of a producer's, for
-    example."""
+    """Return the part of `layer` that `scope` knows.
+
+    For example, a topic's configuration can be a layer of a producer's.
+    """
     return {name: value for name, value in layer.items() if name in KEYS and scope in KEYS[name].scopes}
 
 
@@ -247,8 +249,7 @@ def check_topic_config(config: Layer) -> dict[str, str]:
 
 
 def parse_document(document: Layer) -> dict[Scope, dict[str, Value]]:
-    """Return the layers of a configuration file, by scope, with checked values; a scope that it does not mention is
-    empty.
+    """Return the layers of a configuration file by scope, with checked values; a missing scope is empty.
 
     `document` is what a TOML parser returns: a table per scope, as in conf/txlog.toml. Keys may be quoted or bare
     dotted names. Raises InvalidConfigurationError for unknown tables and keys and for bad values.
@@ -280,8 +281,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def render_toml() -> str:
-    """Return the table as conf/txlog.toml: every key with its sentence, default and range, each line ready to be
-    uncommented."""
+    """Return the table as conf/txlog.toml.
+
+    It has every key with its sentence, default and range, each line ready to be uncommented.
+    """
     lines = [
         "# Settings of txlog, with their defaults. Uncomment the settings to change, and name this file in TXLOG_CONFIG or",
         "# --config. A setting that is given to a call, a client or a topic overrides the one here.",

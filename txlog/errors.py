@@ -23,8 +23,10 @@ class TxlogError(Exception):
 
 
 class RetriableError(TxlogError):
-    """The same call may succeed later. Nothing was decided, except with a TxlogTimeoutError: repeat the same call
-    first."""
+    """The same call may succeed later.
+
+    Nothing was decided, except with a TxlogTimeoutError: repeat the same call first.
+    """
 
 
 class OutcomeUnknownError(TxlogError):
@@ -91,8 +93,10 @@ class OutOfOrderSequenceError(AbortableError):
 
 
 class InvalidProducerEpochError(AbortableError):
-    """A time-out or an operator ended the transaction, or a partition has seen a newer epoch
-    (INVALID_PRODUCER_EPOCH)."""
+    """The transaction was ended by others, or a partition has a newer epoch (INVALID_PRODUCER_EPOCH).
+
+    A time-out or an operator may have ended it.
+    """
 
 
 class TransactionAbortableError(AbortableError):
@@ -107,8 +111,10 @@ class ProducerFencedError(FencedError):
 
 
 class InvalidProducerIdMappingError(FencedError):
-    """The transactional.id was removed or has another producer id (INVALID_PRODUCER_ID_MAPPING); fatal since
-    KAFKA-18019."""
+    """The transactional.id was removed or has another producer id (INVALID_PRODUCER_ID_MAPPING).
+
+    It is fatal since KAFKA-18019.
+    """
 
 
 class InvalidTxnStateError(FencedError):

@@ -135,8 +135,10 @@ def marker_is_there(state: PartitionState, producer_id: int, marker_epoch: int) 
 
 
 def next_record(state: PartitionState, draft: BatchDraft, *, now_ms: int, write_id: str) -> CommitRecord:
-    """Return the commit record of `draft` at the state's next offset (invariant 1). Its timestamp is never below the
-    last one (W11)."""
+    """Return the commit record of `draft` at the state's next offset (invariant 1).
+
+    Its timestamp is never below the last one (W11).
+    """
     return CommitRecord(
         base_offset=state.next_offset,
         records=draft.records,
@@ -238,8 +240,10 @@ def next_control(
 
 
 def next_segment_base(state: PartitionState, policy: RollPolicy, now_ms: int) -> int:
-    """Return where the next record's segment begins: at the active segment, or at its own offset if that one is full
-    (W11, W20)."""
+    """Return where the next record's segment begins (W11, W20).
+
+    This is the base offset of the active segment, or the record's own offset if that segment is full.
+    """
     if state.segment_batches == 0:
         return state.segment_base
     full = (

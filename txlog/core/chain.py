@@ -70,8 +70,7 @@ def sealed_end(listing: PartitionListing, clean: Clean | None) -> int:
 
 
 def walk(listing: PartitionListing, clean: Clean | None, start: int) -> tuple[SegmentName, ...]:
-    """Return sealed segments and current cleaned runs in order, from the one that contains `start` up to the sealed
-    end.
+    """Return sealed segments and current runs in order, from the one that contains `start` up to the sealed end.
 
     `clean` is the object that `listing.clean` names. The result is empty if `start` is at or above the sealed end. In a
     user's topic `start` is at least the log start, in an internal topic at least the boundary: lower segments may be
@@ -134,8 +133,7 @@ def _check_given(listing: PartitionListing, clean: Clean | None) -> None:
 
 
 def _check_used(listing: PartitionListing, clean: Clean, start: int, walked: Sequence[SegmentName]) -> None:
-    """Raise CorruptRecordError if a walk from `start` leaves out a current run or takes a superseded one (PROTOCOL.md,
-    R21)."""
+    """Raise CorruptRecordError if a walk leaves out a current run or takes a superseded one (PROTOCOL.md, R21)."""
     path = listing.folder + names.clean_name(clean.number)
     used = {name.index for name in walked}
     for run in clean.runs:

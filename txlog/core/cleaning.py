@@ -266,8 +266,7 @@ def settled_epochs(
 def next_clean(
     before: Clean | None, listing: PartitionListing, run: CleanedRun, inputs: Sequence[SegmentName], now_ms: int
 ) -> Clean | None:
-    """Return the version of the partition's list of runs that publishes `run`; None if an input is no longer current
-    (C4).
+    """Return the version of the list of runs that publishes `run`; None if an input is no longer current (C4).
 
     `before` is the `.clean` that `listing` shows as the highest. The new version lists what the run supersedes, with
     `now_ms`, and all that earlier versions list. Vacuum removes an entry when it has deleted the object (C5).

@@ -209,8 +209,10 @@ class OffsetMap:
         return sum(len(table.digests) for table in self._tables)
 
     def put(self, digests: Digests, offsets: Offsets) -> int:
-        """Add rows in the order of offsets, all later than those in the map. Return how many were added before the map
-        was full."""
+        """Add rows in the order of offsets, all later than those in the map.
+
+        Return how many were added before the map was full.
+        """
         is_new = np.ones(len(digests), dtype=np.bool_)
         hits = []
         for table in self._tables:

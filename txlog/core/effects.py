@@ -16,8 +16,10 @@ T = TypeVar("T")
 
 
 class PutOutcome(Enum):
-    """The three outcomes of a conditional write. The adapter never reads back; the protocol settles the outcome
-    (W12)."""
+    """The three outcomes of a conditional write.
+
+    The adapter never reads back; the protocol settles the outcome (W12).
+    """
 
     WRITTEN = "written"
     CONFLICT = "conflict"
@@ -59,8 +61,10 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Modified:
-    """-> int | None: when the object was written (ms), by the store's clock; None if it does not exist or the store has
-    no clock."""
+    """-> int | None: when the object was written (ms), by the store's clock.
+
+    None if the object does not exist, or if the store has no clock.
+    """
 
     path: str
 
@@ -120,10 +124,10 @@ class InlineRows:
 
 @dataclass(frozen=True, slots=True)
 class WriteRows:
-    """-> txlog.core.records.DataFile: write inline rows of a topic to one Parquet file with `_offset` and `_timestamp`
-    columns.
+    """-> txlog.core.records.DataFile: write inline rows of a topic to one Parquet file.
 
-    `file_path` is relative to the topic's folder; the name was never used before.
+    The file has `_offset` and `_timestamp` columns. `file_path` is relative to the topic's folder; the name was never
+    used before.
     """
 
     topic: str

@@ -101,8 +101,10 @@ def check_depth(line: bytes, path: str) -> None:
 
 
 def _check_stated(fields: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct], path: str) -> None:
-    """Raise CorruptRecordError if a field is missing that must be stored, but has a default in the struct (PROTOCOL.md,
-    R21)."""
+    """Raise CorruptRecordError if a required field is missing (PROTOCOL.md, R21).
+
+    Such a field has a default in the struct, which must not be used.
+    """
     for name in getattr(kind, "STATED", ()):
         outer, _, inner = name.partition(".")
         if outer not in fields or (inner and inner not in _RAW_FIELDS.decode(fields[outer])):
@@ -110,8 +112,10 @@ def _check_stated(fields: Mapping[str, msgspec.Raw], kind: type[msgspec.Struct],
 
 
 def _refuse_newer(line: bytes, path: str) -> Mapping[str, msgspec.Raw]:
-    """Return the fields of the object; empty if the line is not a JSON object. Raises UnsupportedStoreError for a later
-    version."""
+    """Return the fields of the object; empty if the line is not a JSON object.
+
+    Raises UnsupportedStoreError for a later version.
+    """
     try:
         fields = _RAW_FIELDS.decode(line)
         version = msgspec.json.decode(fields.get("version", msgspec.Raw(b"0")), type=int)

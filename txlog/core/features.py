@@ -33,8 +33,7 @@ KNOWN_FEATURES = frozenset(STORE_FEATURES)
 
 
 def check_features(features: Iterable[str], where: str) -> None:
-    """Raise UnsupportedStoreError, beginning with `where`, if the store uses a feature that this txlog does not know
-    (W3, R1)."""
+    """Raise UnsupportedStoreError, beginning with `where`, if the store uses an unknown feature (W3, R1)."""
     unknown = sorted(set(features) - KNOWN_FEATURES)
     if unknown:
         raise UnsupportedStoreError(

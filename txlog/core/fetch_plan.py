@@ -134,8 +134,10 @@ class AbortedRanges:
             ranges.sort()
 
     def hides(self, producer_id: int, offset: int, kind: str = "data") -> bool:
-        """Return whether a batch of that producer at `offset` was aborted (R10). The rows of a COMMIT never are
-        (R11)."""
+        """Return whether a batch of that producer at `offset` was aborted (R10).
+
+        The rows of a COMMIT never are (R11).
+        """
         ranges = self._by_producer.get(producer_id)
         if ranges is None or kind != "data":
             return False
@@ -223,8 +225,10 @@ def _record_pieces(tp: TopicPartition, record: CommitRecord, payload: bytes, sta
 
 
 def _split(files: Sequence[_File], number: int, wanted: RowRange) -> Iterator[tuple[_File, RowRange]]:
-    """Cut `wanted`, which counts rows from file `number` on over the ends of files, into ranges of each file's own
-    rows."""
+    """Cut `wanted` into ranges of each file's own rows.
+
+    `wanted` counts rows from file `number` on, over the ends of files.
+    """
     skip, left, base_offset = wanted.first_row, wanted.rows, wanted.base_offset
     while left:
         file = files[number]

@@ -18,8 +18,10 @@ from txlog.errors import CommitFailedError, ConcurrentTransactionsError, TxlogEr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsCondition:
-    """The condition of an offset commit: the group's generation and member, or the offsets that the job started
-    from."""
+    """The condition of an offset commit.
+
+    It is the group's generation and member, or the offsets that the job started from.
+    """
 
     generation: int | None = None
     member_id: str = ""

@@ -218,14 +218,15 @@ def rows_file_path(partition: int, producer_id: int, producer_epoch: int, unique
 
 
 def staged_folder(producer_id: int, producer_epoch: int, unique: str) -> str:
-    """Return the folder for Spark's own writer, relative to the topic's folder. Spark adds
-    `_partition=<p>/part-….parquet`."""
+    """Return the folder for Spark's own writer, relative to the topic's folder.
+
+    Spark adds `_partition=<p>/part-….parquet`.
+    """
     return f"staged/{producer_id}-{producer_epoch}-{unique}/"
 
 
 def parse_staged_folder(name: str) -> tuple[int, int] | None:
-    """Return (producer_id, producer_epoch) of a folder as a list of `<topic>/staged/` gives it; None for another
-    name."""
+    """Return (producer_id, producer_epoch) of a folder listed in `<topic>/staged/`; None for another name."""
     match = _STAGED_FOLDER.match(name)
     if match is None:
         return None
@@ -254,8 +255,10 @@ def segment_file_path(partition: int, segment: SegmentName) -> str:
 
 
 def check_data_path(topic: str, partition: int, path: str) -> str:
-    """Return `path` (relative to the topic's folder) if it may hold rows of this partition; otherwise raise
-    CorruptRecordError (R3)."""
+    """Return `path` if it may hold rows of this partition; otherwise raise CorruptRecordError (R3).
+
+    The path is relative to the topic's folder.
+    """
     parsed = parse_rows_path(path)
     if parsed is not None and parsed.partition == partition:
         return path

@@ -70,8 +70,10 @@ def java_string_hash(text: str) -> int:
 
 
 def internal_partition(name: str, partitions: int) -> int:
-    """Return the partition of a transactional.id or group.id: Kafka's `Utils.abs(name.hashCode) % n`, whose abs of
-    -2^31 is 0."""
+    """Return the partition of a transactional.id or group.id.
+
+    It is Kafka's `Utils.abs(name.hashCode) % n`, whose abs of -2^31 is 0.
+    """
     h = java_string_hash(name)
     return (0 if h == _INT32_MIN else abs(h)) % partitions
 

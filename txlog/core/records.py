@@ -114,8 +114,10 @@ class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a staged transaction appends to one partition once it is decided: rows in files, inline rows, or committed
-    offsets."""
+    """What a staged transaction appends to one partition once it is decided.
+
+    These are rows in files, inline rows, or committed offsets.
+    """
 
     topic: str
     partition: Offset

@@ -89,8 +89,7 @@ def end_by_bytes(newest_first: Iterable[SealedBytes], tail_bytes: int, retention
 def cut_of_run(
     index: SegmentIndex, *, log_start_offset: int, now_ms: int, retention_ms: int, excess_bytes: int
 ) -> SealedBytes | None:
-    """Return the leading batches of a compacted run that may be removed, named by their end; None if no batch may be
-    removed.
+    """Return the leading batches of a compacted run that may be removed, named by their end; else None.
 
     A compaction leaves one run that always ends with new rows, so the end of the whole run is of no use here. Instead
     each entry is judged. Entries may be removed if they are older than `retention.ms`, or if together they have at most
@@ -138,11 +137,10 @@ def holds_of(committed: Mapping[str, OffsetValue], now_ms: int, max_hold_ms: int
 
 
 def bounded_end(walk: Sequence[SegmentName], wanted: int, last_stable_offset: int, hold: Hold | None) -> int:
-    """Return the highest end of a sealed segment or run that is at most `wanted`, the LSO, and the offset of `hold`;
-    else 0.
+    """Return the highest end of a sealed segment or run up to which rows may be removed; else 0.
 
-    Kafka also removes rows of an open transaction. Here its marker may still come, and a reader would then find only a
-    part of its rows.
+    The end is at most `wanted`, the LSO, and the offset of `hold`. Kafka also removes rows of an open transaction. Here
+    its marker may still come, and a reader would then find only a part of its rows.
     """
     limit = min(wanted, last_stable_offset)
     if hold is not None:

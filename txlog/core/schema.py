@@ -122,10 +122,10 @@ def check_fields(fields: Sequence[SchemaField], where: str = "schema") -> None:
 
 
 def check_new_names(added: Sequence[SchemaField], old: Sequence[SchemaField] = (), where: str = "schema") -> None:
-    """Raise SchemaMismatchError, beginning with `where`, if Spark would confuse a column of `added` with another column
-    (PROTOCOL.md, "Types").
+    """Raise SchemaMismatchError, beginning with `where`, if Spark would confuse two columns (PROTOCOL.md, "Types").
 
-    Only code that makes columns calls this, not code that reads them: older topics may have such columns.
+    One of them is in `added`, the other in `added` or `old`. Only code that makes columns calls this, not code that
+    reads them: older topics may have such columns.
     """
     seen = {_spark_key(field.name): field.name for field in old}
     for field in added:
@@ -173,8 +173,10 @@ def evolve(old: Sequence[SchemaField], new: Sequence[SchemaField], where: str = 
 def add_columns(
     old: Sequence[SchemaField], added: Sequence[SchemaField], where: str = "schema"
 ) -> tuple[SchemaField, ...]:
-    """Return `old` followed by further columns with new ids; raise SchemaMismatchError unless those are new and
-    nullable."""
+    """Return `old` followed by further columns with new ids.
+
+    Raises SchemaMismatchError unless those are new and nullable.
+    """
     for field in added:
         if not field.nullable:
             raise SchemaMismatchError(
@@ -187,8 +189,10 @@ def add_columns(
 
 
 def contradictions(before: TopicMetadata, version: TopicMetadata) -> Iterator[tuple[str, str]]:
-    """Yield what in `version` cannot follow `before`, the version one lower, as pairs (expected, found) (PROTOCOL.md,
-    R21)."""
+    """Yield what in `version` cannot follow `before`, as pairs (expected, found) (PROTOCOL.md, R21).
+
+    `before` is the version one lower.
+    """
     if before.deleted != (version.topic_id != before.topic_id):
         other = "another topic_id than" if before.deleted else "topic_id"
         yield f"{other} {before.topic_id}, as version {before.number} says", version.topic_id
@@ -235,8 +239,10 @@ def describe(field: SchemaField) -> str:
 
 
 def _spark_key(name: str) -> str:
-    """Return what Java's `equalsIgnoreCase` compares: each character in upper case, then in lower case. The dotless i
-    also becomes i."""
+    """Return what Java's `equalsIgnoreCase` compares.
+
+    Each character is put in upper case, then in lower case. The dotless i also becomes i.
+    """
     upper = "".join(raised if len(raised := char.upper()) == 1 else char for char in name)
     return "".join(char.lower()[0] for char in upper)
 
@@ -295,8 +301,10 @@ def _with_ids(field: SchemaField, ids: Iterator[int]) -> SchemaField:
 
 
 def _shape(field: SchemaField) -> tuple[object, ...]:
-    """Return what must not change: all but ids, and the names of a list's or map's children, which differ between
-    engines."""
+    """Return what must not change in a field.
+
+    Ids may change. So may the names of a list's or map's children, because they differ between engines.
+    """
     named = field.type == "struct"
     children = tuple((child.name if named else "", _shape(child)) for child in field.fields)
     return (field.type, field.nullable, children)
@@ -337,7 +345,9 @@ KAFKA_FIELDS = assign_ids(
 
 
 def kafka_key(schema: Sequence[SchemaField]) -> tuple[str, ...]:
-    """Return the default key of a topic without `key.columns`: `key` if the topic has Kafka's columns, otherwise no
-    column."""
+    """Return the default key of a topic without `key.columns`.
+
+    It is `key` if the topic has Kafka's columns, otherwise no column.
+    """
     kafkas = [(field.name, field.type) for field in KAFKA_FIELDS]
     return ("key",) if [(field.name, field.type) for field in schema] == kafkas else ()

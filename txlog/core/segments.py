@@ -30,9 +30,9 @@ from txlog.errors import CorruptLogError, CorruptRecordError
 def build_index(
     tp: TopicPartition, records: Sequence[CommitRecord], last_digest: str, inline_file: DataFile | None
 ) -> tuple[SegmentIndex, TxnIndex | None]:
-    """Return the generation-0 index of a segment, and its transaction index if a marker in it aborted a transaction
-    with rows.
+    """Return the generation-0 index of a segment, and its transaction index.
 
+    A transaction index exists only if a marker in the segment aborted a transaction with rows; otherwise it is None.
     `records` are all records of one segment of `tp`, in order; `last_digest` is the digest of the last. `inline_file`
     holds the inline rows of all batches, in offset order, with an `_offset` column; None if no batch has inline rows.
 
@@ -131,8 +131,10 @@ def floor_entry(index: SegmentIndex, offset: int) -> int:
 
 
 def end_of_entry(index: SegmentIndex, at: int) -> int:
-    """Return the offset behind the last one that a row of entry `at` can have. Rows of a cleaned run's entry may have
-    gaps."""
+    """Return the offset behind the last one that a row of entry `at` can have.
+
+    Rows of a cleaned run's entry may have gaps.
+    """
     if not index.generation:
         return index.entries[at].end_offset
     return index.entries[at + 1].base_offset if at + 1 < len(index.entries) else index.end_offset
@@ -144,11 +146,10 @@ def is_coalesced(index: SegmentIndex, entry: IndexEntry) -> bool:
 
 
 def first_at_or_after_timestamp(index: SegmentIndex, timestamp: int) -> int | None:
-    """Return the position of the first entry with rows whose timestamp is at least `timestamp` (ms); None if there is
-    none.
+    """Return the position of the first entry whose timestamp is at least `timestamp` (ms); else None.
 
-    Timestamps of a partition never decrease. A coalesced entry of a cleaned run has the timestamp of its last row, so
-    the entry found contains the wanted row.
+    Entries without rows do not count. Timestamps of a partition never decrease. A coalesced entry of a cleaned run has
+    the timestamp of its last row, so the entry found contains the wanted row.
     """
     at = bisect_left(index.entries, timestamp, key=_timestamp)
     return next((position for position in range(at, len(index.entries)) if index.entries[position].records), None)
@@ -246,8 +247,7 @@ def _check_aborts(index: SegmentIndex, path: str) -> None:
 
 
 def _check_places(index: SegmentIndex, path: str) -> None:
-    """Raise CorruptRecordError unless the entries use the rows of the files in order, and all of them (PROTOCOL.md,
-    R8)."""
+    """Raise CorruptRecordError unless the entries use all rows of the files in order (PROTOCOL.md, R8)."""
     before = list(accumulate((file.rows for file in index.files), initial=0))
     # In generation 0 the inline rows are in a separate file, the last one.
     inline = len(index.files) - 1 if not index.generation and index.files and index.files[-1].offset_column else None

@@ -54,11 +54,11 @@ class SnapshotCut:
         return batch.transactional and not self.shows(batch.producer_id, batch.producer_epoch + 1)
 
     def check_compacted(self, tp: TopicPartition, index: SegmentIndex) -> None:
-        """Raise InvalidRequestError if a compaction may have removed a row of this cut because of a row that is not in
-        it (R19).
+        """Raise InvalidRequestError if a compaction may have removed a row of this cut (R19).
 
-        A run states how far it was compacted, and keeps the producer of every batch, also of those without rows (C2b,
-        C3). A compaction that ended before the cut was taken used only transactions that the cut shows (C2c).
+        It may have removed it because of a newer row that is not in the cut. A run states how far it was compacted, and
+        keeps the producer of every batch, also of those without rows (C2b, C3). A compaction that ended before the cut
+        was taken used only transactions that the cut shows (C2c).
         """
         compacted = index.compacted
         if compacted is msgspec.UNSET:
@@ -72,11 +72,10 @@ class SnapshotCut:
             )
 
     def check_age(self, now: Moment | int, grace_ms: int) -> None:
-        """Raise InvalidRequestError if the cut is older than the grace: a merge need not keep what an older cut needs
-        (C3).
+        """Raise InvalidRequestError if the cut is older than the grace.
 
-        `now` is both clocks of this process, or only its wall clock if nothing else is known. Take it after the indexes
-        were read that show which rows are in this cut.
+        A merge need not keep what an older cut needs (C3). `now` is both clocks of this process, or only its wall clock
+        if nothing else is known. Take it after the indexes were read that show which rows are in this cut.
         """
         age_ms = (Moment(now) if isinstance(now, int) else now).ms_since(self.taken_at)
         if age_ms >= grace_ms:

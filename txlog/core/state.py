@@ -104,8 +104,10 @@ class PartitionState:
 
     @property
     def last_stable_offset(self) -> int:
-        """Return the first offset of the earliest open transaction with rows at or above the log start, else the log
-        end."""
+        """Return the last stable offset.
+
+        It is the first offset of the earliest open transaction with rows at or above the log start, else the log end.
+        """
         return lso_of(self.open_producers, self.next_offset, self.log_start_offset)
 
     @property
@@ -185,8 +187,10 @@ def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRe
 
 
 def _check_place(record: CommitRecord, tp: TopicPartition, path: str) -> None:
-    """Raise CorruptRecordError unless an internal topic holds entries of its own kind, and a user's topic holds
-    none."""
+    """Raise CorruptRecordError unless entries are in the right topic.
+
+    An internal topic holds entries of its own kind, and a user's topic holds none.
+    """
     kinds = _ENTRIES.get(tp.topic, ())
     strange = next((entry for entry in record.entries if not isinstance(entry, kinds)), None)
     if strange is not None:
@@ -213,8 +217,7 @@ _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Commi
 
 
 def _check_kind(record: CommitRecord, path: str) -> None:
-    """Raise CorruptRecordError unless the record's producer and its other fields are possible for its kind
-    (PROTOCOL.md, R21)."""
+    """Raise CorruptRecordError unless all fields are possible for the record's kind (PROTOCOL.md, R21)."""
     kind = record.kind
     for name, kinds in _OF_KINDS.items():
         if kind not in kinds and getattr(record, name) != _DEFAULTS[name]:
@@ -279,8 +282,10 @@ def check_targets(partitions: Iterable[TopicPartition], parts: Iterable[StagedPa
 
 
 def check_files(files: Iterable[DataFile], tp: TopicPartition, path: str) -> None:
-    """Raise CorruptRecordError, beginning with `path`, unless the files can be the partition's and have as many rows as
-    their row groups."""
+    """Raise CorruptRecordError, beginning with `path`, unless the files can be the partition's.
+
+    They must also have as many rows as their row groups.
+    """
     for file in files:
         try:
             names.check_data_path(tp.topic, tp.partition, file.path)
@@ -398,8 +403,10 @@ class _Fold:
             self._check_abort(record, path)
 
     def _check_abort(self, record: CommitRecord, path: str) -> None:
-        """Raise CorruptRecordError unless an ABORT agrees with the chain: readers hide rows by what it says
-        (PROTOCOL.md, R21)."""
+        """Raise CorruptRecordError unless an ABORT agrees with the chain (PROTOCOL.md, R21).
+
+        Readers hide rows by what the ABORT says.
+        """
         old = self.producers.get(record.producer_id)
         first = old.txn_first_offset if old is not None else NO_OFFSET
         lso = lso_of(self.opened, record.end_offset, self.log_start_offset, but=record.producer_id)
@@ -571,8 +578,7 @@ def decode_snapshot(data: bytes, tp: TopicPartition, offset: int) -> PartitionSt
 
 
 def check_snapshot(snapshot: Snapshot, path: str) -> None:
-    """Raise CorruptRecordError naming `path` unless the snapshot can be its partition's state at its offset
-    (PROTOCOL.md, R21)."""
+    """Raise CorruptRecordError naming `path` unless the snapshot is possible at its offset (PROTOCOL.md, R21)."""
     names.check_own(snapshot.partition, path)
     if snapshot.log_start_offset > snapshot.offset:
         raise CorruptRecordError(

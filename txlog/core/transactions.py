@@ -54,8 +54,10 @@ IDLE: frozenset[TransactionState] = frozenset({"EMPTY", "COMPLETE_COMMIT", "COMP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnVersion:
-    """The user's number of an id's transaction: a date, a micro-batch id. Scope: a stream's query id, otherwise
-    empty."""
+    """The user's number of an id's transaction: a date, a micro-batch id.
+
+    Scope: a stream's query id, otherwise empty.
+    """
 
     version: int
     scope: str = ""
@@ -164,8 +166,10 @@ def judge_add_partitions(
     write_id: str,
     version: TxnVersion | None = None,
 ) -> Judgement:
-    """Judge AddPartitionsToTxn by the owner of `txn`. `version` is given when conditional offsets are registered (W22,
-    W31)."""
+    """Judge AddPartitionsToTxn by the owner of `txn`.
+
+    `version` is given when conditional offsets are registered (W22, W31).
+    """
     if (wrong := _check_owner(current, txn)) is not None:
         return Refused(wrong)
     assert current is not None

@@ -40,8 +40,10 @@ def aborted_txn_of(record: CommitRecord) -> AbortedTxn | None:
 def collect_aborted_txns(
     txns: Iterable[AbortedTxn], *, fetch_offset: int, upper_bound_offset: int
 ) -> TxnIndexSearchResult:
-    """Return the aborted transactions that overlap `[fetch_offset, upper_bound_offset)` (R10), as Kafka's
-    TransactionIndex does."""
+    """Return the aborted transactions that overlap a range (R10), as Kafka's TransactionIndex does.
+
+    The range is `[fetch_offset, upper_bound_offset)`.
+    """
     found = []
     for txn in txns:
         if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:

@@ -189,8 +189,10 @@ def part_name(part: SegmentObject) -> str:
 
 
 def noted_since(part: SegmentObject, notes: Mapping[str, int]) -> int | None:
-    """Return since when `part` is superseded, as a `.clean` notes for it or for its segment's index; None without a
-    note."""
+    """Return since when `part` is superseded, by the notes of a `.clean`; None without a note.
+
+    The note is about the object itself or about its segment's index.
+    """
     found = [notes[name] for name in note_names(part) if name in notes]
     return min(found, default=None)
 
@@ -204,8 +206,10 @@ def index_name(name: SegmentName) -> str:
 
 
 def note_of(part: SegmentObject, why: Why) -> str:
-    """Return the name under which a `.clean` notes that `part` is superseded: the segment's index stands for all its
-    objects."""
+    """Return the name under which a `.clean` notes that `part` is superseded.
+
+    The segment's index stands for all objects of the segment.
+    """
     return part_name(part) if why is Why.LOST_SEALING else index_name(part.segment)
 
 
@@ -239,15 +243,19 @@ def collect_notes(cleans: Sequence[tuple[Clean, int | None]]) -> dict[str, int]:
 
 
 def first_above(numbers: Sequence[int], modified_ms: Mapping[int, int | None], least: int) -> int | None:
-    """Return when the lowest of `numbers` that is at least `least` was created; None if there is none, or its time is
-    unknown."""
+    """Return when the lowest of `numbers` that is at least `least` was created.
+
+    Returns None if there is no such number, or if its time is unknown.
+    """
     at = min((number for number in numbers if number >= least), default=None)
     return None if at is None else modified_ms.get(at)
 
 
 def old_snapshots(folder: Folder) -> dict[int, int]:
-    """Return each snapshot that has a later one at or below the highest boundary -> the lowest boundary at or above
-    that later one."""
+    """Map each old snapshot to the lowest boundary at or above the next snapshot.
+
+    A snapshot is old if a later one lies at or below the highest boundary.
+    """
     found: dict[int, int] = {}
     snapshots = folder.listing.snapshots
     for at, number in enumerate(snapshots[:-1]):
@@ -258,7 +266,7 @@ def old_snapshots(folder: Folder) -> dict[int, int]:
 
 
 def old_numbers(numbers: Sequence[int]) -> dict[int, int]:
-    """Return each number except the highest -> the next higher one."""
+    """Map each number except the highest to the next higher one."""
     return dict(itertools.pairwise(numbers))
 
 

@@ -13,8 +13,10 @@ _IRREGULAR = {"entry": "entries", "index": "indexes", "batch": "batches"}
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a time as RFC 3339 in UTC, to the millisecond; `-` for a negative number (none) or beyond the year
-    9999."""
+    """Return a time as RFC 3339 in UTC, to the millisecond.
+
+    Returns `-` for a negative number (none) or beyond the year 9999.
+    """
     if timestamp_ms < 0:
         return "-"
     try:
@@ -25,8 +27,10 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def parse_time(text: str) -> int | None:
-    """Return an RFC 3339 time or a date as milliseconds since the epoch; UTC if it has no zone. None if it is
-    neither."""
+    """Return an RFC 3339 time or a date as milliseconds since the epoch; None for other text.
+
+    Without a zone the time is UTC.
+    """
     if re.fullmatch(r"\d{1,18}", text, re.ASCII):
         return int(text)
     try:
@@ -39,8 +43,10 @@ def parse_time(text: str) -> int | None:
 
 
 def duration_text(duration_ms: int) -> str:
-    """Return a duration as text: `850 ms`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`; `-` for a negative
-    number."""
+    """Return a duration as text; `-` for a negative number.
+
+    Examples are `850 ms`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
+    """
     if duration_ms < 0:
         return "-"
     if duration_ms < 1000:

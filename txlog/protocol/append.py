@@ -104,11 +104,11 @@ def _young_files_guard(ctx: Context, tp: TopicPartition, begun: Moment) -> Guard
 def append_log_start(
     ctx: Context, views: Views, tp: TopicPartition, log_start_offset: int | None, deleted_version: int = 0
 ) -> Program[tuple[Views, int]]:
-    """Move the log start (never back) to `log_start_offset`, or behind the last row if None. Return the log start after
-    it.
+    """Move the log start (never back) to `log_start_offset`, or behind the last row if None.
 
-    A reader that has read the last row stays in range. A deletion gives the topic's `deleted` version and leaves the
-    log empty. A partition that already holds this deletion is not changed (PROTOCOL.md, "Topics").
+    Return the log start after it. A reader that has read the last row stays in range. A deletion gives the topic's
+    `deleted` version and leaves the log empty. A partition that already holds this deletion is not changed
+    (PROTOCOL.md, "Topics").
     """
     write_id = yield NewId()
     views, view = yield from get_fresh_view(ctx, views, tp)

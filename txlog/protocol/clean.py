@@ -32,8 +32,10 @@ from txlog.protocol.snapshot import fold_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """A planned run: where its rows are now, and all that its index needs. It can be pickled to copy the rows
-    elsewhere."""
+    """A planned run: where its rows are now, and all that its index needs.
+
+    It can be pickled to copy the rows elsewhere.
+    """
 
     topic_partition: TopicPartition
     run: CleanedRun
@@ -103,10 +105,10 @@ class Merge:
 def plan_merges(
     ctx: Context, views: Views, tp: TopicPartition, policy: MergePolicy
 ) -> Program[tuple[Views, tuple[Merge, ...]]]:
-    """Return the merges that a partition needs now. The table of transactions is folded first (C3), then the partition
-    is read.
+    """Return the merges that a partition needs now.
 
-    Costs the GETs of the table, then one GET per sealed segment and per announced `.txnindex`.
+    The table of transactions is folded first (C3), then the partition is read. Costs the GETs of the table, then one
+    GET per sealed segment and per announced `.txnindex`.
     """
     views, rows, _ = yield from fold_table(ctx, views)
     # A view that followed the tail by name does not show which runs are current.
@@ -153,12 +155,11 @@ def plan_merges(
 
 
 def publish(ctx: Context, merge: Merge, file: IndexedFile | None, kept: Kept | None = None) -> Program[bool]:
-    """Create the run's objects and the `.clean` that names it (C4, invariant 13). Return whether it took effect; if
-    not, vacuum deletes its objects.
+    """Create the run's objects and the `.clean` that names it (C4, invariant 13).
 
-    `file` holds the rows of `merge.pieces`, or those that a compaction `kept`, with their offsets, written under
-    `merge.path`. Without rows there is no file. Raises CorruptLogError if the file does not have as many rows as the
-    batches.
+    Return whether it took effect; if not, vacuum deletes its objects. `file` holds the rows of `merge.pieces`, or those
+    that a compaction `kept`, with their offsets, written under `merge.path`. Without rows there is no file. Raises
+    CorruptLogError if the file does not have as many rows as the batches.
     """
     tp = merge.topic_partition
     index, txn_index = cleaning.merged_index(
@@ -179,8 +180,10 @@ def publish(ctx: Context, merge: Merge, file: IndexedFile | None, kept: Kept | N
 
 
 def _name_run(ctx: Context, merge: Merge) -> Program[bool]:
-    """Create the next `.clean` with the run, unless an input is no longer current (C4). Return whether the run is in
-    effect."""
+    """Create the next `.clean` with the run, unless an input is no longer current (C4).
+
+    Return whether the run is in effect.
+    """
     tp = merge.topic_partition
     for attempt in range(ctx.max_races):
         listing, before = yield from _cleaned(tp)

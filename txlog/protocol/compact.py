@@ -52,8 +52,10 @@ class CompactionPlan:
         return self._pieces(len(self.indexes), self.cleanable.first_dirty_offset)
 
     def merge(self, names: Sequence[SegmentName]) -> Merge:
-        """Return the run over `names`, the first ones of `cleanable`, with all its committed rows from the log start
-        on."""
+        """Return the run over `names`, the first ones of `cleanable`.
+
+        It has all committed rows from the log start on.
+        """
         return Merge(
             topic_partition=self.topic_partition,
             run=cleaning.merged_run(names, self.unique),

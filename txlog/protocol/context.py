@@ -55,8 +55,10 @@ class Context:
 
     @property
     def max_view_age_ms(self) -> int:
-        """Return a tenth of the grace. Only a younger view may acknowledge, tail by name or seal without a LIST (W14,
-        W37, R7)."""
+        """Return a tenth of the grace.
+
+        Only a younger view may acknowledge, tail by name or seal without a LIST (W14, W37, R7).
+        """
         return self.constants.delete_grace_ms // 10
 
     def roll_of(self, tp: TopicPartition) -> RollPolicy:
@@ -64,8 +66,10 @@ class Context:
         return self.internal_roll if tp.topic in INTERNAL_TOPICS else self.roll.get(tp.topic, RollPolicy())
 
     def backoff_ms(self, attempt: int) -> int:
-        """Return the wait of a try, from `retry.backoff.ms` to `retry.backoff.max.ms`, growing exponentially. `attempt`
-        counts from 0."""
+        """Return the wait of a try, from `retry.backoff.ms` to `retry.backoff.max.ms`, growing exponentially.
+
+        `attempt` counts from 0.
+        """
         return int(min(self.retry_backoff_ms * 2 ** min(attempt, 16), self.retry_backoff_max_ms))
 
 
@@ -120,8 +124,10 @@ class PartitionView:
         return Mark(self.tail[-1].record.base_offset, self.tail[-1].digest) if self.tail else None
 
     def digest_at(self, end_offset: int) -> str | None:
-        """Return the digest of the record that ends there; None if the view does not show it, empty if no record ends
-        there."""
+        """Return the digest of the record that ends at `end_offset`.
+
+        Returns None if the view does not show it, and empty text if no record ends there.
+        """
         if end_offset in (self.state.next_offset, self.base.next_offset):
             return (self.state if end_offset == self.state.next_offset else self.base).last_digest
         if end_offset < self.base.next_offset:

@@ -75,8 +75,10 @@ class GroupChange:
         return bool(self.slots)
 
     def has_won(self, view: PartitionView) -> bool:
-        """Return whether `view`, a fresh one, shows the record of an earlier try. Forget the slots that it shows to be
-        lost."""
+        """Return whether `view`, a fresh one, shows the record of an earlier try.
+
+        Forget the slots that it shows to be lost.
+        """
         if not self.slots:
             return False
         if find_own(view, self.write_id) is not None:
@@ -152,12 +154,12 @@ def send_offsets(
     condition: OffsetsCondition | None = None,
     version: TxnVersion | None = None,
 ) -> Program[tuple[Views, TransactionMetadata | Skipped]]:
-    """Send offsets within an eager transaction (TxnOffsetCommit): register the group's partition, then append them as
-    pending.
+    """Send offsets within an eager transaction (TxnOffsetCommit).
 
-    The condition is checked on the fold of the slot that the record takes. Return the id's record, or Skipped if
-    `version` is not above the last committed one. Raises what add_partitions raises, CommitFailedError (abort),
-    ConcurrentTransactionsError (another transaction's offsets are pending: repeat the call).
+    This registers the group's partition, then appends the offsets as pending. The condition is checked on the fold of
+    the slot that the record takes. Return the id's record, or Skipped if `version` is not above the last committed one.
+    Raises what add_partitions raises, CommitFailedError (abort), ConcurrentTransactionsError (another transaction's
+    offsets are pending: repeat the call).
     """
     if not offsets:
         return views, txn
@@ -187,8 +189,10 @@ def send_offsets(
 def join_group(
     ctx: Context, views: Views, group: str, member_id: str, client_id: str, topics: tuple[str, ...]
 ) -> Program[tuple[Views, GroupValue]]:
-    """Join the group by a compare-and-set on its partition: generation + 1 fences older members (W36). Return the new
-    membership."""
+    """Join the group by a compare-and-set on its partition: generation + 1 fences older members (W36).
+
+    Return the new membership.
+    """
     views, (value, _) = yield from take_group(ctx, views, group, member_id, client_id, topics)
     return views, value
 
@@ -444,8 +448,10 @@ def expire_groups(
 
 
 def _removed_together(idle: list[GroupDescription]) -> tuple[list[GroupDescription], tuple[Entry, ...]]:
-    """Return the first of these groups, and the entries that remove them: as many as one record may hold, and at least
-    one."""
+    """Return the first of these groups, and the entries that remove them.
+
+    These are as many as one record may hold, and at least one.
+    """
     taken: list[GroupDescription] = []
     entries: list[Entry] = []
     for found in idle:

@@ -50,8 +50,10 @@ def list_runs() -> Program[list[RunName]]:
 
 
 def read_runs(wanted: Sequence[RunName]) -> Program[list[CleanupRun]]:
-    """Return the runs of these names, in order, without those that were deleted. Raises CorruptRecordError naming a
-    damaged one."""
+    """Return the runs of these names, in order, without those that were deleted.
+
+    Raises CorruptRecordError naming a damaged one.
+    """
     found = yield from many([get(name.path) for name in wanted])
     return [_decoded(name, data) for name, data in zip(wanted, found, strict=True) if data is not None]
 

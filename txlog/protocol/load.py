@@ -108,10 +108,10 @@ def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
 
 def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
-    """Return `view` after a look whether the chain still holds its end. Costs one GET by name, two if this process has
-    appended.
+    """Return `view` after a look whether the chain still holds its end.
 
-    The view is loaded again if its slots were deleted since. Raises StoreChangedError (W47).
+    Costs one GET by name, two if this process has appended. The view is loaded again if its slots were deleted since.
+    Raises StoreChangedError (W47).
     """
     now: Moment = yield ReadClocks()
     tp, last = view.topic_partition, view.last
@@ -135,8 +135,10 @@ def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
 
 
 def get_view(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, PartitionView]]:
-    """Return the view of `tp` in `views`, loaded if it is missing there. A held view may be stale but is never
-    wrong."""
+    """Return the view of `tp` in `views`, loaded if it is missing there.
+
+    A held view may be stale but is never wrong.
+    """
     view = views.get(tp)
     if view is None:
         view = yield from load(ctx, tp)
@@ -167,8 +169,10 @@ def gather_fresh_views(
 
 
 def read_slot(tp: TopicPartition, base_offset: int) -> Program[StoredRecord | None]:
-    """Return the commit record at `base_offset`; None if the slot is free (or deleted: the caller knows the
-    boundary)."""
+    """Return the commit record at `base_offset`; None if the slot is free.
+
+    A deleted slot is free, too: the caller knows the boundary.
+    """
     data = yield Get(tp.folder + names.batch_name(base_offset))
     return None if data is None else stored_record(data, tp, base_offset)
 
@@ -192,8 +196,10 @@ def trim_to(view: PartitionView, end_offset: int, *segments: names.SegmentName) 
 
 
 def _changed(ctx: Context, view: PartitionView, loaded: PartitionView) -> Program[StoreChangedError]:
-    """Return the error for a log that does not hold what `view` has seen. Raises StoreChangedError if the location
-    holds another store."""
+    """Return the error for a log that does not hold what `view` has seen.
+
+    Raises StoreChangedError if the location holds another store.
+    """
     if ctx.store is not None:
         yield from check_store(replace(ctx, store=replace(ctx.store, checked_at=None)))
     seen, end = view.state.next_offset, loaded.state.next_offset

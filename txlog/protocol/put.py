@@ -60,10 +60,9 @@ def create(
 
 
 def put_pure(ctx: Context, path: str, data: bytes) -> Program[None]:
-    """Create an object whose content is a pure function of the log: whichever process wins, equivalent bytes are
-    stored.
+    """Create an object whose content is a pure function of the log.
 
-    Raises as `create`.
+    Whichever process wins, equivalent bytes are stored. Raises as `create`.
     """
 
     def look(outcome: PutOutcome) -> Program[bool | None]:
@@ -76,10 +75,10 @@ def put_pure(ctx: Context, path: str, data: bytes) -> Program[None]:
 def encode_readable(
     path: str, value: msgspec.Struct, *, instead: str = "what it would replace stays as it is"
 ) -> bytes:
-    """Return the stored form, if readers accept its size (W5, W37): an `.index` that they refuse makes the partition
-    unreadable.
+    """Return the stored form, if readers accept its size (W5, W37).
 
-    Raises RecordTooLargeError. Its message contains `instead`, which says what happens then.
+    If readers refused an `.index`, the partition would be unreadable. Raises RecordTooLargeError. Its message contains
+    `instead`: what happens then.
     """
     data = envelope.encode(value)
     if len(data) > envelope.MAX_OBJECT_BYTES:

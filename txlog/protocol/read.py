@@ -168,10 +168,9 @@ def aborted_transactions(
 
 
 def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
-    """Return a sealed segment's index, checked, with the aborted transactions that it announces; also of internal
-    topics.
+    """Return a sealed segment's index, checked, with the aborted transactions that it announces.
 
-    Raises MissingObjectError or CorruptRecordError naming the object.
+    Internal topics are supported, too. Raises MissingObjectError or CorruptRecordError naming the object.
     """
     path = tp.folder + name.index
     index, _ = envelope.decode(present((yield Get(path)), path), SegmentIndex, path)

@@ -59,12 +59,11 @@ class Repair:
 
 
 def repair_partition(ctx: Context, tp: TopicPartition, *, dry_run: bool = False) -> Program[tuple[Repair, ...]]:
-    """Make every damaged or missing object of `tp` again that is a pure function of existing records. Return what was
-    done.
+    """Make every damaged or missing object of `tp` again that is a pure function of existing records.
 
-    With `dry_run` nothing is written: return what would be done. Reads all records from the boundary on, with one
-    segment in memory at a time. Raises UnsupportedStoreError for an object of a newer format, and StorageError. Raises
-    CorruptLogError if a `.clean` or two snapshots leave no place to begin.
+    Return what was done. With `dry_run` nothing is written: return what would be done. Reads all records from the
+    boundary on, with one segment in memory at a time. Raises UnsupportedStoreError for an object of a newer format, and
+    StorageError. Raises CorruptLogError if a `.clean` or two snapshots leave no place to begin.
     """
     listed: Sequence[str] = yield List(tp.folder)
     there = _There(listed=frozenset(listed), listing=chain.parse_listing(listed, tp.folder))

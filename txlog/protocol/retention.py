@@ -84,8 +84,10 @@ def plan_retention(
 
 
 def apply_plan(ctx: Context, views: Views, plan: RetentionPlan) -> Program[tuple[Views, int]]:
-    """Move the log start as planned (C7), and seal segments that this finished. Return the log start after it: another
-    job may have moved it further."""
+    """Move the log start as planned (C7), and seal segments that this finished.
+
+    Return the log start after it: another job may have moved it further.
+    """
     tp = plan.topic_partition
     views, log_start = yield from append_log_start(ctx, views, tp, plan.log_start_after)
     return with_view(views, (yield from seal_quietly(ctx, views[tp]))), log_start
@@ -195,8 +197,10 @@ def _measured(tp: TopicPartition, names: Sequence[SegmentName]) -> Program[list[
 
 
 def _tail_bytes(view: PartitionView) -> int:
-    """Return the bytes of rows in the tail. Markers and retention's own records do not count, so they cannot cause rows
-    to be removed."""
+    """Return the bytes of rows in the tail.
+
+    Markers and retention's own records do not count, so they cannot cause rows to be removed.
+    """
     return sum(stored.record.payload_bytes + sum(file.bytes for file in stored.record.files) for stored in view.tail)
 
 

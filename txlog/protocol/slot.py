@@ -132,10 +132,10 @@ def append_slot(
 def encode_checked(
     tp: TopicPartition, record: CommitRecord, payload: bytes = b"", headroom_bytes: int = 0
 ) -> StoredRecord:
-    """Return the record's stored form, after reading it back as readers do (W5): if they refused it, no record could
-    follow.
+    """Return the record's stored form, after reading it back as readers do (W5).
 
-    Raises InvalidRequestError; RecordTooLargeError unless `headroom_bytes` are left below the limit.
+    If readers refused a stored record, no record could follow it. Raises InvalidRequestError; RecordTooLargeError
+    unless `headroom_bytes` are left below the limit.
     """
     try:
         data = envelope.encode(record, payload)
@@ -162,8 +162,10 @@ def encode_checked(
 def _create_slot(
     ctx: Context, view: PartitionView, stored: StoredRecord, write_id: str
 ) -> Program[StoredRecord | None]:
-    """Put a record into its slot until the slot is taken. Return the record that has it; None if the slot is below a
-    boundary."""
+    """Put a record into its slot until the slot is taken.
+
+    Return the record that has it; None if the slot is below a boundary.
+    """
     tp, slot = view.topic_partition, stored.record.base_offset
 
     def look(outcome: PutOutcome) -> Program[tuple[StoredRecord | None] | None]:
@@ -180,8 +182,10 @@ def _create_slot(
 
 
 def _not_overtaken(ctx: Context, view: PartitionView, slot: int) -> Program[bool]:
-    """Return whether no boundary is above `slot`: the view is young, or a LIST made now shows no such boundary (W14,
-    invariants 2 and 14)."""
+    """Return whether no boundary is above `slot` (W14, invariants 2 and 14).
+
+    That is so if the view is young, or if a LIST made now shows no such boundary.
+    """
     if view.age_ms((yield ReadClocks())) < ctx.max_view_age_ms:
         return True
     listed = yield List(view.topic_partition.folder)

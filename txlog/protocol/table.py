@@ -87,8 +87,10 @@ def transit(
 def put_tombstone(
     ctx: Context, views: Views, transactional_id: str, may: Callable[[TransactionMetadata, int], bool]
 ) -> Program[tuple[Views, bool]]:
-    """Remove an id if `may(record, wall clock)` is true of the record that the removal replaces. Return whether it was
-    removed."""
+    """Remove an id if `may` allows it. Return whether the id was removed.
+
+    `may(record, wall clock)` gets the record that the removal replaces.
+    """
     tp = state_partition(ctx, transactional_id)
     write_id = yield NewId()
 

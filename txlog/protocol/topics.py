@@ -65,11 +65,11 @@ AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
 
 
 def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
-    """Return the store's descriptor; None if the location is empty or missing (`__probe/` aside), so that a store may
-    be made (W3).
+    """Return the store's descriptor; None if the location is empty or missing (`__probe/` aside).
 
-    `where` names the location in messages. Raises NotAStoreError if it holds anything else. Raises
-    UnsupportedStoreError if the store needs unknown features, CorruptRecordError if the descriptor is damaged.
+    A store may be made in such a location (W3). `where` names the location in messages. Raises NotAStoreError if it
+    holds anything else. Raises UnsupportedStoreError if the store needs unknown features, CorruptRecordError if the
+    descriptor is damaged.
     """
     descriptor = yield from _get_descriptor(where)
     if descriptor is not None:
@@ -116,11 +116,11 @@ def check_store(ctx: Context) -> Program[None]:
 def create_store(
     constants: StoreConstants, where: str = "this location", features: tuple[str, ...] = STORE_FEATURES
 ) -> Program[StoreDescriptor]:
-    """Return the store's descriptor. If the store does not exist yet, make it with `constants`; otherwise use it as it
-    is.
+    """Return the store's descriptor.
 
-    `features` are those of a new store; tests pass fewer to make what an older txlog has made. Raises as `read_store`,
-    and OutcomeUnknownError if it stays unknown whether the descriptor was created.
+    If the store does not exist yet, make it with `constants`; otherwise use it as it is. `features` are those of a new
+    store; tests pass fewer to make what an older txlog has made. Raises as `read_store`, and OutcomeUnknownError if it
+    stays unknown whether the descriptor was created.
     """
     found = yield from read_store(where)
     if found is not None:
@@ -264,8 +264,10 @@ def is_made_anew(metadata: TopicMetadata) -> Program[bool]:
 
 
 def list_topics(*, deleted: bool = False) -> Program[tuple[TopicMetadata, ...]]:
-    """Return the newest metadata of all topics by name, with `deleted` also of deleted ones. Costs one LIST, and two
-    requests per topic."""
+    """Return the newest metadata of all topics by name, with `deleted` also of deleted ones.
+
+    Costs one LIST, and two requests per topic.
+    """
     topics = yield from topic_names()
     found = yield Gather(tuple(find_topic(topic) for topic in topics))
     return tuple(metadata for metadata in found if metadata is not None and (deleted or not metadata.deleted))
@@ -406,11 +408,11 @@ def delete_topic(
     doomed: TopicMetadata | None = None,
     write_id: str | None = None,
 ) -> Program[TopicMetadata]:
-    """Delete a topic: create a `deleted` version, then append `log_start` = LEO in every partition. Return the
-    `deleted` version.
+    """Delete a topic. Return its `deleted` version.
 
-    All tries of one call pass the same `doomed`, from `find_doomed`, and the same `write_id`. A later try finishes what
-    an earlier one began, and does not touch a topic that was created again under the name (W50).
+    This creates a `deleted` version, then appends `log_start` = LEO in every partition. All tries of one call pass the
+    same `doomed`, from `find_doomed`, and the same `write_id`. A later try finishes what an earlier one began, and does
+    not touch a topic that was created again under the name (W50).
 
     For a topic that is already deleted, the call finishes what an interrupted call left. Then it raises
     UnknownTopicOrPartitionError, unless the deletion has the same `write_id`. Raises as `find_doomed`, and
@@ -505,8 +507,10 @@ def check_case(topic: str) -> Program[None]:
 
 
 def _put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
-    """Create a version. Return whether this very version is in the chain now (W39); False if another one has its
-    number."""
+    """Create a version.
+
+    Return whether this very version is in the chain now (W39); False if another one has its number.
+    """
     path = names.topic_metadata_path(metadata.topic, metadata.number)
     data = envelope.encode(metadata)
 

@@ -107,10 +107,10 @@ class ExpireResult:
 def init_producer(
     ctx: Context, views: Views, transactional_id: str, timeout_ms: int, *, max_timeout_ms: int = 900_000
 ) -> Program[tuple[Views, TransactionMetadata]]:
-    """InitProducerId: finish or abort what an older instance left, then fence it (invariant 8). Return the id's record,
-    EMPTY.
+    """Initialise a producer (InitProducerId). Return the id's record, EMPTY.
 
-    Raises InvalidTxnTimeoutError before anything is written, as Kafka's INVALID_TRANSACTION_TIMEOUT.
+    This finishes or aborts what an older instance left, then fences that instance (invariant 8). Raises
+    InvalidTxnTimeoutError before anything is written, as Kafka's INVALID_TRANSACTION_TIMEOUT.
     """
     if not 0 < timeout_ms <= max_timeout_ms:
         raise InvalidTxnTimeoutError(
@@ -185,11 +185,12 @@ def end_transaction(
     version: TxnVersion | None = None,
     refusal: TxlogError | None = None,
 ) -> Program[tuple[Views, EndResult]]:
-    """EndTxn: write PREPARE_* (the decision), a marker in every partition in parallel, and COMPLETE_*.
+    """End a transaction (EndTxn).
 
-    `staged` parts become visible only with the commit; their files have this PID and `txn`'s current epoch. `refusal`
-    is raised instead of deciding to commit, because a topic with staged rows was deleted
-    (`topics.refresh_topic_of_rows`, W46). A commit that is decided already, or skipped, ignores it.
+    This writes PREPARE_* (the decision), a marker in every partition in parallel, and COMPLETE_*. `staged` parts become
+    visible only with the commit; their files have this PID and `txn`'s current epoch. `refusal` is raised instead of
+    deciding to commit, because a topic with staged rows was deleted (`topics.refresh_topic_of_rows`, W46). A commit
+    that is decided already, or skipped, ignores it.
 
     A repeated call finishes what the first one decided. Raises ProducerFencedError, InvalidProducerIdMappingError,
     InvalidProducerEpochError (it was timed out before the commit), TxnVersionScopeError, OutcomeUnknownError (repeat
@@ -476,8 +477,10 @@ def describe(ctx: Context, views: Views, transactional_id: str) -> Program[tuple
 
 
 def partitions_of(ctx: Context, prepare: TransactionMetadata) -> Program[tuple[TopicPartition, ...]]:
-    """Return the partitions that need a marker of a PREPARE_*: registered ones and, for a commit, those of staged
-    parts."""
+    """Return the partitions that need a marker of a PREPARE_*.
+
+    These are the registered ones and, for a commit, those of staged parts.
+    """
     staged = yield from _staged_parts(ctx, prepare)
     parts = {part.topic_partition for part in staged} if prepare.state == "PREPARE_COMMIT" else set()
     return tuple(sorted({*prepare.partitions, *parts}))
@@ -510,8 +513,10 @@ def _roll_forward_current(ctx: Context, views: Views, transactional_id: str) -> 
 
 
 def _with_rolls(ctx: Context, tps: Iterable[TopicPartition]) -> Program[Context]:
-    """Return `ctx` with the roll policies of all topics of `tps`: a process may end a transaction in topics it has not
-    opened."""
+    """Return `ctx` with the roll policies of all topics of `tps`.
+
+    A process may end a transaction in topics that it has not opened.
+    """
     if ctx.find_roll is None:
         return ctx
     unknown = sorted({tp.topic for tp in tps} - INTERNAL_TOPICS - set(ctx.roll))
@@ -590,8 +595,10 @@ def _changes(view: PartitionView) -> list[TransactionMetadata]:
 
 
 def _completed(prepare: TransactionMetadata) -> TransactionMetadata:
-    """Return the COMPLETE_* of a PREPARE_* that another process has finished. Its identity does not depend on that
-    process."""
+    """Return the COMPLETE_* of a PREPARE_* that another process has finished.
+
+    Its identity does not depend on that process.
+    """
     finished = judge_complete(prepare, prepare, now_ms=prepare.updated_at, write_id=prepare.write_id)
     assert finished is not None
     return finished.to
@@ -642,8 +649,10 @@ def _staged_parts(ctx: Context, txn: TransactionMetadata) -> Program[tuple[Stage
 
 
 def idle_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> frozenset[int]:
-    """Return the producers whose state may be expired, as far as the partition shows (W33). The time of a record is its
-    writer's."""
+    """Return the producers whose state may be expired, as far as the partition shows (W33).
+
+    The time of a record is its writer's.
+    """
     newest_ms, idle_ms = max(now_ms, state.last_timestamp), expiration_ms + 2 * MAX_CLOCK_ERROR_MS
     return frozenset(
         pid

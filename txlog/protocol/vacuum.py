@@ -213,10 +213,10 @@ def plan_topic(
 
 
 def sweep(ctx: Context, plan: PartitionPlan, *, dry_run: bool, sizes: bool) -> Program[tuple[Deleted, ...]]:
-    """Delete what a plan found dead and due, after creating its boundary; note what it found superseded. Return what
-    was deleted.
+    """Delete what a plan found dead and due. Return what was deleted.
 
-    A dry run deletes and writes nothing, and returns what would be deleted. `sizes` asks for the length of each object.
+    It first creates the plan's boundary. At the end it notes what the plan found superseded. A dry run deletes and
+    writes nothing, and returns what would be deleted. `sizes` asks for the length of each object.
     """
     tp = plan.topic_partition
     due = [dead for dead in plan.dead if dead.waits_until_ms is None]
@@ -314,8 +314,10 @@ def _plan_partition(
 
 
 def _know(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, _Knowledge]]:
-    """Return what the chain shows, read after this call began. Raises MissingObjectError for an object that stays
-    missing."""
+    """Return what the chain shows, read after this call began.
+
+    Raises MissingObjectError for an object that stays missing.
+    """
     for attempt in range(ctx.max_loads):
         try:
             if attempt:
@@ -520,8 +522,10 @@ def _dead_parts(
     now_ms: int,
     grace_ms: int,
 ) -> tuple[list[Dead], frozenset[str]]:
-    """Return superseded objects of segments and runs, indexes first, and the names of those that no `.clean` lists
-    yet."""
+    """Return superseded objects of segments and runs, indexes first.
+
+    The second value holds the names of those that no `.clean` lists yet.
+    """
     internal = tp.topic in INTERNAL_TOPICS
     folder = known.folder
     runs = known.clean.runs if known.clean is not None else ()
@@ -691,8 +695,10 @@ def _in_order(part: Sequence[Dead]) -> list[list[Dead]]:
 
 
 def _may_go(dead: Dead, boundary: int) -> bool:
-    """Return whether the boundary of the last LIST allows it: slots below it may be deleted, and indexes whose age lets
-    it rise."""
+    """Return whether the boundary of the last LIST allows a deletion.
+
+    Slots below the boundary may be deleted, and indexes whose age lets it rise.
+    """
     parsed = names.parse_partition_object(dead.path.rpartition("/")[2])
     if isinstance(parsed, SegmentObject):
         return parsed.segment.generation > 0 or parsed.segment.end_offset <= boundary

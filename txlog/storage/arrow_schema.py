@@ -107,8 +107,10 @@ def to_arrow(fields: Sequence[SchemaField]) -> pa.Schema:
 
 
 def stored_fields(schema: pa.Schema, where: str) -> tuple[SchemaField, ...]:
-    """Return the fields of a schema that txlog wrote, with the stored ids. Raises CorruptRecordError, beginning with
-    `where`."""
+    """Return the fields of a schema that txlog wrote, with the stored ids.
+
+    Raises CorruptRecordError, beginning with `where`.
+    """
     try:
         fields = tuple(_with_stored_id(_to_field(field, field.name, where), field) for field in schema)
         check_fields(fields, where)
@@ -186,12 +188,11 @@ def read_ipc(payload: bytes, where: str) -> pa.Table:
 def select_fields(
     table: pa.Table, fields: Sequence[SchemaField], where: str, wanted: Sequence[SchemaField] | None = None
 ) -> pa.Table:
-    """Return the columns of `fields` from stored inline rows, by id, in that order; columns that were added since are
-    null.
+    """Return the columns of `fields` from stored inline rows, by id, in that order.
 
-    `wanted` are those of `fields` to return (None: all). Stored columns without any id (another writer's) are found by
-    name. Types must be exactly the topic's: a cast could change values, or make gigabytes of nulls. Raises
-    CorruptRecordError, beginning with `where`, also as `check_stored`.
+    Columns that were added since are null. `wanted` are those of `fields` to return (None: all). Stored columns without
+    any id (another writer's) are found by name. Types must be exactly the topic's: a cast could change values, or make
+    gigabytes of nulls. Raises CorruptRecordError, beginning with `where`, also as `check_stored`.
     """
     check_stored(table.schema, fields, where)
     fields = fields if wanted is None else wanted
@@ -209,8 +210,7 @@ def select_fields(
 
 
 def check_stored(schema: pa.Schema, fields: Sequence[SchemaField], where: str) -> None:
-    """Raise CorruptRecordError, beginning with `where`, if stored columns contradict a topic's schema (PROTOCOL.md,
-    R21).
+    """Raise CorruptRecordError, beginning with `where`, if stored columns contradict a schema (PROTOCOL.md, R21).
 
     `fields` are those of the version that the rows name, or of a later one. Columns are only added; no known feature
     allows anything else. So each stored column is one of them, with its id, name and type.
@@ -274,8 +274,10 @@ def find_columns(schema: pa.Schema, fields: Sequence[SchemaField]) -> tuple[int 
 
 
 def stored_column(column: Any, rows: int, field: SchemaField, arrow_field: pa.Field[Any], where: str) -> Any:
-    """Return a stored column as the topic's type; nulls if the file is older than the column. Raises
-    CorruptRecordError."""
+    """Return a stored column as the topic's type; nulls if the file is older than the column.
+
+    Raises CorruptRecordError.
+    """
     if column is None:
         if not field.nullable:
             raise CorruptRecordError(
@@ -308,10 +310,10 @@ def _check_messages(payload: bytes, where: str) -> None:
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Return whether a record batch's message is compressed (Arrow's Message.fbs: header is field 2, its compression
-    field 3).
+    """Return whether a record batch's message is compressed.
 
-    Arrow has verified the flatbuffer when it read the message.
+    In Arrow's Message.fbs the header is field 2, and its compression is field 3. Arrow has verified the flatbuffer when
+    it read the message.
     """
     root = struct.unpack_from("<I", metadata, 0)[0]
     header = _field_of(metadata, root, 2)
@@ -483,8 +485,10 @@ def _expected(field: SchemaField) -> str:
 
 
 def _found(arrow: pa.DataType) -> str:
-    """Return a type as pyarrow's constructors name it: pyarrow.double() does not exist, and Python's float is a
-    double."""
+    """Return a type as pyarrow's constructors name it.
+
+    pyarrow.double() does not exist, and Python's float is a double.
+    """
     return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(arrow), str(arrow))
 
 
@@ -596,8 +600,10 @@ def _cast(column: Any, field: SchemaField, path: str, where: str) -> Any:
 
 
 def _tightened(array: Any, field: SchemaField) -> Any:
-    """Return `array`, whose type allows nulls everywhere, as the topic's type, with a value in place of each hidden
-    null."""
+    """Return `array` as the topic's type, with a value in place of each hidden null.
+
+    The type of `array` allows nulls everywhere.
+    """
     target = _to_arrow_type(field)
     if all(_allows_nulls(child) for child in field.fields):
         return array.cast(target)
@@ -649,8 +655,10 @@ def _allows_nulls(field: SchemaField) -> bool:
 
 
 def _child_values(array: Any, field: SchemaField) -> list[pa.Array[Any]]:
-    """Return the values of a nested array's children that belong to a value: none from below a null or outside a
-    slice."""
+    """Return the values of a nested array's children that belong to a value.
+
+    Values below a null or outside a slice are left out.
+    """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     present = array.drop_null()

@@ -1,9 +1,8 @@
-"""How does a protocol generator reach the store and the clock? The driver performs each effect and sends the answer
-back.
+"""How does a protocol generator reach the store and the clock?
 
-A failed effect is thrown into the generator, which may settle it or let it propagate. A BaseException that is not an
-`Exception` (KeyboardInterrupt, a simulated crash) is not thrown into it. It leaves `run` at once, as if the process
-were killed.
+The driver performs each effect and sends the answer back. A failed effect is thrown into the generator, which may
+settle it or let it propagate. A BaseException that is not an `Exception` (KeyboardInterrupt, a simulated crash) is not
+thrown into it. It leaves `run` at once, as if the process were killed.
 """
 
 from __future__ import annotations
@@ -183,8 +182,10 @@ class _Work:
                 self._done()
 
     def results(self) -> tuple[Any, ...]:
-        """Wait for the programs that helpers have begun. Raise the first error that is not an Exception, else the first
-        error."""
+        """Wait for the programs that helpers have begun.
+
+        Raise the first error that is not an Exception, else the first error.
+        """
         with self._condition:
             self._condition.wait_for(lambda: not self._running)
         errors = [error for error in self._errors if error is not None]

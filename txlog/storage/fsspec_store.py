@@ -127,11 +127,11 @@ _REASONS = {
 
 
 def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> FsspecObjectStore:
-    """Return the store at `url`, whose scheme (lower case) is `scheme`; `options` are passed to the driver. Sends no
-    request.
+    """Return the store at `url`. Sends no request.
 
-    Raises UnsupportedStoreError for a backend that cannot create atomically or whose driver is missing or too old,
-    InvalidRequestError for a malformed URL.
+    `scheme` is the URL's scheme in lower case; `options` are passed to the driver. Raises UnsupportedStoreError for a
+    backend that cannot create atomically or whose driver is missing or too old, InvalidRequestError for a malformed
+    URL.
     """
     backend = _BACKENDS.get(scheme)
     if backend is None or "::" in url:
@@ -318,8 +318,10 @@ class FsspecObjectStore:
         return fs
 
     def _repeating(self, verb: str, path: str, call: Callable[[Any], T], missing: Any = ...) -> T:
-        """Return the answer of a request that may be repeated. If the object does not exist, return `missing`, if
-        given."""
+        """Return the answer of a request that may be repeated.
+
+        If the object does not exist, return `missing`, if given.
+        """
         fs = self._filesystem()
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -453,8 +455,10 @@ _SIGNATURE = re.compile(
 
 
 def _verdict(error: BaseException) -> _Verdict:
-    """Return the meaning of an error for the request. In doubt TRANSIENT: drivers fail in many ways after the server
-    has acted."""
+    """Return the meaning of an error for the request.
+
+    In doubt TRANSIENT: drivers fail in many ways after the server has acted.
+    """
     status, code = _http_status(error)
     if isinstance(error, FileExistsError) and _azure_code(error) not in {None, "BlobAlreadyExists"}:
         # adlfs raises it for every 409.

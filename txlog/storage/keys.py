@@ -31,10 +31,10 @@ Serialized: TypeAlias = tuple[Bytes, Offsets, NDArray[np.bool_]]
 
 
 def partition_table(table: pa.Table, key_columns: Sequence[str], partitions: int) -> NDArray[np.int32]:
-    """Return the partition of each row; NO_KEY if its key is null (with several columns: if all are), or without key
-    columns.
+    """Return the partition of each row; NO_KEY for a row without a key.
 
-    Raises SchemaMismatchError for a column that the table lacks or whose type cannot be a key.
+    A row has no key if its key is null (with several columns: if all are), or if there are no key columns. Raises
+    SchemaMismatchError for a column that the table lacks or whose type cannot be a key.
     """
     if not key_columns or not table.num_rows:
         return np.full(table.num_rows, NO_KEY, dtype=np.int32)
@@ -44,10 +44,10 @@ def partition_table(table: pa.Table, key_columns: Sequence[str], partitions: int
 
 
 def serialized_keys(table: pa.Table, key_columns: Sequence[str]) -> Serialized:
-    """Return the bytes of all rows' keys in one array, where each key begins and the last one ends, and which rows have
-    a key.
+    """Return the bytes of all rows' keys, their bounds, and which rows have a key.
 
-    Raises SchemaMismatchError as `partition_table` does.
+    All keys are in one array. The bounds are where each key begins and where the last one ends. Raises
+    SchemaMismatchError as `partition_table` does.
     """
     keys = [_column(table, name) for name in key_columns]
     if len(keys) == 1:

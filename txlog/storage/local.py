@@ -163,8 +163,10 @@ class LocalObjectStore:
             self._remove_empty(folder)
 
     def make_durable(self, path: str) -> None:
-        """See `object_store.make_durable`: sync the file, its name in its folder, and the names of the folders
-        above."""
+        """Sync the file, its name in its folder, and the names of the folders above.
+
+        See `object_store.make_durable`.
+        """
         folder, _ = _split(check_path(path))
         with self._failing("make_durable", path):
             with self._existing(path) as fd:
@@ -290,8 +292,10 @@ class LocalObjectStore:
             os.unlink(name, dir_fd=descriptor)
 
     def _has_vanished(self, descriptor: int, folder: str) -> bool:
-        """Return whether the opened folder was removed. Errors of creating a file in such a folder vary by file
-        system."""
+        """Return whether the opened folder was removed.
+
+        Errors of creating a file in such a folder vary by file system.
+        """
         try:
             there = os.stat(os.path.join(self.root, folder))
         except FileNotFoundError:
@@ -301,8 +305,10 @@ class LocalObjectStore:
         return opened.st_nlink == 0 or not os.path.samestat(there, opened)
 
     def _open_folder(self, folder: str, *, create: bool = False) -> int:
-        """Return a descriptor of `folder`, inside the root. With `create`, the folder and its name are made and
-        durable."""
+        """Return a descriptor of `folder`, inside the root.
+
+        With `create`, the folder and its name are made and durable.
+        """
         full = os.path.join(self.root, folder)
         for attempt in range(_FOLDER_ATTEMPTS):
             try:
@@ -337,8 +343,10 @@ class LocalObjectStore:
             os.close(descriptor)
 
     def _sync_names(self, folder: str) -> None:
-        """Sync the name of `folder` in its parent, and those above: the process that made it may not have synced it
-        yet."""
+        """Sync the name of `folder` in its parent, and those above.
+
+        The process that made the folder may not have synced its name yet.
+        """
         while self._fsync and folder and not self._state.is_durable(folder):
             parent, _ = _split(folder)
             try:
@@ -516,8 +524,10 @@ def _make_root(root: str, fsync: bool) -> None:
 
 
 def _read(fd: int, start: int, end: int | None) -> bytes:
-    """Return bytes `[start, end)`; the whole file without `end`. Objects never change, so the size is read only
-    once."""
+    """Return bytes `[start, end)`; the whole file without `end`.
+
+    Objects never change, so the size is read only once.
+    """
     size = os.fstat(fd).st_size
     stop = size if end is None else min(end, size)
     parts = []

@@ -41,8 +41,10 @@ class ObjectStore(Protocol):
 
     @property
     def place(self) -> str:
-        """Return a name that identifies the place. One URL may be two places, because the endpoint in its options
-        counts too."""
+        """Return a name that identifies the place.
+
+        One URL may be two places, because the endpoint in its options counts too.
+        """
 
     def get(self, path: str) -> bytes | None:
         """Return the whole object, never a part; None if it does not exist."""
@@ -62,24 +64,27 @@ class ObjectStore(Protocol):
         """
 
     def write_file(self, path: str, chunks: Iterable[bytes]) -> int:
-        """Stream to a name that was never used before. Return the number of bytes. Nothing is visible if `chunks`
-        raises."""
+        """Stream to a name that was never used before.
+
+        Return the number of bytes. Nothing is visible if `chunks` raises.
+        """
 
     def list(self, prefix: str, start_after: str = "") -> Names:
-        """Return the names in the folder `prefix` (empty for the root, else ending in `/`) that sort after
-        `start_after`.
+        """Return the names in the folder `prefix` that sort after `start_after`.
 
-        Names are one folder deep, without the prefix, sorted by bytes. A folder is listed, with `/`, as long as it
-        holds an object; a missing one is empty. The list has every object whose write ended before the call and that
-        was not deleted.
+        `prefix` is empty for the root, otherwise it ends in `/`. Names are one folder deep, without the prefix, sorted
+        by bytes. A folder is listed, with `/`, as long as it holds an object; a missing one is empty. The list has
+        every object whose write ended before the call and that was not deleted.
         """
 
     def delete(self, path: str) -> None:
         """Delete an object. Deleting a missing object is not an error."""
 
     def modified_ms(self, path: str) -> int | None:
-        """Return when the object was written, by the store's own clock; None without such a clock. Raises
-        MissingObjectError."""
+        """Return when the object was written, by the store's own clock; None without such a clock.
+
+        Raises MissingObjectError.
+        """
 
 
 @runtime_checkable
@@ -91,8 +96,10 @@ class HoldsUnsyncedFiles(Protocol):
 
 
 def make_durable(store: ObjectStore, path: str) -> None:
-    """Make another program's file durable before a record names it (PROTOCOL.md, W6). Does nothing on an object
-    store."""
+    """Make another program's file durable before a record names it (PROTOCOL.md, W6).
+
+    Does nothing on an object store.
+    """
     if isinstance(store, HoldsUnsyncedFiles):
         store.make_durable(path)
 

@@ -94,13 +94,13 @@ def write_rows_file(
     bloom: Sequence[str] = (),
     sorted_batches: bool = False,
 ) -> DataFile:
-    """Write rows to `<topic>/<file_path>`, a name never used before, in one pass. Return what a record needs to name
-    the file.
+    """Write rows to `<topic>/<file_path>`, a name never used before, in one pass.
 
-    `batches` have the columns of `to_arrow(fields)`, and `_offset` and `_timestamp` after them with `offset_column`.
-    `digest=False` leaves out the digest of the whole object. `bloom` names columns with a Bloom filter in each row
-    group. `sorted_batches`: each batch is in one row group, and pages have bounds. Raises StorageError; then the file
-    does not exist. Raises UnsupportedStoreError if this pyarrow cannot write Bloom filters.
+    Return what a record needs to name the file. `batches` have the columns of `to_arrow(fields)`, and `_offset` and
+    `_timestamp` after them with `offset_column`. `digest=False` leaves out the digest of the whole object. `bloom`
+    names columns with a Bloom filter in each row group. `sorted_batches`: each batch is in one row group, and pages
+    have bounds. Raises StorageError; then the file does not exist. Raises UnsupportedStoreError if this pyarrow cannot
+    write Bloom filters.
     """
     schema = to_arrow(fields)
     if offset_column:
@@ -123,8 +123,10 @@ def write_rows_file(
 
 
 def write_inline_rows(store: ObjectStore, effect: WriteRows, compression: str) -> DataFile:
-    """Perform a WriteRows effect: write the rows of several batches, whose schemas may be of different versions, to one
-    file."""
+    """Perform a WriteRows effect: write the rows of several batches to one file.
+
+    Their schemas may be different versions of the topic's.
+    """
     where = f"inline rows of {effect.topic!r} for {effect.file_path!r}"
     tables = [read_ipc(rows.payload, where) for rows in effect.rows]
     # Schemas only gain columns, so the newest has all of them.
@@ -191,12 +193,12 @@ def read_ranges(
     batch_rows: int = BATCH_ROWS,
     whole: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `ranges` (in the order of rows): the topic's columns (or `columns`), then `_offset` and
-    `_timestamp`.
+    """Yield the rows of `ranges`, in the order of rows.
 
-    Offsets and timestamps come from the ranges. For a range by column they come from the file's own columns, and only
-    rows with an offset in `[start, end)` are returned. With `whole` every byte of the file is read, once, and compared
-    with its digest, if known, before the call ends.
+    The columns are the topic's (or `columns`), then `_offset` and `_timestamp`. Offsets and timestamps come from the
+    ranges. For a range by column they come from the file's own columns, and only rows with an offset in `[start, end)`
+    are returned. With `whole` every byte of the file is read, once, and compared with its digest, if known, before the
+    call ends.
 
     Raises CorruptRecordError naming the object for any mismatch of length, footer, page, column or digest. Raises
     MissingObjectError, StorageError, and SchemaMismatchError for a column the topic lacks.
@@ -293,8 +295,10 @@ def verify_file(store: ObjectStore, topic: str, file: DataFile) -> str:
 
 
 class _Encoder:
-    """Turns record batches into the bytes of a Parquet file, one row group at a time. Its results are complete at the
-    end."""
+    """Turns record batches into the bytes of a Parquet file, one row group at a time.
+
+    Its results are complete at the end.
+    """
 
     def __init__(
         self,
@@ -435,8 +439,10 @@ def _row_groups(metadata: Any) -> tuple[int, ...]:
 
 
 def _with_offsets(table: pa.Table, rows: int, base_offset: int, timestamp_ms: int) -> pa.Table:
-    """Return `table` with `_offset` and `_timestamp` after its columns. `rows` is its length, also if it has no
-    columns."""
+    """Return `table` with `_offset` and `_timestamp` after its columns.
+
+    `rows` is its length, also if it has no columns.
+    """
     offsets = pa.array(np.arange(base_offset, base_offset + rows, dtype=np.int64), pa.int64())
     stamps = pa.array(np.full(rows, timestamp_ms, dtype=np.int64) * 1000, pa.int64()).cast(TIMESTAMP_FIELD.type)
     if not table.num_columns:
@@ -517,8 +523,10 @@ def cut_below(text: str) -> str:
 
 
 def cut_above(text: str) -> str | None:
-    """Return a string of at most STATISTICS_BYTES bytes that is not less than `text`, by code points; None if
-    impossible."""
+    """Return a string of at most STATISTICS_BYTES bytes that is not less than `text`; None if impossible.
+
+    Strings are compared by code points.
+    """
     head = cut_below(text)
     if head == text:
         return text
@@ -608,8 +616,10 @@ class _Opened:
             self._reader.fetch([(self._hashed, max(last for _, last in spans))], self._hash_span)
 
     def hash_on_the_way(self) -> None:
-        """Fetch all bytes in their order from now on, for `check_digest`. Does nothing if this was done or is not
-        possible."""
+        """Fetch all bytes in their order from now on, for `check_digest`.
+
+        Does nothing if this was done or is not possible.
+        """
         if self._reader.length > _WHOLE_BYTES and self._expected_digest is not None:
             self._hash = hashlib.sha256()
 
@@ -804,8 +814,10 @@ class _Ranges:
         return begin < stop
 
     def rows(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return (row, offset, timestamp in ms) of each wanted row in `[first, last)`; offset BY_COLUMN if the file has
-        it."""
+        """Return (row, offset, timestamp in ms) of each wanted row in `[first, last)`.
+
+        The offset is BY_COLUMN if the file has it.
+        """
         begin, stop = self._within(first, last)
         low = np.maximum(self._first[begin:stop], first)
         counts = np.minimum(self._last[begin:stop], last) - low
@@ -866,8 +878,10 @@ def _trim(
 
 
 def _check_rising(batch: pa.RecordBatch, before: int, path: str) -> int:
-    """Return the last offset of `batch`, or `before` if it is empty. Raise CorruptRecordError unless offsets rise from
-    `before` on."""
+    """Return the last offset of `batch`, or `before` if it is empty.
+
+    Raise CorruptRecordError unless offsets rise from `before` on.
+    """
     offsets: NDArray[np.int64] = batch.column(OFFSET_COLUMN).to_numpy()
     if not len(offsets):
         return before
