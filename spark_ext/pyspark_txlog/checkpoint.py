@@ -1,4 +1,4 @@
-"""What does Spark's checkpoint of a streaming query contain: the query's id, and the planned offsets of each batch?
+"""Which query does Spark's checkpoint belong to, and which offsets did Spark plan for each batch?
 
 Spark writes `metadata` once, when the query first starts, and `offsets/<batch id>` before the batch runs. Both are text
 in a format that is stable since Spark 2 (`OffsetSeqLog`):

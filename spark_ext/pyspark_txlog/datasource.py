@@ -1,4 +1,4 @@
-"""What does Spark ask of `format("txlog")`?
+"""Which calls does Spark make on `format("txlog")`?
 
 Spark makes a data source from its options three times, each in a separate Python process beside the driver: to learn
 the schema, to plan a read, to begin a write. So an instance holds only its options. `reader` and `writer` do the work,

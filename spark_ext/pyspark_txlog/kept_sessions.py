@@ -40,7 +40,7 @@ def kept_session(options: WriteOptions) -> Iterator[Session]:
     """
     names = [options.store.path, options.transactional_id, options.query, _settings(options)]
     key = (os.getpid(), json.dumps(names, sort_keys=True))
-    # Removed while in use, so that a concurrent call gets a session of its own.
+    # Removed while in use, so that a concurrent call opens another session.
     before = _KEPT.pop(key, None)
     session = before or _opened(options)
     try:

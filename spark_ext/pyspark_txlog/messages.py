@@ -1,4 +1,4 @@
-"""What does a user of Spark see of an error?
+"""Which part of an error does a user of Spark see?
 
 Spark shows the whole Python traceback of an error that a data source raises. For a user's mistake the traceback does
 not help. So it is raised again here, at the data source's own boundary, and only its type and message remain.

@@ -124,7 +124,7 @@ class MetadataReader(DataSourceReader):
 
         table = TABLES[self._options.table]
         if partition.value is None:
-            # Without partitions Spark makes a task of its own.
+            # Without partitions Spark makes one task itself.
             return iter(())
         with closing(_open(self._options)) as runtime:
             rows = list(table.rows(runtime, partition.value)) if runtime.descriptor is not None else []

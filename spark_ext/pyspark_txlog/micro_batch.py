@@ -141,9 +141,9 @@ def add_hint(error: CommitFailedError, number: int) -> None:
 
 
 def check_scope(current: TransactionMetadata, query_id: str | None) -> None:
-    """Raise TxnVersionScopeError if the id's micro-batches belong to another query; the message says how to continue.
+    """Raise TxnVersionScopeError if the id's micro-batches belong to another query; the message has the next steps.
 
-    `query_id` is None for a query with a new checkpoint, which has no id yet.
+    `query_id` is None for a query with a new checkpoint, whose id does not exist yet.
     """
     if current.txn_version < 0 or current.txn_scope == query_id:
         return

@@ -88,7 +88,7 @@ Node: TypeAlias = Leaf | Every | Some
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What is known about a column in one file: every value that is not null lies in `[low, high]`."""
+    """The known bounds of a column in one file: every value that is not null lies in `[low, high]`."""
 
     low: Any
     high: Any

@@ -1,4 +1,4 @@
-"""What is an offset of a stream, as Spark keeps it in a query's checkpoint?
+"""How does Spark keep an offset of a stream in a query's checkpoint?
 
 It is the JSON of Spark's Kafka source (the next offset of each partition), plus one key that cannot be a topic's name:
 

@@ -1,4 +1,4 @@
-"""What does Spark ask of a streaming read, and when?
+"""Which calls does Spark make on a streaming read, and when?
 
 One process beside the driver holds the reader as long as the query runs. Spark asks it for the initial offset, the
 latest offset, and the input partitions between two offsets, and reports what has been processed.

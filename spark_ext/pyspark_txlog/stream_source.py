@@ -1,4 +1,4 @@
-"""Where is a stream, what does it read next, and what was lost?
+"""Where is a stream, which offsets come next, and which were lost?
 
 There is one StreamSource for each query, in the process that Spark keeps beside the driver while the query runs. It
 holds nothing that a restart would miss. State that must survive is in the offsets, which Spark writes to the checkpoint
@@ -170,7 +170,7 @@ class StreamSource:
         self._group_has.update(raised)
 
     def report(self) -> dict[str, Any] | None:
-        """Return what the last `latest` saw, for the query's progress: the ends of the log, the lag behind them, and
+        """Return what the last `latest` saw, as the query's progress: the ends of the log, the lag behind them, and
         the loss.
 
         `rows` counts offsets, including markers and aborted rows. `seconds` is how long the oldest of them has waited.

@@ -1,4 +1,4 @@
-"""What can you do with one whole topic? `TxLog.table("orders")` returns a TopicTable."""
+"""Which calls work on one whole topic? `TxLog.table("orders")` returns a TopicTable."""
 
 from __future__ import annotations
 

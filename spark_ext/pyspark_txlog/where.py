@@ -1,4 +1,4 @@
-"""What does the text of the option `where` mean? `amount > 100 AND country = 'FR'` becomes a predicate on a topic's
+"""How is the text of the option `where` understood? `amount > 100 AND country = 'FR'` becomes a predicate on a topic's
 columns.
 
 sqlglot parses the text as Spark's SQL. Then only conditions are accepted that statistics can answer and that mean the

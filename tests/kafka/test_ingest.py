@@ -184,7 +184,7 @@ def test_a_topic_made_anew_is_refused(bench: Bench) -> None:
 def test_what_contradicts_itself(bench: Bench) -> None:
     with pytest.raises(InvalidRequestError, match=r"Expected one of .*found subscribe and assign"):
         bench.run(assign="{}")
-    with pytest.raises(InvalidRequestError, match="startingOffsets has a parameter of its own"):
+    with pytest.raises(InvalidRequestError, match="startingOffsets must be set with the job's own parameter"):
         bench.run(kafka_options={"startingOffsets": "latest"})
     with pytest.raises(InvalidRequestError, match="UnknownTopicOrPartition"):
         bench.run(subscribe="nowhere")

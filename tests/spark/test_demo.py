@@ -556,14 +556,14 @@ def test_a_place_that_is_not_empty_is_refused(steps: SimpleNamespace, tmp_path: 
     before = sorted(tmp_path.rglob("*"))
     for words in (["demo", "--store", str(tmp_path)], ["--store", str(tmp_path), "demo"]):
         done = run(*words, status=2)
-        assert f"file://{tmp_path} is not empty, and the demo writes to nobody's store" in done.err
+        assert f"file://{tmp_path} is not empty, and the demo needs an empty store" in done.err
     assert sorted(tmp_path.rglob("*")) == before
     assert steps.where is None
 
 
 def test_a_store_in_memory_is_refused(steps: SimpleNamespace) -> None:
     done = run("demo", "--store", "memory://demo", status=2)
-    assert "memory://demo belongs to one process, and the demo has several" in done.err
+    assert "memory://demo belongs to one process, but the demo has several" in done.err
 
 
 def test_sparks_messages_are_shown_without_the_noise(show: Show, screen: io.StringIO) -> None:

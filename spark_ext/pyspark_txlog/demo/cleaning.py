@@ -1,8 +1,9 @@
-"""The driver of the demo's streaming query: feed -> flown and cancelled, both topics in one transaction a micro-batch.
+"""The driver of the demo's streaming query: feed -> flown and cancelled, both topics in one transaction for each
+micro-batch.
 
-It runs in a process of its own, with a JVM of its own, until it is told to end (SIGTERM) or dies. A fault is where
-it dies: the whole driver, the JVM first, is killed with SIGKILL. The micro-batch's number is the transaction's version, so a micro-batch that Spark runs again after a
-restart is recognised if it was committed, and written if it was not.
+It runs in its own process, with its own JVM, until it gets SIGTERM or dies. At a fault the whole driver is killed with
+SIGKILL, the JVM first. The micro-batch's number is the transaction's version. If Spark repeats a micro-batch after a
+restart, txlog skips a committed one and writes one that is not committed.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 
 GROUP = "cleaning"
 LOOK_S = 0.05
-"""How often the query's progress is looked at."""
+"""How often the query's progress is read."""
 
 _CANCELLED = [
     f"_offset AS {data.FEED_OFFSET}",
-    # Which partition it goes to: the one of the feed that it comes from, so that their orders can be compared.
+    # Each row goes to the partition that it had in the feed, so that the orders can be compared.
     "_partition AS partition",
     "make_date(year, month, day) AS date",
     *("carrier", "flight", "tailnum", "origin", "dest"),
@@ -53,7 +54,8 @@ def clean(
     checkpoint: str,
     say: Callable[..., None],
 ) -> None:
-    """Runs the query until SIGTERM; `say` hears of every micro-batch, and of the query's progress. Raises what ends it."""
+    """Run the query until SIGTERM; call `say` for every micro-batch and for the query's progress. Raises the error that
+    ends it."""
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
     spark = session("txlog-demo-cleaning", config={"spark.driver.memory": "1g"})
@@ -81,8 +83,8 @@ def clean(
 
 
 def write_both(log: TxLog, rows: DataFrame, number: int) -> bool:
-    """One micro-batch as one transaction; -> whether it was committed before, and so left alone."""
-    # Two topics come of it, and it is read once.
+    """Write one micro-batch as one transaction; return whether it was committed before, and so skipped."""
+    # Two topics are written from it, but it is read once.
     rows.persist()
     try:
         with log.transaction(worker.CLEANER_ID, version=number) as txn:

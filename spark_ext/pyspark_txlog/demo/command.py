@@ -1,8 +1,9 @@
-"""`txlog demo`: eight steps on 336,776 real flights; processes are really killed, and the last two steps prove the rest.
+"""`txlog demo`: eight steps on 336,776 real flights; processes are really killed, and the last two steps prove the
+rest.
 
-The processes are those of `worker`; where each dies is chosen through the test kit's failing store, by the record it is
-about to write. Nothing in the library knows that it is being shown. Every step checks that what it shows did happen, the
-kills above all, and raises TxlogError if not.
+The processes are those of `worker`. The test kit's failing store kills each one at a chosen record, just before the
+process writes it. The library does not know about the demo. Every step checks that what it shows really happened,
+especially the kills, and raises TxlogError if not.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ TOPICS = {
     "flown": (data.FLOWN, 3, "", "a streaming query takes the flights that left from the feed, cleaned"),
     "cancelled": (data.CANCELLED, 3, "", "... and those that did not"),
 }
-"""Schema, partitions, key and what it is for."""
+"""Schema, partitions, key and purpose."""
 SEGMENT_BATCHES = 6
-"""Small segments, so that there is something to look at on disk."""
+"""Small, so that a few segments exist on disk."""
 REPEATED_MONTH = 3
 FLIGHTS_ID = "flights-loader"
 PROGRAM = "txlog"
@@ -75,14 +76,14 @@ demo = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the demo takes place."""
+    """The store of the demo."""
 
     url: str
     storage_options: Mapping[str, str]
 
 
 class DemoDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What `txlog demo --output json` prints; the steps go to the standard error then."""
+    """The output of `txlog demo --output json`; the steps are then printed to standard error."""
 
     holds: bool
     topics: tuple[Any, ...]
@@ -91,14 +92,12 @@ class DemoDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_demo(
     session: Session,
-    keep: Annotated[
-        bool, typer.Option("--keep", metavar="", help="Keep the temporary store afterwards, to look at.")
-    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", metavar="", help="Keep the temporary store afterwards.")] = False,
 ) -> None:
     """Load 336,776 real flights with Spark, kill producers inside their transactions, and prove that nothing is lost.
 
-    Without --store it takes place in a new temporary folder, which is removed at the end unless something failed; a
-    --store must be empty, and stays.
+    Without --store the demo uses a new temporary folder and removes it at the end, unless something failed. A --store
+    must be empty, and is kept.
     """
     show = Show(sys.stderr if session.out.is_json else sys.stdout)
     check_prerequisites()
@@ -193,7 +192,8 @@ def load_flights(show: Show, where: Place, log: Store, spark: SparkSession, mess
 
 def write_month(where: Place, frame: DataFrame, month: int) -> None:
     """One month, as the transaction of that number."""
-    # By carrier, so that a day of a carrier lies in one file: what step 5 derives then depends on no file boundary.
+    # By carrier, so that one file holds a day of a carrier. Then the results of step 5 do not depend on file
+    # boundaries.
     rows = frame.where(frame["month"] == month).repartition(2, "carrier")
     writer = rows.write.format("txlog").mode("append").options(**spark_options(where)).option("topic", "flights")
     writer.option("transactional.id", FLIGHTS_ID).option("txn.version", month).save(where.url)
@@ -453,7 +453,7 @@ def place(show: Show, session: Session, keep: bool) -> Iterator[Place]:
                 show, url, temporary, "topics describe --size", "transactions list", "history", "dump-log weather/1"
             )
     except Exception:
-        # What was expected did not happen: the store, if there is one by now, is what there is to look at.
+        # An expectation failed. Keep the store, if it exists, for inspection.
         if keep := not _is_empty(url, options):
             show.paragraph(
                 f"The demo has failed; why is said below. How far it came is in its store, {url}, which is kept:"
@@ -466,21 +466,21 @@ def place(show: Show, session: Session, keep: bool) -> Iterator[Place]:
 
 
 def check_empty(url: str, options: Mapping[str, str]) -> str:
-    """The location, a local one as an absolute path.
+    """Return the location; a local one as an absolute path.
 
-    Raises InvalidRequestError if it is not empty, or not one that several processes can share.
+    Raises InvalidRequestError if the store is not empty, or cannot be shared by several processes.
     """
     advice = "Name an empty one with --store; without it, and without TXLOG_STORE, the demo makes a temporary one"
     store = open_object_store(url, options)
     if store.url.startswith("memory:"):
-        raise InvalidRequestError(f"{store.url} belongs to one process, and the demo has several. {advice}")
+        raise InvalidRequestError(f"{store.url} belongs to one process, but the demo has several. {advice}")
     if store.list(""):
-        raise InvalidRequestError(f"{store.url} is not empty, and the demo writes to nobody's store. {advice}")
+        raise InvalidRequestError(f"{store.url} is not empty, and the demo needs an empty store. {advice}")
     return url if "://" in url else str(Path(url).expanduser().absolute())
 
 
 def show_commands(show: Show, url: str, temporary: bool, *commands: str) -> None:
-    """What to look at the store with, to be copied as it is; and what removes it, if nobody asked for it."""
+    """Print commands for looking at the store, ready to copy; and the command that removes it, if it is temporary."""
     program, url = shlex.quote(program_here()), shlex.quote(url)
     for words in commands:
         show.command(f"{program} {words} --store {url}")
@@ -496,7 +496,7 @@ def _is_empty(url: str, options: Mapping[str, str]) -> bool:
 
 
 def program_here() -> str:
-    """How a shell starts the `txlog` that runs here: by its name alone only if that is the one that it would find."""
+    """Return how a shell starts this `txlog`: by its name alone only if the shell would find this one."""
     here = Path(sys.argv[0]).absolute()
     if here.name != PROGRAM or not here.exists():
         here = Path(sys.executable).with_name(PROGRAM)

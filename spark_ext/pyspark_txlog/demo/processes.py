@@ -1,7 +1,7 @@
-"""Who starts the demo's processes, and who sees to it that none stays behind?
+"""How does the demo start its processes, and make sure that none of them stays behind?
 
-A `Crew` starts them and, whatever happens, kills those that are left: a process stopped by SIGSTOP would otherwise wait
-for ever. How a process ended is checked, never assumed: a kill that did not happen where it should have is an error.
+A `Crew` starts them and always kills those that are left: a process stopped by SIGSTOP would otherwise wait for ever.
+It checks how each process ended: a kill at the wrong place is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Worker:
 
     def __init__(self, role: str, url: str, faults: Sequence[str], environment: Mapping[str, str]) -> None:
         self.role = role
-        # A file, not a pipe: nobody reads it before the process has ended.
+        # A file, not a pipe, because it is read only after the process has ended.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  `end` closes it
         self._process = subprocess.Popen(
             [sys.executable, "-m", worker.__name__, role, url, *faults],
@@ -45,13 +45,13 @@ class Worker:
         self._timer.start()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What it says while it runs, until it ends."""
+        """Yield the events that the process reports, until it ends."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             yield json.loads(line)
 
     def wait_stopped(self) -> None:
-        """Returns once it has stopped itself with SIGSTOP; raises TxlogError if it ended instead."""
+        """Return when it has stopped itself with SIGSTOP. Raises TxlogError if it ended instead."""
         _, status = os.waitpid(self.id, os.WUNTRACED)
         if os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGSTOP:
             return
@@ -60,36 +60,36 @@ class Worker:
         raise TxlogError(self._unexpected("to be stopped by SIGSTOP"))
 
     def resume(self) -> None:
-        """Lets a stopped process go on."""
+        """Continue a stopped process."""
         self._process.send_signal(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """Asks it to end in order (SIGTERM)."""
+        """Ask it to end in order (SIGTERM)."""
         self._process.send_signal(signal.SIGTERM)
 
     def wait_killed(self) -> None:
-        """Returns once SIGKILL has ended it; raises TxlogError if something else did, or it came to its end."""
+        """Return when SIGKILL has ended it. Raises TxlogError if it ended in another way."""
         if self._wait() != -signal.SIGKILL or self._overdue:
             raise TxlogError(self._unexpected("to be killed by SIGKILL"))
 
     def wait_done(self) -> None:
-        """Returns once it has come to its end; raises TxlogError with what it printed if it failed."""
+        """Return when it has ended successfully. Raises TxlogError with its output if it failed."""
         if self._wait() != 0:
             raise TxlogError(self._unexpected("to come to its end"))
 
     def wait_failed(self, error: str) -> str:
-        """What its user reads, once it has failed with `error`; raises TxlogError if it did otherwise."""
+        """Return its error output after it has failed with `error`. Raises TxlogError if it ended in another way."""
         if self._wait() != worker.FAILED or not self.errors().startswith(f"{error}: "):
             raise TxlogError(self._unexpected(f"to fail with {error}"))
         return self.errors()
 
     def errors(self) -> str:
-        """What it has printed to standard error."""
+        """Return what it has printed to standard error."""
         self._errors.seek(0)
         return self._errors.read().strip()
 
     def end(self) -> None:
-        """Kills it, stopped or not, if it is still there; idempotent."""
+        """Kill it, stopped or not, if it still runs; idempotent."""
         self._timer.cancel()
         if self._process.returncode is None:
             self._process.kill()
@@ -124,7 +124,7 @@ class Worker:
 
 
 class Crew:
-    """The processes of one demo; leaving it kills those that are still there."""
+    """The processes of one demo; leaving the block kills those that still run."""
 
     def __init__(self, url: str, storage_options: Mapping[str, str] | None = None) -> None:
         self._url = url
@@ -142,7 +142,7 @@ class Crew:
             started.end()
 
     def start(self, role: str, *faults: str, checkpoint: str = "") -> Worker:
-        """A process in that role; `faults` say where it kills or stops itself, `checkpoint` where a query keeps its own."""
+        """Start a process in that role; `faults` define where it kills or stops itself, `checkpoint` is for a query."""
         environment = {**self._environment, worker.CHECKPOINT_VARIABLE: checkpoint}
         started = Worker(role, self._url, faults, environment)
         self._workers.append(started)

@@ -1,9 +1,9 @@
-"""Is every row that went in there, once, and is no part of a transaction visible without the rest?
+"""Did every row arrive exactly once, and is every transaction visible as a whole or not at all?
 
-Per topic, the multiset of rows read back by Spark is compared with the source's: a SHA-256 over the names and values of
-every column of a row, counted. A row missing is lost, a row too many is doubled, so a row with one value changed is
-both; a month of which a part is visible, and a part is not, is torn. Where rows carry the place that they came from, their
-order is compared with it.
+For each topic, Spark reads the rows back and compares their multiset with the source's: a SHA-256 over the names and
+values of all columns of a row, counted. A missing row is lost, an extra row is doubled, so a row with one changed value
+is both. A month that is visible only in part is torn. If rows contain the place that they came from, their order is
+compared with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _JSON = {
-    # A null is no missing column, and the default format of timestamps ends at milliseconds.
+    # A null differs from a missing column, and the default format of timestamps ends at milliseconds.
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -37,9 +37,9 @@ class Proof:
     torn: int
     read_uncommitted: int
     aborted: int
-    """Rows of aborted transactions that a merge has not left out yet, by the topic's own indexes."""
+    """Rows of aborted transactions that no merge has removed yet, by the topic's own indexes."""
     out_of_order: int | None = None
-    """Rows that lie behind a later one of their partition; None of rows that do not say where they came from."""
+    """Rows that lie behind a later one of their partition; None if rows do not contain where they came from."""
 
     @property
     def hidden(self) -> int:
@@ -48,7 +48,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether all went in once, and what is hidden is what was aborted."""
+        """Whether every row arrived once, and exactly the aborted rows are hidden."""
         return (
             not (self.lost or self.doubled or self.torn or self.out_of_order)
             and self.source == self.read_committed
@@ -95,7 +95,7 @@ def prove(
 
 
 def count_out_of_order(rows: DataFrame, place: str) -> int:
-    """How many rows do not come after the one before them, by the column `place`; rows with `_partition` and `_offset`."""
+    """Return how many rows are not in the order of the column `place`; rows have `_partition` and `_offset`."""
     before = sf.lag(place).over(Window.partitionBy("_partition").orderBy("_offset"))
     return rows.select((sf.col(place) <= before).alias("is_behind")).where("is_behind").count()
 

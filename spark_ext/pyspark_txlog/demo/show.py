@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from txlog.client.admin import OffsetInfo, PartitionDescription
 
 PIPE_WIDTH = 120
-"""Columns where there is no terminal to ask, and COLUMNS says nothing; every table holds in 80."""
+"""Columns without a terminal and without COLUMNS; every table fits in 80."""
 INDENT = 3
-"""Of everything below a step's headline."""
+"""The indentation of everything below a step's headline."""
 NOISE = "WARNING: Using incubator modules"
-"""What every JVM of Spark says first: no option silences it, and nobody can act on it."""
+"""The first output of every JVM of Spark. No option suppresses it, and it needs no action."""
 
 _FIGURES = {
     "source": "rows that went in",
@@ -71,14 +71,14 @@ class Show:
 
     @contextmanager
     def step(self, number: int, text: str) -> Iterator[None]:
-        """A step: its headline, what is shown within, and how long it took."""
+        """Show a step: its headline, the output inside the block, and its duration."""
         started_ms = self._clock.monotonic_ms()
         self._console.print(f"\n[bold]{number}. {text}[/]")
         yield
         self.line(f"[dim]{self._time_since(started_ms)}[/]")
 
     def total(self) -> str:
-        """How long all of it took so far."""
+        """Return the total time so far."""
         return self._time_since(self._started_ms)
 
     def line(self, text: str, *, indent: int = INDENT) -> None:
@@ -90,7 +90,7 @@ class Show:
         self._console.print(f"\n{text}")
 
     def command(self, text: str) -> None:
-        """A command to be copied: never wrapped, which would tear it."""
+        """Print a command to copy; never wrapped, because that would break it."""
         self._console.print(Text(" " * INDENT + text), soft_wrap=True)
 
     def quote(self, text: str, style: str = "red") -> None:
@@ -98,11 +98,11 @@ class Show:
         self._console.print(Padding(Text(text, style=style), (0, 0, 0, INDENT + 2), expand=False))
 
     def waiting(self, text: str) -> Status:
-        """A spinner, for as long as it is entered; nothing where there is no terminal."""
+        """Return a spinner, shown while it is entered; it shows nothing without a terminal."""
         return self._console.status(text)
 
     def progress(self) -> Progress:
-        """A bar for each task that is added; what is shown meanwhile goes above it."""
+        """Return a bar for each added task; other output appears above it."""
         return Progress(
             SpinnerColumn(finished_text=" " * 2),
             TextColumn("{task.description}"),
@@ -187,9 +187,9 @@ class Show:
 
 
 class SparkMessages:
-    """What Spark's processes print to standard error, shown in its place and without the noise.
+    """The standard error of Spark's processes, shown in its place and without the noise.
 
-    They keep the standard error with which they are started, so it is replaced just while `capture` is entered.
+    The processes keep the standard error with which they start, so it is replaced only while `capture` is entered.
     """
 
     def __init__(self, show: Show) -> None:
@@ -199,7 +199,7 @@ class SparkMessages:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Processes that are started within print here, for as long as they live."""
+        """Capture what processes print that start inside the block, as long as they live."""
         read, write = os.pipe()
         threading.Thread(target=self._pump, args=(read,), name="spark-messages", daemon=True).start()
         sys.stderr.flush()
@@ -213,7 +213,7 @@ class SparkMessages:
             os.close(ours)
 
     def wait_for(self, text: str, timeout_s: float = 30) -> str | None:
-        """The first line with `text` in it; None if none comes in time."""
+        """Return the first line that contains `text`; None if it does not appear in time."""
         with self._arrived:
             self._arrived.wait_for(lambda: any(text in line for line in self._lines), timeout_s)
             return next((line for line in self._lines if text in line), None)
@@ -232,7 +232,7 @@ class SparkMessages:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        # In a terminal too narrow for it a figure goes on in the next line; cut, it would be another figure.
+        # In a narrow terminal a figure continues on the next line. If it were cut, it would be a different figure.
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     return table
 

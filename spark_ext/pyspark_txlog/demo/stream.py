@@ -1,8 +1,9 @@
 """A query follows the feed of flights while its driver is killed: is every micro-batch written once, and whole?
 
-Flights come in month by month. The query's driver (`pyspark_txlog.demo.cleaning`) dies twice, each time in the midst of a
-micro-batch: once before the store's decision to commit it, once after the commit and before Spark's own note of it, in the
-checkpoint. Where the query stands is read off the store and the checkpoint each time, before it is started again.
+The flights arrive month by month. The query's driver (`pyspark_txlog.demo.cleaning`) dies twice, each time during a
+micro-batch. The first time is before the store decides to commit it. The second time is after the commit and before
+Spark records it in the checkpoint. Each time the position of the query is read from the store and the checkpoint,
+before it starts again.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ CLEANED = ("flown", "cancelled")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """Where a life of the query's driver ends."""
+    """Where one run of the query's driver ends."""
 
     fault: str
     is_committed: bool
-    """Whether the store has committed the micro-batch by then; Spark has not noted it in any case."""
+    """Whether the store has committed the micro-batch by then. Spark has never recorded it yet."""
 
 
 DEATHS = (
@@ -46,7 +47,7 @@ DEATHS = (
 def stream_the_feed(
     show: Show, log: Store, crew: Crew, months: Sequence[int] = data.MONTHS, deaths: Sequence[Death] = DEATHS
 ) -> None:
-    """Feeds a month, waits until it is cleaned, whoever dies meanwhile, and so on. Raises TxlogError if nobody died."""
+    """Feed a month, wait until it is cleaned while drivers die, and repeat. Raises TxlogError if no driver died."""
     with (
         tempfile.TemporaryDirectory(prefix="txlog-demo-checkpoint-") as checkpoint,
         log.producer(FEEDER_ID, staged=True) as feeder,
@@ -90,7 +91,7 @@ class Query:
         )
 
     def catch_up(self, month: int) -> None:
-        """Returns once all that was fed is cleaned, and Spark has noted it."""
+        """Return when everything that was fed is cleaned, and Spark has recorded it."""
         fed = ends(self._log, "feed")
         while True:
             event = next(self._events, None)
@@ -138,6 +139,6 @@ class Query:
         self.batches = batch + 1
 
     def _newest(self, folder: str) -> int:
-        """The last micro-batch that Spark has planned (`offsets`), or noted as done (`commits`); -1 before the first."""
+        """Return the last micro-batch that Spark has planned (`offsets`) or recorded as done (`commits`); -1 before the first."""
         found = (self._checkpoint / folder).glob("[0-9]*")
         return max((int(path.name) for path in found if path.name.isdigit()), default=-1)

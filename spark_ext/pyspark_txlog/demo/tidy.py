@@ -1,4 +1,4 @@
-"""Act eight: a round of maintenance merges what the acts before have left in small files; nothing that is read may change."""
+"""Act eight: a round of maintenance merges the small files of the earlier acts, and no reader may see a difference."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def tidy_up(show: Show, log: Store, topics: Iterable[str]) -> None:
 
 
 def check_unchanged(before: Iterable[Proof], after: Iterable[Proof]) -> None:
-    """Raises TxlogError if a figure of the proof is another one now."""
+    """Raise TxlogError if a figure of the proof has changed."""
     found: Mapping[str, Proof] = {proof.topic: proof for proof in after}
     for proof in before:
         for figure in UNCHANGED:

@@ -1,9 +1,9 @@
 """The demo's processes: a loader, a consume-transform-produce pipeline and the driver of a streaming query.
 
-`python -m pyspark_txlog.demo.worker <role> <store> [<fault>]`. The fault, in the words of
-`dying_store.DyingStore`, chooses at which write to the store this process really kills or stops itself; without one the
-same code simply runs. Progress goes to standard output, one JSON object a line. Options of the
-store's driver come as JSON in the environment, TXLOG_DEMO_STORAGE_OPTIONS, and so does the folder of a query's checkpoint.
+`python -m pyspark_txlog.demo.worker <role> <store> [<fault>]`. The fault, in the notation of `dying_store.DyingStore`,
+chooses the write at which this process kills or stops itself. Without a fault the same code simply runs. Progress goes
+to standard output, one JSON object for each line. The environment variable TXLOG_DEMO_STORAGE_OPTIONS has the options
+of the store's driver as JSON; the folder of a query's checkpoint is in the environment too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ CHUNK_ROWS = 600
 """Rows a `send`: small enough to ride inline, so that sealed segments get Parquet files of their own."""
 PARTITIONS_A_TRANSACTION = 2
 FAILED = 3
-"""Exit status of a process whose call failed, by being fenced for one."""
+"""Exit status of a process whose call failed, for example because it was fenced."""
 STORAGE_OPTIONS_VARIABLE = "TXLOG_DEMO_STORAGE_OPTIONS"
 CHECKPOINT_VARIABLE = "TXLOG_DEMO_CHECKPOINT"
 
 
 def main(arguments: list[str]) -> int:
-    """Runs one role; exit status FAILED and the error on standard error if it was fenced or failed."""
+    """Run one role; print the error and exit with FAILED if it was fenced or failed."""
     role, url = arguments[0], arguments[1]
     storage_options = json.loads(os.environ.get(STORAGE_OPTIONS_VARIABLE, "{}"))
     object_store: ObjectStore = open_object_store(url, storage_options)
@@ -104,7 +104,7 @@ def pipeline(store: Any) -> None:
                     producer.send("delays", delays, key="origin")
                     rows_in += batch.num_rows
                     rows_out += delays.num_rows
-                # Rows first, then offsets: else two threads register partitions, and a lost slot more or less moves the
+                # Rows first, then offsets. Otherwise two threads register partitions, and a lost slot would move the
                 # point at which a fault strikes.
                 producer.flush()
                 offsets = {tp: consumer.position(tp) for tp in consumer.assignment()}

@@ -1,4 +1,4 @@
-"""What have the command lines of all jobs in common: options, a store, a Spark session, here or under spark-submit, and an end."""
+"""What do all jobs share on their command lines: options, a store, a Spark session (local or under spark-submit), and the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 StoreOption = Annotated[str | None, typer.Option(help="Folder or URL of the txlog store.", envvar=STORE_ENV)]
-Topics = Annotated[list[str] | None, typer.Argument(help="Topics; all if none is named.")]
+Topics = Annotated[list[str] | None, typer.Argument(help="Topics (default: all).")]
 OutputOption = Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")]
 StorageOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")]
 ConfOption = Annotated[
@@ -30,7 +30,7 @@ ConfOption = Annotated[
 
 
 class Job:
-    """What a command line that is `running` works with."""
+    """The store and session of a command line inside `running`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,19 +38,20 @@ class Job:
         self.spark: SparkSession | None = None
 
     def open(self, store: str | None, storage_option: Sequence[str] | None) -> Store:
-        """The store that the options name. Raises InvalidRequestError if none does, NotAStoreError where none lies."""
+        """Open the store that the options name. Raises InvalidRequestError if no option names one, NotAStoreError if it
+        does not exist."""
         options = pairs("--storage-option", storage_option)
         found: Store = self.opened.enter_context(closing(txlog.open(store_url(store), storage_options=options)))
         found.runtime.require_store()
         return found
 
     def session(self, conf: Sequence[str] | None) -> SparkSession:
-        """`job_session` with the settings that the option holds."""
+        """Return `job_session` with the settings of the option."""
         self.spark = job_session(f"txlog-{self.name.replace('_', '-')}", pairs("--conf", conf))
         return self.spark
 
     def raise_first(self, failed: Sequence[TxlogError]) -> None:
-        """Raises the first of `failed`, if there is one; the others are shown here."""
+        """Raise the first of `failed`, if there is one, after printing the others."""
         for other in failed[1:]:
             typer.echo(f"{self.name}: {other}", err=True)
         if failed:
@@ -59,7 +60,7 @@ class Job:
 
 @contextmanager
 def running(name: str) -> Iterator[Job]:
-    """Around the command line of the job `name`: a TxlogError is shown, and is its exit status; what was opened is closed."""
+    """Run the command line of the job `name`: print a TxlogError and exit with its status; close what was opened."""
     job = Job(name)
     try:
         with job.opened:
@@ -73,17 +74,18 @@ def running(name: str) -> Iterator[Job]:
 
 
 def store_url(given: str | None) -> str:
-    """Where the store is. Raises InvalidRequestError, with the words of `txlog`, if that is not `given`."""
+    """Return the location of the store. Raises InvalidRequestError, with the same text as `txlog`, if `given` has none."""
     return Session(Settings(store=given)).url
 
 
 def job_session(name: str, conf: Mapping[str, str]) -> SparkSession:
-    """The session of a job called `name`. Under spark-submit it is the cluster's, and `conf` an InvalidRequestError."""
+    """Return the session of a job called `name`. Under spark-submit it is the cluster's, and `conf` raises
+    InvalidRequestError."""
     from pyspark.sql import SparkSession
 
     from pyspark_txlog.spark_session import session
 
-    # Under spark-submit the session is the cluster's: its master and settings stand.
+    # Under spark-submit the session is the cluster's, with its master and settings.
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         if conf:
             raise InvalidRequestError(
@@ -96,7 +98,8 @@ def job_session(name: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    """`NAME=VALUE` of a repeated option. Raises InvalidRequestError, which does not show what may be a secret."""
+    """Parse `NAME=VALUE` of a repeated option. Raises InvalidRequestError, which does not show the text, because it may
+    be a secret."""
     found = {}
     for text in given or ():
         name, equals, value = text.partition("=")

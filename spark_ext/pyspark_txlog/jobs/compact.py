@@ -2,8 +2,8 @@
 
     python -m pyspark_txlog.jobs.compact --store s3://bucket/log users
 
-or the file itself under spark-submit. As `txlog compact`, and with its result: a pass over one partition is a task, since the
-keys of a partition must meet in one memory; the driver plans and publishes.
+or the file itself under spark-submit. It does the same as `txlog compact`, with the same result. A pass over one
+partition is one task, because one process must hold all keys of a partition in memory. The driver plans and publishes.
 """
 
 from __future__ import annotations
@@ -54,20 +54,21 @@ if TYPE_CHECKING:
 def compact_partitions(
     spark: SparkSession, store: Store, policies: Mapping[TopicPartition, CompactionPolicy]
 ) -> tuple[tuple[Compacted, ...], tuple[TxlogError, ...]]:
-    """Compacts each partition by its policy, in as many passes as are due: the passes made, and why others were not.
+    """Compact each partition by its policy, in as many passes as are due; return the passes and the errors of the
+    others.
 
-    What fails in one partition spoils no other; if the store itself fails, the rest is left. Says on the driver's console
-    what is done, and in the store's history.
+    An error in one partition does not affect the others. If the store itself fails, the remaining partitions are
+    skipped. Prints what it did to the driver's console, and records it in the store's history.
     """
     runtime = store.runtime
     session = read_session(runtime)
     made: list[Compacted] = []
     left = dict.fromkeys(policies, 0)
-    """Partitions that may have more to do, and how often in a row an object of theirs was gone."""
+    """Partitions that may have more to do, and how often in a row one of their objects was missing."""
     with recorded(runtime, "compact") as history, Failures(runtime, history) as failed:
         while left:
             plans = [plan for tp in left if (plan := _planned(session, tp, policies[tp], failed)) is not None]
-            # The largest first: a pass that begins last and is large would be waited for alone.
+            # The largest first, because a large pass that starts last would run alone at the end.
             plans.sort(key=lambda plan: plan.cleanable.clean_bytes + plan.cleanable.dirty_bytes, reverse=True)
             again: dict[TopicPartition, int] = {}
             for plan, copied in run_tasks(spark, runtime, plans, _copy, title=_title):
@@ -77,7 +78,8 @@ def compact_partitions(
                 else:
                     done = failed.attempt(tp, partial(publish_compaction, session, plan, copied))
                 if isinstance(done, MissingObjectError) and left[tp] < MAX_RELISTS:
-                    # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
+                    # Another maintenance job was faster, and vacuum deleted the objects. A new plan contains what is
+                    # left to do.
                     again[tp] = left[tp] + 1
                 elif isinstance(done, TxlogError):
                     failed.add(tp, done)
@@ -96,21 +98,21 @@ def compact_partitions(
 def main(
     store: StoreOption = None,
     topic: Annotated[
-        list[str] | None, typer.Argument(help="Topics; all whose cleanup.policy says so if none is named.")
+        list[str] | None, typer.Argument(help="Topics (default: every topic with cleanup.policy=compact).")
     ] = None,
     min_cleanable_dirty_ratio: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Which part must not have been compacted yet; else the topic's setting."),
     ] = None,
     max_keys: Annotated[
-        int, typer.Option(min=1, help="Keys that a task holds in memory, 24 bytes each; more take more passes.")
+        int, typer.Option(min=1, help="Keys that a task holds in memory, 24 bytes each; more keys need more passes.")
     ] = DEFAULT_MAX_KEYS,
-    dry_run: Annotated[bool, typer.Option(help="Only say how much there is to do; nothing is written.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only print how much there is to do; write nothing.")] = False,
     output: OutputOption = OutputFormat.TEXT,
     storage_option: StorageOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Keep the latest committed row of each key, a partition a task."""
+    """Keep the latest committed row of each key, with one task for each partition."""
     out = Output(output)
     with running("compact") as job:
         refuse_internal(topic or (), "compacted")
@@ -140,7 +142,7 @@ def main(
 
 
 def _copy(runtime: Runtime, plan: CompactionPlan) -> Copied:
-    # A task that Spark repeats, or runs twice, may not write under the name of the other attempt.
+    # If Spark repeats a task or runs it twice, each attempt must write under its own name.
     return copy_survivors(runtime, replace(plan, unique=runtime.ids.new_id()))
 
 

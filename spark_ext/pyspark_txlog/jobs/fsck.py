@@ -2,8 +2,8 @@
 
     python -m pyspark_txlog.jobs.fsck --store s3://bucket/log
 
-or the file itself under spark-submit. As `txlog fsck`, and with its report and its status: the driver reads the table of
-transactions, executors the partitions of users' topics, each a task.
+or the file itself under spark-submit. It does the same as `txlog fsck`, with the same report and exit status. The
+driver reads the table of transactions; executors read the partitions of users' topics, one for each task.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from txlog.cli.progress import progress_bar
 
 def main(
     store: StoreOption = None,
-    topic: Annotated[list[str] | None, typer.Argument(help="Only these topics; all if none is named.")] = None,
+    topic: Annotated[list[str] | None, typer.Argument(help="Topics (default: the whole store).")] = None,
     metadata_only: Annotated[bool, typer.Option(help="Open no Parquet file, only ask for its length.")] = False,
     output: OutputOption = OutputFormat.TEXT,
     storage_option: StorageOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Verify every object of a store on a Spark cluster, and how they hang together. Nothing is changed."""
+    """Verify every object of a store, and the references between them, on a Spark cluster. Nothing is changed."""
     out = Output(output)
     with running("fsck") as job:
         runtime = job.open(store, storage_option).runtime

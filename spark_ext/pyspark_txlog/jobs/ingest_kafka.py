@@ -1,16 +1,19 @@
 """How do the records of a Kafka cluster get into txlog, each of them once?
 
-    python -m pyspark_txlog.jobs.ingest_kafka --bootstrap-servers HOST:PORT --subscribe orders --store s3://bucket/log \\
+    python -m pyspark_txlog.jobs.ingest_kafka --bootstrap-servers HOST:PORT --subscribe orders --store s3://bucket/log
+    \\
         --transactional-id orders-ingest --checkpoint s3://bucket/checkpoints/orders-ingest \\
         --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
 
-or the file itself under spark-submit, with `--packages` there. One streaming query: Spark's Kafka source, a projection,
-txlog's sink. A micro-batch is one transaction, and Kafka's offsets are part of it: rows and offsets become visible
-together or not at all. So the checkpoint is only a convenience. If it is lost, a start with an empty one goes on at the
-offsets that the last transaction committed (`kafka_resume`); whatever dies in between, no record is lost or doubled.
+or the file itself under spark-submit, with `--packages` there. It is one streaming query: Spark's Kafka source, a
+projection, txlog's sink. A micro-batch is one transaction, and Kafka's offsets are part of it: rows and offsets become
+visible together or not at all. So the job does not depend on the checkpoint. If the checkpoint is lost, a start with an
+empty one continues at the offsets that the last transaction committed (`kafka_resume`). After any crash, no record is
+lost or doubled.
 
-Kafka's own transactions are honoured: what was aborted there never arrives (`kafka.isolation.level` is read_committed
-unless said otherwise; Spark's own default is not). Records keep their partition: the order within one is Kafka's.
+Kafka's own transactions are respected: records that were aborted there are not copied. For that,
+`kafka.isolation.level` defaults to read_committed, unlike in Spark. Records keep their partition, and so Kafka's order
+within it.
 """
 
 from __future__ import annotations
@@ -35,14 +38,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 KAFKA_VIEW = "kafka"
-"""The name by which `--sql` finds the records."""
+"""The name of the view of the records for `--sql`."""
 POLL_SECONDS = 1
 _LOWER_KEYS = ("subscribe", "subscribepattern", "assign")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ingest:
-    """What is read, and where it goes. `storage_options` may hold credentials, and so may `kafka_options`."""
+    """The source and the target of the job. `storage_options` and `kafka_options` may hold credentials."""
 
     bootstrap_servers: str
     store: str
@@ -54,25 +57,25 @@ class Ingest:
     assign: str | None = None
     """Exactly one of these three, as Spark's Kafka source takes them."""
     topic: str | None = None
-    """The topic all of it goes to; None: each record to the topic that has its Kafka topic's name."""
+    """The topic of all records; None: each record goes to the topic with the name of its Kafka topic."""
     sql: str | None = None
-    """A query over the view `kafka`; None: Kafka's record as it is, for a topic without a schema of its own."""
+    """A query over the view `kafka`; None: Kafka's record unchanged, for a topic without a schema of its own."""
     keep_partitions: bool = True
-    """Whether a record goes into the partition of its number; otherwise the topic's key decides."""
+    """Whether a record goes into the partition with the same number; otherwise the topic's key decides."""
     create_topics: bool = True
-    """Whether topics of Kafka's record shape that are missing are created, and given partitions that Kafka has since."""
+    """Whether to create missing topics of Kafka's record shape, and to add partitions that Kafka has added."""
     starting_offsets: str = "earliest"
-    """Where the very first start begins; later ones go on where the last transaction ended."""
+    """Where the very first start begins; later starts continue where the last transaction ended."""
     max_offsets_per_trigger: int | None = None
     kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """More options of Spark's Kafka source; names that begin with `kafka.` reach Kafka's clients."""
+    """More options of Spark's Kafka source; names that begin with `kafka.` are passed to Kafka's clients."""
     storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
 def start(spark: SparkSession, ingest: Ingest, *, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
-    """Starts the query; `trigger` is `DataStreamWriter.trigger`'s, `{"availableNow": True}` if none is given.
+    """Start the query; `trigger` is `DataStreamWriter.trigger`'s (default: `{"availableNow": True}`).
 
-    Raises InvalidRequestError for what contradicts itself, or if Spark has no Kafka connector, and what
+    Raises InvalidRequestError if options contradict each other or Spark has no Kafka connector, and what
     `kafka_resume.resume` raises.
     """
     mode = _subscription(ingest)
@@ -105,7 +108,7 @@ def start(spark: SparkSession, ingest: Ingest, *, trigger: Mapping[str, Any] | N
 
 
 def read_kafka(spark: SparkSession, ingest: Ingest, mode: tuple[str, str], offsets: str) -> DataFrame:
-    """Spark's Kafka source as it is to be read for this."""
+    """Return Spark's Kafka source with the options of this job."""
     options = {
         "kafka.isolation.level": "read_committed",
         "failOnDataLoss": "true",
@@ -121,7 +124,7 @@ def read_kafka(spark: SparkSession, ingest: Ingest, mode: tuple[str, str], offse
 
 
 def project(spark: SparkSession, ingest: Ingest, records: DataFrame) -> DataFrame:
-    """What is written of Kafka's records: the columns of the topics, and `topic` and `partition` to route by."""
+    """Return the columns to write from Kafka's records: those of the topics, and `topic` and `partition` for routing."""
     routing = [*(["topic"] if ingest.topic is None else []), *(["partition"] if ingest.keep_partitions else [])]
     if ingest.sql is None:
         return records.select("key", "value", "headers", "timestamp", *routing)
@@ -130,14 +133,14 @@ def project(spark: SparkSession, ingest: Ingest, records: DataFrame) -> DataFram
 
 
 def storage_settings(options: Mapping[str, object]) -> dict[str, str]:
-    """Options of the store's driver as options of the sink: text as it is, numbers and what is nested as the JSON that they are."""
+    """Return options of the store's driver as options of the sink: text unchanged, other values as JSON."""
     texts = {f"storage.{name}": value for name, value in options.items() if isinstance(value, str)}
     others = {name: value for name, value in options.items() if not isinstance(value, str)}
     return {**texts, "storageOptions": json.dumps(others)} if others else texts
 
 
 def run(spark: SparkSession, ingest: Ingest, trigger: Mapping[str, Any]) -> None:
-    """Starts the query and waits for its end; SIGTERM and Ctrl-C end it between two looks. Raises what ended it."""
+    """Start the query and wait until it ends or fails; SIGTERM and Ctrl-C end it. Raises the error of the query."""
     with orderly_end():
         query = start(spark, ingest, trigger=trigger)
         try:
@@ -164,11 +167,11 @@ def main(
     assign: Annotated[str | None, typer.Option(help='... or partitions, {"orders": [0, 1]}.')] = None,
     topic: Annotated[
         str | None,
-        typer.Option(help="The txlog topic for all of it; without, each record's topic is the one of the same name."),
+        typer.Option(help="The txlog topic of all records (default: the topic with the same name)."),
     ] = None,
     sql: Annotated[
         str | None,
-        typer.Option(help=f"What to write: a query over the view '{KAFKA_VIEW}'; without, Kafka's record as it is."),
+        typer.Option(help=f"A query over the view '{KAFKA_VIEW}' (default: Kafka's record unchanged)."),
     ] = None,
     keep_partitions: Annotated[
         bool, typer.Option(help="Write into the partition of the same number; else the key decides.")
@@ -177,12 +180,16 @@ def main(
         bool, typer.Option(help="Create missing topics of Kafka's record shape, with as many partitions.")
     ] = True,
     starting_offsets: Annotated[
-        str, typer.Option(help="Where the first start of all begins: earliest, latest, or JSON.")
+        str, typer.Option(help="Where the very first start begins: earliest, latest, or JSON.")
     ] = "earliest",
-    max_offsets_per_trigger: Annotated[int | None, typer.Option(min=1, help="The most of one transaction.")] = None,
+    max_offsets_per_trigger: Annotated[
+        int | None, typer.Option(min=1, help="Maximum offsets of one transaction.")
+    ] = None,
     every: Annotated[
         str | None,
-        typer.Option(help="Run on, a transaction every '10 seconds'; without, end when all there is has been read."),
+        typer.Option(
+            help="Keep running, with a transaction every '10 seconds' (default: end when everything has been read)."
+        ),
     ] = None,
     kafka_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="More options of Spark's Kafka source.")
@@ -190,7 +197,7 @@ def main(
     storage_option: StorageOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Copy Kafka's topics into txlog, each record exactly once, Kafka's offsets in the same transaction."""
+    """Copy Kafka's topics into txlog, each record exactly once, with Kafka's offsets in the same transaction."""
     with running("ingest_kafka") as job:
         ingest = Ingest(
             bootstrap_servers=bootstrap_servers,
@@ -225,16 +232,18 @@ def _subscription(ingest: Ingest) -> tuple[str, str]:
     if len(given) != 1:
         found = " and ".join(name for name, _ in given) or "none"
         raise InvalidRequestError(
-            f"which records of Kafka's? Expected one of subscribe, subscribePattern, assign; found {found}"
+            f"which records should be read from Kafka? Expected one of subscribe, subscribePattern, assign; found {found}"
         )
     taken = [name for name in ingest.kafka_options if name.lower() in (*_LOWER_KEYS, "startingoffsets")]
     if taken:
-        raise InvalidRequestError(f"kafka options: {', '.join(taken)} has a parameter of its own; it belongs there")
+        raise InvalidRequestError(
+            f"kafka options: {', '.join(taken)} must be set with the job's own parameter. hint: remove it here"
+        )
     return given[0]
 
 
 def _create_topics(store: Store, ingest: Ingest, partitions: Mapping[str, Sequence[int]]) -> None:
-    """Each target has at least the partitions that it will be sent."""
+    """Create each target with at least the partitions that it will receive."""
     wanted: dict[str, int] = {}
     for source, numbers in partitions.items():
         target = ingest.topic or source

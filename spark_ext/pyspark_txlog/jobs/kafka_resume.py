@@ -1,16 +1,16 @@
-"""Where does a query over Kafka go on whose checkpoint is lost?
+"""Where does a query over Kafka continue after its checkpoint is lost?
 
-At the offsets that its last transaction committed: the sink keeps the JSON of every source in the transaction that holds
-the rows. With a checkpoint in which Spark planned a batch there is nothing to do, unless it is older than the log. Without
-one, in this order:
+It continues at the offsets that its last transaction committed: the sink stores the JSON of every source in the
+transaction of the rows. If Spark planned a batch in the checkpoint, nothing is done, unless the checkpoint is older
+than the log. Otherwise, in this order:
 
-1. The transactional.id is fenced: what an older run had decided is finished, what it had not is gone.
-2. The id is forgotten. Its last version belongs to the lost query, and one query's numbers say nothing about another's.
-3. The offsets are read, and partitions that Kafka has had since are added, from their beginning.
+1. The transactional.id is fenced. Decided transactions of an older run are finished, others are aborted.
+2. The id is forgotten. Its last version belongs to the lost query, whose batch numbers mean nothing for the new one.
+3. The offsets are read. Partitions that Kafka has added since then start at their beginning.
 
-Two starts at once, or an older run that comes back, cannot take a range twice: whoever commits first gives the id a
-version of its own query, and the other's commit is refused for that (`TxnVersionScopeError`). For this the offsets must be
-read after the id was forgotten, never before.
+Two concurrent starts, or an older run that comes back, cannot process a range twice. The first commit gives the id a
+version of its own query, and the other commit then fails with `TxnVersionScopeError`. For this the offsets must be read
+after the id was forgotten, never before.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ EARLIEST = -2
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
 KafkaOffsets: TypeAlias = Mapping[str, Mapping[str, int]]
-"""As in Spark's `startingOffsets`: the next offset, by topic and partition."""
+"""The next offset, by topic and partition, as in Spark's `startingOffsets`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """One query, wherever it runs."""
+    """One query, in any place."""
 
     store: str
     transactional_id: str
@@ -62,17 +62,17 @@ class PlannedBatch:
     number: int
     offsets: KafkaOffsets
     not_read: KafkaOffsets = field(default_factory=dict)
-    """Of a committed one: where topics ended that earlier batches read and this one did not."""
+    """For a committed batch: the ends of topics that earlier batches read and this one did not."""
 
     @property
     def reached(self) -> KafkaOffsets:
-        """How far each topic has been taken, whether it is still read or not."""
+        """Return how far each topic has been processed, whether it is still read or not."""
         topics = (*self.not_read, *self.offsets)
         return {topic: {**self.not_read.get(topic, {}), **self.offsets.get(topic, {})} for topic in topics}
 
 
 class KafkaCluster:
-    """Kafka's own administration client, in Spark's JVM: Spark's source asks for all partitions by number."""
+    """Kafka's own administration client, in Spark's JVM. Spark's source needs all partitions by number."""
 
     def __init__(self, jvm: Any, admin: Any) -> None:
         self._jvm = jvm
@@ -80,7 +80,7 @@ class KafkaCluster:
 
     @classmethod
     def connect(cls, spark: SparkSession, bootstrap_servers: str, options: Mapping[str, str]) -> Self:
-        """Speaks to Kafka with the settings among `options` that begin with `kafka.`.
+        """Connect to Kafka with the settings among `options` that begin with `kafka.`.
 
         Raises InvalidRequestError if Spark has no Kafka connector, or Kafka's client refuses its settings.
         """
@@ -88,13 +88,13 @@ class KafkaCluster:
         from py4j.protocol import Py4JJavaError
 
         jvm = _jvm(spark)
-        # A class that is not there looks like a package to py4j.
+        # For py4j a missing class looks like a package.
         source = jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider
         admin = jvm.org.apache.kafka.clients.admin.AdminClient
         if isinstance(source, JavaPackage) or isinstance(admin, JavaPackage):
             raise InvalidRequestError(
-                f"this Spark has no Kafka connector: start it with --packages {CONNECTOR}:{spark.version}, or the newest version before "
-                f"it that there is (setting spark.jars.packages, before the first session of the process)"
+                f"this Spark has no Kafka connector. hint: start it with --packages {CONNECTOR}:{spark.version}, or the newest version before "
+                f"it (setting spark.jars.packages, before the first session of the process)"
             )
         settings = jvm.java.util.Properties()
         for name, value in options.items():
@@ -115,9 +115,10 @@ class KafkaCluster:
         self._admin.close()
 
     def partitions(self, mode: str, text: str) -> dict[str, list[int]]:
-        """The partitions that Spark's Kafka source reads for `subscribe`, `subscribePattern` or `assign`, by topic.
+        """Return the partitions that Spark's Kafka source reads for `subscribe`, `subscribePattern` or `assign`, by
+        topic.
 
-        Raises InvalidRequestError for a topic that Kafka does not have, or a Kafka that does not answer.
+        Raises InvalidRequestError if Kafka lacks a topic or does not answer.
         """
         from py4j.protocol import Py4JJavaError
 
@@ -142,12 +143,12 @@ class KafkaCluster:
 
 
 def resume(spark: SparkSession, store: Store, query: Query, partitions: Mapping[str, Sequence[int]]) -> str | None:
-    """`startingOffsets` for a query that has lost its checkpoint; None if it has one, or has never committed anything.
+    """Return `startingOffsets` for a query that has lost its checkpoint; None if it has one, or has never committed.
 
-    Older instances are fenced, as they will be when the query starts. `partitions` are Kafka's now. Raises
-    InvalidRequestError if the id committed the offsets of something else than one Kafka source, or the checkpoint does not
-    follow on the log; OffsetOutOfRangeError if Kafka lacks a partition that was read; ConcurrentTransactionsError,
-    TxlogTimeoutError.
+    Older instances are fenced, as they will be when the query starts. `partitions` are Kafka's present ones. Raises
+    InvalidRequestError if the id committed offsets of anything except one Kafka source, or if the checkpoint does not
+    follow on the log. Raises OffsetOutOfRangeError if Kafka lacks a partition that was read. Raises
+    ConcurrentTransactionsError, TxlogTimeoutError.
     """
     admin = store.admin()
     known = True
@@ -155,7 +156,8 @@ def resume(spark: SparkSession, store: Store, query: Query, partitions: Mapping[
         admin.describe_transaction(query.transactional_id)
         admin.fence(query.transactional_id)
     except TransactionalIdNotFoundError:
-        # Of a first start, or forgotten by one that died before its first commit: the offsets are there all the same.
+        # The first start, or an earlier start forgot the id and died before its first commit. The offsets still exist
+        # then.
         known = False
     committed = committed_batch(query)
     folder = _CheckpointFolder(spark, query.checkpoint)
@@ -167,25 +169,26 @@ def resume(spark: SparkSession, store: Store, query: Query, partitions: Mapping[
         return None
     if known and not admin.expire_id(query.transactional_id, force=True):
         raise ConcurrentTransactionsError(
-            f"transactional.id {query.transactional_id!r}: another instance has begun a transaction just now; end it, or wait for it"
+            f"transactional.id {query.transactional_id!r}: another instance has just begun a transaction. hint: stop it, or wait for it"
         )
     committed = committed_batch(query) or committed
-    # Where a first batch was to begin is kept here before it is planned. What was committed since counts.
+    # The source records here where a first batch begins, before it is planned. The committed offsets are newer.
     folder.forget_start()
     say(
-        f"transactional.id {query.transactional_id!r}: no batch is planned in the checkpoint {query.checkpoint}; going on at the "
+        f"transactional.id {query.transactional_id!r}: no batch is planned in the checkpoint {query.checkpoint}; continuing at the "
         f"offsets of the last transaction, {json.dumps(committed.reached)}"
     )
     return json.dumps(complete(committed.reached, partitions))
 
 
 def check_plan(planned: PlannedBatch, start: KafkaOffsets | None, committed: PlannedBatch, query: Query) -> None:
-    """Raises InvalidRequestError unless what the checkpoint has planned follows on what is committed.
+    """Raise InvalidRequestError unless the planned batch of the checkpoint follows on the committed one.
 
-    One restored from a copy knows less than the log: its next batches would have numbers that are committed already, and
-    be skipped, but other records. One that is batches ahead counts records as written that the log, itself put back to an
-    older state, does not have. And a query that resumed and died in its first batch may only repeat it (from `start`,
-    which the source noted) if nobody has committed since.
+    A checkpoint restored from a copy is older than the log. The numbers of its next batches are already committed, so
+    they would be skipped, but they hold other records. A checkpoint that is batches ahead counts records as written
+    that are missing in the log, because the log was restored to an older state. A query that resumed and died in its
+    first batch may only repeat that batch (from `start`, which the source recorded) if no other run has committed since
+    then.
     """
     if planned.query_id == committed.query_id:
         fits = planned.number == committed.number + 1 or (
@@ -204,23 +207,24 @@ def check_plan(planned: PlannedBatch, start: KafkaOffsets | None, committed: Pla
         raise InvalidRequestError(
             f"the checkpoint {query.checkpoint} does not follow on the log: transactional.id {query.transactional_id!r} stands at "
             f"{json.dumps(committed.offsets)}; expected {expected}, found batch {planned.number} of query {planned.query_id}, up to "
-            f"{json.dumps(planned.offsets)}. Was one of the two restored from a copy, or did another run commit meanwhile? Stop the others, and remove this "
-            f"checkpoint or name an empty folder: without one the query goes on at the offsets that were committed"
+            f"{json.dumps(planned.offsets)}. One of them was restored from a copy, or another run committed. hint: stop other runs and use an "
+            f"empty checkpoint folder; the query then continues at the committed offsets"
         )
 
 
 def complete(committed: KafkaOffsets, partitions: Mapping[str, Sequence[int]]) -> dict[str, dict[str, int]]:
-    """`committed` for exactly the partitions that are read: new ones from their beginning, topics no longer asked for left out.
+    """Return `committed` for exactly the partitions to read: new ones from their beginning, without topics no longer
+    asked for.
 
-    Raises OffsetOutOfRangeError if a topic lacks a partition that was read: it was made anew, and its offsets count other
-    records.
+    Raises OffsetOutOfRangeError if a topic lacks a partition that was read: it was created again, and its offsets count
+    other records.
     """
     for topic, numbers in partitions.items():
         gone = sorted(int(number) for number in committed.get(topic, {}) if int(number) not in numbers)
         if gone:
             raise OffsetOutOfRangeError(
-                f"Kafka's topic {topic!r} has no partition {', '.join(map(str, gone))} any more, of which records were ingested: was it "
-                f"deleted and made anew, or does 'assign' leave it out? Take another transactional.id, and startingOffsets as they should be"
+                f"Kafka's topic {topic!r} no longer has partition {', '.join(map(str, gone))}, whose records were ingested: the topic was "
+                f"deleted and created again, or 'assign' leaves it out. hint: use another transactional.id, and set startingOffsets"
             )
     return {
         topic: {str(number): committed.get(topic, {}).get(str(number), EARLIEST) for number in numbers}
@@ -229,9 +233,9 @@ def complete(committed: KafkaOffsets, partitions: Mapping[str, Sequence[int]]) -
 
 
 def committed_batch(query: Query) -> PlannedBatch | None:
-    """The last batch that the query committed; None if it never did.
+    """Return the last batch that the query committed; None if it has not committed.
 
-    Raises InvalidRequestError if it is not one of one Kafka source, UnstableOffsetCommitError.
+    Raises InvalidRequestError if the batch does not have exactly one Kafka source, UnstableOffsetCommitError.
     """
     try:
         found = committed_source_offsets(query.store, query.transactional_id, query.storage_options)
@@ -244,7 +248,7 @@ def committed_batch(query: Query) -> PlannedBatch | None:
     if others or offsets is None:
         raise InvalidRequestError(
             f"transactional.id {query.transactional_id!r}: its last transaction holds the offsets of something else than one Kafka source: "
-            f"{' and '.join(one.json for one in found.values()):.300}. This job needs an id of its own"
+            f"{' and '.join(one.json for one in found.values()):.300}. hint: give this job another id"
         )
     return PlannedBatch(
         query_id=first.query_id, number=first.batch_id, offsets=offsets, not_read=by_topic(first.not_read)
@@ -261,7 +265,7 @@ class _CheckpointFolder:
         self._files = hadoop.Path(location).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
     def last_batch(self) -> PlannedBatch | None:
-        """The newest batch that Spark planned here; None if it planned none. Raises InvalidRequestError."""
+        """Return the newest batch that Spark planned here; None if it planned none. Raises InvalidRequestError."""
         folder = self._path(self._location, "offsets")
         if not self._files.exists(folder):
             return None
@@ -275,20 +279,20 @@ class _CheckpointFolder:
         offsets = _kafka_offsets(next(iter(sources.values()))) if len(sources) == 1 else None
         if offsets is None:
             raise InvalidRequestError(
-                f"{where}: expected the offsets of one Kafka source, found {' and '.join(sources.values()):.300}; this checkpoint is of another "
-                f"query: give this one its own"
+                f"{where}: expected the offsets of one Kafka source, found {' and '.join(sources.values()):.300}. hint: this checkpoint belongs to another "
+                f"query; give this one another folder"
             )
         return PlannedBatch(query_id=json.loads(self._read("metadata"))["id"], number=number, offsets=offsets)
 
     def start(self) -> KafkaOffsets | None:
-        """Where the query's first batch began, as Spark's Kafka source noted it."""
+        """Return where the query's first batch began, as Spark's Kafka source recorded it."""
         if not self._files.exists(self._path(self._location, "sources/0/0")):
             return None
-        # A zero byte and a version stand before the offsets.
+        # A zero byte and a version precede the offsets.
         return _kafka_offsets(self._read("sources/0/0").partition("\n")[2])
 
     def forget_start(self) -> None:
-        """Removes what the sources noted before a first batch."""
+        """Delete what the sources recorded before a first batch."""
         self._files.delete(self._path(self._location, "sources"), True)
 
     def _read(self, name: str) -> str:
@@ -300,11 +304,11 @@ class _CheckpointFolder:
 
 
 def _jvm(spark: SparkSession) -> Any:
-    # Spark Connect has none: the job needs a driver of its own.
+    # Spark Connect has no JVM here, but the job must run in the driver.
     found = getattr(spark, "_jvm", None)
     if found is None:
         raise InvalidRequestError(
-            "this job speaks to Kafka and to the checkpoint from Spark's driver: start it with spark-submit, not over Spark Connect"
+            "this job uses Kafka and the checkpoint from Spark's driver. hint: start it with spark-submit, not over Spark Connect"
         )
     return found
 
@@ -333,7 +337,7 @@ def _object(name: str, text: str) -> dict[str, Any]:
 
 
 def _cause(error: Any) -> str:
-    """What Kafka says, without Java's frames: the innermost cause."""
+    """Return Kafka's error message without Java's frames: the innermost cause."""
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()

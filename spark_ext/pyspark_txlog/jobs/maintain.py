@@ -1,9 +1,10 @@
-"""How is a store kept on a Spark cluster?
+"""How is a store maintained on a Spark cluster?
 
     python -m pyspark_txlog.jobs.maintain --store s3://bucket/log
 
-or the file itself under spark-submit. One round of `txlog maintain --once`, for a scheduler to repeat: executors merge, run
-by run, and compact, a partition each; everything else is few and small requests, and done by the driver.
+or the file itself under spark-submit. It is one round of `txlog maintain --once`, which a scheduler repeats. Executors
+merge (one run for each task) and compact (one partition for each task). The driver does the rest, which is a few small
+requests.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def maintain(
     spark: SparkSession, store: Store, policy: MaintainPolicy | None = None
 ) -> tuple[MaintainReport, TxlogError | None]:
-    """One round, with the copying of rows on executors; and the first of what failed, if anything did.
+    """Run one round, with the copying of rows on executors; return the report and the first error, if there is one.
 
     Raises what `Maintainer.run` raises, and InvalidRequestError over Spark Connect.
     """
@@ -51,14 +52,15 @@ def maintain(
 
 def main(
     store: StoreOption = None,
-    target_bytes: Annotated[int, typer.Option(min=1, help="How large a merged file shall be.")] = DEFAULT_TARGET_BYTES,
+    target_bytes: Annotated[int, typer.Option(min=1, help="Target size of a merged file.")] = DEFAULT_TARGET_BYTES,
     merge_min_segments: Annotated[
-        int, typer.Option(help="Merge a partition once so many sealed segments lie there.")
+        int, typer.Option(help="Merge a partition once it has this many sealed segments.")
     ] = DEFAULT_MIN_SEGMENTS,
     offsets_retention_ms: Annotated[
-        int, typer.Option(help="Forget consumer groups without a member that committed nothing for so long; -1: never.")
+        int,
+        typer.Option(help="Forget consumer groups without a member that committed nothing for this long; -1: never."),
     ] = -1,
-    skip: Annotated[list[str] | None, typer.Option(metavar="STEP", help="Leave out this step.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(metavar="STEP", help="Skip this step.")] = None,
     metrics_file: Annotated[
         str | None, typer.Option(metavar="PATH", help="Write Prometheus metrics to this file.")
     ] = None,

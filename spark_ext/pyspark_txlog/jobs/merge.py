@@ -2,8 +2,9 @@
 
     python -m pyspark_txlog.jobs.merge --store s3://bucket/log orders --sort carrier
 
-or the file itself under spark-submit. As `txlog merge`, and with its result: the driver plans every partition and publishes
-each run as soon as it is copied; the executors copy the rows, run by run, so that a large partition is many tasks.
+or the file itself under spark-submit. It does the same as `txlog merge`, with the same result. The driver plans every
+partition and publishes each run as soon as it is copied. The executors copy the rows, with one task for each run, so a
+large partition uses many tasks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Copy:
-    """The rows of one run, to be copied by an executor."""
+    """The rows of one run, for an executor to copy."""
 
     merge: Merge
     layout: FileLayout
@@ -53,10 +54,10 @@ def merge_partitions(
     policy: MergePolicy | None = None,
     layout: FileLayout = PLAIN,
 ) -> tuple[tuple[Merged, ...], tuple[TxlogError, ...]]:
-    """Merges what is worth it in `partitions`: the runs that were made, and why others were not.
+    """Merge the files in `partitions` that are worth it; return the runs that were made and the errors of the others.
 
-    What fails in one run, as an input that is damaged, spoils no other; if the store itself fails, the rest is left. Says on
-    the driver's console what is done, and in the store's history.
+    An error in one run, such as a damaged input, does not affect the others. If the store itself fails, the remaining
+    runs are skipped. Prints what it did to the driver's console, and records it in the store's history.
     """
     runtime = store.runtime
     session = read_session(runtime)
@@ -75,7 +76,8 @@ def merge_partitions(
                     unique, file = copied
                     done = failed.attempt(tp, partial(publish_merge, session, merge.written_as(unique), file))
                 if isinstance(done, MissingObjectError) and attempt < MAX_RELISTS:
-                    # Another clean-up was faster, and vacuum has been there: what is left to do, a new plan says.
+                    # Another maintenance job was faster, and vacuum deleted the objects. A new plan contains what is
+                    # left to do.
                     again.add(tp)
                 elif isinstance(done, TxlogError):
                     failed.add(tp, done)
@@ -95,7 +97,8 @@ def main(
     store: StoreOption = None,
     topic: Topics = None,
     target_bytes: Annotated[
-        int, typer.Option(min=1, help="How large a merged file shall be; half of it is left alone.")
+        int,
+        typer.Option(min=1, help="Target size of a merged file. Files of at least half that size are not rewritten."),
     ] = DEFAULT_TARGET_BYTES,
     sort: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="Sort the rows of each row group by this column.")
@@ -103,12 +106,12 @@ def main(
     bloom: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="Write Bloom filters of this column.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only say what would be merged; nothing is written.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only print what would be merged; write nothing.")] = False,
     output: OutputOption = OutputFormat.TEXT,
     storage_option: StorageOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Merge the small files of topics into large ones, a run of segments a task."""
+    """Merge the small files of topics into large ones, with one task for each run of segments."""
     out = Output(output)
     with running("merge") as job:
         layout = FileLayout(sort=tuple(sort or ()), bloom=tuple(bloom or ()))
@@ -130,9 +133,9 @@ def main(
 def _copied(
     spark: SparkSession, runtime: Runtime, merges: Sequence[Merge], layout: FileLayout
 ) -> Iterable[tuple[Merge, tuple[str, IndexedFile | None] | TxlogError]]:
-    """Each of `merges` with the suffix under which its rows were copied, and their file."""
+    """Yield each of `merges` with the suffix under which its rows were copied, and their file."""
     by_unique = {merge.run.unique: merge for merge in merges}
-    # The largest first: a run that begins last and is large would be waited for alone.
+    # The largest first, because a large run that starts last would run alone at the end.
     order = sorted(merges, key=lambda merge: merge.bytes_before, reverse=True)
     tasks = [_Copy(merge=merge.rows_only(), layout=layout) for merge in order]
     for task, outcome in run_tasks(spark, runtime, tasks, _copy, title=_title):
@@ -140,7 +143,7 @@ def _copied(
 
 
 def _copy(runtime: Runtime, task: _Copy) -> tuple[str, IndexedFile | None]:
-    # A task that Spark repeats, or runs twice, may not write under the name of the other attempt.
+    # If Spark repeats a task or runs it twice, each attempt must write under its own name.
     unique = runtime.ids.new_id()
     return unique, copy_rows(runtime, task.merge.written_as(unique), layout=task.layout)
 

@@ -1,11 +1,12 @@
-"""How does a clean-up of many partitions run on Spark's executors?
+"""How does maintenance of many partitions run on Spark's executors?
 
-The driver plans, an executor does the work of one task, and the driver makes use of what it returns: what becomes visible
-is decided in one place. A task is a Spark job of one task, so that it has a name of its own in Spark's UI, and what is done
-is used at once, not when the last one is; as many run at a time as there are cores. Spark repeats a task whose executor
-died, and may run one twice: what it writes must have a name that no other attempt uses.
+The driver plans, an executor does the work of one task, and the driver uses the result. So one place decides what
+becomes visible. A task is a Spark job with one task, so that it has a name in Spark's UI, and its result is used at
+once. As many tasks run at the same time as there are cores. Spark repeats a task whose executor died, and may run a
+task twice. So each attempt must write under its own name.
 
-What fails in one partition spoils no other: `Failures` counts it, and ends a job whose store does not serve the driver.
+An error in one partition does not affect the others. `Failures` counts the errors, and ends a job if the store does not
+answer the driver.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Work = Callable[[Runtime, T], R]
-"""What an executor does with a task: a function of a module that is installed there."""
+"""The work of an executor on a task: a function of a module that is installed there."""
 
 _OF_THE_STORE = (
     StorageError,
@@ -51,7 +52,7 @@ _OF_THE_STORE = (
     UnsupportedStoreError,
     ClockSkewError,
 )
-"""Errors that the next call is likely to meet as well, whatever partition it is about."""
+"""Errors that the next call probably meets too, for any partition."""
 
 
 def run_tasks(
@@ -62,16 +63,18 @@ def run_tasks(
     *,
     title: Callable[[T], str],
 ) -> Iterator[tuple[T, R | TxlogError]]:
-    """Each task with what `work` returned for it on an executor, or with the TxlogError that it raised; as they end.
+    """Yield each task with the result of `work` on an executor, or with the TxlogError that it raised, in the order of
+    completion.
 
-    Tasks begin in their order: the longest first make the shortest run. `title` names a task in Spark's UI. Whatever else a
-    task fails with (a bug, a Spark without executors) is raised, and what still runs is cancelled, as it is if the caller
-    closes the iterator. Raises InvalidRequestError over Spark Connect, whose driver is elsewhere.
+    Tasks start in their order; with the longest first, the job takes the least time. `title` names a task in Spark's
+    UI. Any other error of a task (a bug, a Spark without executors) is raised, and the running tasks are cancelled.
+    They are also cancelled if the caller closes the iterator. Raises InvalidRequestError over Spark Connect, where the
+    driver is another machine.
     """
     context = getattr(spark, "_sc", None)
     if context is None:
         raise InvalidRequestError(
-            "this job runs in Spark's driver, and over Spark Connect that is another machine; start it with spark-submit"
+            "this job runs in Spark's driver, and over Spark Connect that is another machine. hint: start it with spark-submit"
         )
     group = f"txlog-{runtime.ids.new_id()}"
     job = partial(_on_executor, runtime.url, runtime.storage_options, work)
@@ -101,14 +104,14 @@ def run_tasks(
 
 
 class Failures:
-    """What could not be done to partitions, and why: told to the history, too.
+    """Collects the errors of partitions, and records them in the history.
 
         with recorded(runtime, "merge") as history, Failures(runtime, history) as failed:
             plan = failed.attempt(tp, lambda: plan_partition(session, tp, policy), only_reads=True)
             if isinstance(plan, TxlogError):
                 failed.add(tp, plan)
 
-    The block ends early, without an error, if the store fails again and again.
+    The block ends early, without an error, if the store fails twice in a row.
     """
 
     def __init__(self, runtime: Runtime, history: Recorder) -> None:
@@ -126,16 +129,18 @@ class Failures:
         return kind is _StoreFailedError
 
     def add(self, tp: TopicPartition, error: TxlogError) -> None:
-        """Something was not done to a partition."""
+        """Record that something was not done to a partition."""
         self.errors.append(error)
         self._history.add(tp, "failed", message=str(error))
 
     def attempt(self, tp: TopicPartition, work: Callable[[], R], *, only_reads: bool = False) -> R | TxlogError:
-        """What `work` returns here, in the driver, or the TxlogError that it raised, which the caller may add.
+        """Return the result of `work`, run here in the driver, or the TxlogError that it raised; the caller may add
+        that error.
 
-        One that is the store's may still be about this partition alone, as a time-out; the second in a row is added here, and
-        ends the `with` block. Else hundreds of calls would wait for a store that does not answer. If `work` `only_reads`, the
-        store is asked first whether it answers: then two neighbours are sick, and others need not be.
+        An error of the store, such as a time-out, may still concern only this partition. But the second one in a row is
+        added here and ends the `with` block. Otherwise hundreds of calls would wait for a store that does not answer.
+        If `work` `only_reads`, the store is first asked whether it answers. If it does, the errors concern only these
+        two partitions.
         """
         try:
             result = work()
@@ -144,7 +149,7 @@ class Failures:
             if not (was_suspect and self._is_suspect) or (only_reads and self._answers()):
                 return error
             self.add(tp, error)
-            say(f"{self._history.job}: the store failed twice in a row; what is left is left to the next run")
+            say(f"{self._history.job}: the store failed twice in a row; the next run does the rest")
             raise _StoreFailedError from error
         self._is_suspect = False
         return result
@@ -157,7 +162,7 @@ class Failures:
 
 
 class _StoreFailedError(Exception):
-    """The rest of a job would fail, too."""
+    """Ends a job whose remaining work would fail too."""
 
 
 def _on_executor(url: str, storage_options: Mapping[str, object], work: Work[T, R], task: T) -> Any:

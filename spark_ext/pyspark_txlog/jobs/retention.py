@@ -1,8 +1,9 @@
-"""How are rows that topics do not keep removed from a Spark cluster?
+"""How does a Spark cluster remove rows beyond the retention of their topics?
 
     python -m pyspark_txlog.jobs.retention --store s3://bucket/log --delete
 
-or the file itself under spark-submit. As `txlog retention`, and with its result, a partition a task.
+or the file itself under spark-submit. It does the same as `txlog retention`, with the same result and one task for each
+partition.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """One partition, and what its topic keeps."""
+    """One partition, and the retention settings of its topic."""
 
     topic_partition: TopicPartition
     policy: RetentionPolicy
@@ -45,9 +46,10 @@ class _Task:
 def retain_partitions(
     spark: SparkSession, store: Store, partitions: Iterable[TopicPartition], *, delete: bool = False
 ) -> tuple[tuple[Retained, ...], tuple[TxlogError, ...]]:
-    """Removes what the topics of `partitions` do not keep: what went, or is held, and why the rest failed.
+    """Remove rows beyond the retention of the topics of `partitions`; return what was removed or held, and the errors.
 
-    Without `delete` it only says what would go. Raises UnknownTopicOrPartitionError, InvalidRequestError for an internal topic.
+    Without `delete` nothing is removed, and the result contains what would be removed. Raises
+    UnknownTopicOrPartitionError, InvalidRequestError for an internal topic.
     """
     runtime = store.runtime
     wanted = list(partitions)
@@ -75,12 +77,12 @@ def retain_partitions(
 def main(
     store: StoreOption = None,
     topic: Topics = None,
-    delete: Annotated[bool, typer.Option(help="Do it; else only say what would be removed.")] = False,
+    delete: Annotated[bool, typer.Option(help="Remove the rows; otherwise only print what would be removed.")] = False,
     output: OutputOption = OutputFormat.TEXT,
     storage_option: StorageOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Remove rows that are older, or more, than their topics keep. A dry run, unless --delete is given."""
+    """Remove rows beyond the retention time or size of their topics. This is a dry run, unless --delete is given."""
     out = Output(output)
     with running("retention") as job:
         opened = job.open(store, storage_option)

@@ -1,9 +1,9 @@
-"""How are the objects that nothing needs deleted from a Spark cluster?
+"""How does a Spark cluster delete objects that no reader or writer can still use?
 
     python -m pyspark_txlog.jobs.vacuum --store s3://bucket/log --delete
 
-or the file itself under spark-submit. As `txlog vacuum`, and with its result: the driver finds out what is dead, in the one
-order that is safe, and the executors delete it, a partition a task.
+or the file itself under spark-submit. It does the same as `txlog vacuum`, with the same result. The driver finds the
+dead objects, in the only safe order. The executors delete them, with one task for each partition.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ if TYPE_CHECKING:
 
 
 def vacuum_store(spark: SparkSession, store: Store, topics: Sequence[str] | None = None) -> VacuumReport:
-    """`txlog.maintenance.vacuum.vacuum` of `topics` (None: all), which deletes, on Spark's executors.
+    """Run `txlog.maintenance.vacuum.vacuum` of `topics` (None: all), deleting on Spark's executors.
 
-    Raises what that raises; a partition whose objects could not be deleted is raised at the end of its topic.
+    Raises what that raises. If objects of a partition could not be deleted, the error is raised at the end of its
+    topic.
     """
     runtime = store.runtime
 
     def sweeps(plans: Sequence[PartitionPlan]) -> Iterator[tuple[PartitionPlan, tuple[Deleted, ...]]]:
         busy = [plan for plan in plans if plan.has_work]
         yield from ((plan, ()) for plan in plans if not plan.has_work)
-        # The most objects first: a task that begins last and is long would be waited for alone.
+        # The most objects first, because a long task that starts last would run alone at the end.
         busy.sort(key=lambda plan: len(plan.dead), reverse=True)
         failed: list[TxlogError] = []
         for plan, outcome in run_tasks(spark, runtime, busy, _sweep, title=_title):
@@ -65,16 +66,14 @@ def vacuum_store(spark: SparkSession, store: Store, topics: Sequence[str] | None
 
 def main(
     store: StoreOption = None,
-    topic: Annotated[
-        list[str] | None, typer.Argument(help="Topics; all, txlog's own included, if none is named.")
-    ] = None,
-    delete: Annotated[bool, typer.Option(help="Do it; else only say what would be deleted.")] = False,
-    objects: Annotated[bool, typer.Option(help="Name every object, and why.")] = False,
+    topic: Annotated[list[str] | None, typer.Argument(help="Topics (default: all, including txlog's own).")] = None,
+    delete: Annotated[bool, typer.Option(help="Delete the objects; otherwise only print them.")] = False,
+    objects: Annotated[bool, typer.Option(help="Print every object, and why it is dead.")] = False,
     output: OutputOption = OutputFormat.TEXT,
     storage_option: StorageOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Delete objects that nothing can need any more, a partition a task. A dry run, unless --delete is given."""
+    """Delete objects that no reader or writer can still use, one partition for each task. A dry run, unless --delete is given."""
     out = Output(output)
     with running("vacuum") as job:
         opened = job.open(store, storage_option)
