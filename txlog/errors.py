@@ -19,7 +19,7 @@ class TxlogError(Exception):
     """Root of all errors of this package."""
 
 
-# -- what the caller does next ------------------------------------------------------------------
+# -- what the caller does next ---------------------------------------------------------------------
 
 
 class RetriableError(TxlogError):

@@ -698,7 +698,7 @@ def test_rows_of_a_topic_whose_file_was_deleted_do_not_come_back(tmp_path):
     (tmp_path / "log" / "orders" / "topic.00000000000000000000.json").unlink()
     with txlog.open(tmp_path / "log") as store:
         for again in (False, True):
-            with pytest.raises(MissingObjectError, match="would bring the old rows back"):
+            with pytest.raises(MissingObjectError, match="would show the old rows"):
                 store.create_topic("orders", if_not_exists=again)
 
 

@@ -286,7 +286,7 @@ class Selection:
         self._now_ms = now_ms
         self._ends = np.array([item.end_offset for item in tombstones], dtype=np.int64)
         self._delete_at = np.array([item.delete_at for item in tombstones], dtype=np.int64)
-        # Rows behind the last item have no `delete_at` yet: this pass sets it.
+        # Rows after the last item have no `delete_at` yet: this pass sets it.
         self._is_due = np.append(self._delete_at <= now_ms, False)
         self._left = np.zeros(len(tombstones) + 1, dtype=np.int64)
         self.superseded = 0
@@ -355,7 +355,7 @@ def _is_young(index: SegmentIndex, now_ms: int, lag_ms: int) -> bool:
 
 
 def _rows_from(index: SegmentIndex, offset: int) -> int:
-    """Count rows of the batches that reach `offset` or lie behind it; a batch of a run reaches up to the next one."""
+    """Count rows of the batches that reach `offset` or lie after it; a batch of a run reaches up to the next one."""
     if index.end_offset <= offset:
         return 0
     ends = [entry.base_offset for entry in index.entries[1:]] + [index.end_offset]

@@ -295,8 +295,7 @@ def parse_staged_list_name(name: str) -> tuple[int, int, str] | None:
     return None if producer_id is None or producer_epoch is None else (producer_id, producer_epoch, match[3])
 
 
-# -- the history of maintenance jobs
-# ------------------------------------------------------------------------------------
+# -- the history of maintenance jobs ----------------------------------------------------------------------------------
 
 
 def history_name(started_ms: int, unique: str) -> str:

@@ -311,7 +311,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: Offset
     """Below this offset no two rows of the log have the same key. It is at most the run's end."""
     tombstones: tuple[Tombstones, ...] = ()
-    """The tombstones left in the run, in order. A compaction has not seen a tombstone behind the last item yet."""
+    """The tombstones left in the run, in order. A compaction has not seen a tombstone after the last item yet."""
 
 
 class SegmentIndex(_Object, frozen=True, kw_only=True):
@@ -526,8 +526,7 @@ class StoreDescriptor(_Object, frozen=True, kw_only=True):
     constants: StoreConstants
 
 
-# -- the history of maintenance jobs
-# ------------------------------------------------------------------------------------
+# -- the history of maintenance jobs ----------------------------------------------------------------------------------
 
 
 class CleanupStep(msgspec.Struct, frozen=True, kw_only=True):

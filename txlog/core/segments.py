@@ -131,7 +131,7 @@ def floor_entry(index: SegmentIndex, offset: int) -> int:
 
 
 def end_of_entry(index: SegmentIndex, at: int) -> int:
-    """Return the offset behind the last one that a row of entry `at` can have.
+    """Return the offset after the last one that a row of entry `at` can have.
 
     Rows of a cleaned run's entry may have gaps.
     """

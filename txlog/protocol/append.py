@@ -104,7 +104,7 @@ def _young_files_guard(ctx: Context, tp: TopicPartition, begun: Moment) -> Guard
 def append_log_start(
     ctx: Context, views: Views, tp: TopicPartition, log_start_offset: int | None, deleted_version: int = 0
 ) -> Program[tuple[Views, int]]:
-    """Move the log start (never back) to `log_start_offset`, or behind the last row if None.
+    """Move the log start (never back) to `log_start_offset`, or after the last row if None.
 
     Return the log start after it. A reader that has read the last row stays in range. A deletion gives the topic's
     `deleted` version and leaves the log empty. A partition that already holds this deletion is not changed
@@ -136,7 +136,7 @@ def append_log_start(
 
 
 def _end_of_rows(view: PartitionView) -> int:
-    """Return the offset behind the last row of the view; if its tail has no rows, the beginning of the tail."""
+    """Return the offset after the last row of the view; if its tail has no rows, the beginning of the tail."""
     ends = [stored.record.end_offset for stored in view.tail if stored.record.records]
     return max(ends, default=view.base.next_offset)
 

@@ -91,7 +91,7 @@ class PartitionView:
     listed_at: Moment
     """The start of the LIST that found the tail, or of the process's own last acknowledged PUT."""
     proven_at: Moment | None
-    """A moment before the last request that showed `mark` in the chain and the end behind it. None: look before it
+    """A moment before the last request that showed `mark` in the chain and the end after it. None: look before it
     matters."""
     mark: Mark | None
     """The last record at that time; None: the chain had no record. Records that this process appended later do not

@@ -214,7 +214,7 @@ def _find_timestamp(
                 if not entry.records or end_of_entry(index, at) <= log_start:
                     continue
                 hits.append(_hit(view.topic_partition, index, at, log_start))
-                # The log start may lie behind the last row of an entry with gaps.
+                # The log start may lie after the last row of an entry with gaps.
                 if not hits[-1].pieces or entry.base_offset >= log_start:
                     return _below(bound, hits)
     for stored in view.tail:
@@ -273,7 +273,7 @@ def aborted_of_range(
 ) -> Program[tuple[dict[SegmentName, ReadIndex], tuple[AbortedTxn, ...]]]:
     """Return the aborted transactions that overlap `[start, end)`.
 
-    An entry is in its *marker's* segment, which may be far behind the rows. So later segments are read until the LSO of
+    An entry is in its *marker's* segment, which may come long after the rows. So later segments are read until the LSO of
     one shows that no transaction below `end` was still open (R10).
     """
     found: list[AbortedTxn] = []

@@ -2,7 +2,7 @@
 
 A repair makes only what sealing makes of the chain as a pure function: `.snapshot`, and the `.txnindex` and `.index` of
 generation 0, from the boundary on (PROTOCOL.md, C12). It follows the records from a valid state, each by the digest of
-the one before. A segment is proven only if the record behind it names the digest of its last record. A stored object
+the one before. A segment is proven only if the record after it names the digest of its last record. A stored object
 that equals the computed one is kept. A damaged one is deleted and created again, and a missing one is created. The
 repair changes nothing else.
 """
@@ -322,7 +322,7 @@ def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Pro
 
 
 def _out_of_reach(tp: TopicPartition, there: _There, followed: _Followed) -> list[Repair]:
-    """Return the objects behind the break of a broken chain. The repair cannot judge them."""
+    """Return the objects after the break of a broken chain. The repair cannot judge them."""
     end = followed.state.next_offset
     if not followed.broken or end >= there.sealed_end:
         return []

@@ -1,4 +1,4 @@
-"""Which rows of a partition does its topic no longer keep, and how does the log start move behind them?
+"""Which rows of a partition does its topic no longer keep, and how does the log start move past them?
 
 One `log_start` record moves it, never back. From then on readers of lower offsets get OffsetOutOfRangeError, and a
 grace later vacuum deletes the rows (PROTOCOL.md, "Clean-up", C7).

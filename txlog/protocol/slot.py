@@ -81,7 +81,7 @@ def append_slot(
             # effect.
             view, fresh = (yield from reload(ctx, view)), True
         elif view.needs_proof(now):
-            # A write behind a record that no longer exists would leave a hole (W47).
+            # A write after a record that no longer exists would leave a hole (W47).
             view = yield from prove(ctx, view)
         for race in range(ctx.max_races):
             if in_doubt is not None and (own := find_own(view, write_id)) is not None:

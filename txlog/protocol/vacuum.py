@@ -464,8 +464,7 @@ def _raise_boundary(plan: PartitionPlan) -> Program[int]:
     return chain.parse_listing((yield List(tp.folder)), tp.folder).boundary
 
 
-# -- verdicts on the objects of a partition's folder
-# ---------------------------------------------------------------------
+# -- verdicts on the objects of a partition's folder ------------------------------------------------------------------
 
 
 def _dead_files(

@@ -4,7 +4,7 @@ fsspec's exclusive create is check-then-write on most backends, ignored on other
 an allow-list are accepted, and `open.probe` then asks the server itself. These rules hold for the calls:
 
 * One conditional request creates an object (`pipe_file(mode="create")`). Never `open("xb")`, because s3fs overwrites
-  with an empty body. Never in parts, because some servers do not check the condition there.
+  with an empty body. Never in parts, because a server may not check the condition there.
 * There is no listing cache and no instance cache.
 * The driver does not retry. A retry below a conditional write may report the caller's own success as another writer's,
   and some drivers retry for minutes.
@@ -408,8 +408,7 @@ class _Connection:
         return (_Connection, ())
 
 
-# -- how a driver's errors are understood
-# --------------------------------------------------------------------------------
+# -- how a driver's errors are understood -----------------------------------------------------------------------------
 
 
 class _Verdict(Enum):
@@ -541,7 +540,7 @@ def _check_option(error: Exception, url: str, make: Any) -> None:
 
 
 def _http_status(error: BaseException) -> tuple[int | None, str | None]:
-    """Return (status, code) of the answer behind an error, as botocore, Azure's SDK and gcsfs store them."""
+    """Return (status, code) of the answer that caused an error, as botocore, Azure's SDK and gcsfs store them."""
     for one in _causes(error):
         # aiohttp reports an answer that it cannot read completely as a 400. The server has not said so, and may have
         # done the request.
@@ -580,8 +579,7 @@ def _is_bucket_missing(error: BaseException) -> bool:
     return _http_status(error)[1] == "NoSuchBucket" or "ContainerNotFound" in str(error)
 
 
-# -- differences between drivers
-# -----------------------------------------------------------------------------------------
+# -- differences between drivers --------------------------------------------------------------------------------------
 
 
 def _plain(filesystem_class: type) -> type:
