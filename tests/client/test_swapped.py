@@ -244,6 +244,6 @@ def test_a_record_of_another_kind_of_topic_is_refused(world: World, into: str) -
             "__consumer_offsets": admin.list_groups,
             "__transaction_state": admin.list_transactions,
         }[into]
-        message = f"^{into}/0/{names.batch_name(0)}: .* does not belong into {into}"
+        message = f"^{into}/0/{names.batch_name(0)}: .* does not belong in {into}"
         with pytest.raises(CorruptRecordError, match=message):
             look()

@@ -195,11 +195,11 @@ def _check_place(record: CommitRecord, tp: TopicPartition, path: str) -> None:
     strange = next((entry for entry in record.entries if not isinstance(entry, kinds)), None)
     if strange is not None:
         raise CorruptRecordError(
-            f"{path}: an entry of type {strange.__struct_config__.tag!r} does not belong into {tp.topic}; an object was swapped or copied"
+            f"{path}: an entry of type {strange.__struct_config__.tag!r} does not belong in {tp.topic}; an object was swapped or copied"
         )
     if kinds and (record.files or record.payload_bytes):
         raise CorruptRecordError(
-            f"{path}: a batch of rows does not belong into {tp.topic}, whose records have entries; an object was swapped or copied"
+            f"{path}: a batch of rows does not belong in {tp.topic}, whose records have entries; an object was swapped or copied"
         )
 
 

@@ -25,19 +25,19 @@ from txlog.core.transactions import PREPARED
 class Why(Enum):
     """Why an object may be deleted."""
 
-    NO_PRODUCER = "nothing names it, and its producer's transactional.id is gone"
+    NO_PRODUCER = "nothing names it, and its producer's transactional.id was removed"
     LATER_EPOCH = "nothing names it, and its producer is at a later epoch with that transaction finished"
-    DRAWN = "nothing names it, and the log has gone on beyond any append that could"
-    DRAWN_AFTER_RECORD = "nothing names it, and once the log goes on no append can"
-    BELOW_BOUNDARY = "it is sealed, and a boundary stands above it"
+    DRAWN = "nothing names it, and the log has later records, so no append can still name it"
+    DRAWN_AFTER_RECORD = "nothing names it, and after the next record no append can name it"
+    BELOW_BOUNDARY = "it is sealed, and a boundary is above it"
     COVERED = "a current run covers it"
     BELOW_LOG_START = "it lies wholly below the log start"
     BELOW_BEGINNING = "the chain of this internal partition begins above it"
     LOST_RUN = "current runs overlap it, so it can never be published"
     LOST_SEALING = "its segment's index names another file"
     OLD_SNAPSHOT = "a later snapshot lies at or below the boundary"
-    OLD_CLEAN = "a higher list of cleaned runs stands"
-    OLD_BOUNDARY = "a higher boundary stands"
+    OLD_CLEAN = "a higher list of cleaned runs exists"
+    OLD_BOUNDARY = "a higher boundary exists"
 
 
 class Kind(Enum):

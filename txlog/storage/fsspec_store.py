@@ -747,7 +747,7 @@ def _parse(url: str, scheme: str) -> tuple[str, str | None]:
         account = server.partition(".")[0]
     if not host or any(sign in host for sign in "@:") or "?" in url or "://" not in url:
         raise InvalidRequestError(
-            f"{scheme}:// must be followed by a bucket and an optional prefix; credentials belong into storage_options or the environment"
+            f"{scheme}:// must be followed by a bucket and an optional prefix; credentials belong in storage_options or the environment"
         )
     return check_path(f"{host}/{prefix}" if prefix else host), account
 

@@ -382,7 +382,7 @@ class LocalObjectStore:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             if not stat.S_ISREG(mode):
                 raise CorruptLogError(
-                    f"{self.url}: {path!r} is neither a file nor a folder; something else than txlog put it there"
+                    f"{self.url}: {path!r} is neither a file nor a folder; a program other than txlog put it there"
                 )
             yield fd
         finally:
