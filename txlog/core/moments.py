@@ -2,7 +2,7 @@
 
 An age that allows a process to delete, hide or merge is measured in one of three ways.
 
-* A process measures the age of what it holds itself with both of its clocks (`Moment`).
+* A process measures the age of its own views, snapshots and files with both of its clocks (`Moment`).
 * The age of an object is the difference of two times of the store (`StoreNow`).
 * Where times of different processes must be compared, MAX_CLOCK_ERROR_MS is added once for each clock.
 

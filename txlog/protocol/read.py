@@ -106,7 +106,7 @@ def plan_read(
             known = {}
             continue
         if cut is not None:
-            # After the indexes were read: they may lack what a snapshot needs that became too old meanwhile.
+            # Check after the indexes were read: if the snapshot became too old meanwhile, they may lack what it needs.
             cut.check_age((yield ReadClocks()), ctx.constants.delete_grace_ms)
             for name in chosen:
                 cut.check_compacted(view.topic_partition, known[name].index)
