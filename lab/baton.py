@@ -1,12 +1,13 @@
-"""What happens if another thread comes in between? Real threads of which one runs at a time, in an order that a test decides.
+"""What happens if another thread comes in between? Real threads, one at a time, in an order that a test decides.
 
-A `Baton` hands the right to run from thread to thread, only at switch points: before each request to the store (`BatonStore`), at
-each lock, wait and sleep. The same decisions give the same run. Time stands still while any thread can run, so no test waits. If
-no thread can run, or the run does not end, all threads are stopped and `StuckError` says where each of them stands.
+A `Baton` passes the right to run from thread to thread, only at switch points: before each request to the store
+(`BatonStore`), at each lock, wait and sleep. The same decisions give the same run. Time stands still while any thread
+can run, so no test waits. If no thread can run, or the run does not end, all threads are stopped and `StuckError`
+contains the position of each thread.
 
-`with hooked("txlog.client", ...) as hook` has the named modules make their locks, conditions and threads here. It finds every
-module that imported `threading`, so that a new lock is a new switch point. Locks that a module made when it was imported stay real:
-no request may be made while one is held.
+With `with hooked("txlog.client", ...) as hook` the named modules make their locks, conditions and threads here. It
+finds every module that imported `threading`, so a new lock is a new switch point. Locks that a module made at import
+stay real: no request may be made while one is held.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _REAL_HANG_S = 120.0
 
 
 class StuckError(Exception):
-    """No thread can run, or the run does not end; the text says where each thread stands."""
+    """No thread can run, or the run does not end; the text contains the position of each thread."""
 
 
 class _Stopped(BaseException):
@@ -291,10 +292,10 @@ class BatonCondition:
 
 
 class BatonThread(threading.Thread):
-    """A thread that runs when it has the baton, and not before `ready()`. `start` is no switch point, `join` is.
+    """A thread that runs when it has the baton, and not before `ready()`. `join` is a switch point, `start` is not.
 
-    Of threads that can run, those of a higher `rank` go first. With `lines` each line of code in files whose path contains it is
-    a switch point too: only so does a missing lock show whose block makes no request.
+    Threads with a higher `rank` run first. With `lines`, each line of code in files whose path contains it is a switch
+    point too. Only this finds a missing lock around a block without requests.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Which rows does a pass of compaction keep, where rows are no Arrow? The copy that the explorer and the random worlds make.
+"""Which rows does a pass of compaction keep, if rows are not Arrow? The copy for the explorer and the random worlds.
 
-Every decision is `txlog.core.compaction`'s, as in the shipped copy (`txlog.maintenance.compact`); only rows are read and
-written otherwise. No array is held between two requests but what a publication needs.
+Every decision is `txlog.core.compaction`'s, as in the shipped copy (`txlog.maintenance.compact`). Only reading and
+writing of rows differ. Between two requests only the arrays for a publication are held.
 """
 
 from __future__ import annotations

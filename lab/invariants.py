@@ -1,9 +1,9 @@
-"""Is what lies in a store what PROTOCOL.md allows, whoever wrote it and whatever died on the way?
+"""Does the content of a store obey PROTOCOL.md, after any writer and any crash?
 
-`find_violations` reads every metadata object of a store as bytes, folds every chain from its start and compares: the
-chain with itself, sealed segments and snapshots with the chain, the partitions with the table of transactions. It
-shares the fold and the codecs with the library, none of its decisions. What only a client can know (what it was
-acknowledged, what it read before) is the test's to add.
+`find_violations` reads every metadata object of a store as bytes, folds every chain from its start and compares. It
+compares the chain with itself, sealed segments and snapshots with the chain, the partitions with the table of
+transactions. It shares the fold and the codecs with the library, and none of its decisions. A test must add what only a
+client knows: its acknowledged writes, its earlier reads.
 
 Sentences begin with the invariant of PROTOCOL.md that is broken. It is for tests: all slots of a partition are read.
 """
@@ -50,7 +50,7 @@ THREADS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """What was looked at."""
+    """The examined objects."""
 
     partitions: int
     records: int
@@ -70,10 +70,11 @@ def check_store(store: ObjectStore, *, settled: bool = True) -> Census:
 
 
 def find_violations(store: ObjectStore, *, settled: bool = True) -> tuple[Census, list[str]]:
-    """(what was looked at, a sentence for each rule that is broken). The store must be at rest.
+    """Return (what was examined, a sentence for each broken rule). The store must be at rest.
 
-    `settled` says that nobody is writing and that one maintenance pass, or an init of every id, came after the last
-    crash: then nothing may be open (invariants 5, 7, 11). Without it what an unfinished transaction lacks is no fault.
+    `settled` means that no client writes, and that one maintenance pass, or an init of every id, came after the last
+    crash. Then nothing may be open (invariants 5, 7, 11). Without `settled`, missing parts of an unfinished transaction
+    are allowed.
     """
     data = store.get(names.STORE_DESCRIPTOR)
     if data is None:
@@ -450,9 +451,9 @@ class _Judge:
         return table is None or not table.boundary
 
     def _check_segments(self, seen: _Partition) -> None:
-        """Invariants 1, 16: sealed segments lie one after another and say what the chain says.
+        """Check invariants 1, 16: sealed segments follow one another and agree with the chain.
 
-        Vacuum takes the first ones: of an internal partition below its boundary, of a user's below the log start.
+        Vacuum deletes the first ones: below the boundary in an internal partition, below the log start in a user's.
         """
         start = seen.boundary
         if seen.tp.topic not in names.INTERNAL_TOPICS:

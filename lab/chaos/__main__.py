@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=2.0, help="how long to storm")
     parser.add_argument("--store", help="an empty place; without it a temporary folder is used, and removed")
     parser.add_argument(
-        "--storage-option", action="append", default=[], metavar="KEY=VALUE", help="of the store's driver"
+        "--storage-option", action="append", default=[], metavar="KEY=VALUE", help="option for the driver of the store"
     )
     parser.add_argument("--seed", type=int, help="decides who is struck, and when (default: drawn, and printed)")
     parser.add_argument("--no-spark", action="store_true", help="without the Spark job")

@@ -1,4 +1,4 @@
-"""What do the processes of a storm agree on? Where the store is, its topics, who does what, and how a row is numbered."""
+"""Which facts do the processes of a storm share? The store's location, its topics, the roles, and the numbers of rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Place:
     storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     histories: str
     clock_skew_ms: int = 0
-    """Of the maintainers' clocks: one is ahead, the other one behind."""
+    """Errors of the maintainers' clocks: one is ahead, the other one behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +72,17 @@ SLOTS: tuple[tuple[Role, str], ...] = (
     ("reader", "reader"),
     ("peeker", "peeker"),
 )
-"""Who is killed; the witness is not, and Spark has a rhythm of its own."""
+"""Roles that may be killed. The witness is never killed, and Spark has its own rhythm."""
 MAINTAINERS: tuple[tuple[Role, str], ...] = (("maintain", "maintain-a"), ("maintain", "maintain-b"))
-"""Beside them, if the storm is to have clean-ups: killed and stopped as everybody."""
+"""Further roles of a storm with maintenance; they are killed and stopped like the others."""
 AHEAD = MAINTAINERS[0][1]
-"""Whose clock is ahead, if clocks are to be wrong; the other one's is behind."""
+"""The maintainer whose clock is ahead, if clocks are wrong; the other one's is behind."""
 MAINTAINED_CONFIG: Mapping[str, object] = {
     "transaction.state.log.num.partitions": 4,
     "offsets.topic.num.partitions": 4,
 }
-"""Of the store then, beside its grace. A day would have vacuum wait until the storm is over; stops last up to two thirds of 20 s."""
+"""The store's settings in a storm with maintenance, beside its grace. With a grace of a day, vacuum would wait until the
+storm is over; stops last up to two thirds of 20 s."""
 MAINTAINED_TOPIC_CONFIG: Mapping[str, object] = {**TOPIC_CONFIG, "segment.batches": 10}
 MAINTAINED_SUFFIX = ".maintained"
 """After a maintainer's name: the file of what its rounds did."""

@@ -1,7 +1,8 @@
 """How are processes started, killed, stopped and resumed, so that none is ever left behind?
 
-They come from the fork server: a restart costs milliseconds. On Linux each dies with its parent (`workers.die_with_parent`),
-the fork server with the supervisor; signals go through a pidfd, which cannot mean another process that was given the number.
+The fork server starts them, so a restart takes milliseconds. On Linux each one dies with its parent
+(`workers.die_with_parent`), and the fork server dies with the supervisor. Signals go through a pidfd, which cannot mean
+another process with the same number.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Worker:
 
 
 class Program:
-    """A process of another program (`python -m module`), with what it starts itself, in a session of its own."""
+    """A process of another program (`python -m module`), with its child processes, in its own session."""
 
     lingers = True
 

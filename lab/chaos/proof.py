@@ -1,8 +1,8 @@
-"""After the storm: was anything lost, doubled or torn, and did anybody commit who had been shut out?
+"""After the storm: was anything lost, doubled or torn, and did a fenced client commit?
 
-First everything recovers as PROTOCOL.md promises: one maintenance pass, and an ordinary run of the pipeline. Then the whole
-log is read at both levels, and two judges look at it: the checker of histories, at what every process asked and was told, and
-`lab.invariants`, at the bytes.
+First everything recovers as PROTOCOL.md promises: one maintenance pass, and an ordinary run of the pipeline. Then the
+whole log is read at both levels. The checker of histories judges what every process asked and was answered, and
+`lab.invariants` judges the bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COLUMNS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What was found."""
+    """The findings."""
 
     columns: dict[str, int]
     """All 0, or the storm was not survived."""
@@ -49,7 +49,7 @@ class Proof:
     report: Report
     census: Census
     transactions: Counter[str]
-    """By what their client was told."""
+    """By the answer that their client got."""
     stall_ms: int
     stall_where: str
     witness_pause_ms: int
@@ -167,7 +167,7 @@ def _last_looks(worker: Worker) -> None:
                     final=True,
                 )
 
-            # Each look is a process of its own: it begins at 0, wherever others were.
+            # Each audit is a separate process: it begins at 0, independent of the others.
             recorder.call(f"{process}-{isolation}-{tp}", asked, attempt)
     tps = [TopicPartition(ORDERS, number) for number in range(PARTITIONS[ORDERS])]
     fetch = FetchOffsets(group=plan.PIPELINE_GROUP, ranges=(), final=True)
@@ -233,7 +233,7 @@ def _check_made(final: dict[TopicPartition, tuple[Row, ...]]) -> tuple[int, int]
 
 
 def _outcomes(events: list[Event]) -> Counter[str]:
-    """Transactions with an end that was asked for, by the best that their client was told."""
+    """Transactions whose end was requested, by the best answer that their client got."""
     told: dict[str, str] = {}
     rank = ("unknown", "fenced", "timed out", "aborted", "skipped", "committed")
     for event in events:

@@ -1,4 +1,4 @@
-"""What is a storm asked to be?"""
+"""Which settings does a storm have?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse_options(given: Iterable[str]) -> dict[str, object]:
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise InvalidRequestError(f"{name!r} is no storage option: expected KEY=VALUE")
+            raise InvalidRequestError(f"{name!r} is not a storage option: expected KEY=VALUE")
         try:
             options[name] = json.loads(value)
         except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""What does one see of a storm? A line that lives on a terminal, a line now and then elsewhere; at the end the table."""
+"""How does a storm look? One live line on a terminal, a line now and then elsewhere, and the table at the end."""
 
 from __future__ import annotations
 

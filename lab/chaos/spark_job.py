@@ -1,8 +1,9 @@
 """The Spark job of `python -m lab.chaos`: batch writes, version after version, in a driver that may be killed.
 
-A program of its own, for only this package imports Spark; the supervisor starts it by name and hands it, in the environment
-variable TXLOG_CHAOS_JOB, what `lab.chaos.plan.Assignment` says, as JSON. It writes a history as the other
-roles do. Killed, it leaves a JVM that may still commit: the next driver must be told that its version is there already.
+It is a separate program, because only this package imports Spark. The supervisor starts it by name and passes
+`lab.chaos.plan.Assignment` as JSON in the environment variable TXLOG_CHAOS_JOB. It writes a history as the other roles
+do. If it is killed, its JVM may still commit. Then txlog must tell the next driver that the version is already
+committed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Job:
         self.stopping = True
 
     def run(self) -> int:
-        """Writes until it is told to finish, or killed; the exit status."""
+        """Write until SIGTERM or a kill; return the exit status."""
         with txlog.open(self.url, storage_options=self.options) as store:
             self._spark = session("txlog-chaos", config={"spark.driver.memory": "1g"})
             try:
@@ -96,7 +97,7 @@ class Job:
                 .save(self.url)
             )
         except Exception as error:
-            # Spark tells what txlog raised only in words; what became of the write is for the next look at the version.
+            # Spark reports txlog's errors only as text. The next look at the version shows what became of the write.
             self.recorder.info(self.process, operation, asked, error)
             return
         # A version that another driver had committed is skipped in silence, so whose rows these are stays open.

@@ -1,11 +1,12 @@
-"""Who is killed, stopped or given a twin, and when? One seed decides; what the processes make of it is their own.
+"""Which process is killed, stopped or doubled, and when? One seed decides; the reactions of the processes are not
+fixed.
 
-    kill    SIGKILL, and after a while a new instance
-    stop    SIGSTOP, and SIGCONT after a while, now and then long after its transaction timed out
-    twin    a second instance of the same id beside the first
-    zombie  SIGSTOP, a second instance, SIGCONT: the first wakes up and does not know
+    kill    SIGKILL, and after a while a new instance.
+    stop    SIGSTOP, and SIGCONT after a while, sometimes long after its transaction timed out.
+    twin    A second instance of the same id beside the first.
+    zombie  SIGSTOP, a second instance, SIGCONT: the first one wakes up and does not know.
 
-Calm spells come in between, so that the processes also get somewhere (as in Jepsen's nemesis).
+Calm periods come in between, so that the processes also make progress (as in Jepsen's nemesis).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Slot:
 
 @dataclass(slots=True)
 class Tally:
-    """What was done to whom."""
+    """The counts of strikes, by kind and process."""
 
     started: int = 0
     kills: int = 0
@@ -62,7 +63,7 @@ class Tally:
     by_role: Counter[str] = field(default_factory=Counter)
     """Kills."""
     failures: list[str] = field(default_factory=list)
-    """Processes that ended as nobody intended."""
+    """Processes that ended in an unexpected way."""
 
 
 class Storm:

@@ -20,13 +20,13 @@ from txlog.errors import InvalidRequestError
 from txlog.storage.open import open_object_store
 
 LAST_INSTANCE = 2**20
-"""Of the recovery: above all that a storm starts."""
+"""The instance number of the recovery, higher than any that a storm uses."""
 
 
 def chaos(settings: Settings, show: Show) -> Proof:
-    """Storms, recovers, proves; what is shown on the way and at the end is `show`'s.
+    """Runs the storm, recovers, proves; `show` prints the progress and the end.
 
-    Raises InvalidRequestError for a place that is not empty or not one that processes can share.
+    Raises InvalidRequestError if the store is not empty, or cannot be shared by processes.
     """
     place = make_place(settings)
     slots = [Slot(role, name) for role, name in SLOTS]

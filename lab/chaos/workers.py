@@ -1,7 +1,7 @@
-"""What does one process of a storm do until it is killed? It works, and writes down what it asks and what it is told.
+"""How does one process of a storm work until it is killed? It records its calls and their answers.
 
-Each role uses the public client as a program would, and repeats a call whose outcome is unknown. SIGTERM has it finish what it
-is at. A process that is fenced ends: that is what instances of one id are started for.
+Each role uses the public client as a program would, and repeats a call whose outcome is unknown. After SIGTERM it
+finishes its current work. A fenced process ends: that is why several instances of one id are started.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def job(worker: Worker) -> None:
     """A batch job that commits version after version, each once, however often it is started."""
     with closing(worker.store.producer(worker.name, staged=True)) as producer:
         worker.init(producer)
-        # As a job does whose predecessor died and told nobody how far it was: the last version once more, to be skipped.
+        # Like a job whose predecessor died without a trace: repeat the last version, which must be skipped.
         version = max(worker.store.admin().describe_transaction(worker.name).txn_version, 0)
         while not worker.stopping:
             label = worker.label()

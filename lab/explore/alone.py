@@ -1,4 +1,4 @@
-"""What does a program do that nobody disturbs? Preludes, readers of a store as it is, and whoever recovers run so."""
+"""How does a program run undisturbed? Preludes, readers of a store at rest, and recovery run so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txlog.errors import TxlogError
 T = TypeVar("T")
 
 MAX_EFFECTS = 3_000
-"""What a program may ask before it is said not to end."""
+"""The maximum number of requests of a program, before it counts as endless."""
 
 
 class _DiedError(Exception):
@@ -74,7 +74,7 @@ class _Runner:
         raise AssertionError(f"a lone program does not end: {MAX_EFFECTS} effects, the last {effect}"[:200])
 
     def _result(self, program: Program[Any]) -> Any:
-        """Of one of several: all are run to their end before the first error is raised."""
+        """Run several programs to their end before raising the first error."""
         try:
             return self.run(program)
         except TxlogError as error:

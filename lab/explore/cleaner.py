@@ -1,7 +1,7 @@
-"""What does an offline job do, one request after the other? Calls that run the shipped programs of clean-up.
+"""How does an offline job run, one request after another? Calls that run the shipped maintenance programs.
 
 Planning, publishing and every decision are `txlog.protocol`'s and `txlog.core`'s. Only the copy of the rows between a
-plan and its publication is the kit's: rows are words here, and a file is written by one request, as seals write theirs.
+plan and its publication is the kit's. Rows are words here, and one request writes a file, as in a seal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALL = MergePolicy(target_bytes=2**30)
 
 
 def merge(tp: TopicPartition, policy: MergePolicy = ALL) -> Call:
-    """`txlog merge` of one partition: plan, copy, publish. It notes each run that it was told took effect."""
+    """`txlog merge` of one partition: plan, copy, publish. It notes each run that took effect by its answer."""
 
     def call(client: Client) -> Program[Client]:
         took: list[str] = []
@@ -112,7 +112,7 @@ def bound(tp: TopicPartition, *, superseded: bool = False) -> Call:
 
 
 def forget_cleans(tp: TopicPartition) -> Call:
-    """Deletes each `.clean` that a LIST showed below the highest; at once, for no merger may count on the grace."""
+    """Delete each `.clean` that a LIST showed below the highest, at once, because no merger may rely on the grace."""
 
     def call(client: Client) -> Program[Client]:
         listed = yield List(tp.folder)

@@ -1,7 +1,8 @@
-"""What does an actor do? The calls of scripts: each takes a client, runs shipped programs, and returns the next client.
+"""Which calls does an actor make? The calls of scripts: each takes a client, runs shipped programs, and returns the
+next client.
 
-A client is a value: its views, its transaction, its sequences, and *notes*: what it was told. The rules compare notes with
-what is in the log.
+A client is a value: its views, its transaction, its sequences, and *notes* of the answers that it got. The rules
+compare the notes with the log.
 """
 
 from __future__ import annotations
@@ -59,23 +60,24 @@ Word: TypeAlias = tuple[TopicPartition, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a client was told."""
+    """One answer that a client got."""
 
     kind: str
-    """appended, refused, committed, aborted, failed, skipped, unknown, ready (init returned), read, looked
-    (at a snapshot), too old (a snapshot that cannot be read any more), merged (a run took effect; `text` is its index), fetched, broken, done."""
+    """appended, refused, committed, aborted, failed, skipped, unknown, ready (init returned), read, looked (at a
+    snapshot), too old (a snapshot that can no longer be read), merged (a run took effect; `text` is its index),
+    fetched, broken, done."""
     words: tuple[Word, ...] = ()
     tp: TopicPartition | None = None
     offset: int = -1
     producer_id: int = -1
     producer_epoch: int = -1
     rows: tuple[tuple[int, str], ...] = ()
-    """Of a read: (offset, word)."""
+    """For a read: (offset, word)."""
     end: int = -1
     offsets: tuple[tuple[int, int | None], ...] = ()
     """(partition of `orders`, offset committed for group g)."""
     ends: tuple[tuple[TopicPartition, int], ...] = ()
-    """Of a snapshot."""
+    """For a snapshot."""
     text: str = ""
 
 
@@ -94,12 +96,12 @@ class Client:
     topics: tuple[TopicMetadata, ...] = ()
     """That it has opened. Scenarios without topics have partitions alone."""
     words: tuple[Word, ...] = ()
-    """Of the open transaction."""
+    """The open transaction's."""
     sent: tuple[tuple[int, int | None], ...] = ()
     """Offsets that ride in it."""
     prepare: TransactionRow | None = None
     member: OffsetsCondition | None = None
-    """Of the group that it joined."""
+    """The group's that it joined."""
     started: int | None = None
     """The offset that the job started from."""
     tries: int = 2
@@ -293,7 +295,8 @@ def stage(tp: TopicPartition, *words: str) -> Call:
 
 
 def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = False) -> Call:
-    """commit_transaction or abort_transaction. `then_abort`: whoever is not told how a commit ended aborts, as Spark does."""
+    """commit_transaction or abort_transaction. With `then_abort`, a client whose commit has no known outcome aborts, as
+    Spark does."""
 
     def call(client: Client) -> Program[Client]:
         assert client.txn is not None
@@ -319,7 +322,7 @@ def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = F
                     if attempt == client.tries - 1:
                         return client.noted("unknown", text=str(error), stop=True, **said)
         except (AbortableError, FencedError, UnknownTopicOrPartitionError) as error:
-            # What a repetition is told speaks of the repetition only.
+            # The answer to a repeated call describes only the repeated call.
             kind = "unknown" if unsure else "failed"
             return client.noted(kind, text=type(error).__name__, stop=True, **said)
         after = replace(client, views=views)
@@ -593,8 +596,8 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
 
 
 def look(*tps: TopicPartition, anew: bool = False) -> Call:
-    """A snapshot of these partitions, and the rows that it shows. With `anew` it is read on views that are loaded later, as by
-    a process that was given the cut."""
+    """Take a snapshot of these partitions, and read its rows. With `anew` it is read on views that are loaded later, as
+    in another process that received the cut."""
 
     def call(client: Client) -> Program[Client]:
         views, cut = yield from take_snapshot(client.ctx, client.views, tps)
@@ -620,9 +623,9 @@ def rows_of(plan: ReadPlan) -> Program[tuple[tuple[int, str], ...]]:
 
 
 def rows_of_pieces(pieces: Iterable[Piece], start: int, end: int) -> Program[tuple[tuple[int, str], ...]]:
-    """The rows of `[start, end)` in those pieces; files are read as they would be, one request each.
+    """Return the rows of `[start, end)` in those pieces; files are read as in the real reader, with one request each.
 
-    Raises MissingObjectError for a file that is gone: whoever reads lists again.
+    Raises MissingObjectError if a file no longer exists; the reader then lists again.
     """
     rows: list[tuple[int, str]] = []
     for piece in pieces:

@@ -1,9 +1,9 @@
-"""What can happen? Every state that some actors over one store can reach, and every rule checked in each.
+"""Which states can some actors over one store reach? Every one of them is visited, and every rule is checked in each.
 
-A state is a store, a spot for every actor, the requests still on their way, the time, and what is left of the budget of
-faults. Successors: the next request of any actor is answered; its reply is lost (it was applied, it was not, or it will be
-some time later); it is applied and the adapter's own retry is answered CONFLICT; it fails; a late request lands; time
-passes. A crash needs no step: it is an actor that takes none any more.
+A state is a store, a spot for every actor, the requests in flight, the time, and the remaining budget of faults. From a
+state the next request of any actor may be answered. Its reply may be lost: it was applied, it was not, or it will be
+later. It may be applied, and the adapter's own retry is answered CONFLICT. It may fail, a late request may land, or
+time may pass. A crash needs no step: a crashed actor takes no more steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNKNOWN = PutOutcome.UNKNOWN
 
 
 class Watch(Protocol):
-    """Who looks at what is reached; each method says what is wrong, or None."""
+    """Judges the reached states; each method returns a description of a fault, or None."""
 
     def state(self, store: int, clients: tuple[Any, ...]) -> str | None: ...
     def change(self, before: int, after: int, clients: tuple[Any, ...]) -> str | None: ...
@@ -69,7 +69,7 @@ class ClockErrors:
 
 RIGHT = ClockErrors()
 STORE = "the store"
-"""Whose clock it is, if it is no actor's."""
+"""The clock that belongs to no actor, but to the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Violation:
 
 @dataclass(slots=True, kw_only=True)
 class Exploration:
-    """What was found."""
+    """The result of an exploration."""
 
     states: int = 0
     transitions: int = 0
@@ -90,7 +90,7 @@ class Exploration:
     spots: int = 0
     finals: int = 0
     seconds: float = 0.0
-    """Of this process's own time: what else the machine does is not counted."""
+    """CPU time of this process only; other work of the machine does not count."""
     complete: bool = False
     violation: Violation | None = None
     ended: set[str] = field(default_factory=set)
@@ -244,7 +244,7 @@ class Explorer:
             yield after, _Step("clock", f"{self.budget.ticks[ticks] / 1000:,.0f} s pass") if describe else None
 
     def _settle(self, state: State) -> State:
-        """Takes every step that commutes with whatever others may do: it needs no turn of its own."""
+        """Take every step that commutes with all steps of the others: it needs no separate turn."""
         store, spots, flying, ticks, lost, failures = state
         world = self.world
         if flying:
@@ -299,7 +299,7 @@ class Explorer:
         return tuple(machine.spots[spot].client for machine, spot in zip(self.machines, state[1], strict=True))
 
     def _told(self, client: Any) -> int:
-        """A number for what a client was told."""
+        """Return a number for the answers that a client got."""
         found = self._notes.get(id(client))
         if found is None:  # clients live as long as their spots
             found = self._notes[id(client)] = self.world.key(("notes", client.notes))

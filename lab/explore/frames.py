@@ -1,9 +1,9 @@
 """When are two suspended generators the same state?
 
-If they stop at the same instruction with equal locals, equal temporaries on the evaluation stack (iterators of running
-`for` loops, operands of half evaluated expressions, the generator that a `yield from` waits for) and equal counters of
-what they drew. `canonical` turns any value that protocol code holds into a hashable one; it refuses what it does not
-know, so a new kind of local can never be merged by mistake.
+They must stop at the same instruction with equal locals, and with equal counters of the ids and times that they drew.
+Also the temporaries on the evaluation stack must be equal: iterators of running `for` loops, operands of half evaluated
+expressions, and the generator that a `yield from` waits for. `canonical` turns any value in protocol code into a
+hashable one. It refuses unknown types, so a new kind of local can never be merged by mistake.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _ITERATORS: tuple[type, ...] = (
     type(iter({}.items())), type(iter(set())), type(reversed([])), reversed, enumerate, zip, map, filter,
 )  # fmt: skip
 _CONSTANT = (CodeType, ModuleType, BuiltinFunctionType, type, Enum, Context)
-"""What does not change while a scenario runs is its own identity."""
+"""Values that do not change while a scenario runs are compared by identity."""
 
 
 def fingerprint(program: Generator[Any, Any, Any]) -> Hashable:
-    """Everything on which the rest of a suspended generator depends. Of one that has ended: that it has."""
+    """Everything on which the rest of a suspended generator depends. For a generator that has ended: only that fact."""
     return _fingerprint(program, ())
 
 
@@ -165,8 +165,8 @@ def _field_names(kind: Hashable) -> tuple[str, ...]:
     return tuple(each.name for each in fields(cast(Any, kind)))
 
 
-# Views, states and clients are values, held by many frames; each is looked at once. What is remembered is kept alive, so
-# its id stays its own, and known by a number, so that comparing it costs nothing.
+# Views, states and clients are values in many frames, so each is examined once. A remembered value is kept alive, so
+# that its id stays unique, and has a number, so that comparing it costs nothing.
 _remembered: dict[int, tuple[Any, int]] = {}
 _numbers: dict[Hashable, int] = {}
 _MAX_REMEMBERED = 50_000
@@ -184,7 +184,7 @@ def _frozen(value: Any, inside: tuple[int, ...]) -> Hashable:
 
 
 def forget() -> None:
-    """Frees what was remembered. Only between explorations: numbers begin anew."""
+    """Free what was remembered. Only between explorations, because the numbers then start again."""
     _remembered.clear()
     _numbers.clear()
 

@@ -1,7 +1,7 @@
-"""Which rows may a compaction have taken away, and what do its runs claim? An oracle that shares no code with it.
+"""Which rows may a compaction remove, and what do its runs claim? An oracle that shares no code with it.
 
-In a scenario with keys a word says after an @ which key it is of (`a@k`; without one it has none), and by a hyphen before
-that it is a tombstone (`-@k`).
+In a scenario with keys a word names its key after an @ (`a@k`; without one it has no key). A hyphen before the word
+marks a tombstone (`-@k`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def superseded(word: str, offset: int, committed: Mapping[int, str]) -> bool:
 def wrong_rows(
     rows: Mapping[int, str], expected: Mapping[int, str], committed: Mapping[int, str], policy: Compacted
 ) -> str | None:
-    """What is wrong with `rows`, of which `expected` were to be shown if no row ever went; `committed` may supersede them."""
+    """Return the fault of `rows`, if `expected` would be shown without any removal; `committed` rows may supersede them."""
     for at, word in rows.items():
         if expected.get(at) != word:
             return f"{word!r} is shown at offset {at}, and {expected.get(at)!r} was committed there"
@@ -65,9 +65,9 @@ def wrong_runs(
     committed: Iterable[CommitRecord],
     policy: Compacted,
 ) -> str | None:
-    """What the indexes of current runs say that does not hold: C2b of the rows of which it was said, C3 of batches.
+    """Return the claims in the indexes of current runs that are false: C2b for rows, C3 for batches.
 
-    `rows` are those that a reader is shown; `committed` the batches of transactions that were committed.
+    `rows` are those that a reader sees; `committed` are the batches of committed transactions.
     """
     ends = [each.compacted.end_offset for each in indexes if each.compacted is not msgspec.UNSET]
     clean = [key for at, word in rows.items() if at < max(ends, default=0) and (key := key_of(word)) is not None]

@@ -1,10 +1,10 @@
-"""Where does one actor stand, what may it ask next, and where is it after an answer?
+"""Where is one actor, which requests may it make next, and where is it after an answer?
 
 An actor is a script of calls; each takes a client (a value) and is a generator that returns the next one. A place in a
-script is a *spot*: a number for (call, value of the client, frames of the suspended generators). Answering is a look-up in
-a table; only what was never answered so before runs shipped code, from the beginning of its call or from a generator
-that still stands there. A Gather's programs are spots of their own, advanced in every order; they may read what their
-parent holds, and share nothing else.
+script is a *spot*: a number for (call, value of the client, frames of the suspended generators). An answer is a look-up
+in a table. Only a new pair of spot and answer runs shipped code, from the beginning of its call or from a generator
+that still waits there. The programs of a Gather have their own spots and advance in every order. They may read what
+their parent holds, and share nothing else.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Spot:
     effect: Any = None
     children: tuple[int, ...] = ()
     base: int = -1
-    """Of a Gather with spots for its programs: where the Gather itself stands."""
+    """For a Gather with spots for its programs: the spot of the Gather itself."""
     result: Any = None
     ended: bool = False
     pending: tuple[Pending, ...] = ()
@@ -72,7 +72,7 @@ class _Spot:
 @dataclass(frozen=True, slots=True)
 class _Program:
     name: str
-    """Who it is, for the ids it draws."""
+    """The actor's name, for the ids that it draws."""
     call: int
     client: Any = None
     parent: int = -1

@@ -423,7 +423,7 @@ def _without_clean(listed: Any, folder: str = "") -> Any:
 
 
 def _refresh_by_name(ctx: Any, view: Any, max_age_ms: int | None = None) -> Any:
-    """What is found by name counts, however long the request took."""
+    """A slot that is found by name counts, however long the request took."""
     if view.age_ms((yield ReadClocks())) >= ctx.max_view_age_ms:
         return (yield from load.load(ctx, view.topic_partition))
     while (stored := (yield from load.read_slot(view.topic_partition, view.state.next_offset))) is not None:
@@ -535,7 +535,7 @@ def _index_without_aborts(tp: Any, run: Any, inputs: Any, *args: Any, **kwargs: 
 
 
 def _index_of_what_began_above_the_start(tp: Any, run: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """What began below the log start is forgotten, whatever of it lies above."""
+    """A transaction that began below the log start is forgotten, even if parts of it lie above."""
     start = kwargs["log_start_offset"]
     kept = [(index, tuple(txn for txn in txns if txn.first_offset >= start)) for index, txns in inputs]
     return _ORIGINAL_MERGED(tp, run, kept, *args, **kwargs)
@@ -638,7 +638,7 @@ def _cleanable_below_the_lso(walk: Any, indexes: Any, **kwargs: Any) -> Any:
 
 
 def _cleanable_from_the_first_dirt(walk: Any, indexes: Any, **kwargs: Any) -> Any:
-    """What has nothing to clean in it is left alone, wherever it lies."""
+    """A segment with nothing to clean is skipped, wherever it lies."""
     found = _ORIGINAL_CLEANABLE(walk, indexes, **kwargs)
 
     def has_dirt(name: Any) -> bool:
@@ -747,7 +747,7 @@ def _since_by_the_wall_clock(now: Any, earlier: Any) -> int:
 
 
 def _boundary_last(ctx: Any, plan: Any, *, dry_run: bool, sizes: bool) -> Any:
-    """Slots go first; the boundary that says so comes after."""
+    """Deletes the slots before it raises the boundary."""
     bound = plan.boundary if plan.boundary is not None else plan.folder.listing.boundary
     for dead in plan.dead:
         if dead.waits_until_ms is None and (
@@ -759,7 +759,7 @@ def _boundary_last(ctx: Any, plan: Any, *, dry_run: bool, sizes: bool) -> Any:
 
 
 def _boundary_unseen(plan: Any) -> Any:
-    """What was created is believed to be there."""
+    """Does not check that the created object is there."""
     if plan.boundary is not None:
         tp = plan.topic_partition
         yield PutIfAbsent(
@@ -922,7 +922,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("what is superseded goes at once", "vacuum reader", "C10", {HERE + "vacuum._wait": _no_wait}),
         ("the rows of a superseded segment go before its index", "vacuum reader", "C10", {CORE + "vacuum.superseded_parts": _superseded_with_its_rows, HERE + "vacuum._KINDS": dict(reversed(vacuum._KINDS.items()))}),
         ("a run that is not published yet is vacuumed", "merge vacuum", "C10", {CORE + "vacuum.superseded_parts": _all_but_current}),
-        # Put back, made anew
+        # Restored, created again
         ("a writer goes on behind a record that is gone", "put back", "W47", {HERE + "slot.prove": _unproven}),
         ("a reader takes an older log for the log", "put back", "R20", {HERE + "load.prove": _unproven}),
         ("a log that is listed anew is not compared with what was seen", "put back", "R20", {HERE + "slot.reload": _loaded}),

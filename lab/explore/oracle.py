@@ -1,7 +1,8 @@
-"""What does a chain of commit records say, read by somebody who shares no code with the fold and the reader?
+"""How does a chain of commit records look to a reader that shares no code with the fold and the shipped reader?
 
-Some dozens of lines over decoded records, from the first one on, deleted slots included: which rows are in the log, which
-are committed, where the last stable offset stands, which offsets a group has committed. Shipped code is held against it.
+Some dozens of lines over decoded records, from the first one on, including deleted slots. They compute which rows are
+in the log, which are committed, the last stable offset, and the committed offsets of each group. Shipped code is
+compared with the result.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from txlog.core.state import StoredRecord
 
 @dataclass(slots=True, kw_only=True)
 class Truth:
-    """What is in one partition."""
+    """The content of one partition."""
 
     stored: tuple[StoredRecord, ...]
     words: dict[int, str] = field(default_factory=dict)
     """Offset -> word, of every data batch and COMMIT with rows."""
     committed: dict[int, str] = field(default_factory=dict)
-    """... of those whose transaction, if any, was committed here."""
+    """... and belong to no transaction, or to one that was committed here."""
     last_stable_offset: int = 0
     log_end_offset: int = 0
     open: dict[int, int] = field(default_factory=dict)

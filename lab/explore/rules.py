@@ -1,8 +1,8 @@
-"""Does every invariant of PROTOCOL.md hold here? A message says which does not, beginning with its number.
+"""Does every invariant of PROTOCOL.md hold here? A message names the broken one, and begins with its number.
 
-Each is a function of the store's objects and of what clients were told. Partitions are judged once for each content, and
-stores once for each set of objects, so a rule may be slow. The shipped fold and reader run too, over the store as it is,
-and must see what the oracle sees.
+Each is a function of the store's objects and of the answers that clients got. Partitions are judged once for each
+content, and stores once for each set of objects, so a rule may be slow. The shipped fold and reader run too, over the
+present store, and must agree with the oracle.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Rules:
     # -- in every state -----------------------------------------------------------------------------------------------
 
     def state(self, store: int, clients: Sequence[Client]) -> str | None:
-        """What is wrong with this store, given what clients were told."""
+        """Return the faults of this store, given the answers that clients got."""
         if store not in self._stores:
             self._stores[store] = self._store(store)
         if (wrong := self._stores[store]) is not None:
@@ -124,7 +124,7 @@ class Rules:
         return None
 
     def ended(self, clients: dict[str, Client]) -> str | None:
-        """What is wrong with how it ended: nobody can take a step any more."""
+        """Return the faults of the end state, in which no actor can take a step any more."""
         for name, kinds in self.expects.items():
             last = clients[name].notes[-1] if clients[name].notes else None
             if last is None or last.kind not in kinds:
@@ -282,7 +282,8 @@ class Rules:
         twice = [word for word in truth.words.values() if list(truth.words.values()).count(word) > 1]
         return f"3 once: {tp}: rows are there twice: {sorted(set(twice))}" if twice else None
 
-    # -- what clients were told ---------------------------------------------------------------------------------------
+    # -- answers that clients got
+    # -----------------------------------------------------------------------------------------
 
     def _note(self, store: int, note: Note) -> str | None:
         if note.kind == "broken":
@@ -347,7 +348,7 @@ class Rules:
         return None
 
     def _is_superseded(self, store: int, note: Note, tp: TopicPartition, word: str) -> bool:
-        """Whether a compaction may have taken a committed row out of a snapshot: for a later one that it shows."""
+        """Whether compaction may have removed a committed row from a snapshot, because the snapshot shows a later one."""
         if tp not in self.compacted:
             return False
         committed = self._truth(store, tp).committed

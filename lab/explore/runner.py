@@ -1,4 +1,4 @@
-"""Runs scenarios and mutants, and says what was found: the tables of `make simulate` are made of these values."""
+"""Runs scenarios and mutants, and returns the findings: `make simulate` prints its tables from these values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     invariants: tuple[int, ...]
     """Those that it is there for; every scenario checks all."""
     endings: tuple[str, ...]
-    """How each actor was seen to end: what it was told last."""
+    """The last answer that each actor got."""
     complete: bool
     violation: str | None = None
     trace: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the scenario said."""
     states: int
     steps: int
-    """Of the trace."""
+    """The number of steps in the trace."""
     seconds: float
     trace: tuple[str, ...] = ()
 

@@ -131,7 +131,7 @@ class Scene:
         return client
 
     def dies(self, name: str, client: Client, call: Call, before: str) -> None:
-        """Somebody began that call, and died before the first conditional write to such a path."""
+        """A process begins that call, and dies before the first conditional write to such a path."""
         self.store = run_until(self.world, self.store, START_MS - self.past_ms, call(client), before, name)
 
     def actor(self, name: str, client: Client, *script: Call) -> None:
@@ -180,7 +180,7 @@ class Scenario:
 def _slot(size: Size) -> Scene:
     full = size == "full"
     scene = Scene(budget=Budget(lost=2 if full else 1))
-    # Who does not repeat a call believes what its error says.
+    # A client that does not repeat a call trusts its error.
     one = scene.before("one", replace(scene.client(), tries=1), calls.idempotent(), calls.opened(A))
     later = scene.before("z", one, calls.send(A, "z"))
     stale = replace(later, views=one.views)
@@ -388,7 +388,7 @@ def _stale(size: Size) -> Scene:
 
 
 def _deleted_tail(size: Size) -> Scene:
-    """Who asks for the next slot by name finds none, for it was deleted: that is not the end of the log."""
+    """A client asks for the next slot by name and finds nothing, because it was deleted: that is not the end of the log."""
     scene = Scene(ctx=context(batches=1), deletable=deletes(A), budget=Budget(ticks=(GRACE_MS,)))
     sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
     later = scene.before("z", sleeper, calls.send(A, "z"))
@@ -402,7 +402,7 @@ def _deleted_tail(size: Size) -> Scene:
 
 
 def _stale_txn(size: Size) -> Scene:
-    """The sleeper is a transaction's owner, or whoever rolls it forward."""
+    """The sleeper is a transaction's owner, or a client that rolls the transaction forward."""
     full = size == "full"
     scene = Scene(
         ctx=context(batches=1),
@@ -494,7 +494,8 @@ def _merge_looks_late(size: Size) -> Scene:
 
 
 def _merge_looks_skewed(size: Size) -> Scene:
-    """... by the clock of whoever finishes it; the merger's was set forward by a day, and nobody has noticed yet."""
+    """... by the clock of the client that finishes it; the merger's clock was set forward by a day, and no client has
+    noticed yet."""
     scene = _merge_looks(size, past_ms=BRIEF.delete_grace_ms + HOUR_MS, constants=BRIEF)
     scene.recovers = False
     scene.clocks = {
@@ -573,7 +574,7 @@ def _two_compactions(size: Size) -> Scene:
 
 
 def _tombstone(size: Size) -> Scene:
-    """What is older than a tombstone was compacted before; its time comes, and it goes."""
+    """Everything older than a tombstone is compacted already; when the tombstone's time comes, it is removed."""
     full = size == "full"
     scene = Scene(
         ctx=context(batches=1),
@@ -592,7 +593,7 @@ def _tombstone(size: Size) -> Scene:
 
 
 def _compaction_looks(size: Size) -> Scene:
-    """As in `merge looks`, of a log with keys: of the transaction's rows newer ones supersede some, or all."""
+    """As in `merge looks`, in a log with keys: newer rows supersede some or all rows of the transaction."""
     full = size == "full"
     scene = Scene(
         ctx=context(batches=1), transactional_ids=("x",), partitions=(A, B), compacted={A: Compacted()}, recovers=full
@@ -643,7 +644,7 @@ def _compaction_vacuum(size: Size) -> Scene:
 
 
 def _vacuum_reader(size: Size) -> Scene:
-    """What was sealed long ago is merged and goes, a grace later; whoever planned to read it before need not look twice."""
+    """Segments sealed long ago are merged and deleted after a grace. A reader that planned before that need not look twice."""
     scene = Scene(
         ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS, budget=Budget(ticks=(GRACE_MS,)), recovers=False,
     )  # fmt: skip
@@ -727,7 +728,7 @@ def _writer_set_back(size: Size) -> Scene:
 
 
 def _two_vacuums(size: Size) -> Scene:
-    """What was merged long ago goes, by two at once, beside a writer that was there before."""
+    """Two vacuums delete segments that were merged long ago, beside a writer that started before."""
     scene = Scene(
         ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS,
         recovers=False,
@@ -800,7 +801,7 @@ def _retention_merge(size: Size) -> Scene:
 
 
 def _retention_vacuum(size: Size) -> Scene:
-    """What is older than its topic keeps goes, and then its objects, while it is merged and read."""
+    """Retention removes rows, and then vacuum their objects, while they are merged and read."""
     scene = Scene(ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS, recovers=False)
     scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "abc"))
     scene.cleaner("cleaner", retain(A, GRACE_MS), vacuum(A))
@@ -811,7 +812,7 @@ def _retention_vacuum(size: Size) -> Scene:
 
 
 def _snapshot(size: Size) -> Scene:
-    """A staged and an eager commit; somebody looks meanwhile, and who has committed looks afterwards."""
+    """A staged and an eager commit. One reader takes a snapshot during them, and each writer after its commit."""
     full = size == "full"
     scene = Scene(transactional_ids=("x", "y"), partitions=(A, B), budget=Budget(lost=1 if full else 0), recovers=False)
     staged = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "xa"), calls.stage(B, "xb"))
@@ -834,7 +835,7 @@ def _snapshot_new(size: Size) -> Scene:
 
 
 def _two_aborts(size: Size) -> Scene:
-    """Two open transactions, aborted one after the other, in segments of their own."""
+    """Two open transactions in separate segments, aborted one after the other."""
     full = size == "full"
     scene = Scene(ctx=context(batches=2), transactional_ids=("x", "y"), budget=Budget(lost=2 if full else 0))
     one = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
@@ -891,7 +892,7 @@ def _made_anew(size: Size) -> Scene:
 
 
 def _deleted_under(size: Size) -> Scene:
-    """A topic is deleted and made anew while rows for it are staged and committed."""
+    """A topic is deleted and created again while rows for it are staged and committed."""
     full = size == "full"
     scene = Scene(transactional_ids=("x",), partitions=(C,), budget=Budget(lost=1 if full else 0))
     scene.before("t", scene.client(), calls.make_topic(A.topic), calls.make_topic(C.topic))
@@ -902,7 +903,8 @@ def _deleted_under(size: Size) -> Scene:
 
 
 def _open_over(size: Size) -> Scene:
-    """A transaction is open in a topic that is deleted and made anew; another one commits there, and it goes on there itself."""
+    """A transaction is open in a topic that is deleted and created again; another one commits there, then the first one
+    continues."""
     full = size == "full"
     budget = Budget(lost=1 if full else 0)
     scene = Scene(ctx=context(batches=2), transactional_ids=("x",), partitions=(), budget=budget)
@@ -943,7 +945,7 @@ def _expiry(size: Size) -> Scene:
 
 
 def _slow_marker(size: Size) -> Scene:
-    """Whoever rolls forward sleeps until the partition has forgotten the producer."""
+    """The client that rolls forward sleeps until the partition has forgotten the producer."""
     scene = Scene(
         ctx=context(constants=FORGETFUL),
         transactional_ids=("x",),
@@ -987,7 +989,7 @@ def _replay(size: Size) -> Scene:
 
 
 def _swapped(size: Size) -> Scene:
-    """Somebody put another record in the place of one: whoever reads on must find the chain broken."""
+    """One record was replaced by another one: every reader behind it must find the chain broken."""
     scene = Scene(judges=False)
     plain = scene.before(
         "p", scene.client(), calls.idempotent(), calls.send(A, "a"), calls.send(A, "b"), calls.send(A, "c")

@@ -1,8 +1,8 @@
-"""What is a store, as a value, and what does a request do to it?
+"""How is a store represented as a value, and how does a request change it?
 
-A store is a set of objects (path, bytes), each known by a number, and the set itself is known by a number: two stores are
-equal if their numbers are. Nothing is forgotten: what is deleted is kept under a ghost's name, which no request sees, so
-that the whole history of a chain can be judged.
+A store is a set of objects (path, bytes), each known by a number, and the set itself is known by a number: two stores
+are equal if their numbers are. Nothing is forgotten: a deleted object is kept under a ghost's name, which no request
+sees, so that the whole history of a chain can be judged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ START_MS = 1_700_000_000_000
 """The time when a scenario begins, by a clock without an error."""
 
 _TIMED = (".batch", ".index", ".clean", ".boundary", ".parquet")
-"""Of what a vacuum asks when it was written."""
+"""Objects of which a vacuum asks the time of writing."""
 
 decoded_once = lru_cache(maxsize=100_000)(fold.stored_record)
 """A stored record is a value of its bytes and its slot; decoding the same few a million times is what takes time."""
@@ -43,7 +43,7 @@ class Answer:
     value: Any
     store: int
     key: int
-    """Of the value: equal answers have equal keys."""
+    """The key of the value: equal answers have equal keys."""
 
 
 class World:

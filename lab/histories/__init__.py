@@ -1,1 +1,1 @@
-"""Histories: what clients of a log asked and were told, and a checker that finds the lies among the answers."""
+"""Histories: the calls that clients of a log made and the answers they got, and a checker that finds false answers."""

@@ -1,4 +1,4 @@
-"""What can be wrong with a history? Names are Jepsen's (`jepsen.tests.kafka`), and below them txlog's own."""
+"""Which anomalies can a history have? Names are Jepsen's (`jepsen.tests.kafka`), and below them txlog's own."""
 
 from __future__ import annotations
 

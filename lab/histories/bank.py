@@ -1,15 +1,16 @@
-"""Is all the money still there? What an auditor may rightly expect of transfers, without a snapshot.
+"""Is all the money still there? What an auditor may expect of transfers, without a snapshot.
 
-A transfer is a transaction with a row (a leg) for each account it touches; its deltas add up to nothing. An auditor reads
-partitions one after the other, so what it may ask for is less than a constant sum:
+A transfer is a transaction with a row (a leg) for each account that it touches; the sum of its deltas is zero. An
+auditor reads partitions one after another, so it cannot expect a constant sum. It may expect this:
 
-* a leg that is missing, while another of the transfer is there, lies at or behind the end of what was read of its
-  partition: an open transaction of somebody else held the reader back, or the reader came by too early;
-* of a transfer whose commit had returned before a partition was read, no leg is missing there, if nothing held the reader
-  back (last stable offset = log end);
-* in a *quiet* audit every transfer is whole and the sum is nothing: log ends that did not move between two looks, with
-  nothing open in any partition and nothing decided and unfinished in the transaction-state table in between;
-* and so it is at the end, when everything has recovered.
+* If one leg is missing while another leg of the transfer is there, it lies at or after the end of what was read of its
+  partition. An open transaction of another client held the reader back, or the reader came too early.
+* If the commit of a transfer had returned before a partition was read, no leg is missing there, unless something held
+  the reader back (last stable offset < log end).
+* In a *quiet* audit every transfer is whole and the sum is zero. Quiet means: the log ends did not move between two
+  looks, no transaction was open in any partition, and the transaction-state table had none that was decided and
+  unfinished.
+* The same is true at the end, when everything has recovered.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Leg:
 
     @staticmethod
     def decode(content: str) -> Leg | None:
-        """None for a row that is no leg."""
+        """None for a row that is not a leg."""
         parts = content.split(":")
         if len(parts) != 6 or parts[0] != _MARK:
             return None

@@ -1,8 +1,8 @@
-"""Is this history one that the log may have? `check(events)` finds every anomaly of `anomaly.ANOMALIES`.
+"""Can this history be one of the log? `check(events)` finds every anomaly of `anomaly.ANOMALIES`.
 
-Pure: from the events alone. Nothing is searched, for appends return their offsets; all but the cycles is a pass over
-operations and rows. Jepsen's Kafka checker is the model (`jepsen.tests.kafka`); what is txlog's own stands in the same
-table.
+Pure: it uses only the events. It needs no search, because appends return their offsets. Everything except the cycles is
+a single pass over operations and rows. The model is Jepsen's Kafka checker (`jepsen.tests.kafka`); txlog's own checks
+are in the same table.
 """
 
 from __future__ import annotations

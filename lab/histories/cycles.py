@@ -1,8 +1,9 @@
-"""Is there an order in which the transactions could have happened one after the other's reads?
+"""Is there an order in which the transactions could have happened, consistent with what each of them read?
 
-Nodes are transactions, sends and polls; an edge says "before". wr: it read what the other wrote. ww: its row stands right
-behind the other's. A circle of wr edges, with the order of a process or of real time or without, is never allowed; one
-that needs ww edges is, for transactions do not exclude each other from a partition, in Kafka either.
+Nodes are transactions, sends and polls; an edge means "before". wr: it read a row that the other wrote. ww: its row is
+directly after the other's. A cycle of wr edges is never allowed, with or without the order of a process or of real
+time. A cycle that needs ww edges is allowed, because transactions do not exclude each other from a partition, in Kafka
+either.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def _order_edges(nodes: list[tuple[int, _Node]]) -> Edges:
                 if other.ended < node.began:
                     edges[before].add(number)
         else:
-            # Whoever begins from here on comes after this one, and so after all that had ended before it began.
+            # A transaction that begins from here on comes after this one, and so after all that ended before this one
+            # began.
             front = {n: other for n, other in front.items() if not other.ended < node.began}
             front[number] = node
     return edges

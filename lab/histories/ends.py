@@ -19,7 +19,7 @@ T = TypeVar("T", bound=Call[Any])
 
 
 class Highest:
-    """The highest number that anybody had been told before a moment, and by whom."""
+    """The highest number in any answer before a given time, and the client that got it."""
 
     def __init__(self, told: Iterable[tuple[int, Call[Any]]]) -> None:
         self._ended: list[float] = []

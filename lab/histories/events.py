@@ -1,17 +1,17 @@
-"""What did the clients of a log ask, and what were they told?
+"""Which calls did the clients of a log make, and which answers did they get?
 
 A history is a list of events. An operation is an `invoke` and, with the same process and number, its completion:
 
-    ok    it took effect, and `what` holds the answer
-    fail  it did not, and never will
-    info  nobody knows; so it is with an operation without a completion, whose process died in it
+    ok    It took effect, and `what` holds the answer.
+    fail  It did not take effect, and never will.
+    info  The outcome is unknown. The same is true of an operation without a completion, whose process died in it.
 
-Facts that are no calls (a topic's policy, a crash, a transaction that began in memory) are single `ok` events. Events say
-what a client itself saw: nothing is filled in from the store afterwards, but for `Inspect` and `InspectTransactions`,
-which say that they looked. See `lab.histories.checker` for what follows from them.
+Facts that are not calls (a topic's policy, a crash, a transaction that began in memory) are single `ok` events. Events
+contain only what a client itself saw. Nothing is added from the store afterwards, except by `Inspect` and
+`InspectTransactions`, whose events state that they read the store. `lab.histories.checker` draws the conclusions.
 
-Rules for who writes a history: a row's `value` is unique in the whole history and stands in a column of the row; a
-`txn` label is unique too; a process does one thing at a time and a name is not used again after a crash.
+Rules for writing a history: a row's `value` is unique in the whole history and stored in a column of the row. A `txn`
+label is unique too. A process does one thing at a time, and a name is not used again after a crash.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Send(Operation, frozen=True, kw_only=True, tag="send"):
     deletes: bool = False
     """Whether the rows delete their keys."""
     schema_id: int = -1
-    """Of a topic that may be deleted and made anew: the version of its metadata that the rows were made for."""
+    """For a topic that may be deleted and created again: the version of its metadata for which the rows were made."""
     base_offset: int = NO_OFFSET
 
 
@@ -141,7 +141,7 @@ class Poll(Operation, frozen=True, kw_only=True, tag="poll"):
     log_start: int = NO_OFFSET
     last_stable: int = NO_OFFSET
     log_end: int = NO_OFFSET
-    """What the reader was told of the log by a look made within this very poll."""
+    """The ends that a look within this very poll returned to the reader."""
     to_end: bool = False
     """Whether it read until there was nothing more."""
     deleted_version: int = 0
@@ -193,14 +193,14 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inspect(Operation, frozen=True, kw_only=True, tag="inspect"):
-    """What lies in the log of one partition."""
+    """The content of the log of one partition."""
 
     topic: str
     partition: int
     batches: tuple[Batch, ...] = ()
     open: tuple[OpenTransaction, ...] = ()
     digest: str = ""
-    """Of the last record: equal ends must have equal digests."""
+    """Digest of the last record: equal ends must have equal digests."""
     final: bool = False
     """Whether everything had recovered, so that nothing may be open."""
 
@@ -224,14 +224,14 @@ class InspectTransactions(Operation, frozen=True, kw_only=True, tag="inspect_tra
 
 
 class TopicPolicy(Operation, frozen=True, kw_only=True, tag="topic"):
-    """A topic's clean-up policy: of a compacted one, superseded rows may be gone. A single event."""
+    """A topic's cleanup policy. Superseded rows of a compacted topic may be missing. A single event."""
 
     topic: str
     compacted: bool = False
 
 
 class DeleteTopic(Operation, frozen=True, kw_only=True, tag="delete_topic"):
-    """A topic is deleted; ok: by which version of its metadata. Its name may be made anew."""
+    """A topic is deleted; ok: by which version of its metadata. The name may be used again."""
 
     topic: str
     version: int = -1
@@ -267,7 +267,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a history."""
 
     source: str
-    """Who wrote it down: one recorder, one file."""
+    """The recorder that wrote the event; each has one file."""
     number: int
     """Counts the events of the source."""
     process: str

@@ -66,10 +66,10 @@ class Call(Generic[W]):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A transaction as its client saw it; a send without one is a transaction of its own."""
+    """A transaction as its client saw it; a send without a transaction counts as one."""
 
     label: str
-    """Empty for a send of its own."""
+    """Empty for a send without a transaction."""
     begin: Call[Begin] | None = None
     sends: list[Call[Send]] = field(default_factory=list)
     offsets: list[Call[SendOffsets]] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Transaction:
 
     @property
     def decided(self) -> float:
-        """When its client had been told that it is committed; NEVER if it was not."""
+        """When its client got the answer that it is committed; NEVER if it did not."""
         if not self.label:
             return self.sends[0].ended if self.outcome == "committed" else NEVER
         return min([end.ended for end in self.ends if end.what.outcome == "committed"], default=NEVER)
@@ -139,7 +139,7 @@ class Written:
 
     @property
     def acked_at(self) -> int:
-        """Its offset, if the writer was told one."""
+        """Its offset, if the writer got it in an answer."""
         base = self.send.what.base_offset
         return base + self.index if self.send.status == "ok" and base >= 0 else NO_OFFSET
 
@@ -149,7 +149,7 @@ class Written:
 
     @property
     def schema_id(self) -> int:
-        """Of a topic that may be deleted: by which version of it the row was made; else -1."""
+        """For a topic that may be deleted: the version for which the row was made; else -1."""
         return self.send.what.schema_id
 
     @property
@@ -158,7 +158,7 @@ class Written:
 
     @property
     def never(self) -> bool:
-        """Whether its writer was told that read_committed will not show it."""
+        """Whether its writer got the answer that read_committed will not show it."""
         return self.send.status == "fail" or self.txn.outcome == "aborted"
 
 
@@ -209,7 +209,7 @@ class Facts:
                     self.sightings[row.value].append(sighting)
                     self.rows_at[tp][row.offset].append(sighting)
         self.log_starts: dict[TopicPartition, list[Call[Poll] | Call[Ends]]] = defaultdict(list)
-        """Who was told that a log starts above 0."""
+        """The clients that know from an answer that a log starts above 0."""
         looks: list[Call[Poll] | Call[Ends]] = [*self.polls, *self.ends]
         for told in looks:
             if told.status == "ok" and told.what.log_start > 0:

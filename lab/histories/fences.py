@@ -11,7 +11,7 @@ from txlog.core.names import TopicPartition
 
 
 def check_fences(facts: Facts) -> Iterator[Anomaly]:
-    """zombie-commit and fence-leak, by what clients were told and by what lies in the log; hanging-txn, view-drift."""
+    """zombie-commit and fence-leak, from the answers of clients and from the log; hanging-txn, view-drift."""
     yield from _check_told(facts)
     for inspection in facts.inspections:
         if inspection.status == "ok":

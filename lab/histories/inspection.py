@@ -1,4 +1,4 @@
-"""What lies in the log itself, for the checker: programs of effects, for the driver as for a simulation."""
+"""How does the checker read the log itself? Programs of effects; the driver and a simulation run them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txlog.protocol.load import load
 
 
 def inspect_partition(ctx: Context, tp: TopicPartition, *, final: bool = False) -> Program[Inspect]:
-    """Every batch from the log start on, what is open, and the digest of the last record."""
+    """Return every batch from the log start on, the open transactions, and the digest of the last record."""
     view = yield from load(ctx, tp)
     batches: list[Batch] = []
     for name in view.walk:
@@ -73,7 +73,7 @@ def inspect_transactions(ctx: Context) -> Program[InspectTransactions]:
     for number in range(ctx.constants.transaction_state_partitions):
         tp = TopicPartition(TRANSACTION_STATE_TOPIC, number)
         listed = yield List(tp.folder)
-        # Below the boundary a late write may have made a slot again: it is no part of the log.
+        # Below the boundary a late write may have recreated a slot. That slot is not part of the log.
         for base_offset in chain.parse_listing(listed, tp.folder).batches:
             data = yield Get(tp.folder + names.batch_name(base_offset))
             if data is None:

@@ -18,7 +18,7 @@ Key: TypeAlias = tuple[str, TopicPartition]
 
 @dataclass(slots=True)
 class _Story:
-    """What is known of one group's offset of one partition."""
+    """The facts about one group's offset of one partition."""
 
     committed: list[tuple[OffsetRange, Transaction]] = field(default_factory=list)
     open: list[tuple[OffsetRange, Transaction]] = field(default_factory=list)

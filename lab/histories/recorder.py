@@ -1,8 +1,8 @@
-"""How does a history get written down, by one process or by many, and read again?
+"""How do one or many processes write a history, and how is it read again?
 
-A `Recorder` keeps its events, appends them to a file, or both. A line is handed to the operating system before the call
-it announces is made, so a killed process leaves every event but, at worst, half of its last line, which is not read.
-Several processes write a file each into one folder; `read_history` merges them. Their monotonic clocks must be one
+A `Recorder` keeps its events, appends them to a file, or both. It passes a line to the operating system before it makes
+the call in that line. So a killed process leaves every event; only its last line may be incomplete, and is not read.
+Several processes each write a file into one folder; `read_history` merges them. Their monotonic clocks must be one
 machine's.
 """
 
@@ -39,7 +39,7 @@ class Recorder:
         self._file = None if path is None else Path(path).open("xb", buffering=0)  # noqa: SIM115
 
     def invoke(self, process: str, what: What) -> int:
-        """An operation begins -> its number, for the completion."""
+        """Record that an operation begins; return its number, which the completion repeats."""
         with self._lock:
             self._operations += 1
             number = self._operations
@@ -55,7 +55,7 @@ class Recorder:
         self._complete(process, operation, "fail", what, _text(error))
 
     def info(self, process: str, operation: int, what: What, error: BaseException | str = "") -> None:
-        """Nobody knows."""
+        """Record that the outcome is unknown."""
         self._complete(process, operation, "info", what, _text(error))
 
     def failed(self, process: str, operation: int, what: What, error: TxlogError) -> None:

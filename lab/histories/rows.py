@@ -144,10 +144,10 @@ def check_coverage(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_resurrection(facts: Facts) -> Iterator[Anomaly]:
-    """compaction-resurrect: what a process saw to be compacted away, it is shown again, or the final read shows.
+    """compaction-resurrect: a row that a process saw compacted away is shown to it again, or in the final read.
 
-    Another process may know the log from before, for as long as its views may be old; and to read_uncommitted an aborted row
-    is there until a clean-up has passed.
+    Another process may know the older log as long as its views may be old. A read_uncommitted reader sees an aborted
+    row until a maintenance pass has removed it.
     """
     newest = _newest_of_keys(facts)
     polls = [p for p in facts.polls if p.status == "ok" and p.what.topic in facts.compacted]
@@ -176,7 +176,7 @@ def check_resurrection(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_torn(facts: Facts) -> Iterator[Anomaly]:
-    """torn-transaction: by the final reads, which say what is visible for good."""
+    """torn-transaction: by the final reads, which show what stays visible."""
     final = _final_polls(facts)
     newest = _newest_of_keys(facts)
     for txn in facts.all_transactions:
@@ -369,7 +369,7 @@ def _accepted_after(written: Written, moment: float) -> bool:
 def _is_below_start(facts: Facts, written: Written, poll: Call[Poll]) -> bool:
     """Whether retention, or the deletion of its topic, may have removed the row before `poll`."""
     if written.schema_id >= 0:
-        # No retention here: what was not deleted is there, wherever the log starts.
+        # Without retention: a row that was not deleted exists, wherever the log starts.
         return _is_deleted(written, poll)
     offsets = facts.offsets_of(written)
     low = max(poll.what.log_start, poll.what.start)
@@ -377,7 +377,7 @@ def _is_below_start(facts: Facts, written: Written, poll: Call[Poll]) -> bool:
 
 
 def _knew(written: Written, before: Call[Poll], later: Call[Poll]) -> bool:
-    """Whether a row that a poll passed over was gone for whoever made a later one."""
+    """Whether the reader of `later` must know that a row, which `before` skipped, was removed."""
     may_be_aborted = not written.must and (before.what.isolation, later.what.isolation) == _UNCOMMITTED_LATER
     return not may_be_aborted and before.ended < later.began and (before.process == later.process or later.what.final)
 
@@ -392,7 +392,7 @@ def _newest_of_keys(facts: Facts) -> _Newest:
 
 
 def _surely_newest(facts: Facts, rows: Sequence[Written]) -> Written | None:
-    """Of all rows of a key that are committed, or may be."""
+    """Return the newest among the rows of a key that are committed, or may be; None if it is not certain."""
     offsets = {written.value: next(iter(facts.offsets_of(written)), NO_OFFSET) for written in rows}
     placed = [written for written in rows if written.must and offsets[written.value] >= 0]
     newest = max(placed, key=lambda written: offsets[written.value], default=rows[0])

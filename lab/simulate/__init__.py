@@ -1,4 +1,4 @@
-"""Random worlds: many clients of one log, bad weather and jumping clocks, from one seed; what they were told is judged.
+"""Random worlds: many clients of one log, faults and jumping clocks, from one seed; their answers are judged.
 
-`python -m lab.simulate --seeds 1000` runs them; see `world` for what happens in one.
+`python -m lab.simulate --seeds 1000` runs them; `world` describes one world.
 """

@@ -1,18 +1,20 @@
-"""Who lives in a simulated world? Programs, each the life of one process, from its start to its end.
+"""Which programs run in a simulated world? Each is the life of one process, from its start to its end.
 
-bank        transfers between accounts of two partitions, eager, staged or both; some are aborted
-pipeline    reads accounts, writes what it made of them, and commits the group's offsets in the same transaction
-plain       an idempotent producer without transactions
-tail        a reader of either isolation level, by name
-watcher     the one member of a group, which commits its offsets plainly
-auditor     reads all accounts, and knows what it may expect (`lab.histories.bank`)
-looker      takes a snapshot of all partitions, and reads it at once, and again later on what is there then
-sweeper     times out, rolls forward, seals, expires, aborts as an operator
-merger      `txlog merge`, of all that may be merged or of the small ones, again and again
-compactor   `txlog compact` of the topic with keys, with much memory or little
-vacuum      `txlog vacuum` of all topics, the internal ones too: boundaries, slots, what is superseded, what nobody committed
-retention   `txlog retention`, by age or by size; or moves the log start to just anywhere
-remaker     deletes a topic that banks and plain producers write to, and makes it anew
+bank        Transfers between accounts of two partitions, eager, staged or both; aborts some of them.
+pipeline    Reads accounts, writes derived rows, and commits the group's offsets in the same transaction.
+plain       An idempotent producer without transactions.
+tail        A reader of either isolation level, by name.
+watcher     The one member of a group, which commits its offsets without a transaction.
+auditor     Reads all accounts, and knows what it may expect (`lab.histories.bank`).
+looker      Takes a snapshot of all partitions and reads it at once. Reads it again later on the objects that exist
+            then.
+sweeper     Times out, rolls forward, seals, expires, aborts as an operator.
+merger      `txlog merge` of all that may be merged or of the small ones, again and again.
+compactor   `txlog compact` of the topic with keys, with much memory or little.
+vacuum      `txlog vacuum` of all topics, including internal ones: boundaries, slots, superseded and uncommitted
+            objects.
+retention   `txlog retention` by age or by size; or moves the log start to any offset.
+remaker     Deletes a topic that banks and plain producers write to, and creates it again.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ EVENTS = TopicPartition("events", 0)
 USERS = TopicPartition("users", 0)
 """With `cleanup.policy=compact,delete`: a row's content is its key, =, and nothing more if it deletes the key."""
 DRAFTS = TopicPartition("drafts", 0)
-"""The only one with metadata, which is deleted and made anew; there is none in a world without remakers."""
+"""The only topic with metadata. It is deleted and created again; a world without remakers does not have it."""
 PARTITIONS = (*ACCOUNTS, LEDGER, EVENTS, USERS, DRAFTS)
 BANKS = ("bank-0", "bank-1")
 PIPELINES = ("pipeline-0", "pipeline-1")
@@ -83,7 +85,7 @@ class GaveUpError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """What one seed's world is like (swarm testing: what is rare in one is common in another)."""
+    """The character of one seed's world (swarm testing: a rare event of one world is common in another)."""
 
     timeout_ms: tuple[int, ...]
     rivals: bool
@@ -94,7 +96,7 @@ class Habits:
     most: int
     """How many offsets a poll takes at most."""
     drafts: float
-    """How often rows go to the topic that is deleted and made anew."""
+    """How often rows go to the topic that is deleted and created again."""
 
 
 @dataclass(slots=True)
@@ -143,7 +145,7 @@ def _transfer(life: Life) -> Program[None]:
 
 
 def _draft(life: Life, *, staged: bool = False) -> Program[None]:
-    """A row for the topic that is deleted and made anew, if there is one; some think for long before they send it."""
+    """Return a row for the topic that is deleted and created again, if it exists; some clients wait long before they send it."""
     client, choose = life.client, life.choose
     if (yield from client.open_topic(DRAFTS.topic)):
         yield Sleep(choose.choice([0, 0, 100, 5_000]))
@@ -207,7 +209,7 @@ def _transaction(life: Life, work: Callable[[], Program[None]]) -> Program[None]
             yield from client.end(commit)
             return
         except (RetriableError, OutcomeUnknownError):
-            # Spark calls abort after a commit that failed: it must be told if the commit has won.
+            # Spark calls abort after a failed commit: the answer must contain whether the commit has won.
             commit = commit and choose.random() < 0.8
         except (AbortableError, UnknownTopicOrPartitionError):
             commit = False
@@ -227,7 +229,7 @@ def plain(life: Life) -> Program[None]:
             else:
                 yield from client.send(EVENTS, contents, choose)
         except (RetriableError, OutcomeUnknownError, OutOfOrderSequenceError):
-            # Nobody can vouch for the sequence any more, or the partition has forgotten this producer.
+            # The sequence is no longer certain, or the partition has forgotten this producer.
             yield from client.draw_identity()
         except UnknownTopicOrPartitionError:
             client.record(Note(text=f"{DRAFTS.topic} was deleted"))

@@ -1,7 +1,7 @@
-"""What does one simulated process do to the log, and what does it write down about it?
+"""How does one simulated process use the log, and which events does it record?
 
-Its methods are programs over the very protocol that ships; each call is recorded as the client of a real process would
-know it: asked, and answered, refused, or never heard of again.
+Its methods are programs over the shipped protocol. Each call is recorded as the client of a real process would know it:
+asked, and answered, refused, or without an answer.
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ class Client:
         in_file = staged or choose.random() < 0.3
 
         def stage() -> Program[int]:
-            # A try whose reply was lost may have written its file: each has a name of its own, and only the last is named.
+            # A try whose reply was lost may have written its file. So each has its own file name, and only the last is
+            # named.
             file = yield from self._write_file(tp, rows)
             schema_id = max(what.schema_id, 0)
             self.staged.append(StagedPart(topic=tp.topic, partition=tp.partition, schema_id=schema_id, files=(file,)))
@@ -251,7 +252,7 @@ class Client:
         final: bool = False,
         again: bool = False,
     ) -> Program[Poll]:
-        """Rows from `start` (-1: the log start) on, at most `most` offsets; `again` opens the partition anew."""
+        """Return rows from `start` (-1: the log start) on, at most `most` offsets; `again` opens the partition again."""
         what = Poll(
             topic=tp.topic,
             partition=tp.partition,

@@ -1,8 +1,8 @@
-"""Where does a simulated world keep its objects, its time and its identity, and what goes wrong with a request?
+"""Where does a simulated world keep its objects, its time and its ids, and how does a request fail?
 
-Objects are a dictionary. Time passes only as the world says; each machine has a wall clock of its own, which is off by
-whatever the weather makes of it, while all monotonic clocks run alike. Rows lie in files of JSON instead of Parquet: what
-is simulated is the protocol, Parquet has tests of its own.
+Objects are a dictionary. Time passes only when the world advances it. Each machine has its own wall clock, with an
+error that the world chooses; all monotonic clocks run alike. Rows are stored in JSON files instead of Parquet: the
+simulation is about the protocol, and Parquet has its own tests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Fault: TypeAlias = Literal[
     "crash in flight",  # ... and the write lands later, or never
     "applied",  # UNKNOWN, and it was applied
     "lost",  # UNKNOWN, and it never will be
-    "late",  # UNKNOWN, and it lands when the weather says so
+    "late",  # UNKNOWN, and it lands later, when the world decides
     "hidden retry",  # applied, and answered CONFLICT: the adapter's second try lost to its first
     "error",  # StorageError: not applied
 ]
@@ -76,7 +76,7 @@ REQUESTS = (Get, List, PutIfAbsent, Delete, Modified, Size, StoreNow, WriteRows,
 
 @dataclass(slots=True, eq=False)
 class Machine:
-    """A wall clock that may be wrong, and a monotonic one that began at some time of its own."""
+    """A wall clock that may be wrong, and a monotonic one with its own start."""
 
     name: str
     skew_ms: int = 0
@@ -96,7 +96,7 @@ class Cluster:
         self.written_at_ms: dict[str, int] = {}
         """Path -> when it appeared, by the store's clock."""
         self.store_skew_ms = 0
-        """Of the store's clock."""
+        """The offset of the store's clock."""
         self.requests = 0
         self.faults = 0
         self._ids = 0

@@ -1,12 +1,12 @@
 """What happens in one world, from its seed to its verdict?
 
-Five producers (two banks, two pipelines, one kind without transactions) and everybody else in `actors` come and go, several
-instances of one id at a time. Between any two requests of one process others may run; a request may be lost, late,
-applied in silence, refused; a process may die at it, or sleep for a second, a time-out or more than the grace, while
-segments are sealed and their slots deleted. Every process has a clock with an error, also whoever deletes, and the grace may be
-shorter than that error; in some worlds wall clocks jump both ways, or a machine's sleep does not count by its monotonic clock.
-In one world of four the store is put back to an older state once, while processes live that know the newer one.
-Then the weather clears, everything recovers, the log is read once more, and the history goes to the checker.
+Five producers (two banks, two pipelines, one kind without transactions) and the other actors come and go, with several
+instances of one id at a time. Between any two requests of one process others may run. A request may be lost, late,
+silently applied, or refused. A process may die in it, or sleep for a second, a time-out or more than the grace, while
+segments are sealed and their slots deleted. Every process has a clock with an error, including those that delete, and
+the grace may be shorter than that error. In some worlds wall clocks jump both ways, or a monotonic clock does not count
+a machine's sleep. In one world of four the store is restored to an older state once, while processes run that know the
+newer one. Then the faults end, everything recovers, the log is read once more, and the history goes to the checker.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ JUMPS_MS = (
 )  # fmt: skip
 """How far a wall clock jumps, either way."""
 Trouble: TypeAlias = Literal["none", "jumps", "sleeps", "one host"]
-"""What becomes of clocks beside their skews: wall clocks of processes jump; machines sleep, and their monotonic clocks stand
-still; or all processes and the store have one wall clock, which is set."""
+"""How clocks change beside their skews: wall clocks of processes jump; machines sleep, and their monotonic clocks stand
+still; or all processes and the store share one wall clock, which is set."""
 LEVELS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 DEFAULT_STEPS = 2_000
 LIVING_ON = 12
@@ -103,7 +103,7 @@ class Result:
     trouble: tuple[str, ...]
     """What went wrong beside the history: an error that no client should meet, a world that did not come to rest."""
     digest: str
-    """Of the whole history and of every object in the store."""
+    """Digest of the whole history and of every object in the store."""
     requests: int
     faults: int
     deaths: int
@@ -175,7 +175,7 @@ class World:
         if remakers:
             self._kinds += ["remaker"] * remakers + [*BANKS, "plain"] * 4
         else:
-            # Where topics are made anew, rows of a snapshot go for another reason.
+            # If topics are created again, rows of a snapshot disappear for another reason.
             self._kinds += ["looker"] * random.Random(seed).choice([0, 0, 1, 2])
         self.goes_back = choice([True, False, False, False]) and not remakers
         """Whether the store is put back to an older state once, between the calls of processes that live on."""
@@ -390,7 +390,7 @@ class World:
                 task.step(ready[0])
             else:
                 self.cluster.passed_ms = task.wakes_at_ms or self.cluster.passed_ms
-        raise _NoRestError(f"{name} did not end in {MAX_SETTLING_STEPS} steps of its own")
+        raise _NoRestError(f"{name} did not end in {MAX_SETTLING_STEPS} steps")
 
 
 def simulate(seed: int, steps: int = DEFAULT_STEPS) -> Result:

@@ -10,7 +10,7 @@ There are two ways with one result: a part for each partition that got rows, whi
                 shuffle. Then txlog reads the footers of the files that Spark's committer left, and names them in place.
 
 If a task failed, was retried or ran twice, Spark's own committer keeps at most one of its files. A failed job leaves
-its folder, and no later job uses that folder. The job runs in a session of its own, so settings of the user's session
+its folder, and no later job uses that folder. The job runs in its own session, so settings of the user's session
 do not change the meaning of the files (timestamps as INT96, another calendar, dynamic overwriting).
 """
 

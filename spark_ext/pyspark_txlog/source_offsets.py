@@ -116,7 +116,7 @@ def ranges_of(batch: Batch, *, store_id: str, transactional_id: str) -> tuple[Gr
             if tp in taken.ends:
                 raise InvalidRequestError(
                     f"query {batch.query_id}: two of its sources read {tp}, and both would commit it for group {group!r}. hint: to use one "
-                    "stream twice, load it twice, each time with a 'group.id' of its own, and give the query a new checkpoint"
+                    "stream twice, load it twice, each time with another 'group.id', and give the query a new checkpoint"
                 )
             taken.begins[tp], taken.ends[tp] = begins.get(tp), offset
             if first:

@@ -1,8 +1,8 @@
 """How is the text of the option `where` understood? `amount > 100 AND country = 'FR'` becomes a predicate on a topic's
 columns.
 
-sqlglot parses the text as Spark's SQL. Then only conditions are accepted that statistics can answer and that mean the
-same everywhere: comparisons of one column with a literal, IN, BETWEEN, IS NULL, boolean columns, AND, OR, NOT.
+sqlglot parses the text as Spark's SQL. Then txlog accepts only conditions that statistics can answer and that mean the
+same everywhere. These are comparisons of one column with a literal, IN, BETWEEN, IS NULL, boolean columns, AND, OR, NOT.
 Everything else is refused with a hint to use `.filter(...)`. A condition must never be applied only in part.
 
 Names are not case-sensitive, as in Spark, and `_topic`, `_partition`, `_offset`, `_timestamp` are columns too. A
@@ -109,7 +109,7 @@ def _parse(text: str) -> exp.Expr:
 
 
 class _Binder:
-    """Turns sqlglot's tree into a predicate's, for the columns of one topic."""
+    """Turns sqlglot's tree into a predicate on the columns of one topic."""
 
     def __init__(self, text: str, fields: Sequence[SchemaField], topic: str) -> None:
         self._text = text

@@ -177,7 +177,7 @@ def test_a_topic_made_anew_is_refused(bench: Bench) -> None:
     bench.expected.fill(bench.kafka, 10)
     bench.run()
     bench.lose_checkpoint()
-    with pytest.raises(OffsetOutOfRangeError, match="no partition 1 any more"):
+    with pytest.raises(OffsetOutOfRangeError, match="no longer has partition 1"):
         bench.run(subscribe=None, assign=json.dumps({bench.topic: [0]}))
 
 

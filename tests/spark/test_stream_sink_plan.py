@@ -153,7 +153,8 @@ def test_groups_are_those_of_the_sources_and_none_is_committed_twice() -> None:
     both = {"0": offset({P0: 1}, {P0: 0}, group_id="g"), "1": offset({P0: 2}, {P0: 0})}
     assert [taken.group for taken in ranges(batch(0, both))] == ["g", "sink"]
     with pytest.raises(
-        InvalidRequestError, match=r"two of its sources read orders-0.* load it twice, each time with a 'group.id'"
+        InvalidRequestError,
+        match=r"two of its sources read orders-0.* load it twice, each time with another 'group.id'",
     ):
         ranges(batch(0, {"0": both["1"], "1": both["1"]}))
 
