@@ -1,9 +1,9 @@
 """The Spark data source of txlog: how does `spark.read.format("txlog")` find it?
 
 Spark imports every top-level module whose name begins with `pyspark_` and registers its `DefaultSource`. If one of
-these modules fails to import, Spark finds none of them. So this module must not fail or be slow: it loads only
-pyspark's own base class and the data source class, which imports txlog and pyarrow only where it uses them. If another
-broken module still hides it: `spark.dataSource.register(pyspark_txlog.TxlogDataSource)`.
+these modules fails to import, Spark finds none of them. So this module must not fail or be slow. It loads only
+pyspark's own base class and the data source class. That class imports txlog and pyarrow only where it uses them. If
+another broken module still hides it: `spark.dataSource.register(pyspark_txlog.TxlogDataSource)`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which calls does Spark make on `format("txlog")`?
 
-Spark makes a data source from its options three times, each in a separate Python process beside the driver: to learn
-the schema, to plan a read, to begin a write. So an instance holds only its options. `reader` and `writer` do the work,
+Spark makes a data source from its options to learn the schema, to plan a read, and to begin a write. Each time it uses
+a separate Python process beside the driver. So an instance holds only its options. `reader` and `writer` do the work,
 and are imported where they are used, because the process that looks data sources up needs neither txlog nor pyarrow.
 """
 

@@ -2,8 +2,8 @@
 
 Spark begins and commits micro-batches in a few Python processes that it reuses. What a session knows about its
 partitions is still useful for the next batch. A kept view may be stale, but never wrong: each decision is made on the
-very slot that the decision takes (PROTOCOL.md, "Appending"), and an old view is listed again automatically. So one
-session is kept for each store, transactional.id and query, and the next batch need not open all partitions again.
+very slot that the decision takes (PROTOCOL.md, "Appending"). An old view is listed again automatically. So one session
+is kept for each store, transactional.id and query, and the next batch need not open all partitions again.
 
 Between two batches the store may have been recreated, or restored to an older state. So a reused session first checks
 that it is the same store, and that the log still contains what the session has seen (W47).

@@ -59,8 +59,8 @@ class MicroBatch:
         if before.txn_scope == self.query_id and 0 <= before.txn_version < self.number - 1:
             raise InvalidRequestError(
                 f"query {self.query_id}, micro-batch {self.number}: the last one that transactional.id {before.transactional_id!r} has committed is "
-                f"{before.txn_version}, but the checkpoint counts all before {self.number} as committed: the log was put back to an older state and lacks "
-                f"their rows. hint: start with a new checkpoint; see docs/streams.md"
+                f"{before.txn_version}, but the checkpoint counts all before {self.number} as committed: the log was put back to an older "
+                f"state. hint: start with a new checkpoint; see docs/streams.md"
             )
 
     def check_replay(self, session: Session, current: TransactionMetadata) -> None:
@@ -155,9 +155,8 @@ def check_scope(current: TransactionMetadata, query_id: str | None) -> None:
     )
     this = "a query with a new checkpoint" if query_id is None else f"query {query_id}"
     raise TxnVersionScopeError(
-        f"transactional.id {name!r} holds {theirs}, but this is {this}: a lost checkpoint, or two queries with one id. hint: use another id, or "
-        f"run `txlog transactions expire --transactional-id {name} --force` and start with startingOffsets=committed and group.id={name}; "
-        f"see docs/streams.md"
+        f"transactional.id {name!r} holds {theirs}, but this is {this}. hint: use another id; after a lost checkpoint "
+        f"run `txlog transactions expire --transactional-id {name} --force`, and see docs/streams.md"
     )
 
 

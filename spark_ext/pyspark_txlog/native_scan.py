@@ -5,19 +5,18 @@ and an expression for the offset of each row. Rows of files do not pass through 
 them to Spark as Arrow. So column pruning, push-down into row groups, vectorised decoding and `count()` from footers are
 Spark's own. A frame keeps the plan that was made with it: it does not grow, and each use reads the same rows.
 
-    whole files                 every row counts: a plain scan
-    parts of files              a range of offsets or times begins or ends in the file, or aborted batches lie between:
-                                rows are chosen by their position
-    files with `_offset`        sealed inline rows and cleaned runs: columns hold the offset and time of each row. In
-                                other
-                                files the offset is the file's first offset plus the row's position, and the time is the
-                                batch's.
+    whole files                 Every row counts: a plain scan.
+    parts of files              A range of offsets or times begins or ends in the file, or aborted batches lie between.
+                                Rows are chosen by their position.
+    files with `_offset`        Sealed inline rows and cleaned runs: columns hold the offset and time of each row. In
+                                other files the offset is the file's first offset plus the row's position, and the
+                                time is the batch's.
 
-A file of an older schema lacks columns; they are read as null. Spark finds columns by name here. That is safe because a
-topic's columns are never renamed or dropped, and no two differ only in case, so a name finds the same column as its id
-(PROTOCOL.md, "Types"). For floats, push-down is restricted so that no row is lost that Spark's own filter keeps
-(FLOAT_OPTIONS, ODD_FLOAT_OPTIONS). Spark checks pages against their checksums, but not the footers' digests
-(PROTOCOL.md, R13). All columns are nullable, as in any file scan of Spark.
+A file of an older schema lacks columns; they are read as null. Spark finds columns by name here. A topic's columns are
+never renamed or dropped, and no two differ only in case. So a name finds the same column as its id (PROTOCOL.md,
+"Types"). For floats, push-down is restricted so that no row is lost that Spark's own filter keeps (FLOAT_OPTIONS,
+ODD_FLOAT_OPTIONS). Spark checks pages against their checksums, but not the footers' digests (PROTOCOL.md, R13). All
+columns are nullable, as in any file scan of Spark.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ FLIPPED: Mapping[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", ">": "<"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare:
-    """`field <operator> value`. The type of the value follows the column: an integer for whole numbers, days for dates,
+    """`field <operator> value`. The type of the value follows the column. It is an integer for whole numbers, days for dates,
     microseconds for timestamps, a float for both sizes of floats, a Decimal of the column's scale."""
 
     field: SchemaField

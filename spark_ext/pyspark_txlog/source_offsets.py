@@ -2,21 +2,19 @@
 
 Before Spark runs a micro-batch, it writes the end of the batch to the checkpoint. The sink puts that end into the
 transaction of the batch's rows (PROTOCOL.md, "Consumer offsets"). So the rows and the offsets are committed together or
-not at all:
+not at all.
 
     a txlog source of the sink's own store    offsets of its group (`group.id`, else the sink's transactional.id).
-                                              Condition:
-                                              the committed offset of the group is the start of the batch.
+                                              Condition: the group's committed offset is the start of the batch.
     any other source                          the JSON of its offset, unchanged, in entries of the sink's
-                                              transactional.id
-                                              that no consumer reads: topic `__source.<number>`. Partitions that the
-                                              offset
-                                              no longer names keep their offsets in topic `__source-not-read.<number>`.
+                                              transactional.id that no consumer reads: topic `__source.<number>`.
+                                              Partitions that the offset no longer names keep their offsets in
+                                              topic `__source-not-read.<number>`.
 
-The condition fails after a lost checkpoint, with a second query, or after the transactional.id was deleted. So no range
+The condition fails after a lost checkpoint, with a second query, or after the transactional.id was forgotten. So no range
 of a topic is written twice, even if Spark's own checkpoint is wrong. For other sources there is no condition, because
 only the id itself commits their offsets. Instead `check_start` compares offsets when a query starts with the id, or
-when a source is new to the query: the query must begin where the id's last commit ended. The functions that decide are
+when a source is new to the query. The query must begin where the id's last commit ended. The functions that decide are
 pure; `committed_source_offsets` reads the offsets from the store.
 """
 
@@ -245,7 +243,7 @@ def _check_group_change(session: Session, batch: Batch, taken: GroupRange) -> No
         if stands != taken.begins[tp]:
             raise InvalidRequestError(
                 f"query {batch.query_id}, micro-batch {batch.batch_id}: 'group.id' was changed from {taken.earlier_group!r} to {taken.group!r}. "
-                f"The new group has committed {stands} for {tp}; expected {taken.begins[tp]}. hint: set it to where the micro-batch begins "
+                f"The new group has committed {stands} for {tp}; expected {taken.begins[tp]}. hint: set it to that offset "
                 "(`txlog consumer-groups reset-offsets`), or start with a new checkpoint"
             )
 
@@ -272,7 +270,7 @@ def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional
         return
     raise CommitFailedError(
         f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} begins at {begins or 'an unknown offset'}, but transactional.id "
-        f"{transactional_id!r} has committed it up to {known.json} (micro-batch {known.batch_id} of query {known.query_id}). "
+        f"{transactional_id!r} has committed it up to {known.json} (micro-batch {known.batch_id}). "
         "hint: start with a new checkpoint at committed_source_offsets(...); see docs/streams.md"
     )
 

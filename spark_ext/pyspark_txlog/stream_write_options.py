@@ -2,10 +2,9 @@
 
 It takes those of a batch write (`options`), except `txn.version`, which is the micro-batch's number here, and two more:
 
-    checkpointLocation     required as an option: Spark does not pass its session-wide default to a Python sink
+    checkpointLocation     Required as an option: Spark does not pass its session-wide default to a Python sink.
     commitSourceOffsets    true (the default): the sources' offsets are part of each micro-batch's transaction. false:
-                           the
-                           sink never reads the checkpoint, for a checkpoint that only Spark can read (HDFS)
+                           the sink never reads the checkpoint. Use it if only Spark can read the checkpoint (HDFS).
 
 `transactional.id` defaults to `spark-stream:` and the checkpoint's location: `spark-stream:/data/checkpoints/orders`,
 `spark-stream:s3://bucket/checkpoints/orders`. It must stay the same as long as the query exists, so name it if the

@@ -4,9 +4,8 @@ One micro-batch is one staged transaction of the query's transactional.id. Its v
 coordinator detects a repeated batch and skips it. The offsets of the batch's sources are part of the transaction
 (`source_offsets`). Where Spark runs each call, always in another Python process:
 
-    driver's side    `begin`, once for each micro-batch, before any task: checks the frame, then inits the id. This
-                     fences
-                     an older run of the query that is still running. File names need the id's epoch.
+    driver's side    `begin`, once for each micro-batch, before any task. It checks the frame, then inits the id. This
+                     fences an older run of the query that is still running. File names need the id's epoch.
     executors        `write`, once for each task attempt: writes files that no log names.
     driver's side    `commit`, with the messages of the successful attempts. Spark makes a new writer for it from the
                      options alone, so the tasks' messages carry what `begin` learned.

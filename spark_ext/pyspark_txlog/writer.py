@@ -2,13 +2,13 @@
 
 Where Spark runs each call:
 
-    driver's side    `begin`, once for each write, before any task: checks the frame, then inits the transactional.id,
-                     which
-                     fences an older run of the same job. File names need its producer id and epoch.
-    executors        `write`, once for each task attempt: splits rows by partition and writes files that no log names.
+    driver's side    `begin`, once for each write, before any task. It checks the frame, then inits the
+                     transactional.id, which fences an older run of the same job. File names need its producer id
+                     and epoch.
+    executors        `write`, once for each task attempt. It splits rows by partition and writes files that no log
+                     names.
     driver's side    `commit`, with the messages of the successful attempts: one transaction, with one staged batch for
-                     each
-                     partition.
+                     each partition.
     driver's side    `abort`, if a task failed finally or `commit` raised.
 
 The four calls run in separate Python processes. The writer is pickled between them, so no call sees what another one

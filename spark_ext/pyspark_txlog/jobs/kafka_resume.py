@@ -207,8 +207,8 @@ def check_plan(planned: PlannedBatch, start: KafkaOffsets | None, committed: Pla
         raise InvalidRequestError(
             f"the checkpoint {query.checkpoint} does not follow on the log: transactional.id {query.transactional_id!r} stands at "
             f"{json.dumps(committed.offsets)}; expected {expected}, found batch {planned.number} of query {planned.query_id}, up to "
-            f"{json.dumps(planned.offsets)}. One of them was restored from a copy, or another run committed. hint: stop other runs and use an "
-            f"empty checkpoint folder; the query then continues at the committed offsets"
+            f"{json.dumps(planned.offsets)}: one of them was restored from a copy, or another run committed. "
+            f"hint: stop other runs and use an empty checkpoint folder"
         )
 
 
