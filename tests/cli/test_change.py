@@ -11,7 +11,9 @@ import pytest
 from tests.cli.conftest import ORDERS
 from tests.cli.support import Cli
 from txlog.client import Store, TopicPartition
+from txlog.core.schema import KAFKA_FIELDS
 from txlog.errors import CommitFailedError, InvalidConfigurationError, InvalidPartitionsError
+from txlog.storage.arrow_schema import to_arrow
 
 ORDERS_0 = TopicPartition("orders", 0)
 
@@ -378,3 +380,14 @@ def test_delete_a_group(cli: Cli, store: Store, group: str) -> None:
     assert committed(store, group) == {("orders", 0): 4}
     assert cli("consumer-groups", "delete", group, "--execute").out == "Deleted group 'audit': 1 offset.\n"
     assert cli("consumer-groups", "list", "-o", "json").json == []
+
+
+def test_partitions_and_keys_do_not_move_at_once_into_compaction(store: Store) -> None:
+    """One change of both, of a topic whose key was implied, moves keys too (W39)."""
+    store.create_topic("records", to_arrow(KAFKA_FIELDS))
+    with store.producer() as producer:
+        producer.send("records", [{"key": b"a", "value": b"old", "headers": None, "timestamp": None}]).result()
+    compact = {"key.columns": "key", "cleanup.policy": "compact"}
+    with pytest.raises(InvalidConfigurationError, match="compaction would keep rows of a key in both"):
+        store.alter_topic("records", partitions=4, config=compact, allow_key_movement=True)
+    assert store.topic("records").partitions == 1

@@ -21,6 +21,7 @@ from txlog.errors import (
     OutcomeUnknownError,
     ProducerFencedError,
     StorageError,
+    StoreAccessError,
     TransactionAbortableError,
     TxlogTimeoutError,
 )
@@ -254,6 +255,49 @@ def test_a_deletion_that_may_have_won_is_not_said_to_be_refused(world: World) ->
         with pytest.raises(OutcomeUnknownError, match="an earlier try may have taken effect"):
             admin.delete_group("g")
     with pytest.raises(GroupIdNotFoundError):
+        store.admin().delete_group("g")
+
+
+@pytest.mark.parametrize("change", ["delete", "reset"])
+def test_a_change_that_won_and_was_sealed_is_not_made_again(world: World, change: str) -> None:
+    """A second record would undo what came after the first (W44)."""
+    world.open().create_topic("orders", ORDERS)
+    world.open().admin().reset_offsets("g", {A: 0})
+    silent, store = silent_process(world, "__consumer_offsets/", applies=True)
+    admin = store.admin()
+    call = {"delete": lambda: admin.delete_group("g"), "reset": lambda: admin.reset_offsets("g", {A: 1})}[change]
+    silent.armed = True
+    with pytest.raises(TxlogTimeoutError):
+        call()
+    silent.armed = False
+    other = world.open().admin()
+    for number in range(TAKEOVERS):
+        other.reset_offsets("g", {A: 100 + number})
+    with pytest.raises(OutcomeUnknownError, match="an earlier try may have taken effect"):
+        call()
+    (group,) = other.list_groups()
+    assert [offset.committed for offset in group.offsets] == [99 + TAKEOVERS]
+
+
+def test_a_dry_run_leaves_an_earlier_deletion_in_doubt(world: World) -> None:
+    world.open().create_topic("orders", ORDERS)
+    world.open().admin().reset_offsets("g", {A: 0})
+    silent, store = silent_process(world, "__consumer_offsets/", applies=True)
+    admin = store.admin()
+    silent.armed = True
+    with pytest.raises(TxlogTimeoutError):
+        admin.delete_group("g")
+    silent.armed = False
+    with pytest.raises(GroupIdNotFoundError):
+        admin.delete_group("g", dry_run=True)
+    assert admin.delete_group("g") == ()
+
+
+def test_a_change_that_the_store_refuses_is_not_in_doubt(world: World) -> None:
+    world.open().create_topic("orders", ORDERS)
+    world.open().admin().reset_offsets("g", {A: 0})
+    _, store = world.failing(Fault(action="403", match="put_if_absent __consumer_offsets", times=99))
+    with pytest.raises(StoreAccessError):
         store.admin().delete_group("g")
 
 

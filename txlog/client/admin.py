@@ -492,7 +492,7 @@ class Admin:
         def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
             return group_protocol.delete_group(ctx, views, group, force=force, dry_run=dry_run, change=change)
 
-        return self._change(group, f"deleting group {group!r}", (force, dry_run), program)
+        return self._change(group, f"deleting group {group!r}", (force,), program, dry_run=dry_run)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -574,7 +574,7 @@ class Admin:
         def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
             return group_protocol.reset_offsets(ctx, views, group, values, force=force, dry_run=dry_run, change=change)
 
-        return self._change(group, f"{what} of group {group!r}", (values, force, dry_run), program)
+        return self._change(group, f"{what} of group {group!r}", (values, force), program, dry_run=dry_run)
 
     def _change(
         self,
@@ -582,12 +582,18 @@ class Admin:
         what: str,
         arguments: tuple[object, ...],
         program: Callable[[Context, Views, GroupChange], Program[tuple[Views, GroupValue | None]]],
+        *,
+        dry_run: bool = False,
     ) -> tuple[str, ...]:
         """Change a group, and return the removed members.
 
         After an unknown outcome the same call joins the earlier one (PROTOCOL.md, W44). Raises OutcomeUnknownError
         instead of a refusal that does not show whether an earlier try succeeded.
         """
+        if dry_run:  # It settles nothing, and leaves an earlier call as it is.
+            return _ids(
+                self._session.call(what, lambda ctx, views: program(ctx, views, GroupChange("")), settles=False)
+            )
         call = (what, arguments)
         known, change = self._unsettled.pop(group, (None, GroupChange("")))
         if known != call:

@@ -32,14 +32,16 @@ from txlog.errors import (
     GroupIdNotFoundError,
     InvalidRequestError,
     OffsetMetadataTooLargeError,
+    OutcomeUnknownError,
     StoreAccessError,
     TxlogError,
+    TxlogTimeoutError,
     UnstableOffsetCommitError,
 )
 from txlog.protocol.context import Context, PartitionView, Views, with_view
 from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
 from txlog.protocol.seal import seal_quietly
-from txlog.protocol.slot import Guard, Stop, append_slot, find_own
+from txlog.protocol.slot import Appended, Guard, Stop, append_slot, find_own
 from txlog.protocol.table import registered_guard
 from txlog.protocol.transactions import add_partitions, resolve
 
@@ -77,13 +79,18 @@ class GroupChange:
     def has_won(self, view: PartitionView) -> bool:
         """Return whether `view`, a fresh one, shows the record of an earlier try.
 
-        Forget the slots that it shows to be lost.
+        Forget the slots that it shows to be lost. Raise InvalidRequestError if the record of such a slot is sealed: `view`
+        shows neither that the earlier try won nor that it lost, and a second record could undo what came after the first.
         """
         if not self.slots:
             return False
         if find_own(view, self.write_id) is not None:
             return True
         self.slots.difference_update(stored.record.base_offset for stored in view.tail)
+        if any(slot < view.state.next_offset for slot in self.slots):
+            raise InvalidRequestError(
+                f"{view.topic_partition}: its record would be sealed by now, and a second one could undo newer changes"
+            )
         return False
 
 
@@ -492,24 +499,38 @@ def _append_entries(
     draft = replace(draft, roll=ctx.internal_roll)
     write_id = change.write_id if change is not None else (yield NewId())
 
+    tried: set[int] = set()
+
+    def append(view: PartitionView) -> Program[tuple[PartitionView, Appended | Stop]]:
+        try:
+            return (yield from append_slot(ctx, view, decide, write_id=write_id, guard=guard))
+        except (OutcomeUnknownError, TxlogTimeoutError):
+            raise
+        except TxlogError:
+            # No record of this try can land any more (W13).
+            if change is not None:
+                change.slots.difference_update(tried)
+            raise
+
     def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
         verdict = check_batch(state, draft)
         if isinstance(verdict, Refuse):
             return Stop(verdict.error, refused=True)
         if (wrong := check(state)) is not None:
             return Stop(wrong, refused=True)
-        if change is not None:
+        if change is not None and state.next_offset not in change.slots:
             change.slots.add(state.next_offset)
+            tried.add(state.next_offset)
         return next_record(state, draft, now_ms=now_ms, write_id=write_id)
 
     views, view = yield from get_view(ctx, views, tp)
-    view, outcome = yield from append_slot(ctx, view, decide, write_id=write_id, guard=guard)
+    view, outcome = yield from append(view)
     if isinstance(outcome, Stop) and isinstance(outcome.value, ConcurrentTransactionsError):
         # The producer of these offsets may be dead: a writer rolls forward or times out such a transaction (W25, W28).
         views = with_view(views, view)
         for producer_id in _pending_elsewhere(view.state, draft):
             views = yield from resolve(ctx, views, producer_id)
-        view, outcome = yield from append_slot(ctx, views[tp], decide, write_id=write_id, guard=guard)
+        view, outcome = yield from append(views[tp])
     if isinstance(outcome, Stop) and not (change is not None and change.has_won(view)):
         raise outcome.value.error if isinstance(outcome.value, Refuse) else outcome.value
     view = yield from seal_quietly(ctx, view)

@@ -602,6 +602,12 @@ def _check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed:
             )
         if not allowed:
             raise InvalidConfigurationError(f"{moves}; {_ALLOW}")
+    if is_compacted and _moves_keys(current, changed) and (yield from _has_records(current.topic)):
+        # A change of partitions and of key.columns at once, where neither alone would move keys.
+        raise InvalidConfigurationError(
+            f"topic {current.topic!r}: {_key_text(changed)} and {count_text(changed.partitions, 'partition')} instead of {_key_text(current)} and "
+            f"{current.partitions} would move keys, and compaction would keep rows of a key in both; create a new topic and copy the rows"
+        )
     if is_compacted and not _is_compacted(current) and changed.partitions > 1:
         yield from _check_never_moved(current)
 
