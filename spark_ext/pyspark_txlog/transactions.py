@@ -11,11 +11,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_txlog.committed_topics import check_topics, remember_topics
 from pyspark_txlog.messages import say
 from pyspark_txlog.micro_batch import MicroBatch
 from pyspark_txlog.native_write import SMALL_ROWS, Road, check_connect, check_road, write_frame
@@ -100,9 +100,8 @@ class Transaction:
         expensive frame, or set `road`. Rows of one task and one key keep their order only with the driver.
 
         Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError, and what Spark raises for a failed job.
-        Raises InvalidRequestError too, also if this process has committed the version for other topics
-        (`committed_topics`). After a failed write the transaction can only be aborted, even if the caller catches the
-        error.
+        Raises InvalidRequestError too, also if the version was committed for other topics (W31). After a failed write
+        the transaction can only be aborted, even if the caller catches the error.
         """
         check_road(road, small_rows)
         self._check_open("write")
@@ -111,7 +110,7 @@ class Transaction:
             route = _route(self._runtime, frame, topic, key)
             self._topics.add(topic)
             if self.repeated and self.version is not None:
-                check_topics(self._runtime, self.transactional_id, self.version, {topic})
+                check_version(self._staged.txn, replace(self.version, topics=frozenset({topic})))
                 return
             made = write_frame(
                 self._runtime,
@@ -163,13 +162,8 @@ class Transaction:
                 ) from self._failed
             self._open = False
             parts, offsets = tuple(self._parts), tuple(self._offsets)
-        result = self._staged.commit(parts, offsets=offsets, version=self.version)
-        if self.version is not None:
-            if result.skipped:
-                check_topics(self._runtime, self.transactional_id, self.version, self._topics)
-            else:
-                remember_topics(self._runtime, self.transactional_id, self.version, self._topics)
-        self.result = result
+        version = None if self.version is None else replace(self.version, topics=frozenset(self._topics))
+        self.result = self._staged.commit(parts, offsets=offsets, version=version)
         return self.result
 
     def _abort(self) -> EndResult:

@@ -18,7 +18,7 @@ record names the files of the other attempts; vacuum removes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -27,7 +27,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_txlog.committed_topics import check_topics, remember_topics
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.options import WriteOptions, parse_write_options, settled_write
 from txlog.client.runtime import Runtime
@@ -66,7 +65,8 @@ class TxlogWriter(DataSourceArrowWriter):
         fenced.
 
         Raises UnknownOptionError, InvalidRequestError, UnknownTopicOrPartitionError, SchemaMismatchError,
-        TxnVersionScopeError (the id's versions belong to a stream), and what `StagedTransaction.begin` raises.
+        TxnVersionScopeError (the id's versions belong to a stream), InvalidRequestError (the version was committed for
+        another topic), and what `StagedTransaction.begin` raises.
         """
         # Imported here and in `write_parts`, because a commit does not need pyarrow.
         from pyspark_txlog.routing import TopicRoute, check_routing
@@ -77,7 +77,7 @@ class TxlogWriter(DataSourceArrowWriter):
             )
         parsed = parse_write_options(options)
         check_routing(parsed, schema)
-        version = None if parsed.txn_version is None else TxnVersion(version=parsed.txn_version)
+        version = version_of(parsed)
         with closing(open_store(parsed)) as runtime:
             parsed = settled_write(parsed, runtime.settings)
             if parsed.topic is not None:
@@ -108,28 +108,18 @@ class TxlogWriter(DataSourceArrowWriter):
         """Driver side: publish what the successful attempts wrote, in one decision.
 
         Raises ProducerFencedError, TxnVersionScopeError, OutcomeUnknownError, TxlogTimeoutError, InvalidRequestError
-        (this process has committed the version for another topic). Spark then calls `abort`.
+        (the version was committed for other topics). Spark then calls `abort`.
         """
         parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
         with closing(open_store(self._options)) as runtime:
             transaction = self._resume(runtime, attempted=False)
-            result = transaction.commit(parts, version=self._options.txn_version)
-            self._check_topics(runtime, parts, skipped=result.skipped)
+            result = transaction.commit(parts, version=version_of(self._options, {part.topic for part in parts}))
             if result.skipped:
                 say(
                     f"transactional.id {transaction.transactional_id!r}: txn.version {self._options.txn_version} is not above "
                     f"{result.txn.txn_version}, the last one committed: this write was done before, and is skipped"
                 )
             transaction.forget()
-
-    def _check_topics(self, runtime: Runtime, parts: Sequence[StagedPart], *, skipped: bool) -> None:
-        if self._options.txn_version is None:
-            return
-        version = TxnVersion(version=self._options.txn_version)
-        # Without the option each row names its topic, and the rows of a skipped write are not read.
-        topics = {part.topic for part in parts} if self._options.topic is None else {self._options.topic}
-        note = check_topics if skipped else remember_topics
-        note(runtime, self._txn.transactional_id, version, topics)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver side: abort the transaction unless it is already committed. Deletes nothing and raises nothing.
@@ -157,8 +147,8 @@ class TxlogWriter(DataSourceArrowWriter):
     @property
     def _is_repeated(self) -> bool:
         """Whether the coordinator is sure to skip this version, because the versions of an id only increase."""
-        version = self._options.txn_version
-        return version is not None and is_repeated(self._txn, TxnVersion(version=version))
+        version = version_of(self._options)
+        return version is not None and is_repeated(self._txn, version)
 
     @property
     def _hint(self) -> str:
@@ -173,6 +163,15 @@ class TxlogWriter(DataSourceArrowWriter):
         return StagedTransaction.resume(
             runtime, self._txn, drawn=self._drawn, attempted=attempted, config=producer_config(self._options)
         )
+
+
+def version_of(options: WriteOptions, topics: Collection[str] = ()) -> TxnVersion | None:
+    """Return the version of a write; `topics` are those of its rows, which count if the options name no topic."""
+    if options.txn_version is None:
+        return None
+    return TxnVersion(
+        version=options.txn_version, topics=frozenset(topics if options.topic is None else {options.topic})
+    )
 
 
 def open_store(options: WriteOptions) -> Runtime:

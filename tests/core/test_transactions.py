@@ -26,6 +26,7 @@ from txlog.core.transactions import (
     Skipped,
     Transit,
     TxnVersion,
+    check_version,
     is_this_ongoing,
     is_timed_out,
     judge_abort_by_others,
@@ -376,8 +377,8 @@ def test_a_version_alone_makes_a_commit() -> None:
 
 
 def test_only_a_commit_changes_the_version_and_every_record_carries_it() -> None:
-    kept: dict[str, Any] = {"txn_version": 3, "txn_scope": "q"}
-    version = TxnVersion(version=9, scope="q")
+    kept: dict[str, Any] = {"txn_version": 3, "txn_scope": "q", "txn_topics": ("orders",)}
+    version = TxnVersion(version=9, scope="q", topics=frozenset({"audit"}))
     made = [
         init(record("COMPLETE_COMMIT", **kept)),
         init(record("ONGOING", **kept)),
@@ -390,7 +391,40 @@ def test_only_a_commit_changes_the_version_and_every_record_carries_it() -> None
     ]
     for transit in made:
         assert isinstance(transit, Transit)
-        assert (transit.to.txn_version, transit.to.txn_scope) == (3, "q")
+        assert (transit.to.txn_version, transit.to.txn_scope, transit.to.txn_topics) == (3, "q", ("orders",))
+
+
+@pytest.mark.parametrize(
+    ("version", "stored", "topics", "expected"),
+    [
+        (3, ("clean", "orders"), {"orders"}, "Skipped"),
+        (3, ("clean", "orders"), {"orders", "audit"}, "InvalidRequestError"),
+        (3, ("clean", "orders"), set(), "Skipped"),
+        (3, msgspec.UNSET, {"audit"}, "Skipped"),
+        (2, ("clean", "orders"), {"audit"}, "Skipped"),
+        (4, ("clean", "orders"), {"audit"}, "PREPARE_COMMIT 6"),
+    ],
+)
+def test_a_version_is_not_skipped_for_a_topic_that_it_was_not_committed_for(
+    version: int, stored: tuple[str, ...] | msgspec.UnsetType, topics: set[str], expected: str
+) -> None:
+    given = TxnVersion(version=version, topics=frozenset(topics))
+    current = record("COMPLETE_COMMIT", txn_version=3, txn_topics=stored)
+    verdict = end(current, OWNER, "commit", staged=STAGED, version=given)
+    assert word(verdict) == expected
+    if isinstance(verdict, Transit):
+        assert verdict.to.txn_topics == ("audit",)
+    if isinstance(verdict, Refused):
+        with pytest.raises(InvalidRequestError, match="for clean, orders, so the rows for audit would be skipped"):
+            check_version(current, given)
+
+
+def test_the_topics_of_a_version_with_very_many_are_not_stored() -> None:
+    for many, stored in ((100, True), (101, False)):
+        given = TxnVersion(version=1, topics=frozenset(f"topic-{n}" for n in range(many)))
+        verdict = end(record("EMPTY"), OWNER, "commit", version=given)
+        assert isinstance(verdict, Transit)
+        assert (verdict.to.txn_topics is not msgspec.UNSET) == stored
 
 
 def test_the_retry_of_a_commit_is_not_skipped_by_its_own_version() -> None:

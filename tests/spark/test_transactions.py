@@ -127,9 +127,9 @@ def test_one_version_is_not_two_appends_to_two_topics(log: Log, three: TxLog) ->
     clean, audit = TOPICS[:2]
     for _ in range(2):
         three.table(clean).append(log.frame(0, 5), transactional_id="nightly", version=1)
-    with pytest.raises(InvalidRequestError, match=rf"has committed it for {clean}, so the rows for {audit} would be"):
+    with pytest.raises(InvalidRequestError, match=rf"was committed for {clean}, so the rows for {audit} would be"):
         three.table(audit).append(log.frame(0, 5), transactional_id="nightly", version=1)
-    # Another instance of the same process knows it, too.
+    # Another instance knows it, too.
     with (
         TxLog(log.spark, log.url) as other,
         pytest.raises(InvalidRequestError, match="would be skipped"),

@@ -113,11 +113,13 @@ def test_one_version_is_not_two_writes_to_two_topics(log: Log, console: Console)
     once = {"transactional_id": "nightly", "txn_version": 1}
     log.write(log.frame(0, 5), "eu", **once)
     with pytest.raises(
-        Exception, match=r"has committed it for eu, so the rows for us would be skipped. hint: .*TxLog.transaction"
+        Exception, match=r"was committed for eu, so the rows for us would be skipped. hint: .*TxLog.transaction"
     ):
         log.write(log.frame(0, 5), "us", **once)
-    # A repetition of the first write is one.
+    # A repetition of the first write is skipped, and what it knows of the topics stays.
     log.write(log.frame(0, 5), "eu", **once)
+    with pytest.raises(Exception, match="the rows for us would be skipped"):
+        log.write(log.frame(0, 5), "us", **once)
     assert (log.ids("eu"), log.ids("us")) == (list(range(5)), [])
     assert "could not be aborted" not in console.text()
 

@@ -171,6 +171,8 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     txn_scope: str = ""
     txn_version: Signed = -1
     """The highest committed `txn.version` of `txn_scope`; -1 if no version was committed."""
+    txn_topics: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The topics that this version was committed for. Absent if they are not known."""
     write_id: Id
 
 

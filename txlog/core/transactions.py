@@ -8,7 +8,7 @@ compare-and-set. See PROTOCOL.md, "Transactions".
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
@@ -52,15 +52,21 @@ COMPLETE: frozenset[TransactionState] = frozenset({"COMPLETE_COMMIT", "COMPLETE_
 IDLE: frozenset[TransactionState] = frozenset({"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"})
 
 
+MAX_STORED_TOPICS = 100
+"""The topics of a version with more of them are not stored: the id's record is kept as long as the id."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnVersion:
     """The user's number of an id's transaction: a date, a micro-batch id.
 
-    Scope: a stream's query id, otherwise empty.
+    Scope: a stream's query id, otherwise empty. Topics: all topics that the transaction is for, in any order; empty if
+    the caller does not say.
     """
 
     version: int
     scope: str = ""
+    topics: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __post_init__(self) -> None:
         # In a record -1 means no version, so a transaction with version -1 would be committed again and again.
@@ -347,7 +353,11 @@ def not_registered_error(
 
 
 def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped | Refused | None:
-    """Return the result of a PREPARE_COMMIT with `version` on this record: None if it may be decided (W31)."""
+    """Return the result of a PREPARE_COMMIT with `version` on this record: None if it may be decided (W31).
+
+    The last version is refused for a topic that it was not committed for. Users of Delta's `txnAppId` and `txnVersion`
+    write each topic on its own, with one id and one version. The second write is not a repetition: a skip would lose it.
+    """
     if current.txn_version < 0:
         return None
     if current.txn_scope != version.scope:
@@ -358,11 +368,20 @@ def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped 
                 f"this one with `txlog transactions expire --transactional-id {current.transactional_id} --force`"
             )
         )
+    if version.version == current.txn_version and current.txn_topics is not msgspec.UNSET:
+        others = sorted(version.topics.difference(current.txn_topics))
+        if others:
+            return Refused(
+                InvalidRequestError(
+                    f"transactional.id {current.transactional_id!r}, version {version.version}: it was committed for {', '.join(current.txn_topics)}, so "
+                    f"the rows for {', '.join(others)} would be skipped. hint: write all topics in one TxLog.transaction(...), or give each its own id"
+                )
+            )
     return Skipped(current) if is_repeated(current, version) else None
 
 
 def check_version(current: TransactionMetadata | None, version: TxnVersion | None) -> None:
-    """Raise TxnVersionScopeError if `version` can only be refused on this record.
+    """Raise TxnVersionScopeError or InvalidRequestError if `version` can only be refused on this record.
 
     Call this before an init, so that a refused call does not fence another producer.
     """
@@ -401,8 +420,13 @@ def _prepare(
         updated_at=now_ms,
         txn_scope=version.scope if commit and version else current.txn_scope,
         txn_version=version.version if commit and version else current.txn_version,
+        txn_topics=_stored_topics(version) if commit and version else current.txn_topics,
         write_id=write_id,
     )
+
+
+def _stored_topics(version: TxnVersion) -> tuple[str, ...] | msgspec.UnsetType:
+    return tuple(sorted(version.topics)) if 0 < len(version.topics) <= MAX_STORED_TOPICS else msgspec.UNSET
 
 
 def _answer_retry(
