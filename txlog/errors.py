@@ -9,14 +9,31 @@
     `-- CorruptLogError          stored bytes break the format: stop and inspect
 
 Names and meanings below the groups are Kafka's (see PROTOCOL.md, "Errors"). Types are API, texts are not. Texts contain
-the details: who, where, expected, found, and what to do.
+the details: who, where, expected, found, and after `hint:` what to do.
 """
 
 from __future__ import annotations
 
 
 class TxlogError(Exception):
-    """Root of all errors of this package."""
+    """Root of all errors of this package. The text is `<problem>` or `<problem> hint: <hint>`."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong."""
+        return split_hint(str(self))[0]
+
+    @property
+    def hint(self) -> str | None:
+        """What to do, if the error knows it."""
+        return split_hint(str(self))[1]
+
+
+def split_hint(text: str) -> tuple[str, str | None]:
+    """Return the problem and the hint of an error's text."""
+    # The text stays whole, so that pickles, logs and Spark's exceptions, which copy only the text, keep the hint.
+    problem, found, hint = text.partition(" hint: ")
+    return problem, hint if found else None
 
 
 # -- what the caller does next ---------------------------------------------------------------------

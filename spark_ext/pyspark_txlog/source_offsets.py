@@ -269,8 +269,8 @@ def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional
     if begins is not None and _goes_on(begins, known):
         return
     raise CommitFailedError(
-        f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} begins at {begins or 'an unknown offset'}, but transactional.id "
-        f"{transactional_id!r} has committed it up to {known.json} (micro-batch {known.batch_id}). "
+        f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} begins at {begins or 'an unknown offset':.80}, but transactional.id "
+        f"{transactional_id!r} has committed it up to {known.json:.80} (micro-batch {known.batch_id}). "
         "hint: start with a new checkpoint at committed_source_offsets(...); see docs/streams.md"
     )
 

@@ -42,6 +42,9 @@ class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     """The class of `txlog.errors`, or `Interrupted` after a signal."""
     message: str
+    """What is wrong."""
+    hint: str | None = None
+    """What to do, if the error knows it."""
     status: int
     """The exit status."""
     notes: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ from txlog.errors import (
     OutcomeUnknownError,
     RetriableError,
     TxlogError,
+    split_hint,
 )
 
 LOOK = 4
@@ -98,15 +99,17 @@ def reader_is_gone() -> int:
 
 
 def complain(message: str, *notes: str) -> None:
-    """Print a message, and notes below it, to the standard error."""
+    """Print a message to the standard error, and below it its hint and the notes."""
+    problem, hint = split_hint(message)
     sys.stdout.flush()
-    typer.echo(typer.style("Error: ", fg="red", bold=True) + message, err=True)
-    for note in notes:
-        typer.echo(note, err=True)
+    typer.echo(typer.style("Error: ", fg="red", bold=True) + problem, err=True)
+    for line in (*([f"  hint: {hint}"] if hint else []), *notes):
+        typer.echo(line, err=True)
 
 
 def _write_document(error: BaseException, status: int) -> None:
-    document = ErrorDocument(error=type(error).__name__, message=str(error), status=status, notes=_notes(error))
+    problem, hint = split_hint(str(error))
+    document = ErrorDocument(error=type(error).__name__, message=problem, hint=hint, status=status, notes=_notes(error))
     sys.stderr.write(encode_line(document))
 
 

@@ -276,18 +276,17 @@ def check_range(view: PartitionView, offset: int, option: str, *, clamp: bool = 
     if clamp:
         return min(max(offset, low), high)
     # Only Spark's reads have Spark's options and can continue with them.
-    way_on = (
-        " or 'earliest', or let the read go on from the nearer end: failOnDataLoss=false"
+    advice = (
+        " or 'earliest', or continue from the nearer end with failOnDataLoss=false"
         if option.startswith(_SPARK_OPTIONS)
         else ""
     )
-    removed = (
-        " What lies below was removed: retention.ms and retention.bytes of the topic say what goes, retention.hold.groups what stays for a consumer group."
-        if offset < low
-        else ""
-    )
+    removed = ""
+    if offset < low:
+        removed = " Retention (retention.ms and retention.bytes of the topic) or a deletion removed the rows below."
+        advice += "; retention.hold.groups keeps rows that a consumer group has not read"
     raise OffsetOutOfRangeError(
-        f"{view.topic_partition}: {option} asks for offset {offset}, but the log holds {low} to {high}.{removed} Choose an offset in that range{way_on}"
+        f"{view.topic_partition}: {option} asks for offset {offset}, but the log holds {low} to {high}.{removed} hint: choose an offset in that range{advice}"
     )
 
 

@@ -591,9 +591,9 @@ class Producer:
                 raise
             except TxlogError as error:
                 raise OutcomeUnknownError(
-                    f"{self._who}: closed while nobody knows whether its commit was decided, and {SETTLE_MS} ms did not settle it: "
-                    f"`txlog transactions describe {self.transactional_id}` tells. If it was not, readers are held back until it times out "
-                    f"(transaction.timeout.ms = {self._config.transaction_timeout_ms}) or the next init_transactions ends it ({error})"
+                    f"{self._who}: closed, and it is still unknown after {SETTLE_MS} ms whether its commit was decided ({error}). If it was not, "
+                    f"readers wait until it times out (transaction.timeout.ms = {self._config.transaction_timeout_ms}). hint: see "
+                    f"`txlog transactions describe {self.transactional_id}`; the next init_transactions ends an undecided one"
                 ) from error
 
     def _abort_beside(self, error: BaseException) -> None:

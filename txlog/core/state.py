@@ -630,5 +630,5 @@ def _check_producer(entry: ProducerStateEntry, end: int, path: str) -> None:
     ):
         raise CorruptRecordError(
             f"{path}: the state of producer {entry.producer_id} (last sequence {entry.last_sequence}, last offset {entry.last_offset}, "
-            f"transaction from {entry.txn_first_offset}, {len(entry.batches)} batches) cannot be one at offset {end}"
+            f"transaction from {entry.txn_first_offset}, {len(entry.batches)} batches) is not possible at offset {end}"
         )

@@ -252,15 +252,14 @@ def _check_range(view: PartitionView, start: int) -> None:
     state = view.state
     if state.log_start_offset <= start <= state.next_offset:
         return
-    why = (
-        "It lies below the log start: retention (retention.ms and retention.bytes of the topic) or a deletion removed the rows, and "
-        "retention.hold.groups keeps those that a consumer group has not read. So"
-        if start < state.log_start_offset
-        else "It lies beyond the log end:"
-    )
+    if start < state.log_start_offset:
+        why = "It lies below the log start: retention (retention.ms and retention.bytes of the topic) or a deletion removed the rows."
+        advice = "; retention.hold.groups keeps rows that a consumer group has not read"
+    else:
+        why, advice = "It lies beyond the log end.", " (the end waits for the next row)"
     raise OffsetOutOfRangeError(
         f"{view.topic_partition}: offset {start} is out of range, the log holds {state.log_start_offset} to {state.next_offset}. {why} "
-        "choose an offset in that range (the end waits for the next row), or have auto.offset.reset (earliest, latest) choose one"
+        f"hint: set auto.offset.reset (earliest, latest), or choose an offset in that range{advice}"
     )
 
 

@@ -202,13 +202,13 @@ def check_plan(planned: PlannedBatch, start: KafkaOffsets | None, committed: Pla
             for topic, numbers in committed.reached.items()
             for number, offset in numbers.items()
         )
-        expected = f"a first batch that begins there (the last one committed was {committed.number} of query {committed.query_id})"
+        expected = f"a first batch that begins there, after batch {committed.number} of query {committed.query_id}"
     if not fits:
         raise InvalidRequestError(
-            f"the checkpoint {query.checkpoint} does not follow on the log: transactional.id {query.transactional_id!r} stands at "
-            f"{json.dumps(committed.offsets)}; expected {expected}, found batch {planned.number} of query {planned.query_id}, up to "
-            f"{json.dumps(planned.offsets)}: one of them was restored from a copy, or another run committed. "
-            f"hint: stop other runs and use an empty checkpoint folder"
+            f"this checkpoint does not follow on the log: transactional.id {query.transactional_id!r} stands at "
+            f"{json.dumps(committed.offsets):.60}; expected {expected}, found batch {planned.number} of query {planned.query_id}. "
+            "One of the two was restored from a copy, or another run committed. "
+            f"hint: stop other runs and use an empty checkpoint folder, not {query.checkpoint}"
         )
 
 

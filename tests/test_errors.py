@@ -1,0 +1,58 @@
+"""Is the hint of an error a field that survives every copy, and does a message fit in three lines?"""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyspark_txlog
+import txlog
+from txlog.errors import InvalidRequestError, TxlogError
+
+LONGEST = 300
+"""Characters of a problem, and of a hint."""
+PLACEHOLDER = 25
+"""Characters that a value in a message is counted as: longer than most names and numbers."""
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        ("topic 'a' has 2 partitions", "topic 'a' has 2 partitions", None),
+        ("a log is append-only. hint: use append", "a log is append-only.", "use append"),
+        ("no driver (x). hint: add it. hint: or copy", "no driver (x).", "add it. hint: or copy"),
+        ("expected a hint", "expected a hint", None),
+        ("", "", None),
+    ],
+)
+def test_the_hint_is_a_field(text: str, problem: str, hint: str | None) -> None:
+    error = InvalidRequestError(text)
+    for each in (error, pickle.loads(pickle.dumps(error)), TxlogError(str(error))):
+        assert (str(each), each.problem, each.hint) == (text, problem, hint)
+
+
+def test_no_message_is_too_long() -> None:
+    too_long = [
+        f"{where}: about {len(part)} characters: {part}"
+        for where, text in _texts()
+        for part in text.split(" hint: ")
+        if len(part) > LONGEST
+    ]
+    assert not too_long, "\n".join(too_long)
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """Yield the f-strings of the shipped modules, and where they are. The texts of errors are among them."""
+    for package in (txlog, pyspark_txlog):
+        (folder,) = package.__path__
+        for file in sorted(Path(folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    parts = (
+                        str(each.value) if isinstance(each, ast.Constant) else "x" * PLACEHOLDER for each in node.values
+                    )
+                    yield f"{file}:{node.lineno}", "".join(parts)
