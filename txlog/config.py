@@ -15,7 +15,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast, get_args
 
 from txlog.errors import InvalidConfigurationError, InvalidRequestError, InvalidTxnTimeoutError
 
@@ -23,6 +23,7 @@ Scope: TypeAlias = Literal["client", "producer", "consumer", "topic", "store"]
 Kind: TypeAlias = Literal["int", "bool", "str", "float", "choice", "list"]
 Value: TypeAlias = int | bool | str | float | tuple[str, ...] | None
 Layer: TypeAlias = Mapping[str, object]
+IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
@@ -36,6 +37,7 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 
+DEFAULT_ISOLATION: IsolationLevel = "read_committed"
 MAX_INLINE_BYTES = 3 * MIB
 """Limit of inline rows in a commit object of 4 MiB (PROTOCOL.md, W5). The record itself needs the rest."""
 
@@ -183,7 +185,7 @@ class ConsumerConfig(_Config):
     retry_backoff_ms: int
     retry_backoff_max_ms: int
     group_id: str | None
-    isolation_level: str
+    isolation_level: IsolationLevel
     auto_offset_reset: str
     enable_auto_commit: bool
     auto_commit_interval_ms: int
@@ -238,6 +240,11 @@ def restrict(layer: Layer, scope: Scope) -> dict[str, object]:
     For example, a topic's configuration can be a layer of a producer's.
     """
     return {name: value for name, value in layer.items() if name in KEYS and scope in KEYS[name].scopes}
+
+
+def parse_isolation(text: str) -> IsolationLevel:
+    """Return the isolation level that `text` names. Raises InvalidConfigurationError."""
+    return cast(IsolationLevel, KEYS["isolation.level"].parse(text))
 
 
 def check_topic_config(config: Layer) -> dict[str, str]:
@@ -451,8 +458,8 @@ KEYS: dict[str, ConfigKey] = _table(
     ConfigKey(
         name="isolation.level",
         kind="choice",
-        default="read_committed",
-        choices=("read_committed", "read_uncommitted"),
+        default=DEFAULT_ISOLATION,
+        choices=get_args(IsolationLevel),
         scopes=_CONSUMER,
         kafka_default="read_uncommitted: users of a transactional log expect only committed rows",
         doc="Whether rows of open and aborted transactions are hidden or shown.",

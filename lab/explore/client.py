@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from lab.older_writers import staged_offsets
+from txlog.config import IsolationLevel
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Now, Program, ReadClocks, WriteRows
@@ -49,7 +50,7 @@ from txlog.protocol import topics as topic_programs
 from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, Views
 from txlog.protocol.load import get_fresh_view, load, refresh
-from txlog.protocol.read import IsolationLevel, ReadPlan, plan_read
+from txlog.protocol.read import ReadPlan, plan_read
 from txlog.protocol.seal import seal
 from txlog.protocol.snapshot import take_snapshot
 

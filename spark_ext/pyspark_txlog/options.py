@@ -26,12 +26,10 @@ from typing import Any, Literal, TypeVar
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.option_table import kafka_option, names_of
 from txlog.client.offsets import Missing, OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
-from txlog.client.reading import check_isolation
 from txlog.client.settings import Settings
-from txlog.config import KEYS, Layer, nearest
+from txlog.config import KEYS, IsolationLevel, Layer, nearest
 from txlog.core import names
 from txlog.errors import InvalidRequestError, TxlogError, UnknownOptionError, UnsupportedStoreError
-from txlog.protocol.read import IsolationLevel
 
 T = TypeVar("T")
 
@@ -270,7 +268,7 @@ def settled(options: ReadOptions, settings: Settings) -> SettledOptions:
     by_time = options.start.kind in ("timestamp", "timestamps")
     return SettledOptions(
         **{each.name: getattr(options, each.name) for each in fields(ReadOptions)},
-        isolation_level=check_isolation(config.isolation_level),
+        isolation_level=config.isolation_level,
         group_id=config.group_id,
         missing_start=options.missing_time if by_time else _RESETS[config.auto_offset_reset],
     )

@@ -148,7 +148,6 @@ def read_tasks(
             [plan],
             columns=[name for name in wanted if name not in schemas.METADATA.names],
             metadata_columns=[name for name in wanted if name in schemas.METADATA.names],
-            isolation=options.isolation_level,
         )
         if predicate is not None:
             pieces = tuple(piece for piece in task.pieces if predicate.may_match(piece))

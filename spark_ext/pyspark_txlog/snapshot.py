@@ -103,7 +103,6 @@ class Snapshot:
             list(plans.values()),
             columns=[name for name in schema.names if name not in schemas.METADATA.names],
             metadata_columns=[name for name in schema.names if name in schemas.METADATA.names],
-            cut=self.cut,
         )
 
 

@@ -62,6 +62,20 @@ def test_ranges(world, filled, start, end):
     assert ids(task_of(filled, start, end), world.memory) == list(range(start, 10_004 if end is None else end))
 
 
+def test_a_task_has_the_level_and_the_cut_of_its_plan(filled):
+    session = reading.read_session(filled.runtime)
+    (tp,) = filled.runtime.partitions("mixed")
+    cut = reading.take_cut(session, ["mixed"])
+    plans = [
+        reading.plan_reads(session, {tp: (start, None)}, isolation, cut=at)[tp]
+        for start in (0, 10_004)
+        for isolation, at in (("read_committed", None), ("read_uncommitted", None), ("read_committed", cut))
+    ]
+    tasks = reading.tasks(filled.runtime, plans)
+    expected = [("read_committed", None), ("read_uncommitted", None), ("read_committed", cut)] * 2
+    assert [(task.isolation, task.cut) for task in tasks] == expected
+
+
 def test_columns_and_where_the_rows_lie(world, filled):
     task = task_of(filled, 4999, 5004, columns=["name"], metadata_columns=["_partition", "_offset", "_topic"])
     table = pa.Table.from_batches(reading.read_task(task, world.memory))

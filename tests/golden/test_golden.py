@@ -15,6 +15,7 @@ import pytest
 
 import txlog
 from tests.golden.make_golden import AUDIT_0, FORMAT_FOLDER, HOUR_MS, ORDERS_0, ORDERS_1, SCRATCH_0, START_MS, make
+from txlog.config import IsolationLevel
 from txlog.core import names
 from txlog.core.fetch_plan import InlinePiece
 from txlog.core.names import TopicPartition
@@ -22,7 +23,6 @@ from txlog.core.records import StoreConstants, TopicMetadata
 from txlog.errors import CorruptLogError
 from txlog.protocol import groups, load, read, topics, transactions
 from txlog.protocol.context import Context, PartitionView
-from txlog.protocol.read import IsolationLevel
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.segment_file import read_inline_rows, read_ranges

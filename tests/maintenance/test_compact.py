@@ -106,7 +106,7 @@ def fill(
 
 def read(store: Store, start: int = 0, end: int | None = None, isolation: str = "read_committed") -> list[Row]:
     plan = reading.plan(store.runtime, "orders", 0, start, end, isolation)
-    (task,) = reading.tasks(store.runtime, [plan], isolation=isolation)
+    (task,) = reading.tasks(store.runtime, [plan])
     found: list[Row] = []
     for batch in reading.read_task(task, store.runtime.store):
         found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -434,7 +434,7 @@ def test_a_snapshot_that_began_before_shows_what_it_showed_or_says_that_it_is_to
     def snapshot(views: Views | None = None) -> list[Row]:
         fresh = reading.read_session(world.open().runtime)
         (plan,) = reading.plan_reads(fresh, {TP: (0, None)}, cut=cut, views=views).values()
-        (task,) = reading.tasks(store.runtime, [plan], cut=cut)
+        (task,) = reading.tasks(store.runtime, [plan])
         batches = reading.read_task(task, store.runtime.store)
         return [row[:2] for batch in batches for row in zip(*batch.to_pydict().values(), strict=True)]
 
@@ -474,7 +474,7 @@ def test_a_commit_that_hangs_ends_what_is_compacted(world: World, store: Store) 
         session = reading.read_session(world.open().runtime)
         cut = reading.take_cut(session, ["orders"])
         (plan,) = reading.plan_reads(session, {TP: (0, None)}, cut=cut).values()
-        (task,) = reading.tasks(store.runtime, [plan], cut=cut)
+        (task,) = reading.tasks(store.runtime, [plan])
         batches = reading.read_task(task, store.runtime.store)
         return [row[:2] for batch in batches for row in zip(*batch.to_pydict().values(), strict=True)]
 

@@ -84,7 +84,7 @@ def fill(world: World, store: Store, seed: int, transactions: int = 30) -> int:
 
 def read(store: Store, start: int = 0, end: int | None = None, isolation: str = "read_committed") -> pa.Table:
     plan = reading.plan(store.runtime, "orders", 0, start, end, isolation)
-    (task,) = reading.tasks(store.runtime, [plan], isolation=isolation)
+    (task,) = reading.tasks(store.runtime, [plan])
     return table_of(reading.read_task(task, store.runtime.store))
 
 
@@ -139,7 +139,7 @@ def snapshot(store: Store, start: int) -> pa.Table:
     session = reading.read_session(store.runtime)
     cut = reading.take_cut(session, ["orders"])
     plans = reading.plan_reads(session, {TP: (start, None)}, cut=cut)
-    (task,) = reading.tasks(store.runtime, list(plans.values()), cut=cut)
+    (task,) = reading.tasks(store.runtime, list(plans.values()))
     return table_of(reading.read_task(task, store.runtime.store))
 
 
@@ -445,7 +445,7 @@ def test_a_snapshot_stays_whole_where_a_drawn_id_hung_and_was_forgotten(world: W
     (merged,) = merge_partition(cleaner, reading.read_session(cleaner), first, LARGE)
     assert merged.took_effect
     plans = reading.plan_reads(reader, {first: (0, None), second: (0, None)}, cut=cut)
-    tasks = reading.tasks(reader.runtime, list(plans.values()), cut=cut)
+    tasks = reading.tasks(reader.runtime, list(plans.values()))
     batches = [batch for task in tasks for batch in reading.read_task(task, world.counting)]
     assert sorted(row["id"] for batch in batches for row in batch.to_pylist()) == list(range(6))
     world.clock.advance_ms(day_ms)

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from lab.older_writers import staged_offsets
 from tests.support import drive, list_names
+from txlog.config import IsolationLevel
 from txlog.core import envelope, names
 from txlog.core.append_rules import BatchDraft, RollPolicy
 from txlog.core.effects import (
@@ -56,7 +57,7 @@ from txlog.protocol import groups, transactions
 from txlog.protocol.append import AppendResult, append_batch
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import load
-from txlog.protocol.read import IsolationLevel, ReadPlan, plan_read
+from txlog.protocol.read import ReadPlan, plan_read
 from txlog.protocol.seal import seal, seal_quietly
 from txlog.protocol.table import state_partition
 

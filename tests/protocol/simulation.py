@@ -23,6 +23,7 @@ from tests.protocol.harness import (
     Task,
     rolling,
 )
+from txlog.config import IsolationLevel
 from txlog.core import envelope, names
 from txlog.core.effects import PutIfAbsent, WriteRows
 from txlog.core.groups import OffsetsCondition
@@ -37,7 +38,7 @@ from txlog.errors import (
 )
 from txlog.protocol import transactions
 from txlog.protocol.load import load, refresh
-from txlog.protocol.read import IsolationLevel, plan_read
+from txlog.protocol.read import plan_read
 from txlog.protocol.seal import seal
 
 PARTITIONS = (A, B, C)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.protocol.harness import GRACE_MS, A, Cluster, Process, Task, context, measure, rolling
+from txlog.config import IsolationLevel
 from txlog.core import envelope, names
 from txlog.core.effects import Get
 from txlog.core.fetch_plan import FilePiece
@@ -19,7 +20,7 @@ from txlog.core.records import Clean, CleanedRun, SegmentIndex, TxnIndex
 from txlog.errors import CorruptLogError, MissingObjectError, OffsetOutOfRangeError
 from txlog.protocol.append import append_log_start
 from txlog.protocol.load import refresh
-from txlog.protocol.read import IsolationLevel, TimeHit, aborted_transactions, offset_for_timestamp, plan_read
+from txlog.protocol.read import TimeHit, aborted_transactions, offset_for_timestamp, plan_read
 from txlog.protocol.seal import seal
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"

@@ -19,6 +19,7 @@ from tests.protocol.harness import (
     context,
     rolling,
 )
+from txlog.config import IsolationLevel
 from txlog.core import envelope
 from txlog.core.effects import List, PutIfAbsent, WriteRows
 from txlog.core.names import SegmentName
@@ -29,7 +30,6 @@ from txlog.core.txn_index import check_txn_index
 from txlog.errors import OutcomeUnknownError, StorageError
 from txlog.protocol.append import append_batch
 from txlog.protocol.load import load
-from txlog.protocol.read import IsolationLevel
 from txlog.protocol.seal import finished_segments, seal, seal_quietly
 from txlog.protocol.table import state_partition
 

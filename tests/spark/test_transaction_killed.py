@@ -61,7 +61,7 @@ def in_snapshot(store: Store) -> list[int]:
     cut = take_cut(session, driver.TOPICS)
     found: dict[str, list[int]] = {topic: [] for topic in driver.TOPICS}
     plans = plan_reads(session, {tp: (0, end) for tp, end in cut.ends.items()}, cut=cut)
-    for task in tasks(store.runtime, list(plans.values()), cut=cut):
+    for task in tasks(store.runtime, list(plans.values())):
         for batch in read_task(task):
             found[task.topic_partition.topic] += batch["order_id"].to_pylist()
     first, *others = (sorted(each) for each in found.values())

@@ -10,6 +10,7 @@ from txlog.cli.errors import raise_first
 from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions, command
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import split_topics
+from txlog.config import DEFAULT_ISOLATION
 from txlog.core.words import parse_time, time_text
 from txlog.errors import CorruptLogError, InvalidRequestError
 
@@ -40,7 +41,7 @@ def get_offsets(
         typer.Option(
             "--isolation-level", metavar="LEVEL", help="Rows that --time looks at: read_committed or read_uncommitted."
         ),
-    ] = "read_committed",
+    ] = DEFAULT_ISOLATION,
 ) -> None:
     """Show the log start, last stable and log end offset of each partition.
 

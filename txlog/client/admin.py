@@ -15,11 +15,10 @@ from txlog.client.groups import Offsets, check_group, offset_values, topic_parti
 from txlog.client.offsets import OffsetSpec
 from txlog.client.partitions import PartitionDescription, ProducerDescription, SegmentDescription
 from txlog.client.patience import Patience
-from txlog.client.reading import check_isolation
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.topics import Topics
-from txlog.config import Layer
+from txlog.config import DEFAULT_ISOLATION, Layer, parse_isolation
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition, is_reserved
 from txlog.core.records import GroupValue, OffsetValue, TransactionMetadata, TransactionRow
@@ -292,7 +291,7 @@ class Admin:
         self,
         topics: str | Sequence[str],
         spec: str | int | OffsetSpec = "latest",
-        isolation: str = "read_committed",
+        isolation: str = DEFAULT_ISOLATION,
         *,
         damaged: list[CorruptLogError] | None = None,
     ) -> dict[TopicPartition, OffsetInfo]:
@@ -301,7 +300,7 @@ class Admin:
         With a list `damaged`, damaged partitions are left out and their errors are appended to the list. Raises
         UnknownTopicOrPartitionError, InvalidConfigurationError.
         """
-        level = check_isolation(isolation)
+        level = parse_isolation(isolation)
         named = [topics] if isinstance(topics, str) else list(topics)
         wanted = _spec(spec)
         if wanted.kind not in ("earliest", "latest", "timestamp"):

@@ -26,7 +26,7 @@ from txlog.client.groups import (
     offset_values,
     topic_partition,
 )
-from txlog.client.reading import check_isolation, consumer_session
+from txlog.client.reading import consumer_session
 from txlog.client.runtime import Runtime
 from txlog.client.turns import Turns, in_turn
 from txlog.config import Layer
@@ -66,7 +66,7 @@ class Consumer:
         self._config = config = runtime.settings.consumer_config(call)
         self._runtime = runtime
         self.group_id = config.group_id
-        self.isolation_level = check_isolation(config.isolation_level)
+        self.isolation_level = config.isolation_level
         who = f"consumer {config.client_id!r}" if config.client_id else "consumer"
         self._who = who if config.group_id is None else f"{who} (group {config.group_id!r})"
         self._session = consumer_session(runtime, config, self._who)

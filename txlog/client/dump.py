@@ -553,7 +553,7 @@ def read_rows(runtime: Runtime, tp: TopicPartition, start: int, end: int) -> Ite
     if start >= end:
         return iter(())
     planned = reading.plan(runtime, tp.topic, tp.partition, start, end, "read_uncommitted")
-    (task,) = reading.tasks(runtime, [planned], metadata_columns=(OFFSET_COLUMN,), isolation="read_uncommitted")
+    (task,) = reading.tasks(runtime, [planned], metadata_columns=(OFFSET_COLUMN,))
     rows = (row for batch in reading.read_task(task, runtime.store) for row in batch.to_pylist())
     return ({OFFSET_COLUMN: row.pop(OFFSET_COLUMN), **row} for row in rows)
 

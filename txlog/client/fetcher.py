@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from txlog.client.reading import plan_reads, read_task, tasks
 from txlog.client.session import Session
+from txlog.config import IsolationLevel
 from txlog.core.names import TopicPartition
 from txlog.core.schema import OFFSET_COLUMN, PARTITION_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN
 from txlog.protocol.context import PartitionView
-from txlog.protocol.read import IsolationLevel, ReadIndexes, ReadPlan, end_offset
+from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
 
 MAX_SEGMENTS_AHEAD = 64
 """One plan reads the indexes of at most this many segments, in parallel, so memory does not grow with the log."""
@@ -101,7 +102,7 @@ class Fetcher:
                 ranges[tp] = (fetch.position, fetch.end_of_plan(view))
         known = {tp: self._partitions[tp].indexes for tp in ranges}
         plans = plan_reads(self._session, ranges, self._isolation, known)
-        made = tasks(self._session.runtime, list(plans.values()), metadata_columns=COLUMNS, isolation=self._isolation)
+        made = tasks(self._session.runtime, list(plans.values()), metadata_columns=COLUMNS)
         for (tp, plan), task in zip(plans.items(), made, strict=True):
             fetch = self._partitions[tp]
             fetch.batches = read_task(task, self._session.runtime.store, max_rows=self._max_rows)

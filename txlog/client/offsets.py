@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from txlog.client.groups import check_group
-from txlog.client.reading import MAX_RELISTS, check_isolation
+from txlog.client.reading import MAX_RELISTS
 from txlog.client.runtime import check_partition
 from txlog.client.session import Session
+from txlog.config import DEFAULT_ISOLATION, IsolationLevel
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition
@@ -31,7 +32,7 @@ from txlog.errors import (
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.groups import commit_offsets, fetch_offsets
 from txlog.protocol.load import get_view
-from txlog.protocol.read import IsolationLevel, ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
+from txlog.protocol.read import ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
 
 EARLIEST = -2
 LATEST = -1
@@ -134,7 +135,7 @@ def resolve(
     session: Session,
     partitions: Iterable[TopicPartition],
     spec: OffsetSpec,
-    isolation: str = "read_committed",
+    isolation: IsolationLevel = DEFAULT_ISOLATION,
     *,
     group: str | None = None,
     missing: Missing = "none",
@@ -147,7 +148,6 @@ def resolve(
     OffsetOutOfRangeError with the valid range, NoOffsetForPartitionError, InvalidConfigurationError (a partition
     without an offset, or not among `partitions`).
     """
-    level = check_isolation(isolation)
     wanted = list(partitions)
     check_exist(session, wanted)
     if spec.kind in ("offsets", "timestamps"):
@@ -155,20 +155,22 @@ def resolve(
     views = session.fresh_views(wanted, f"looking up {spec.option}")
     if spec.kind in ("timestamp", "timestamps"):
         times = {tp: spec.timestamps.get(tp, spec.timestamp) for tp in wanted}
-        found = offsets_for_times(session, times, level)
-        return {tp: hit[0] if (hit := found[tp]) else _missing(views[tp], level, spec, missing, group) for tp in wanted}
+        found = offsets_for_times(session, times, isolation)
+        return {
+            tp: hit[0] if (hit := found[tp]) else _missing(views[tp], isolation, spec, missing, group) for tp in wanted
+        }
     if spec.kind == "committed":
         committed = committed_offsets(session, check_group(group), wanted)
         given = {tp: value.offset for tp, value in committed.items() if value is not None}
         return {
             tp: check_range(views[tp], given[tp], spec.option, clamp=clamp)
             if tp in given
-            else _missing(views[tp], level, spec, missing, group)
+            else _missing(views[tp], isolation, spec, missing, group)
             for tp in wanted
         }
     words = {"earliest": EARLIEST, "latest": LATEST}
     asked = {tp: spec.offsets[tp] if spec.kind == "offsets" else words[spec.kind] for tp in wanted}
-    return {tp: _resolve_one(views[tp], asked[tp], level, spec, clamp) for tp in wanted}
+    return {tp: _resolve_one(views[tp], asked[tp], isolation, spec, clamp) for tp in wanted}
 
 
 def committed_offsets(
@@ -345,19 +347,21 @@ def _append_time(view: PartitionView, offset: int, indexes: ReadIndexes) -> Prog
     return None
 
 
-def _resolve_one(view: PartitionView, asked: int, level: IsolationLevel, spec: OffsetSpec, clamp: bool) -> int:
+def _resolve_one(view: PartitionView, asked: int, isolation: IsolationLevel, spec: OffsetSpec, clamp: bool) -> int:
     if asked == EARLIEST:
         return view.state.log_start_offset
     if asked == LATEST:
-        return end_offset(view, level)
+        return end_offset(view, isolation)
     return check_range(view, asked, spec.option, clamp=clamp)
 
 
-def _missing(view: PartitionView, level: IsolationLevel, spec: OffsetSpec, missing: Missing, group: str | None) -> int:
+def _missing(
+    view: PartitionView, isolation: IsolationLevel, spec: OffsetSpec, missing: Missing, group: str | None
+) -> int:
     if missing == "earliest":
         return view.state.log_start_offset
     if missing == "latest":
-        return end_offset(view, level)
+        return end_offset(view, isolation)
     what = (
         f"there is no committed offset of group {group!r}" if spec.kind == "committed" else "no row is as new as that"
     )

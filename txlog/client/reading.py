@@ -15,7 +15,7 @@ from txlog.client.patience import Patience
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
-from txlog.config import ConsumerConfig, Layer
+from txlog.config import DEFAULT_ISOLATION, ConsumerConfig, IsolationLevel, Layer, parse_isolation
 from txlog.core.effects import Gather, Program
 from txlog.core.fetch_plan import InlinePiece, Piece
 from txlog.core.names import TopicPartition, topic_metadata_path
@@ -25,7 +25,7 @@ from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidConfigurationError, MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import MAX_SLOTS_BY_NAME, get_view, load, refresh
-from txlog.protocol.read import IsolationLevel, ReadIndexes, ReadPlan, plan_read
+from txlog.protocol.read import ReadIndexes, ReadPlan, plan_read
 from txlog.protocol.snapshot import take_snapshot
 from txlog.storage.object_store import ObjectStore
 
@@ -94,19 +94,8 @@ def consumer_session(runtime: Runtime, config: ConsumerConfig, who: str) -> Sess
     )
 
 
-def check_isolation(isolation: str) -> IsolationLevel:
-    """Return `isolation` if it is a level. Raises InvalidConfigurationError."""
-    if isolation == "read_committed":
-        return "read_committed"
-    if isolation == "read_uncommitted":
-        return "read_uncommitted"
-    raise InvalidConfigurationError(
-        f"isolation.level = {isolation!r}: expected one of read_committed, read_uncommitted"
-    )
-
-
 def plan(
-    runtime: Runtime, topic: str, partition: int, start: int, end: int | None, isolation: str = "read_committed"
+    runtime: Runtime, topic: str, partition: int, start: int, end: int | None, isolation: str = DEFAULT_ISOLATION
 ) -> ReadPlan:
     """Plan one partition without earlier views; see `plan_reads`."""
     tp = runtime.partition(topic, partition)
@@ -116,7 +105,7 @@ def plan(
 def plan_reads(
     session: Session,
     ranges: Mapping[TopicPartition, tuple[int, int | None]],
-    isolation: str = "read_committed",
+    isolation: str = DEFAULT_ISOLATION,
     indexes: Mapping[TopicPartition, ReadIndexes] | None = None,
     cut: SnapshotCut | None = None,
     views: Views | None = None,
@@ -125,11 +114,12 @@ def plan_reads(
 
     It uses `views`, or else the session's views, and loads the missing ones. An end of None, or one that is too high,
     becomes the end for the isolation level, or for the `cut`, a snapshot of all these partitions. `indexes` are those
-    of earlier plans, which are not read again. Raises OffsetOutOfRangeError with the valid range, InvalidRequestError
-    for a cut that is too old to be planned on what is in the store now.
+    of earlier plans, which are not read again. Raises InvalidConfigurationError for an unknown `isolation`,
+    OffsetOutOfRangeError with the valid range, InvalidRequestError for a cut that is too old to be planned on what is
+    in the store now.
     """
     held = views or {}
-    level = check_isolation(isolation)
+    level = parse_isolation(isolation)
     if not ranges:
         return {}
 
@@ -153,14 +143,11 @@ def tasks(
     *,
     columns: Sequence[str] | None = None,
     metadata_columns: Sequence[str] = METADATA_COLUMNS,
-    isolation: str = "read_committed",
-    cut: SnapshotCut | None = None,
 ) -> tuple[ReadTask, ...]:
     """Return a task for each plan, with the topic's newest schema that the plans need.
 
     Empty plans give tasks without pieces. Raises SchemaMismatchError for an unknown column.
     """
-    level = check_isolation(isolation)
     made = []
     for each in plans:
         topic = topic_for(runtime, each)
@@ -172,12 +159,12 @@ def tasks(
                 topic_partition=each.topic_partition,
                 start=each.start,
                 end=each.end,
-                isolation=level,
+                isolation=each.isolation,
                 fields=topic.schema,
                 columns=chosen,
                 metadata_columns=_check_metadata_columns(metadata_columns),
                 pieces=each.pieces,
-                cut=cut,
+                cut=each.cut,
             )
         )
     return tuple(made)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from txlog.config import IsolationLevel
 from txlog.core import envelope
 from txlog.core.effects import Gather, Get, Program, ReadClocks
 from txlog.core.fetch_plan import Piece, plan_fetch
@@ -23,7 +24,6 @@ from txlog.errors import CorruptRecordError, MissingObjectError, OffsetOutOfRang
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import present, reload
 
-IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 ReadIndexes: TypeAlias = Mapping[SegmentName, "ReadIndex"]
 
 
@@ -43,8 +43,11 @@ class ReadPlan:
     start: int
     end: int
     """End of the read, at most the isolation level's end of the log."""
-    pieces: tuple[Piece, ...]
-    aborted: tuple[AbortedTxn, ...]
+    isolation: IsolationLevel
+    cut: SnapshotCut | None = field(default=None, repr=False)
+    """The snapshot that the rows belong to. None: the rows of the isolation level."""
+    pieces: tuple[Piece, ...] = ()
+    aborted: tuple[AbortedTxn, ...] = ()
     """Aborted transactions that overlap the range; empty for read_uncommitted."""
     indexes: ReadIndexes = field(repr=False)
     """Indexes read so far. Pass them to the next plan of this partition."""
@@ -89,7 +92,14 @@ def plan_read(
         bound = end_offset(view, isolation) if cut is None else cut.ends[view.topic_partition]
         stop = bound if end is None else min(end, bound)
         if start >= stop:
-            return view, _plan(view, start, max(start, stop), (), (), known)
+            return view, ReadPlan(
+                topic_partition=view.topic_partition,
+                start=start,
+                end=max(start, stop),
+                isolation=isolation,
+                cut=cut,
+                indexes=known,
+            )
         try:
             chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < stop]
             known = yield from read_indexes(view.topic_partition, chosen, known)
@@ -119,7 +129,16 @@ def plan_read(
             end=stop,
             cut=cut,
         )
-        return view, _plan(view, start, stop, pieces, aborted, known)
+        return view, ReadPlan(
+            topic_partition=view.topic_partition,
+            start=start,
+            end=stop,
+            isolation=isolation,
+            cut=cut,
+            pieces=pieces,
+            aborted=aborted,
+            indexes=known,
+        )
     raise MissingObjectError(f"{view.topic_partition}: no consistent set of indexes in {ctx.max_loads} tries")
 
 
@@ -232,19 +251,6 @@ def _hit(tp: TopicPartition, index: SegmentIndex, at: int, log_start: int) -> Ti
         return TimeHit(start, entry.timestamp)
     pieces = plan_fetch(tp=tp, indexes=[index], tail=(), aborted=(), start=start, end=end_of_entry(index, at))
     return TimeHit(start, entry.timestamp, pieces)
-
-
-def _plan(
-    view: PartitionView,
-    start: int,
-    end: int,
-    pieces: tuple[Piece, ...],
-    aborted: tuple[AbortedTxn, ...],
-    known: ReadIndexes,
-) -> ReadPlan:
-    return ReadPlan(
-        topic_partition=view.topic_partition, start=start, end=end, pieces=pieces, aborted=aborted, indexes=known
-    )
 
 
 def _check_range(view: PartitionView, start: int) -> None:
