@@ -9,7 +9,6 @@ import pytest
 
 from txlog import clock
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
-from txlog.core import records
 from txlog.core.moments import Moment
 from txlog.testing.clock import ManualClock, SeededIds
 
@@ -53,11 +52,6 @@ def test_an_age_is_what_the_clock_says_that_says_more() -> None:
     assert Moment(9_000_000, 5_700).ms_since(then) == 8_000_000  # ... or forward
     assert pickle.loads(pickle.dumps(then)) == Moment(1_000_000)
     assert Moment(1_000_700, 99_999).ms_since(Moment(1_000_000)) == 700  # another process has another monotonic clock
-
-
-def test_the_core_knows_a_drawn_producer_id_by_the_same_bound() -> None:
-    """The core may not import the module that asks the machine for the time, so the number stands twice."""
-    assert clock.FIRST_DRAWN_PRODUCER_ID == records.FIRST_DRAWN_PRODUCER_ID
 
 
 @pytest.mark.parametrize("ids", [SystemIds(), SeededIds(1)], ids=lambda ids: type(ids).__name__)

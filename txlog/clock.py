@@ -12,8 +12,7 @@ import time
 import uuid
 from typing import Protocol
 
-FIRST_DRAWN_PRODUCER_ID = 2**62
-"""Producer ids from here on are drawn, not assigned by a coordinator (PROTOCOL.md, W18)."""
+from txlog.core.records import FIRST_DRAWN_PRODUCER_ID
 
 
 class Clock(Protocol):

@@ -32,7 +32,7 @@ NO_SEQUENCE = -1
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
 FIRST_DRAWN_PRODUCER_ID = 2**62
-"""Producer ids from here on were drawn by producers without a transactional.id."""
+"""Producer ids from here on are drawn by producers without transactional.id, not assigned by a coordinator (W18)."""
 
 BatchKind: TypeAlias = Literal["data", "commit", "abort", "log_start", "expire"]
 TransactionState: TypeAlias = Literal[

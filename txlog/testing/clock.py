@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 
-from txlog.clock import FIRST_DRAWN_PRODUCER_ID
+from txlog.core.records import FIRST_DRAWN_PRODUCER_ID
 
 DEFAULT_NOW_MS = 1_700_000_000_000
 
