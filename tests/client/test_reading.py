@@ -23,7 +23,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.storage.memory import MemoryObjectStore
-from txlog.storage.segment_file import write_rows_file
+from txlog.storage.parquet_writer import write_rows_file
 from txlog.testing.damage import overwrite
 
 

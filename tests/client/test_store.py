@@ -41,7 +41,7 @@ from txlog.errors import (
 )
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 from txlog.protocol.put import MAX_DAMAGED_READS
-from txlog.storage import segment_file
+from txlog.storage import parquet_writer
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
@@ -505,7 +505,7 @@ def test_a_commit_goes_on_where_a_segment_cannot_be_sealed(world, monkeypatch):
     def damaged(*_, **__):
         raise CorruptRecordError("a batch of another writer cannot be read")
 
-    monkeypatch.setattr(segment_file, "write_inline_rows", damaged)
+    monkeypatch.setattr(parquet_writer, "write_inline_rows", damaged)
     with store.producer("loader") as producer:
         for number in range(4):
             with producer.transaction():

@@ -27,7 +27,7 @@ from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, StagedRows
 from txlog.errors import TxlogError
-from txlog.storage.arrow_schema import encode_ipc
+from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import SeededIds
 

@@ -20,8 +20,10 @@ from txlog.core.fetch_plan import RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.records import SchemaField, Snapshot
 from txlog.errors import TxlogError
+from txlog.storage.inline_rows import read_inline_rows
 from txlog.storage.memory import MemoryObjectStore
-from txlog.storage.segment_file import describe_file, read_inline_rows, read_ranges
+from txlog.storage.parquet_file import describe_file
+from txlog.storage.parquet_reader import read_ranges
 from txlog.testing.damage import overwrite
 
 SPARE_BYTES = 256 * 2**20

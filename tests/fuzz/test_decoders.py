@@ -21,9 +21,10 @@ from txlog.core.fetch_plan import RowRange, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.errors import InvalidRequestError, SchemaMismatchError, TxlogError
 from txlog.protocol import topics
-from txlog.storage.arrow_schema import read_ipc, select_fields
+from txlog.storage.inline_rows import read_ipc, select_fields
 from txlog.storage.memory import MemoryObjectStore
-from txlog.storage.segment_file import describe_file, read_ranges, verify_file
+from txlog.storage.parquet_file import describe_file, verify_file
+from txlog.storage.parquet_reader import read_ranges
 from txlog.testing.damage import overwrite
 
 STRUCTS: tuple[Any, ...] = (

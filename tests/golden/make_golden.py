@@ -46,20 +46,15 @@ from txlog.core.records import (
     TransactionMetadata,
 )
 from txlog.core.state import PartitionState
-from txlog.core.transactions import (
-    Judgement,
-    Transit,
-    TxnVersion,
-    judge_add_partitions,
-    judge_end,
-    judge_init,
-)
+from txlog.core.transactions import Judgement, Transit, TxnVersion, judge_add_partitions, judge_end, judge_init
 from txlog.protocol import append, groups, load, read, seal, table, topics, transactions
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.storage.arrow_schema import conform, encode_ipc, to_arrow
+from txlog.storage.arrow_schema import conform, to_arrow
 from txlog.storage.driver import Driver
+from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.local import LocalObjectStore
-from txlog.storage.segment_file import read_ranges, write_rows_file
+from txlog.storage.parquet_reader import read_ranges
+from txlog.storage.parquet_writer import write_rows_file
 from txlog.testing.clock import ManualClock, SeededIds
 
 T = TypeVar("T")

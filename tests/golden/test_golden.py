@@ -24,8 +24,9 @@ from txlog.errors import CorruptLogError
 from txlog.protocol import groups, load, read, topics, transactions
 from txlog.protocol.context import Context, PartitionView
 from txlog.storage.driver import Driver
+from txlog.storage.inline_rows import read_inline_rows
 from txlog.storage.memory import MemoryObjectStore
-from txlog.storage.segment_file import read_inline_rows, read_ranges
+from txlog.storage.parquet_reader import read_ranges
 from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore
 from txlog.testing.damage import overwrite

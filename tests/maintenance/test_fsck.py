@@ -23,7 +23,8 @@ from txlog.maintenance.fsck import FsckReport, check_store
 from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, to_arrow
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
-from txlog.storage.segment_file import read_ranges, write_rows_file
+from txlog.storage.parquet_reader import read_ranges
+from txlog.storage.parquet_writer import write_rows_file
 from txlog.testing.clock import ManualClock
 from txlog.testing.counting_store import CountingStore
 from txlog.testing.damage import overwrite

@@ -22,7 +22,7 @@ from txlog.core.records import DataFile
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.storage.arrow_schema import to_fields
 from txlog.storage.memory import MemoryObjectStore
-from txlog.storage.segment_file import write_rows_file
+from txlog.storage.parquet_writer import write_rows_file
 
 SCHEMA = pa.schema(
     [

@@ -16,17 +16,8 @@ from tests.storage.arrow_rows import EVERY_TYPE, FIELDS, ROWS, UTC, rows_table
 from txlog.core import schema as core_schema
 from txlog.errors import CorruptRecordError, SchemaMismatchError
 from txlog.storage import arrow_schema
-from txlog.storage.arrow_schema import (
-    KAFKA_SHAPE,
-    conform,
-    encode_ipc,
-    field_id,
-    read_ipc,
-    select_fields,
-    stored_fields,
-    to_arrow,
-    to_fields,
-)
+from txlog.storage.arrow_schema import KAFKA_SHAPE, conform, field_id, stored_fields, to_arrow, to_fields
+from txlog.storage.inline_rows import encode_ipc, read_ipc, select_fields
 
 
 def fields_of(**types: pa.DataType) -> tuple:

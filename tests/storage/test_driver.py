@@ -27,8 +27,9 @@ from txlog.core.effects import (
 )
 from txlog.core.moments import Moment
 from txlog.errors import OutcomeUnknownError, StorageError
-from txlog.storage.arrow_schema import conform, encode_ipc, to_fields
+from txlog.storage.arrow_schema import conform, to_fields
 from txlog.storage.driver import Driver
+from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds

@@ -16,7 +16,7 @@ from txlog.core.records import DataFile, StagedPart, TopicMetadata
 from txlog.core.words import count_text
 from txlog.errors import CorruptLogError, UnknownTopicOrPartitionError
 from txlog.storage.object_store import make_durable
-from txlog.storage.segment_file import describe_file
+from txlog.storage.parquet_file import describe_file
 
 PARALLEL_FOOTERS = 16
 """Footers that are read at once. Each costs one request and hardly any CPU time."""

@@ -48,7 +48,7 @@ from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOr
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadIndexes, aborted_transactions, read_index
-from txlog.storage.arrow_schema import read_ipc
+from txlog.storage.inline_rows import read_ipc
 from txlog.storage.object_store import ObjectStore
 
 ObjectKind: TypeAlias = Literal[

@@ -14,9 +14,9 @@ from txlog.config import Layer
 from txlog.core.append_rules import RollPolicy
 from txlog.core.names import TopicPartition, rows_file_path
 from txlog.core.records import DataFile, TopicMetadata
-from txlog.storage.arrow_schema import encode_ipc
+from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.keys import NO_KEY, partition_table
-from txlog.storage.segment_file import ROW_GROUP_ROWS, write_rows_file
+from txlog.storage.parquet_writer import ROW_GROUP_ROWS, write_rows_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,10 @@ from txlog.core.records import SchemaField
 from txlog.core.schema import OFFSET_COLUMN, PARTITION_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN
 from txlog.errors import MissingObjectError, TxlogError
 from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, to_arrow
+from txlog.storage.inline_rows import read_inline_rows
 from txlog.storage.object_store import ObjectStore
-from txlog.storage.segment_file import ROW_GROUP_ROWS, read_inline_rows, read_ranges
+from txlog.storage.parquet_reader import read_ranges
+from txlog.storage.parquet_writer import ROW_GROUP_ROWS
 
 SMALL_ROWS = 4096
 SMALL_BYTES = 2**20

@@ -16,7 +16,7 @@ from txlog.client.placing import Placer
 from txlog.client.runtime import Runtime
 from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, StagedRows, TransactionMetadata
-from txlog.storage.arrow_schema import encode_ipc, read_ipc, select_fields
+from txlog.storage.inline_rows import encode_ipc, read_ipc, select_fields
 
 
 def settle_inline(

@@ -275,7 +275,7 @@ class _Pass:
 
     def _write(self, merge: Merge, survivors: Iterator[pa.RecordBatch]) -> IndexedFile | None:
         # A local import, as everywhere below, so that planning does not load pyarrow.
-        from txlog.storage.segment_file import write_rows_file
+        from txlog.storage.parquet_writer import write_rows_file
 
         first = next(survivors, None)
         if first is None:

@@ -21,9 +21,10 @@ from txlog.core.records import CommitRecord, DataFile, IndexEntry, SchemaField
 from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, TxlogError
 from txlog.maintenance.findings import Findings, Reader, reason
-from txlog.storage.arrow_schema import read_ipc
+from txlog.storage.inline_rows import read_inline_rows, read_ipc
 from txlog.storage.object_store import ObjectStore
-from txlog.storage.segment_file import read_inline_rows, read_ranges, verify_file
+from txlog.storage.parquet_file import verify_file
+from txlog.storage.parquet_reader import read_ranges
 
 Placed: TypeAlias = tuple[int, IndexEntry]
 """A batch, and the row of the file where its rows begin. Negative if they begin in an earlier file."""

@@ -21,12 +21,7 @@ from txlog.core.features import SORTED_RUNS
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
-from txlog.errors import (
-    InvalidRequestError,
-    MissingObjectError,
-    SchemaMismatchError,
-    UnknownTopicOrPartitionError,
-)
+from txlog.errors import InvalidRequestError, MissingObjectError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.maintenance.users_topics import refuse_internal
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.context import Context, Views
@@ -116,7 +111,7 @@ def copy_rows(
     """
     # A local import, so that planning does not load pyarrow.
     from txlog.client import rows
-    from txlog.storage.segment_file import write_rows_file
+    from txlog.storage.parquet_writer import write_rows_file
 
     tp = merge.topic_partition
     if not merge.pieces:

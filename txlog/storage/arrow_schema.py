@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -158,57 +157,6 @@ def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Ta
     return pa.Table.from_arrays(columns, schema=to_arrow(fields))
 
 
-def encode_ipc(table: pa.Table) -> bytes:
-    """Return `table` as one Arrow IPC stream of one batch: the form of inline rows."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        for batch in table.combine_chunks().to_batches():
-            writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
-def read_ipc(payload: bytes, where: str) -> pa.Table:
-    """Return the rows of `payload` with their own schema. Raises CorruptRecordError, beginning with `where`.
-
-    This takes no more memory than the payload has, whatever it claims. Compressed buffers and dictionaries, which txlog
-    never writes, are refused before they are opened. So are more rows than the payload has bits.
-    """
-    try:
-        _check_messages(payload, where)
-        with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
-            table = reader.read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
-        raise CorruptRecordError(f"{where}: {len(payload)} bytes are not an Arrow stream: {error}") from error
-    if table.num_rows > 8 * len(payload):
-        raise CorruptRecordError(f"{where}: {len(payload)} bytes cannot hold {table.num_rows} rows")
-    return table
-
-
-def select_fields(
-    table: pa.Table, fields: Sequence[SchemaField], where: str, wanted: Sequence[SchemaField] | None = None
-) -> pa.Table:
-    """Return the columns of `fields` from stored inline rows, by id, in that order.
-
-    Columns that were added since are null. `wanted` are those of `fields` to return (None: all). Stored columns without
-    any id (another writer's) are found by name. Types must be exactly the topic's: a cast could change values, or make
-    gigabytes of nulls. Raises CorruptRecordError, beginning with `where`, also as `check_stored`.
-    """
-    check_stored(table.schema, fields, where)
-    fields = fields if wanted is None else wanted
-    positions = find_columns(table.schema, fields)
-    for at, field, arrow_field in zip(positions, fields, to_arrow(fields), strict=True):
-        if at is not None and not table.schema.field(at).type.equals(arrow_field.type):
-            raise CorruptRecordError(
-                f"{where}: column {field.name!r} (id {field.id}): expected {arrow_field.type}, found {table.schema.field(at).type}"
-            )
-    columns = [
-        stored_column(None if at is None else table.column(at), table.num_rows, field, arrow_field, where)
-        for field, arrow_field, at in zip(fields, to_arrow(fields), positions, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=to_arrow(fields))
-
-
 def check_stored(schema: pa.Schema, fields: Sequence[SchemaField], where: str) -> None:
     """Raise CorruptRecordError, beginning with `where`, if stored columns contradict a schema (PROTOCOL.md, R21).
 
@@ -273,6 +221,19 @@ def find_columns(schema: pa.Schema, fields: Sequence[SchemaField]) -> tuple[int 
     return tuple(by_name.get(field.name) for field in fields)
 
 
+def wanted_fields(fields: Sequence[SchemaField], columns: Sequence[str] | None) -> tuple[SchemaField, ...]:
+    """Return the fields named by `columns` (None: all), in the order of `fields`. Raises SchemaMismatchError."""
+    if columns is None:
+        return tuple(fields)
+    known = [field.name for field in fields]
+    for name in columns:
+        if name not in known:
+            raise SchemaMismatchError(
+                f"column {name!r} is unknown; the topic has {', '.join(known)}.{nearest(name, known)}"
+            )
+    return tuple(field for field in fields if field.name in set(columns))
+
+
 def stored_column(column: Any, rows: int, field: SchemaField, arrow_field: pa.Field[Any], where: str) -> Any:
     """Return a stored column as the topic's type; nulls if the file is older than the column.
 
@@ -296,40 +257,6 @@ def stored_column(column: Any, rows: int, field: SchemaField, arrow_field: pa.Fi
             f"{where}: column {field.name!r} (id {field.id}) is not nullable and has {column.null_count} nulls"
         )
     return column
-
-
-# -- helpers: stored streams ------------------------------------------------------------------------------------------
-
-
-def _check_messages(payload: bytes, where: str) -> None:
-    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(payload)):
-        if message.type not in ("schema", "record batch"):
-            raise CorruptRecordError(f"{where}: its Arrow stream has a message of type {message.type!r}")
-        if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
-            raise CorruptRecordError(f"{where}: its Arrow stream is compressed, and inline rows never are")
-
-
-def _is_compressed(metadata: bytes) -> bool:
-    """Return whether a record batch's message is compressed.
-
-    In Arrow's Message.fbs the header is field 2, and its compression is field 3. Arrow has verified the flatbuffer when
-    it read the message.
-    """
-    root = struct.unpack_from("<I", metadata, 0)[0]
-    header = _field_of(metadata, root, 2)
-    if header is None:
-        return False
-    batch = header + struct.unpack_from("<I", metadata, header)[0]
-    return _field_of(metadata, batch, 3) is not None
-
-
-def _field_of(metadata: bytes, table: int, number: int) -> int | None:
-    """Return the position of field `number` of a flatbuffer's table; None if it is not set."""
-    vtable = table - struct.unpack_from("<i", metadata, table)[0]
-    if struct.unpack_from("<H", metadata, vtable)[0] < 6 + 2 * number:
-        return None
-    offset = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
-    return table + offset if offset else None
 
 
 # -- helpers: types ---------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class Driver:
 
     def _write_rows(self, effect: WriteRows) -> DataFile:
         # Imported here, because planning processes run a driver and should not load pyarrow.
-        from txlog.storage.segment_file import write_inline_rows
+        from txlog.storage.parquet_writer import write_inline_rows
 
         return write_inline_rows(self.store, effect, self._compression)
 

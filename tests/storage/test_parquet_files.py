@@ -21,19 +21,13 @@ from txlog.core import schema as core_schema
 from txlog.core.effects import InlineRows, WriteRows
 from txlog.core.fetch_plan import BY_COLUMN, RowRange
 from txlog.errors import CorruptRecordError, MissingObjectError, SchemaMismatchError, StorageError
-from txlog.storage.arrow_schema import conform, encode_ipc, select_fields, to_arrow, to_fields
+from txlog.storage.arrow_schema import conform, to_arrow, to_fields
+from txlog.storage.inline_rows import encode_ipc, read_inline_rows, select_fields
 from txlog.storage.memory import MemoryObjectStore
-from txlog.storage.segment_file import (
-    STATISTICS_BYTES,
-    cut_above,
-    cut_below,
-    describe_file,
-    read_inline_rows,
-    read_ranges,
-    verify_file,
-    write_inline_rows,
-    write_rows_file,
-)
+from txlog.storage.parquet_file import describe_file, verify_file
+from txlog.storage.parquet_reader import read_ranges
+from txlog.storage.parquet_statistics import STATISTICS_BYTES, cut_above, cut_below
+from txlog.storage.parquet_writer import write_inline_rows, write_rows_file
 from txlog.testing.counting_store import CountingStore
 from txlog.testing.damage import overwrite
 from txlog.testing.failing_store import FailingStore, Fault
@@ -122,7 +116,7 @@ def test_row_groups_do_not_depend_on_the_batches(sizes):
 
 
 def test_a_row_group_ends_when_it_is_large(monkeypatch):
-    monkeypatch.setattr("txlog.storage.segment_file.MAX_ROW_GROUP_BYTES", 10_000)
+    monkeypatch.setattr("txlog.storage.parquet_writer.MAX_ROW_GROUP_BYTES", 10_000)
     store = MemoryObjectStore()
     file = write_rows_file(store, "orders", PATH, numbers(3_000).to_batches(max_chunksize=100), NUMBERS)
     assert len(file.row_groups) > 5

@@ -1,0 +1,150 @@
+"""How are rows stored inside a commit record, as one Arrow IPC stream, and read from it?"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from txlog.core.fetch_plan import RowRange
+from txlog.core.records import SchemaField
+from txlog.errors import CorruptRecordError
+from txlog.storage.arrow_schema import (
+    OFFSET_FIELD,
+    TIMESTAMP_FIELD,
+    check_stored,
+    find_columns,
+    stored_column,
+    to_arrow,
+    wanted_fields,
+)
+
+
+def encode_ipc(table: pa.Table) -> bytes:
+    """Return `table` as one Arrow IPC stream of one batch: the form of inline rows."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        for batch in table.combine_chunks().to_batches():
+            writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def read_ipc(payload: bytes, where: str) -> pa.Table:
+    """Return the rows of `payload` with their own schema. Raises CorruptRecordError, beginning with `where`.
+
+    This takes no more memory than the payload has, whatever it claims. Compressed buffers and dictionaries, which txlog
+    never writes, are refused before they are opened. So are more rows than the payload has bits.
+    """
+    try:
+        _check_messages(payload, where)
+        with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+        raise CorruptRecordError(f"{where}: {len(payload)} bytes are not an Arrow stream: {error}") from error
+    if table.num_rows > 8 * len(payload):
+        raise CorruptRecordError(f"{where}: {len(payload)} bytes cannot hold {table.num_rows} rows")
+    return table
+
+
+def select_fields(
+    table: pa.Table, fields: Sequence[SchemaField], where: str, wanted: Sequence[SchemaField] | None = None
+) -> pa.Table:
+    """Return the columns of `fields` from stored inline rows, by id, in that order.
+
+    Columns that were added since are null. `wanted` are those of `fields` to return (None: all). Stored columns without
+    any id (another writer's) are found by name. Types must be exactly the topic's: a cast could change values, or make
+    gigabytes of nulls. Raises CorruptRecordError, beginning with `where`, also as `check_stored`.
+    """
+    check_stored(table.schema, fields, where)
+    fields = fields if wanted is None else wanted
+    positions = find_columns(table.schema, fields)
+    for at, field, arrow_field in zip(positions, fields, to_arrow(fields), strict=True):
+        if at is not None and not table.schema.field(at).type.equals(arrow_field.type):
+            raise CorruptRecordError(
+                f"{where}: column {field.name!r} (id {field.id}): expected {arrow_field.type}, found {table.schema.field(at).type}"
+            )
+    columns = [
+        stored_column(None if at is None else table.column(at), table.num_rows, field, arrow_field, where)
+        for field, arrow_field, at in zip(fields, to_arrow(fields), positions, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=to_arrow(fields))
+
+
+def read_inline_rows(
+    payload: bytes,
+    row_range: RowRange,
+    fields: Sequence[SchemaField],
+    columns: Sequence[str] | None = None,
+    *,
+    where: str = "inline rows",
+    rows: int | None = None,
+) -> pa.RecordBatch:
+    """Return inline rows of a commit record, in the form of `read_ranges`.
+
+    `rows` is the number of rows that the record states. Raises CorruptRecordError, beginning with `where`.
+    """
+    wanted = wanted_fields(fields, columns)
+    stored = read_ipc(payload, where)
+    first, last = row_range.first_row, row_range.first_row + row_range.rows
+    # Count before columns are chosen: a table without columns has no rows.
+    if rows is not None and rows != stored.num_rows:
+        raise CorruptRecordError(f"{where}: it states {rows} rows, and its payload has {stored.num_rows}")
+    if last > stored.num_rows:
+        raise CorruptRecordError(f"{where}: rows up to {last} are referenced, and there are {stored.num_rows}")
+    table = select_fields(stored, fields, where, wanted).slice(first, row_range.rows)
+    return _one_batch(with_offsets(table, row_range.rows, row_range.base_offset, row_range.timestamp))
+
+
+def with_offsets(table: pa.Table, rows: int, base_offset: int, timestamp_ms: int) -> pa.Table:
+    """Return `table` with `_offset` and `_timestamp` after its columns.
+
+    `rows` is its length, also if it has no columns.
+    """
+    offsets = pa.array(np.arange(base_offset, base_offset + rows, dtype=np.int64), pa.int64())
+    stamps = pa.array(np.full(rows, timestamp_ms, dtype=np.int64) * 1000, pa.int64()).cast(TIMESTAMP_FIELD.type)
+    if not table.num_columns:
+        return pa.table([offsets, stamps], schema=pa.schema([OFFSET_FIELD, TIMESTAMP_FIELD]))
+    return table.append_column(OFFSET_FIELD, offsets).append_column(TIMESTAMP_FIELD, stamps)
+
+
+def _check_messages(payload: bytes, where: str) -> None:
+    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(payload)):
+        if message.type not in ("schema", "record batch"):
+            raise CorruptRecordError(f"{where}: its Arrow stream has a message of type {message.type!r}")
+        if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
+            raise CorruptRecordError(f"{where}: its Arrow stream is compressed, and inline rows never are")
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Return whether a record batch's message is compressed.
+
+    In Arrow's Message.fbs the header is field 2, and its compression is field 3. Arrow has verified the flatbuffer when
+    it read the message.
+    """
+    root = struct.unpack_from("<I", metadata, 0)[0]
+    header = _field_of(metadata, root, 2)
+    if header is None:
+        return False
+    batch = header + struct.unpack_from("<I", metadata, header)[0]
+    return _field_of(metadata, batch, 3) is not None
+
+
+def _field_of(metadata: bytes, table: int, number: int) -> int | None:
+    """Return the position of field `number` of a flatbuffer's table; None if it is not set."""
+    vtable = table - struct.unpack_from("<i", metadata, table)[0]
+    if struct.unpack_from("<H", metadata, vtable)[0] < 6 + 2 * number:
+        return None
+    offset = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
+    return table + offset if offset else None
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    combined = table.combine_chunks().to_batches()
+    return (
+        combined[0]
+        if combined
+        else pa.RecordBatch.from_arrays([pa.array([], field.type) for field in table.schema], schema=table.schema)
+    )
