@@ -25,7 +25,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_txlog import TxlogDataSource
-from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
+from pyspark_txlog.sink.stream_writer import StreamFiles, TxlogStreamWriter
 from txlog.client.runtime import Runtime
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore

@@ -24,10 +24,10 @@ except ModuleNotFoundError as error:
 DefaultSource = TxlogDataSource
 
 _LAZY = {
-    "TopicTable": "pyspark_txlog.table",
-    "TxLog": "pyspark_txlog.txlog_api",
+    "TopicTable": "pyspark_txlog.api.table",
+    "TxLog": "pyspark_txlog.api.log",
     "activate": "pyspark_txlog.spark_session",
-    "committed_source_offsets": "pyspark_txlog.source_offsets",
+    "committed_source_offsets": "pyspark_txlog.sink.committed_offsets",
     "session": "pyspark_txlog.spark_session",
 }
 

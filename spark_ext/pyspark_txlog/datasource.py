@@ -1,8 +1,8 @@
 """Which calls does Spark make on `format("txlog")`?
 
 Spark makes a data source from its options to learn the schema, to plan a read, and to begin a write. Each time it uses
-a separate Python process beside the driver. So an instance holds only its options. `reader` and `writer` do the work,
-and are imported where they are used, because the process that looks data sources up needs neither txlog nor pyarrow.
+a separate Python process beside the driver. So an instance holds only its options. The rooms `source` and `sink`
+do the work, and are imported where they are used, because the process that looks data sources up needs neither txlog nor pyarrow.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_txlog.metadata_tables import MetadataReader
-    from pyspark_txlog.reader import TxlogReader
-    from pyspark_txlog.stream_reader import TxlogStreamReader
-    from pyspark_txlog.stream_writer import TxlogStreamWriter
-    from pyspark_txlog.writer import TxlogWriter
+    from pyspark_txlog.sink.batch_writer import TxlogWriter
+    from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
+    from pyspark_txlog.source.batch_reader import TxlogReader
+    from pyspark_txlog.source.metadata_tables import MetadataReader
+    from pyspark_txlog.source.stream_reader import TxlogStreamReader
 
 
 class TxlogDataSource(DataSource):
@@ -39,41 +39,42 @@ class TxlogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the requested topics, or those that the option `columns` names; or those of a metadata table."""
-        from pyspark_txlog import options, reader
+        from pyspark_txlog import options
+        from pyspark_txlog.source import batch_reader
 
         options.refuse_catalog(self.options)
         if "metadata" in self.options:
-            from pyspark_txlog import metadata_tables
+            from pyspark_txlog.source import metadata_tables
 
             return metadata_tables.TABLES[options.parse_metadata_options(self.options).table].schema
-        return reader.schema_of(options.parse_schema_options(self.options))
+        return batch_reader.schema_of(options.parse_schema_options(self.options))
 
     def reader(self, schema: StructType) -> TxlogReader | MetadataReader:
         """Return a batch reader. `schema` is the user's if one was given, and selects columns."""
-        from pyspark_txlog import reader
+        from pyspark_txlog.source import batch_reader
 
         if "metadata" in self.options:
-            from pyspark_txlog import metadata_tables
+            from pyspark_txlog.source import metadata_tables
 
             return metadata_tables.MetadataReader.begin(self.options, schema)
-        return reader.TxlogReader(reader.parse_read_options(self.options), schema)
+        return batch_reader.TxlogReader(batch_reader.parse_read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TxlogWriter:
         """Begin a batch write: one staged transaction, which starts here, before any task runs."""
-        from pyspark_txlog import writer
+        from pyspark_txlog.sink import batch_writer
 
-        return writer.TxlogWriter.begin(self.options, schema, overwrite=overwrite)
+        return batch_writer.TxlogWriter.begin(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> TxlogStreamReader:  # noqa: N802  Spark's name
         """Return a stream reader. `schema` is the user's if one was given, and selects columns. Its first call reports
         wrong options."""
-        from pyspark_txlog import stream_reader
+        from pyspark_txlog.source import stream_reader
 
         return stream_reader.TxlogStreamReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TxlogStreamWriter:  # noqa: N802  Spark's name
         """Return a streaming query's sink. Spark asks for one to begin each micro-batch, and again to commit or abort it."""
-        from pyspark_txlog.stream_writer import TxlogStreamWriter
+        from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
 
         if self._made_here:
             return TxlogStreamWriter.begin(self.options, schema, overwrite=overwrite)

@@ -455,7 +455,7 @@ def _table(name: str, text: str) -> str:
 
 def _condition(name: str, text: str) -> str:
     # Imported here because the SQL parser is loaded only if it is used.
-    from pyspark_txlog import where
+    from pyspark_txlog.source import where
 
     where.check(text)
     return text

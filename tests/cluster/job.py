@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import txlog
 from pyspark_txlog import TxLog, TxlogDataSource, session
-from pyspark_txlog.native_write import Road, is_over_connect
+from pyspark_txlog.native.write import Road, is_over_connect
 from txlog.errors import TxlogError
 
 TOPICS = ("orders", "streamed", "native", "audit", "batches")

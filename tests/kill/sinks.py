@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 import txlog
 from lab.invariants import check_store
 from pyspark_txlog import TxLog, TxlogDataSource
-from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
+from pyspark_txlog.sink.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.kill import points, strikes
 from tests.kill.points import Point
 from tests.kill.rivals import DeltaSink, ParquetSink

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_txlog.options import parse_schema_options, parse_stream_options
-from pyspark_txlog.reader import read_input, schema_of
-from pyspark_txlog.stream_source import StreamSource
+from pyspark_txlog.source.batch_reader import read_input, schema_of
+from pyspark_txlog.source.stream_source import StreamSource
 from txlog.client.runtime import Runtime
 from txlog.client.store import Store
 from txlog.storage.object_store import ObjectStore

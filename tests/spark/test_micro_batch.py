@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from pyspark_txlog.micro_batch import MicroBatch
+from pyspark_txlog.sink.micro_batch import MicroBatch
 from txlog.core.records import TransactionMetadata
 from txlog.errors import InvalidRequestError
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_txlog import TxLog
-from pyspark_txlog.native_write import Road
+from pyspark_txlog.native.write import Road
 from tests.spark.conftest import ORDERS, Log, rows
 from tests.spark.scalars import SCALARS
 from txlog.errors import (

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_txlog.option_table import KAFKA_OPTIONS, OPTIONS, Option, kafka_option, names_of
 from pyspark_txlog.options import parse_read_options, parse_stream_options, parse_write_options
-from pyspark_txlog.stream_write_options import parse_stream_write_options
+from pyspark_txlog.sink.stream_options import parse_stream_write_options
 from txlog.errors import InvalidRequestError, UnknownOptionError
 
 CALLS: Mapping[str, tuple[Callable[[Mapping[str, str]], Any], dict[str, str]]] = {

@@ -16,13 +16,14 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 import txlog
-from pyspark_txlog import TxLog, native_scan
+from pyspark_txlog import TxLog
+from pyspark_txlog.native import scan as native_scan
 from pyspark_txlog.option_table import OPTIONS
 from pyspark_txlog.options import parse_read_options, parse_stream_options, settled
-from pyspark_txlog.reader import open_runtime
-from pyspark_txlog.stream_source import StreamSource
-from pyspark_txlog.stream_writer import TxlogStreamWriter
-from pyspark_txlog.writer import TxlogWriter, open_store, write_parts
+from pyspark_txlog.sink.batch_writer import TxlogWriter, open_store, write_parts
+from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
+from pyspark_txlog.source.batch_reader import open_runtime
+from pyspark_txlog.source.stream_source import StreamSource
 from txlog.client.runtime import Runtime
 from txlog.client.staged_files import StagedFiles
 from txlog.config import KEYS, Scope

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from lab.invariants import check_store
 from pyspark_txlog import committed_source_offsets
-from pyspark_txlog.checkpoint import default_transactional_id
+from pyspark_txlog.sink.checkpoint import default_transactional_id
 from tests.spark.conftest import Console, Log, dotted
 from txlog.core.names import TopicPartition
 from txlog.storage.open import open_object_store

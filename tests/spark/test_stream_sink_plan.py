@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import txlog
-from pyspark_txlog.checkpoint import Checkpoint, default_transactional_id, normal_location, parse_offsets
 from pyspark_txlog.jobs.kafka_resume import KafkaOffsets, Query, committed_batch, complete
-from pyspark_txlog.source_offsets import (
+from pyspark_txlog.sink.checkpoint import Checkpoint, default_transactional_id, normal_location, parse_offsets
+from pyspark_txlog.sink.committed_offsets import (
     Batch,
     GroupRange,
     SourceOffset,
@@ -25,8 +25,8 @@ from pyspark_txlog.source_offsets import (
     ranges_of,
     read_opaque_offsets,
 )
+from pyspark_txlog.sink.stream_options import parse_stream_write_options
 from pyspark_txlog.stream_offsets import StreamOffset
-from pyspark_txlog.stream_write_options import parse_stream_write_options
 from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from lab.invariants import check_store
 from pyspark_txlog import TxLog
-from pyspark_txlog.native_write import Road
+from pyspark_txlog.native.write import Road
 from tests.spark.conftest import Console, Log
 from txlog.client.offsets import committed_offsets
 from txlog.client.reading import read_session

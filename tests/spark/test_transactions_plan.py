@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import txlog
-from pyspark_txlog.transactions import Transactions
+from pyspark_txlog.api.transactions import Transactions
 from txlog.core.transactions import TxnVersion
 from txlog.errors import ProducerFencedError, TxnVersionScopeError
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_txlog.predicate import Predicate
-from pyspark_txlog.where import MAX_LENGTH, bind
+from pyspark_txlog.source.predicate import Predicate
+from pyspark_txlog.source.where import MAX_LENGTH, bind
 from txlog.core.fetch_plan import FilePiece, InlinePiece, RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile

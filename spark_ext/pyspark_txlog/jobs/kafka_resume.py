@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from pyspark_txlog.checkpoint import parse_offsets
 from pyspark_txlog.messages import say
-from pyspark_txlog.source_offsets import by_topic, committed_source_offsets
+from pyspark_txlog.sink.checkpoint import parse_offsets
+from pyspark_txlog.sink.committed_offsets import by_topic, committed_source_offsets
 from txlog.client.store import Store
 from txlog.errors import (
     ConcurrentTransactionsError,

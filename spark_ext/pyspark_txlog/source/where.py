@@ -21,7 +21,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pyspark_txlog.predicate import (
+from pyspark_txlog.source.predicate import (
     FLIPPED,
     OWN_FIELDS,
     Compare,

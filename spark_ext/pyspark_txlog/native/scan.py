@@ -37,11 +37,11 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from pyspark_txlog import schemas
 from pyspark_txlog.arrow import spark_batches
-from pyspark_txlog.locations import escape_glob, spark_folder
+from pyspark_txlog.native.locations import escape_glob, spark_folder
 from pyspark_txlog.options import READ_OPTIONS, SettledOptions, parse_read_options, settled
-from pyspark_txlog.predicate import Predicate, quoted
-from pyspark_txlog.reader import plan_topics, read_tasks
-from pyspark_txlog.subscription import subscribed_topics
+from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
+from pyspark_txlog.source.predicate import Predicate, quoted
+from pyspark_txlog.source.subscription import subscribed_topics
 from txlog.client import rows
 from txlog.client.offsets import format_offsets
 from txlog.client.reading import ReadTask

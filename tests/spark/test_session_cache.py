@@ -14,8 +14,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import txlog
 from lab.invariants import check_store
-from pyspark_txlog import kept_sessions
-from pyspark_txlog.stream_writer import StreamFiles, TxlogStreamWriter
+from pyspark_txlog.sink import session_cache
+from pyspark_txlog.sink.stream_writer import StreamFiles, TxlogStreamWriter
 from tests.spark.conftest import ORDERS
 from txlog.client.runtime import Runtime
 from txlog.client.staged import StagedTransaction
@@ -77,10 +77,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CountingStore]]:
         stores.append(CountingStore(open_object_store(url, storage_options)))
         return original(url, storage_options=storage_options, **{**others, "object_store": stores[-1]})
 
-    monkeypatch.setattr(kept_sessions, "_KEPT", type(kept_sessions._KEPT)())
+    monkeypatch.setattr(session_cache, "_CACHE", type(session_cache._CACHE)())
     monkeypatch.setattr(Runtime, "open", opened)
     yield stores
-    for session in kept_sessions._KEPT.values():
+    for session in session_cache._CACHE.values():
         session.runtime.close()
 
 
@@ -105,7 +105,7 @@ def ids(url: str) -> list[int]:
 def test_the_next_micro_batch_opens_nothing_anew(query: Query, counted: list[CountingStore]) -> None:
     begun = query.begin()
     query.commit(begun, 0)
-    session = next(iter(kept_sessions._KEPT.values()))
+    session = next(iter(session_cache._CACHE.values()))
     store = session.runtime.store
     assert isinstance(store, CountingStore)
     for number in (1, 2):
@@ -122,7 +122,7 @@ def test_the_next_micro_batch_opens_nothing_anew(query: Query, counted: list[Cou
     assert (committed.list, committed.put_if_absent) == (0, 7), committed
     # The descriptor; the records that four partitions ended in when this was seen last, and those that they end in now.
     assert committed.get <= 11, committed
-    assert len(kept_sessions._KEPT) == 1
+    assert len(session_cache._CACHE) == 1
     assert ids(query.url) == list(range(6))
 
 
@@ -141,7 +141,7 @@ def test_others_come_between_two_micro_batches(query: Query, counted: list[Count
         StagedTransaction.begin(store.runtime, "cleaner")
     with pytest.raises(ProducerFencedError, match="micro-batch 8: another run of this query"):
         query.commit(begun, 8)
-    assert not kept_sessions._KEPT, "a session that met an error is not kept"
+    assert not session_cache._CACHE, "a session that met an error is not kept"
     query.commit(query.begin(), 8)
     assert ids(query.url)[:18] == list(range(18))
     check_store(open_object_store(query.url))
@@ -171,13 +171,13 @@ def test_a_topic_that_is_created_again_between_the_tasks_and_the_commit_fails_th
 
 
 def test_so_many_are_kept_and_the_oldest_goes(query: Query, counted: list[CountingStore]) -> None:
-    for number in range(kept_sessions.MAX_SESSIONS + 2):
+    for number in range(session_cache.MAX_SESSIONS + 2):
         query.options["transactional.id"] = f"cleaner-{number}"
         query.begin()
-    assert len(kept_sessions._KEPT) == kept_sessions.MAX_SESSIONS
-    names = [json_key for _, json_key in kept_sessions._KEPT]
+    assert len(session_cache._CACHE) == session_cache.MAX_SESSIONS
+    names = [json_key for _, json_key in session_cache._CACHE]
     assert "cleaner-0" not in names[0]
-    assert f"cleaner-{kept_sessions.MAX_SESSIONS + 1}" in names[-1]
+    assert f"cleaner-{session_cache.MAX_SESSIONS + 1}" in names[-1]
 
 
 def test_the_store_is_made_anew_between_two_micro_batches(query: Query, counted: list[CountingStore]) -> None:
@@ -211,7 +211,7 @@ def test_the_store_is_made_anew_within_a_micro_batch(query: Query, counted: list
     begun = query.begin()
     shutil.rmtree(query.url)
     make_store(query.url)
-    kept_sessions._KEPT.clear()
+    session_cache._CACHE.clear()
     again = query.begin()._txn
     assert again is not None
     assert begun._txn is not None

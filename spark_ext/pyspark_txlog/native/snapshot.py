@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pyspark_txlog import native_scan, packing, schemas
+from pyspark_txlog import schemas
+from pyspark_txlog.native.scan import frame_of
 from pyspark_txlog.options import parse_columns
+from pyspark_txlog.source import packing
 from txlog.client import reading
 from txlog.client.offsets import format_offsets
 from txlog.client.runtime import Runtime
@@ -81,7 +83,7 @@ class Snapshot:
         # Check again after the indexes are read, because the process may have slept before it read them.
         self._check_age()
         try:
-            return native_scan.frame_of(self._spark, self._runtime, topic, schema, tasks)
+            return frame_of(self._spark, self._runtime, topic, schema, tasks)
         except UnsupportedStoreError:
             parts = [part for task in tasks for part in _parts(task)]
             return _frame(self._spark, parts, schema)
@@ -131,7 +133,7 @@ def _reader(
     """Return a function from task numbers to their rows, for the executors."""
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Imported here, as in `reader`.
+        # Imported here, as in `batch_reader`.
         from pyspark_txlog.arrow import spark_batches
 
         chosen = (tasks[number] for batch in numbers for number in batch.column(0).to_numpy())

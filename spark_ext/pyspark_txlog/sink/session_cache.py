@@ -1,14 +1,14 @@
 """Which stores does this Python process keep open between micro-batches?
 
 Spark begins and commits micro-batches in a few Python processes that it reuses. What a session knows about its
-partitions is still useful for the next batch. A kept view may be stale, but never wrong: each decision is made on the
+partitions is still useful for the next batch. A cached view may be stale, but never wrong: each decision is made on the
 very slot that the decision takes (PROTOCOL.md, "Appending"). An old view is listed again automatically. So one session
-is kept for each store, transactional.id and query, and the next batch need not open all partitions again.
+is cached for each store, transactional.id and query, and the next batch need not open all partitions again.
 
 Between two batches the store may have been recreated, or restored to an older state. So a reused session first checks
 that it is the same store, and that the log still contains what the session has seen (W47).
 
-A session that met an error is closed, not kept: the next one opens everything again.
+A session that met an error is closed, not cached: the next one opens everything again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark_txlog.options import WriteOptions
-from pyspark_txlog.writer import open_store, producer_config
+from pyspark_txlog.sink.batch_writer import open_store, producer_config
 from txlog.client.session import Session
 from txlog.client.staged import producer_session
 from txlog.errors import StoreChangedError
@@ -28,20 +28,20 @@ from txlog.errors import StoreChangedError
 MAX_SESSIONS = 8
 """How many queries one process keeps sessions for. Beyond that, the least recently used session is closed."""
 
-_KEPT: OrderedDict[tuple[int, str], Session] = OrderedDict()
+_CACHE: OrderedDict[tuple[int, str], Session] = OrderedDict()
 
 
 @contextmanager
-def kept_session(options: WriteOptions) -> Iterator[Session]:
-    """Yield the session of this store, transactional.id and query: the kept one, or a new one. Another query gets a new
+def cached_session(options: WriteOptions) -> Iterator[Session]:
+    """Yield the session of this store, transactional.id and query: the cached one, or a new one. Another query gets a new
     one.
 
-    Raises what opening a store raises, and StoreChangedError if it is no longer the store that the kept session opened.
+    Raises what opening a store raises, and StoreChangedError if it is no longer the store that the cached session opened.
     """
     names = [options.store.path, options.transactional_id, options.query, _settings(options)]
     key = (os.getpid(), json.dumps(names, sort_keys=True))
     # Removed while in use, so that a concurrent call opens another session.
-    before = _KEPT.pop(key, None)
+    before = _CACHE.pop(key, None)
     session = before or _opened(options)
     try:
         if before is not None:
@@ -57,12 +57,12 @@ def kept_session(options: WriteOptions) -> Iterator[Session]:
     except BaseException:
         session.runtime.close()
         raise
-    other = _KEPT.pop(key, None)
-    _KEPT[key] = session
+    other = _CACHE.pop(key, None)
+    _CACHE[key] = session
     if other is not None:
         other.runtime.close()
-    while len(_KEPT) > MAX_SESSIONS:
-        _, oldest = _KEPT.popitem(last=False)
+    while len(_CACHE) > MAX_SESSIONS:
+        _, oldest = _CACHE.popitem(last=False)
         oldest.runtime.close()
 
 

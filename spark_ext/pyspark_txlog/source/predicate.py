@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pyspark_txlog import packing
+from pyspark_txlog.source import packing
 from txlog.core.fetch_plan import InlinePiece, Piece
 from txlog.core.records import SchemaField
 from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, PARTITION_COLUMN, TOPIC_COLUMN

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pyspark_txlog.checkpoint import Checkpoint, default_transactional_id
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import STREAM_WRITE_OPTIONS, WriteOptions, parse_write_options
+from pyspark_txlog.sink.checkpoint import Checkpoint, default_transactional_id
 from txlog.errors import InvalidRequestError
 
 CHECKPOINT_LOCATION = "checkpointLocation"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from pyspark.sql import DataFrame
 
-from pyspark_txlog.predicate import quoted
+from pyspark_txlog.source.predicate import quoted
 from txlog.errors import InvalidRequestError
 
 

@@ -23,12 +23,12 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from pyspark_txlog import stream_limits
 from pyspark_txlog.messages import say
 from pyspark_txlog.options import StreamOptions, settled
-from pyspark_txlog.reader import check_schema, pack_plans
+from pyspark_txlog.source import limits
+from pyspark_txlog.source.batch_reader import check_schema, pack_plans
+from pyspark_txlog.source.subscription import starting_offsets, subscribed_partitions, subscribed_topics
 from pyspark_txlog.stream_offsets import SOURCE_KEY, StreamOffset
-from pyspark_txlog.subscription import starting_offsets, subscribed_partitions, subscribed_topics
 from txlog.client import reading
 from txlog.client.offsets import append_times, raise_committed
 from txlog.client.runtime import Runtime
@@ -67,7 +67,7 @@ class StreamSource:
         self._store_id = runtime.require_store().store_id
         self._session = reading.read_session(runtime, config)
         self._target: Offsets | None = None
-        self._delay = stream_limits.TriggerDelay(
+        self._delay = limits.TriggerDelay(
             min_offsets=options.min_offsets_per_trigger or 0,
             max_delay_ms=options.max_trigger_delay_ms,
             # As in Kafka's source: rows that exist when a query starts have waited long enough.
@@ -278,7 +278,7 @@ class StreamSource:
     def _limited(self, begins: Offsets, starts: Offsets, ends: Offsets, *, limited: bool, is_first: bool) -> Offsets:
         """Return `ends` within the limits; nothing if it is too early for a batch. The first batch is never delayed."""
         now_ms = self._runtime.clock.monotonic_ms()
-        offsets = stream_limits.available(starts, ends)
+        offsets = limits.available(starts, ends)
         may_wait = limited and not is_first and self._target is None and not self._delay.is_due(offsets, now_ms)
         # A batch without rows moves the query past removed offsets. That batch counts them, or ends the query.
         is_overtaken = any(starts[tp] > begins[tp] for tp in starts)
@@ -286,7 +286,7 @@ class StreamSource:
             return {}
         self._delay = self._delay.after_batch(now_ms)
         most = self._options.max_offsets_per_trigger
-        return stream_limits.at_most(starts, ends, most) if limited and most is not None else ends
+        return limits.at_most(starts, ends, most) if limited and most is not None else ends
 
     def _about_to_lose(self, begins: Offsets, starts: Offsets, chosen: Offsets) -> int:
         """Return how many removed offsets the batch up to `chosen` skips. Spark reads the progress before it plans the batch."""

@@ -2,7 +2,7 @@
 
 One process beside the driver holds the reader as long as the query runs. Spark asks it for the initial offset, the
 latest offset, and the input partitions between two offsets, and reports what has been processed.
-`pyspark_txlog.stream_source` answers. The reader is also sent to the executors, which only call `read`. So it opens
+`pyspark_txlog.source.stream_source` answers. The reader is also sent to the executors, which only call `read`. So it opens
 nothing before the first call. It must not fail earlier either, because Spark would report that as an error of Spark.
 """
 
@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import parse_stream_options
-from pyspark_txlog.reader import open_runtime, read_input
+from pyspark_txlog.source.batch_reader import open_runtime, read_input
+from pyspark_txlog.source.stream_source import StreamSource
 from pyspark_txlog.stream_offsets import StreamOffset
-from pyspark_txlog.stream_source import StreamSource
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_txlog.stream_limits import TriggerDelay, at_most, available
+from pyspark_txlog.source.limits import TriggerDelay, at_most, available
 from txlog.core.names import TopicPartition
 
 backlogs = st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 2**40)), max_size=8)

@@ -28,8 +28,8 @@ from pyspark.sql import types as spark
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from pyspark_txlog import schemas
-from pyspark_txlog.locations import spark_folder
-from pyspark_txlog.routing import PARTITION, TopicRoute
+from pyspark_txlog.native.locations import spark_folder
+from pyspark_txlog.sink.routing import PARTITION, TopicRoute
 from pyspark_txlog.spark_ui import described
 from txlog.client.adopted import adopt_files
 from txlog.client.runtime import Runtime
@@ -268,7 +268,7 @@ def _elements(test: _Test, values: Column, field: SchemaField, kind: spark.DataT
 
 def _partition_of(route: TopicRoute) -> Column:
     """Return the row's own column `partition`, else the hash of its key, else the task's number, as in
-    `pyspark_txlog.routing`."""
+    `pyspark_txlog.sink.routing`."""
     topic = route.topic
     candidates: list[Column] = []
     if route.by_partition:

@@ -15,13 +15,14 @@ from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_txlog import native_scan, views
+from pyspark_txlog.api.table import TopicTable
+from pyspark_txlog.api.transactions import Transaction, Transactions, version_of
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.snapshot import Snapshot
+from pyspark_txlog.native import views
+from pyspark_txlog.native.scan import scan, scan_options
+from pyspark_txlog.native.snapshot import Snapshot
 from pyspark_txlog.spark_session import activate
 from pyspark_txlog.spark_version import check_spark
-from pyspark_txlog.table import TopicTable
-from pyspark_txlog.transactions import Transaction, Transactions, version_of
 from txlog.client.runtime import Runtime
 from txlog.client.settings import call_layer
 from txlog.config import Layer
@@ -160,7 +161,7 @@ class TxLog:
             names = [topic.topic for topic in self.runtime.list_topics()]
             if not names:
                 return {}
-        return native_scan.scan(self.spark, self.runtime, native_scan.scan_options(self.runtime, names, options))
+        return scan(self.spark, self.runtime, scan_options(self.runtime, names, options))
 
     @plain_errors
     def fsck(self, *topics: str, rows: bool = True) -> DataFrame:

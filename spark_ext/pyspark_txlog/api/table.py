@@ -9,12 +9,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from pyspark_txlog import native_scan, schemas
-from pyspark_txlog.checkpoint import Checkpoint
+from pyspark_txlog import schemas
+from pyspark_txlog.api.transactions import check_write, query_id
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
-from pyspark_txlog.native_write import SMALL_ROWS, Road, is_over_connect
-from pyspark_txlog.transactions import check_write, query_id
+from pyspark_txlog.native.scan import scan, scan_options
+from pyspark_txlog.native.write import SMALL_ROWS, Road, is_over_connect
+from pyspark_txlog.sink.checkpoint import Checkpoint
+from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
 from txlog.client.settings import call_layer
 from txlog.client.staged import producer_session
 from txlog.config import Layer
@@ -25,7 +26,7 @@ from txlog.errors import CommitFailedError, InvalidRequestError
 from txlog.protocol.transactions import EndResult
 
 if TYPE_CHECKING:
-    from pyspark_txlog.txlog_api import TxLog
+    from pyspark_txlog.api.log import TxLog
 
 
 class TopicTable:
@@ -100,7 +101,7 @@ class TopicTable:
         one, which fails with ProducerFencedError. `trigger` has the keywords of Spark's own (`{"availableNow": True}`).
 
         Each transaction includes the end offsets of the batch's sources, as in the sink of `writeStream`
-        (`source_offsets`). A query whose checkpoint was lost continues there. `commit_source_offsets=False` never reads
+        (`committed_offsets`). A query whose checkpoint was lost continues there. `commit_source_offsets=False` never reads
         the checkpoint.
 
         Raises InvalidRequestError, also over Spark Connect, where the batches run in another process. Raises
@@ -177,12 +178,10 @@ class TopicTable:
         """Return the topic's rows through Spark's own Parquet reader: the same rows and options as `format("txlog")`.
 
         Options are keyword arguments here: `isolation_level="read_uncommitted"`, `starting_offsets={"orders": {"0":
-        5}}`, `columns=["order_id", "_offset"]`, `where="amount > 100"`; see `native_scan.scan_options`. The plan is
+        5}}`, `columns=["order_id", "_offset"]`, `where="amount > 100"`; see `native.scan.scan_options`. The plan is
         fixed now: the frame does not grow, and is valid as long as its files are kept. All its columns are nullable.
 
         Raises OffsetOutOfRangeError, SchemaMismatchError, UnknownOptionError, UnsupportedStoreError.
         """
         runtime = self.log.runtime
-        return native_scan.scan(self.log.spark, runtime, native_scan.scan_options(runtime, [self.name], options))[
-            self.name
-        ]
+        return scan(self.log.spark, runtime, scan_options(runtime, [self.name], options))[self.name]

@@ -2,7 +2,7 @@
 
 One micro-batch is one staged transaction of the query's transactional.id. Its version is (batch id, query id), so the
 coordinator detects a repeated batch and skips it. The offsets of the batch's sources are part of the transaction
-(`source_offsets`). Where Spark runs each call, always in another Python process:
+(`committed_offsets`). Where Spark runs each call, always in another Python process:
 
     driver's side    `begin`, once for each micro-batch, before any task. It checks the frame, then inits the id. This
                      fences an older run of the query that is still running. File names need the id's epoch.
@@ -31,11 +31,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_txlog.kept_sessions import kept_session
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
-from pyspark_txlog.stream_write_options import StreamWriteOptions, parse_stream_write_options
-from pyspark_txlog.writer import check_begun_here, open_store, producer_config, write_parts
+from pyspark_txlog.sink.batch_writer import check_begun_here, open_store, producer_config, write_parts
+from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
+from pyspark_txlog.sink.session_cache import cached_session
+from pyspark_txlog.sink.stream_options import StreamWriteOptions, parse_stream_write_options
 from txlog.client.session import Session
 from txlog.client.staged import StagedTransaction
 from txlog.core.records import StagedPart, TransactionMetadata
@@ -97,7 +97,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         `StagedTransaction.begin` raises.
         """
         # Imported here because a commit does not need pyarrow.
-        from pyspark_txlog.routing import TopicRoute, check_routing
+        from pyspark_txlog.sink.routing import TopicRoute, check_routing
 
         if overwrite:
             raise InvalidRequestError(
@@ -114,7 +114,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
                 check_scope(current, query_id)
 
         parsed = parsed.of_query(query_id)
-        with kept_session(parsed.write) as session:
+        with cached_session(parsed.write) as session:
             runtime = session.runtime
             _check_without_offsets(parsed, session)
             if write.topic is not None:
@@ -223,7 +223,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
 
     @contextmanager
     def _session(self, begun: StreamFiles) -> Iterator[Session]:
-        with kept_session(self._options.of_query(begun.query_id).write) as session:
+        with cached_session(self._options.of_query(begun.query_id).write) as session:
             check_begun_here(session.runtime, begun.store_id)
             yield session
 

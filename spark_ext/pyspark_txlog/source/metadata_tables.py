@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as spark
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_txlog import packing
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.options import MetadataOptions, parse_metadata_options
-from pyspark_txlog.subscription import subscribed_partitions, subscribed_topics
+from pyspark_txlog.source import packing
+from pyspark_txlog.source.subscription import subscribed_partitions, subscribed_topics
 from txlog.client import reading
 from txlog.client.admin import Admin
 from txlog.client.partitions import PartitionDescription

@@ -69,7 +69,7 @@ class TxlogWriter(DataSourceArrowWriter):
         another topic), and what `StagedTransaction.begin` raises.
         """
         # Imported here and in `write_parts`, because a commit does not need pyarrow.
-        from pyspark_txlog.routing import TopicRoute, check_routing
+        from pyspark_txlog.sink.routing import TopicRoute, check_routing
 
         if overwrite:
             raise InvalidRequestError(
@@ -208,7 +208,7 @@ def write_parts(
     Raises SchemaMismatchError, UnknownTopicOrPartitionError, StorageError.
     """
     # Imported here because a commit does not need pyarrow.
-    from pyspark_txlog.routing import Router
+    from pyspark_txlog.sink.routing import Router
     from txlog.client.staged_files import StagedFiles
 
     router = Router(runtime, options, schema, context.partitionId() if context is not None else 0)

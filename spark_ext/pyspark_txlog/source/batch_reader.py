@@ -17,10 +17,11 @@ import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_txlog import packing, schemas, where
+from pyspark_txlog import schemas
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.options import ReadOptions, SettledOptions, parse_read_options, settled
-from pyspark_txlog.subscription import resolve_starts, subscribed_partitions, subscribed_topics, within_the_log
+from pyspark_txlog.source import packing, where
+from pyspark_txlog.source.subscription import resolve_starts, subscribed_partitions, subscribed_topics, within_the_log
 from txlog.client import reading
 from txlog.client.offsets import resolve
 from txlog.client.runtime import Runtime

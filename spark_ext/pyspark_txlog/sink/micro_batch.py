@@ -1,7 +1,7 @@
 """Which source offsets does a micro-batch commit, and is a batch that is about to be skipped really the committed one?
 
 Used by the sink of `writeStream` (`stream_writer`) and by `TopicTable.append_stream` over `foreachBatch`. A micro-batch
-is a transaction whose version is the batch number. The end offsets of its sources are part of it (`source_offsets`).
+is a transaction whose version is the batch number. The end offsets of its sources are part of it (`committed_offsets`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pyspark_txlog.checkpoint import Checkpoint
-from pyspark_txlog.source_offsets import (
+from pyspark_txlog.sink.checkpoint import Checkpoint
+from pyspark_txlog.sink.committed_offsets import (
     Batch,
     SourceOffset,
     committed_elsewhere,

@@ -1,0 +1,1 @@
+"""What a Spark program calls: the log, its tables and its transactions."""

@@ -1,0 +1,1 @@
+"""Reads and writes with Spark's own Parquet reader and writer."""

@@ -1,0 +1,1 @@
+"""What Spark reads through `format("txlog")`: batches, streams and metadata tables."""
