@@ -32,12 +32,12 @@ import txlog
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
-from txlog.core.words import bytes_text
 from txlog.maintenance.maintain import Maintainer
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.clock import ManualClock, SeededIds
 from txlog.testing.counting_store import CountingStore
+from txlog.text import bytes_text
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
 TOPIC, PARTITIONS = "orders", 2

@@ -39,11 +39,11 @@ from tests.kill.rivals import DeltaSink
 from txlog.client.reading import read_session
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
-from txlog.core.words import bytes_text
 from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.vacuum import vacuum
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
+from txlog.text import bytes_text
 
 TOPIC = "orders"
 TXLOG, SPARK_JOB, DELTA = SIDES = ("txlog, one process", "txlog, Spark job", "Delta")

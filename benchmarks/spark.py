@@ -37,9 +37,9 @@ from benchmarks import stream_sink
 from pyspark_txlog import TxLog, session
 from tests import jars
 from tests.kill.rivals import DeltaSink
-from txlog.core.words import count_text
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
+from txlog.text import count_text
 
 SCHEMA = pa.schema(
     [

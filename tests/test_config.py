@@ -19,7 +19,6 @@ from txlog.config import (
     StoreConfig,
     TopicConfig,
     check_topic_config,
-    nearest,
     parse_document,
     render_toml,
     restrict,
@@ -30,6 +29,7 @@ from txlog.core.records import StoreConstants
 from txlog.errors import InvalidConfigurationError, InvalidRequestError, InvalidTxnTimeoutError
 from txlog.protocol.context import Context
 from txlog.protocol.transactions import init_producer
+from txlog.text import nearest
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1

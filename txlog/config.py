@@ -10,7 +10,6 @@ reason. This module has only values: the client reads files and the environment.
 
 from __future__ import annotations
 
-import difflib
 import math
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, TypeAlias, cast, get_args
 
 from txlog.errors import InvalidConfigurationError, InvalidRequestError, InvalidTxnTimeoutError
+from txlog.text import nearest
 
 Scope: TypeAlias = Literal["client", "producer", "consumer", "topic", "store"]
 Kind: TypeAlias = Literal["int", "bool", "str", "float", "choice", "list"]
@@ -278,13 +278,6 @@ def parse_document(document: Layer) -> dict[Scope, dict[str, Value]]:
             raise InvalidConfigurationError(f"[{name}] must be a table of keys, found {_shown(table)}")
         layers[name] = _check_layer(dict(_flatten(table)), name)
     return layers
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" with the most similar name of `known`, or "" if no name is similar."""
-    folded = {_fold(candidate): candidate for candidate in known}
-    matches = difflib.get_close_matches(_fold(name), list(folded), n=1, cutoff=0.6)
-    return f" Did you mean '{folded[matches[0]]}'?" if matches else ""
 
 
 def render_toml() -> str:
@@ -754,10 +747,6 @@ def _flatten(table: Layer, prefix: str = "") -> Iterable[tuple[str, object]]:
             yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def _fold(name: str) -> str:
-    return str(name).lower().replace("_", ".")
 
 
 def _shown(value: object) -> str:

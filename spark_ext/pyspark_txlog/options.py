@@ -27,9 +27,10 @@ from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.option_table import kafka_option, names_of
 from txlog.client.offsets import Missing, OffsetSpec, parse_assign, parse_spec, parse_timestamp, parse_timestamps
 from txlog.client.settings import Settings
-from txlog.config import KEYS, IsolationLevel, Layer, nearest
+from txlog.config import KEYS, IsolationLevel, Layer
 from txlog.core import names
 from txlog.errors import InvalidRequestError, TxlogError, UnknownOptionError, UnsupportedStoreError
+from txlog.text import nearest
 
 T = TypeVar("T")
 

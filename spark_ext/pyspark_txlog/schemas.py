@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql import types as spark
 
-from txlog.config import nearest
 from txlog.core import schema as log_schema
 from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
+from txlog.text import nearest
 
 ALL_COLUMNS = "*"
 """In the option `columns`: all of the topic's own columns."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from txlog.config import nearest
 from txlog.core.records import SchemaField
 from txlog.core.schema import CHILD_NAMES, MAX_NESTING, SCALAR_TYPES, assign_ids, check_fields, parse_decimal
 from txlog.errors import InvalidRequestError, SchemaMismatchError
+from txlog.text import nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,8 @@ from txlog.cli.partitions import choose_partitions
 from txlog.cli.progress import progress_bar
 from txlog.core.cleaning import DEFAULT_MAX_KEYS
 from txlog.core.names import TopicPartition
-from txlog.core.words import bytes_text, count_text
 from txlog.errors import CorruptLogError, InvalidRequestError
+from txlog.text import bytes_text, count_text
 
 if TYPE_CHECKING:
     from txlog.client.runtime import Runtime

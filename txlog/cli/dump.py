@@ -14,8 +14,8 @@ from txlog.cli.options import Session, command
 from txlog.cli.output import NOTHING, Cell, Output, Row, encode_line, struct_table, tabulate
 from txlog.cli.rows import json_value
 from txlog.core import names
-from txlog.core.words import bytes_text, count_text, range_text, time_text
 from txlog.errors import InvalidRequestError
+from txlog.text import bytes_text, count_text, range_text, time_text
 
 if TYPE_CHECKING:
     from txlog.client.dump import ChainBatch, DumpedObject, PartitionChain

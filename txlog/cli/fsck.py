@@ -12,8 +12,8 @@ from txlog.cli.errors import LOOK
 from txlog.cli.options import Session, Topics, TopicsOption, command
 from txlog.cli.output import Output
 from txlog.cli.progress import progress_bar
-from txlog.core.words import bytes_text, count_text
 from txlog.errors import TxlogError
+from txlog.text import bytes_text, count_text
 
 if TYPE_CHECKING:
     from txlog.maintenance.fsck import FsckReport

@@ -14,8 +14,8 @@ from txlog.cli.options import Session, command, group, one_of
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import parse_partitions
 from txlog.core.names import TopicPartition, is_reserved
-from txlog.core.words import count_text, time_text
 from txlog.errors import CorruptLogError, InvalidRequestError
+from txlog.text import count_text, time_text
 
 if TYPE_CHECKING:
     from txlog.client.admin import Admin, GroupInfo, OffsetReset

@@ -8,8 +8,8 @@ import typer
 
 from txlog.cli.options import Session, Topics, TopicsOption, command
 from txlog.cli.output import Output
-from txlog.core.words import bytes_text, duration_text, time_text
 from txlog.errors import InvalidRequestError
+from txlog.text import bytes_text, duration_text, time_text
 
 
 def register(app: typer.Typer, *, panel: str) -> None:

@@ -13,8 +13,8 @@ from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.options import Session, command
 from txlog.cli.output import Output, encode_line, write
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
-from txlog.core.words import count_text, duration_text, time_text
 from txlog.errors import InvalidRequestError, RetriableError
+from txlog.text import count_text, duration_text, time_text
 
 if TYPE_CHECKING:
     from txlog.maintenance.maintain import Maintainer, MaintainReport

@@ -14,8 +14,8 @@ from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.cli.progress import progress_bar
 from txlog.core.cleaning import DEFAULT_TARGET_BYTES, FileLayout, MergePolicy
-from txlog.core.words import bytes_text, count_text
 from txlog.errors import CorruptLogError
+from txlog.text import bytes_text, count_text
 
 if TYPE_CHECKING:
     from txlog.maintenance.merge import Merged

@@ -11,8 +11,8 @@ from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartiti
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import split_topics
 from txlog.config import DEFAULT_ISOLATION
-from txlog.core.words import parse_time, time_text
 from txlog.errors import CorruptLogError, InvalidRequestError
+from txlog.text import parse_time, time_text
 
 _KAFKAS = {"-2": "earliest", "-1": "latest", "earliest": "earliest", "latest": "latest"}
 

@@ -34,8 +34,8 @@ from txlog.cli import (
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
 from txlog.cli.options import Command, Group, root
 from txlog.cli.output import OutputFormat
-from txlog.core.words import install_text
 from txlog.errors import TxlogError
+from txlog.text import install_text
 
 ENTRY_POINTS = "txlog.commands"
 

@@ -19,8 +19,8 @@ from txlog.cli.rows import decode_rows, encode_row
 from txlog.clock import Clock
 from txlog.core.names import TopicPartition
 from txlog.core.schema import OWN_COLUMNS
-from txlog.core.words import count_text, duration_text
 from txlog.errors import InvalidRequestError, OutcomeUnknownError, SchemaMismatchError, TxlogError
+from txlog.text import count_text, duration_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from txlog.cli.documents import RetentionDocument
 from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions, command
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
-from txlog.core.words import bytes_text, count_text, time_text
+from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
     from txlog.maintenance.retention import Retained

@@ -23,11 +23,10 @@ from typing import Any
 
 import msgspec
 
-from txlog.config import nearest
 from txlog.core.records import SchemaField
 from txlog.core.schema import describe, parse_decimal, range_left
-from txlog.core.words import count_text
 from txlog.errors import SchemaMismatchError
+from txlog.text import count_text, nearest
 
 _BASE64 = "base64"
 _MEMBER = re.compile(rb'"\s*:')

@@ -17,8 +17,8 @@ from txlog.config import keys_of
 from txlog.core.names import TopicPartition
 from txlog.core.schema import describe as describe_type
 from txlog.core.schema import evolve
-from txlog.core.words import bytes_text, count_text, time_text
 from txlog.errors import CorruptLogError, InvalidRequestError, TopicExistsError
+from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
     from txlog.client.topics import TopicDescription

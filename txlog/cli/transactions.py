@@ -9,8 +9,8 @@ import typer
 from txlog.cli.documents import AbortDocument, ExpireDocument
 from txlog.cli.options import Session, command, group, one_of
 from txlog.cli.output import Output
-from txlog.core.words import duration_text, time_text
 from txlog.errors import InvalidRequestError
+from txlog.text import duration_text, time_text
 
 if TYPE_CHECKING:
     from txlog.client.admin import TransactionDescription

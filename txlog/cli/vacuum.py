@@ -11,7 +11,7 @@ from txlog.cli.errors import LOOK
 from txlog.cli.options import Session, TopicsOption, command
 from txlog.cli.output import Output
 from txlog.cli.progress import progress_bar
-from txlog.core.words import bytes_text, count_text, time_text
+from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
     from txlog.maintenance.vacuum import VacuumReport

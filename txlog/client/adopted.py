@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from txlog.client.runtime import Runtime
 from txlog.core.names import parse_rows_path
 from txlog.core.records import DataFile, StagedPart, TopicMetadata
-from txlog.core.words import count_text
 from txlog.errors import CorruptLogError, UnknownTopicOrPartitionError
 from txlog.storage.object_store import make_durable
 from txlog.storage.parquet_file import describe_file
+from txlog.text import count_text
 
 PARALLEL_FOOTERS = 16
 """Footers that are read at once. Each costs one request and hardly any CPU time."""

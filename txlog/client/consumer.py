@@ -34,7 +34,6 @@ from txlog.core.effects import Program
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition, check_topic_name
 from txlog.core.records import GroupValue, OffsetValue
-from txlog.core.words import count_text
 from txlog.errors import (
     CommitFailedError,
     IllegalStateError,
@@ -48,6 +47,7 @@ from txlog.errors import (
 from txlog.protocol import groups as protocol
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.read import end_offset
+from txlog.text import count_text
 
 _LOG = logging.getLogger(__name__)
 MAX_RESETS = 3

@@ -43,13 +43,13 @@ from txlog.core.records import (
 )
 from txlog.core.schema import OFFSET_COLUMN, describe
 from txlog.core.segments import end_of_entry
-from txlog.core.words import bytes_text, count_text, duration_text, range_text, time_text
 from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOrPartitionError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import load
 from txlog.protocol.read import ReadIndexes, aborted_transactions, read_index
 from txlog.storage.inline_rows import read_ipc
 from txlog.storage.object_store import ObjectStore
+from txlog.text import bytes_text, count_text, duration_text, range_text, time_text
 
 ObjectKind: TypeAlias = Literal[
     "store", "topic", "batch", "index", "txnindex", "snapshot", "boundary", "clean", "staged", "history", "rows"

@@ -12,9 +12,9 @@ from txlog.client.runtime import check_columns
 from txlog.client.settings import Settings
 from txlog.core.records import TopicMetadata
 from txlog.core.schema import kafka_key
-from txlog.core.words import count_text
 from txlog.errors import SchemaMismatchError
 from txlog.storage.keys import NO_KEY, partition_table
+from txlog.text import count_text
 
 __all__ = ["NO_KEY", "check_keys", "key_columns_of", "partitions_of"]
 

@@ -36,7 +36,6 @@ from txlog.config import Layer
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, TopicMetadata
 from txlog.core.transactions import TxnVersion, is_repeated
-from txlog.core.words import count_text
 from txlog.errors import (
     AbortableError,
     FencedError,
@@ -55,6 +54,7 @@ from txlog.errors import (
 )
 from txlog.protocol.transactions import EndResult
 from txlog.storage.arrow_schema import conform
+from txlog.text import count_text
 
 _LOG = logging.getLogger(__name__)
 SETTLE_MS = 5000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from txlog.client.patience import Patience
 from txlog.client.settings import Settings
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
-from txlog.config import Layer, nearest
+from txlog.config import Layer
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
 from txlog.core.moments import Moment
@@ -32,6 +32,7 @@ from txlog.storage.driver import Driver
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import clock_offset_ms, clock_was_set, open_object_store, probe, spell_url
+from txlog.text import nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa

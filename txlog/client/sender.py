@@ -23,7 +23,6 @@ from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart
-from txlog.core.words import count_text
 from txlog.errors import (
     InvalidProducerEpochError,
     OutcomeUnknownError,
@@ -37,6 +36,7 @@ from txlog.errors import (
 from txlog.protocol.append import AppendResult, append_batch
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.seal import finished_segments, seal_quietly
+from txlog.text import count_text
 
 MAX_BUFFER_BYTES = 256 * 2**20
 """Size of the rows that may wait to be sent. A send above this limit waits."""

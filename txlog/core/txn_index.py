@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from txlog.core import names
 from txlog.core.names import SegmentName
 from txlog.core.records import NO_OFFSET, AbortedTxn, CommitRecord, IndexEntry, TxnIndex
-from txlog.core.words import count_text
 from txlog.errors import CorruptRecordError
+from txlog.text import count_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

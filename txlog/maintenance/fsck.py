@@ -36,7 +36,6 @@ from txlog.core.records import (
 )
 from txlog.core.schema import check_fields, contradictions
 from txlog.core.state import PartitionState
-from txlog.core.words import count_text, duration_text
 from txlog.errors import NotAStoreError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.maintenance.decisions import (
     PREPARED,
@@ -52,6 +51,7 @@ from txlog.maintenance.findings import LOST_RECORD, Finding, Findings, Reader
 from txlog.maintenance.partition_check import Checked, PartitionTask, Schemas, check_partition
 from txlog.maintenance.repair import RepairedObject
 from txlog.storage.object_store import ObjectStore
+from txlog.text import count_text, duration_text
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """(what is checked now and objects so far, partitions done, partitions in all)."""

@@ -28,7 +28,6 @@ from txlog.core.compaction import CompactionPolicy
 from txlog.core.effects import List, Program
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SegmentName, TopicPartition
 from txlog.core.records import TopicMetadata
-from txlog.core.words import bytes_text, count_text, duration_text, time_text
 from txlog.errors import (
     CorruptLogError,
     InvalidRequestError,
@@ -50,6 +49,7 @@ from txlog.protocol.groups import expire_groups
 from txlog.protocol.retention import RetentionPolicy
 from txlog.protocol.seal import finished_segments, seal
 from txlog.protocol.transactions import ExpireResult, expire, expire_producers, idle_producers
+from txlog.text import bytes_text, count_text, duration_text, time_text
 
 Merger: TypeAlias = Callable[[Sequence[TopicPartition], MergePolicy], tuple[Sequence[Merged], Sequence[TxlogError]]]
 """Merges what is due in these partitions. Returns the runs that were made, and the errors of those that failed."""

@@ -49,11 +49,11 @@ from txlog.core.state import (
     to_snapshot,
 )
 from txlog.core.txn_index import check_txn_index
-from txlog.core.words import count_text
 from txlog.errors import CorruptLogError, TxlogError, UnsupportedStoreError
 from txlog.maintenance.decisions import SeenMarkers
 from txlog.maintenance.file_check import Placed, check_inline_rows, check_rows_file
 from txlog.maintenance.findings import LOST_RECORD, Reader, reason
+from txlog.text import count_text
 
 Schemas: TypeAlias = Mapping[int, tuple[SchemaField, ...]]
 """Columns of a topic by the version of its metadata that introduced them."""

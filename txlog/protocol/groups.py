@@ -26,7 +26,6 @@ from txlog.core.records import (
 )
 from txlog.core.state import PartitionState
 from txlog.core.transactions import Skipped, TxnVersion
-from txlog.core.words import time_text
 from txlog.errors import (
     ConcurrentTransactionsError,
     GroupIdNotFoundError,
@@ -44,6 +43,7 @@ from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import Appended, Guard, Stop, append_slot, find_own
 from txlog.protocol.table import registered_guard
 from txlog.protocol.transactions import add_partitions, resolve
+from txlog.text import time_text
 
 MAX_METADATA_LENGTH = 4096
 MAX_REMOVED_ENTRIES = 4000

@@ -19,10 +19,10 @@ from txlog.core.records import AbortedTxn, SegmentIndex, TxnIndex
 from txlog.core.segments import check_index, end_of_entry, first_at_or_after_timestamp, is_coalesced
 from txlog.core.snapshots import SnapshotCut
 from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
-from txlog.core.words import count_text
 from txlog.errors import CorruptRecordError, MissingObjectError, OffsetOutOfRangeError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import present, reload
+from txlog.text import count_text
 
 ReadIndexes: TypeAlias = Mapping[SegmentName, "ReadIndex"]
 

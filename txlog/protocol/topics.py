@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from txlog.config import TopicConfig, check_topic_config, nearest, restrict
+from txlog.config import TopicConfig, check_topic_config, restrict
 from txlog.core import envelope, names
 from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome, ReadClocks
 from txlog.core.features import STORE_FEATURES, check_features
@@ -34,7 +34,6 @@ from txlog.core.schema import (
     kafka_key,
     max_field_id,
 )
-from txlog.core.words import count_text
 from txlog.errors import (
     CoordinatorContentionError,
     CorruptRecordError,
@@ -52,6 +51,7 @@ from txlog.errors import (
 )
 from txlog.protocol.context import PROOF_AGE_MS, Context
 from txlog.protocol.put import create
+from txlog.text import count_text, nearest
 
 MAX_PARTITIONS = 100_000
 _MAX_SHOWN = 5

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlog.config import nearest
 from txlog.core.records import SchemaField
 from txlog.core.schema import (
     KAFKA_FIELDS,
@@ -33,6 +32,7 @@ from txlog.core.schema import (
     range_left,
 )
 from txlog.errors import CorruptRecordError, SchemaMismatchError
+from txlog.text import nearest
 
 OFFSET_FIELD = pa.field(OFFSET_COLUMN, pa.int64(), nullable=False)
 TIMESTAMP_FIELD = pa.field(TIMESTAMP_COLUMN, pa.timestamp("us", "UTC"), nullable=False)

@@ -39,9 +39,7 @@ import fsspec
 from fsspec.asyn import sync
 
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
-from txlog.config import nearest
 from txlog.core.envelope import MAX_OBJECT_BYTES
-from txlog.core.words import install_text
 from txlog.errors import (
     InvalidRequestError,
     MissingObjectError,
@@ -54,6 +52,7 @@ from txlog.errors import (
     UnsupportedStoreError,
 )
 from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
+from txlog.text import install_text, nearest
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")

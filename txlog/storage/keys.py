@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from txlog.config import nearest
 from txlog.core.partitioning import Bytes, Offsets, murmur2_many, partitions_for
 from txlog.core.schema import KEY_TYPES
 from txlog.errors import SchemaMismatchError
+from txlog.text import nearest
 
 NO_KEY = -1
 """The partition of a row without a key: the caller chooses one for all of them."""

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 
 from txlog.clock import Clock, IdGenerator
-from txlog.config import nearest
 from txlog.core import names
 from txlog.core.moments import MAX_CLOCK_SKEW_MS, MAX_CLOCK_STEP_MS
 from txlog.errors import (
@@ -29,6 +28,7 @@ from txlog.storage.forks import lock_for_forks
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import shared_memory_store
 from txlog.storage.object_store import ObjectStore, PutOutcome
+from txlog.text import nearest
 
 _PROBE_ATTEMPTS = 5
 _PROBE_BACKOFF_MS = 200

@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txlog.core.records import DataFile, SchemaField
-from txlog.core.words import digest_text
 from txlog.errors import CorruptRecordError, SchemaMismatchError, TxlogError
 from txlog.storage.arrow_schema import field_id, find_columns, is_same, to_arrow
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_statistics import file_statistics, first_leaves, leaf_count, row_groups
+from txlog.text import digest_text
 
 BATCH_ROWS = 65_536
 """Rows of a record batch that a read returns. It is also the default of max.poll.records here."""

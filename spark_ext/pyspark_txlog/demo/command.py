@@ -34,9 +34,9 @@ from pyspark_txlog.demo.tidy import check_unchanged, measure, tidy_up
 from txlog.cli.options import Session, command
 from txlog.cli.signals import orderly_end
 from txlog.core.names import TopicPartition
-from txlog.core.words import count_text
 from txlog.errors import InvalidRequestError, TxlogError
 from txlog.storage.open import open_object_store
+from txlog.text import count_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

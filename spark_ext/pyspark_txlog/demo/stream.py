@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark_txlog.demo import data
 from pyspark_txlog.demo.checks import ends, expect, expect_all_stable
 from pyspark_txlog.demo.worker import CLEANER_ID
-from txlog.core.words import count_text
+from txlog.text import count_text
 
 if TYPE_CHECKING:
     from pyspark_txlog.demo.processes import Crew

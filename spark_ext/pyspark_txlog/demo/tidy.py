@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark_txlog.demo.checks import expect
 from pyspark_txlog.demo.show import Show
 from txlog.core.names import TopicPartition
-from txlog.core.words import bytes_text
+from txlog.text import bytes_text
 
 if TYPE_CHECKING:
     from pyspark_txlog.demo.proof import Proof

@@ -33,7 +33,6 @@ from txlog.client.store import Store
 from txlog.core.cleaning import DEFAULT_MAX_KEYS
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TopicPartition
-from txlog.core.words import bytes_text, count_text
 from txlog.errors import MissingObjectError, TxlogError
 from txlog.maintenance.compact import (
     Compacted,
@@ -46,6 +45,7 @@ from txlog.maintenance.compact import (
 from txlog.maintenance.history import recorded
 from txlog.maintenance.users_topics import refuse_internal
 from txlog.protocol.compact import CompactionPlan
+from txlog.text import bytes_text, count_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

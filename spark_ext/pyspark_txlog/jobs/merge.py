@@ -29,11 +29,11 @@ from txlog.client.store import Store
 from txlog.core.cleaning import DEFAULT_TARGET_BYTES, PLAIN, FileLayout, MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile
-from txlog.core.words import bytes_text, count_text
 from txlog.errors import MissingObjectError, TxlogError
 from txlog.maintenance.history import recorded
 from txlog.maintenance.merge import Merged, check_layout, copy_rows, plan_partition, publish_merge
 from txlog.protocol.clean import Merge
+from txlog.text import bytes_text, count_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,11 +24,11 @@ from txlog.client.reading import read_session
 from txlog.client.runtime import Runtime
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
-from txlog.core.words import count_text
 from txlog.errors import TxlogError
 from txlog.maintenance.history import recorded
 from txlog.maintenance.retention import Retained, policy_of, retain_partition
 from txlog.protocol.retention import RetentionPolicy
+from txlog.text import count_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,11 +23,11 @@ from txlog.cli.vacuum import show_vacuum, vacuum_document
 from txlog.client.reading import read_session
 from txlog.client.runtime import Runtime
 from txlog.client.store import Store
-from txlog.core.words import bytes_text, count_text
 from txlog.errors import TxlogError
 from txlog.maintenance.history import recorded
 from txlog.maintenance.vacuum import STEP_TIMEOUT_MS, VacuumReport, sweep_partition, vacuum
 from txlog.protocol.vacuum import Deleted, PartitionPlan
+from txlog.text import bytes_text, count_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -46,12 +46,12 @@ from txlog.client import rows
 from txlog.client.offsets import format_offsets
 from txlog.client.reading import ReadTask
 from txlog.client.runtime import Runtime
-from txlog.config import nearest
 from txlog.core import names
 from txlog.core.fetch_plan import FilePiece, InlinePiece, RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile, SchemaField
 from txlog.errors import InvalidRequestError, UnknownOptionError
+from txlog.text import nearest
 
 SCAN_OPTIONS: Mapping[str, str] = {
     # Off by default (PROTOCOL.md, "Integrity").

@@ -23,9 +23,9 @@ from txlog.client.keys import check_keys, key_columns_of, partitions_of
 from txlog.client.runtime import Runtime
 from txlog.core.names import check_topic_name
 from txlog.core.records import TopicMetadata
-from txlog.core.words import count_text
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.storage.arrow_schema import conform
+from txlog.text import count_text
 
 TOPIC, PARTITION = "topic", "partition"
 _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)

@@ -25,12 +25,12 @@ from txlog.client import reading
 from txlog.client.admin import Admin
 from txlog.client.partitions import PartitionDescription
 from txlog.client.runtime import Runtime
-from txlog.config import nearest
 from txlog.core.fetch_plan import FilePiece
 from txlog.core.names import TopicPartition, parse_rows_path
 from txlog.core.records import SchemaField
 from txlog.errors import SchemaMismatchError
 from txlog.maintenance.history import read_history
+from txlog.text import nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,11 +36,10 @@ from pyspark_txlog.source.predicate import (
     Value,
     negate,
 )
-from txlog.config import nearest
 from txlog.core.records import SchemaField
 from txlog.core.schema import describe, parse_decimal
-from txlog.core.words import install_text
 from txlog.errors import InvalidRequestError, SchemaMismatchError
+from txlog.text import install_text, nearest
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -1,11 +1,13 @@
-"""How does txlog write times, sizes and numbers for people?
+"""How does txlog write times, sizes, numbers and similar names for people?
 
 Tables, dumps and messages use the same spelling. Programs get milliseconds and bytes instead.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,3 +92,14 @@ def install_text(extra: str) -> str:
 def digest_text(digest: str) -> str:
     """Return the first 12 of a digest's 64 digits: enough to tell two digests apart."""
     return f"{digest[:12]}…"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" with the most similar name of `known`, or "" if no name is similar."""
+    folded = {_fold(candidate): candidate for candidate in known}
+    matches = difflib.get_close_matches(_fold(name), list(folded), n=1, cutoff=0.6)
+    return f" Did you mean '{folded[matches[0]]}'?" if matches else ""
+
+
+def _fold(name: str) -> str:
+    return str(name).lower().replace("_", ".")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlog.core.words import bytes_text, count_text, duration_text, parse_time, range_text, time_text
+from txlog.text import bytes_text, count_text, duration_text, parse_time, range_text, time_text
 
 
 @pytest.mark.parametrize(
