@@ -104,7 +104,7 @@ def test_defaults_and_ranges(name: str, default: object, least: float | None, mo
 
 
 @pytest.mark.parametrize("cls", CONFIGS, ids=lambda cls: cls.__name__)
-def test_a_config_has_exactly_the_fields_of_its_scope(cls: type[config._Config]) -> None:
+def test_a_config_has_exactly_the_fields_of_its_scope(cls: type[config.parse._Config]) -> None:
     expected = {key.field: key.default for key in config.keys_of(cls.scope)}
     assert dataclasses.asdict(cls.parse()) == expected  # type: ignore[call-overload]
     assert all(key.scopes for key in KEYS.values())
@@ -277,7 +277,7 @@ def test_a_timeout_up_to_the_maximum_is_accepted() -> None:
         ),
     ],
 )
-def test_an_unknown_key_names_the_nearest(cls: type[config._Config], name: str, message: str) -> None:
+def test_an_unknown_key_names_the_nearest(cls: type[config.parse._Config], name: str, message: str) -> None:
     with pytest.raises(InvalidConfigurationError, match=re.escape(message)):
         cls.parse({name: 1})
 

@@ -1,0 +1,47 @@
+"""Which settings exist, which values may they have, and which value counts when several places set them?
+
+`table.KEYS` has name, kind, default, range and sentence of each setting. The `...Config` classes are its typed views,
+one per scope. `parse` takes layers of dotted names; the first layer that has a key counts. Values are checked once,
+here. Unknown keys are refused, and the error names the most similar known one. `conf/txlog.toml` is the table, rendered.
+
+This package has only values: the client reads files and the environment.
+"""
+
+from txlog.config.key import INT64_MAX, SCOPES, ConfigKey, IsolationLevel, Layer, Scope, Value
+from txlog.config.parse import (
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    StoreConfig,
+    TopicConfig,
+    check_topic_config,
+    parse_document,
+    parse_isolation,
+    restrict,
+)
+from txlog.config.render import render_toml
+from txlog.config.table import DEFAULT_ISOLATION, KEYS, MAX_INLINE_BYTES, keys_of
+
+__all__ = [
+    "DEFAULT_ISOLATION",
+    "INT64_MAX",
+    "KEYS",
+    "MAX_INLINE_BYTES",
+    "SCOPES",
+    "ClientConfig",
+    "ConfigKey",
+    "ConsumerConfig",
+    "IsolationLevel",
+    "Layer",
+    "ProducerConfig",
+    "Scope",
+    "StoreConfig",
+    "TopicConfig",
+    "Value",
+    "check_topic_config",
+    "keys_of",
+    "parse_document",
+    "parse_isolation",
+    "render_toml",
+    "restrict",
+]

@@ -1,0 +1,150 @@
+"""Which values may a setting have, and how is a value read from Python, TOML or text?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from txlog.errors import InvalidConfigurationError, InvalidRequestError
+
+Scope: TypeAlias = Literal["client", "producer", "consumer", "topic", "store"]
+Kind: TypeAlias = Literal["int", "bool", "str", "float", "choice", "list"]
+Value: TypeAlias = int | bool | str | float | tuple[str, ...] | None
+Layer: TypeAlias = Mapping[str, object]
+IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
+
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One setting. It has no default if `default` is empty (None); `minimum` of text is its least length."""
+
+    name: str
+    kind: Kind
+    default: Value
+    scopes: frozenset[Scope]
+    doc: str
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    choices: tuple[str, ...] = ()
+    items: str = "column names"
+    """What the items of a list without choices are, as text."""
+    kafka_default: str | None = None
+    """Kafka's default and why txlog's differs; None if they are the same or Kafka has no such key."""
+    error: type[InvalidRequestError] = InvalidConfigurationError
+
+    @property
+    def field(self) -> str:
+        """Return the name of the attribute in the `...Config` classes."""
+        return self.name.replace(".", "_")
+
+    @property
+    def expected(self) -> str:
+        """Return what a value must be, as text."""
+        if self.kind == "choice":
+            return "one of " + ", ".join(self.choices)
+        if self.kind == "list":
+            return "a comma-separated list of " + (", ".join(self.choices) if self.choices else self.items)
+        if self.kind == "bool":
+            return "true or false"
+        if self.kind == "str":
+            return "text that is not empty" if self.minimum else "text"
+        noun = "an integer" if self.kind == "int" else "a number"
+        if self.maximum is None or self.maximum in (INT32_MAX, INT64_MAX):
+            return f"{noun} of at least {self.minimum}"
+        return f"{noun} from {self.minimum} to {self.maximum}"
+
+    @property
+    def default_text(self) -> str:
+        """Return the default as text."""
+        return "none" if self.default is None else self.text(self.default) or "empty"
+
+    def parse(self, value: object) -> Value:
+        """Return `value` from Python, TOML or text as this key's type. Raises `error`, naming key, value and range."""
+        parsed = _PARSERS[self.kind](self, value)
+        if parsed is None:
+            raise self.error(f"{self.name} = {shown(value)}: expected {self.expected} (default {self.default_text})")
+        return parsed
+
+    def text(self, value: Value) -> str:
+        """Return a `value` from `parse` as text that `parse` reads back."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return "" if value is None else str(value)
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _parse_int(key: ConfigKey, value: object) -> Value:
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if _in_range(key, value) else None
+
+
+def _parse_float(key: ConfigKey, value: object) -> Value:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and _in_range(key, number) else None
+
+
+def _parse_bool(key: ConfigKey, value: object) -> Value:
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else None
+
+
+def _parse_str(key: ConfigKey, value: object) -> Value:
+    return value if isinstance(value, str) and len(value) >= (key.minimum or 0) else None
+
+
+def _parse_choice(key: ConfigKey, value: object) -> Value:
+    text = value.strip().lower() if isinstance(value, str) else None
+    return text if text in key.choices else None
+
+
+def _parse_list(key: ConfigKey, value: object) -> Value:
+    if isinstance(value, str):
+        value = value.split(",") if value.strip() else []
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        return None
+    items = tuple(item.strip() for item in value)
+    if not all(items) or len(set(items)) != len(items) or any("," in item for item in items):
+        return None
+    if key.choices:
+        # The order of choices has no meaning, so they have one spelling. A list without choices is not a valid value.
+        return tuple(sorted(items)) if items and set(items) <= set(key.choices) else None
+    return items
+
+
+def _in_range(key: ConfigKey, value: float) -> bool:
+    return (key.minimum is None or value >= key.minimum) and (key.maximum is None or value <= key.maximum)
+
+
+_PARSERS = {
+    "int": _parse_int,
+    "bool": _parse_bool,
+    "str": _parse_str,
+    "float": _parse_float,
+    "choice": _parse_choice,
+    "list": _parse_list,
+}

@@ -1,0 +1,217 @@
+"""Which value counts when several places set a setting?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, cast
+
+from txlog.config.key import SCOPES, IsolationLevel, Layer, Scope, Value, shown
+from txlog.config.table import KEYS, NOT_NEEDED, keys_of
+from txlog.errors import InvalidConfigurationError, InvalidTxnTimeoutError
+from txlog.text import nearest
+
+
+class _Config:
+    """The settings of one scope, with a field for each of its keys."""
+
+    __slots__ = ()
+    scope: ClassVar[Scope]
+
+    @classmethod
+    def parse(cls, *layers: Layer) -> Self:
+        """Return the settings of `layers` over the defaults; the first layer that has a key counts.
+
+        A value of None counts as not given. Every layer is checked completely, also where a higher one counts. Raises
+        InvalidConfigurationError (or the key's own error) for a key that this scope does not know, a value of the wrong
+        kind or out of range.
+        """
+        checked = [_check_layer(layer, cls.scope) for layer in layers]
+        values: dict[str, Any] = {}
+        for key in keys_of(cls.scope):
+            values[key.field] = next((layer[key.name] for layer in checked if key.name in layer), key.default)
+        config = cls(**values)
+        config._check()
+        return config
+
+    def _check(self) -> None:
+        """Raise if the values contradict each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig(_Config):
+    """Settings of an opened store: its administrative calls."""
+
+    scope: ClassVar[Scope] = "client"
+
+    client_id: str
+    default_api_timeout_ms: int
+    metadata_max_age_ms: int
+    retries: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(_Config):
+    """Settings of a producer."""
+
+    scope: ClassVar[Scope] = "producer"
+
+    client_id: str
+    metadata_max_age_ms: int
+    retries: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    transaction_max_timeout_ms: int
+    staged: bool
+    linger_ms: int
+    batch_size: int
+    max_block_ms: int
+    delivery_timeout_ms: int
+    inline_max_bytes: int
+    compression_type: str
+
+    def _check(self) -> None:
+        if self.transaction_timeout_ms > self.transaction_max_timeout_ms:
+            raise InvalidTxnTimeoutError(
+                f"transaction.timeout.ms = {self.transaction_timeout_ms} is beyond transaction.max.timeout.ms = "
+                f"{self.transaction_max_timeout_ms}; lower the one or raise the other"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(_Config):
+    """Settings of a consumer."""
+
+    scope: ClassVar[Scope] = "consumer"
+
+    client_id: str
+    default_api_timeout_ms: int
+    metadata_max_age_ms: int
+    retries: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    group_id: str | None
+    isolation_level: IsolationLevel
+    auto_offset_reset: str
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    max_poll_records: int
+    fetch_max_wait_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig(_Config):
+    """Settings of a topic, kept in its metadata."""
+
+    scope: ClassVar[Scope] = "topic"
+
+    key_columns: tuple[str, ...]
+    cleanup_policy: tuple[str, ...]
+    retention_ms: int
+    retention_bytes: int
+    retention_hold_groups: tuple[str, ...]
+    retention_hold_max_ms: int
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    min_cleanable_dirty_ratio: float
+    segment_batches: int
+    segment_bytes: int
+    segment_ms: int
+    max_message_bytes: int
+    inline_max_bytes: int
+    compression_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig(_Config):
+    """Constants of a store. They are fixed when it is made and never change (`txlog.json`)."""
+
+    scope: ClassVar[Scope] = "store"
+
+    delete_grace_ms: int
+    producer_id_expiration_ms: int
+    transactional_id_expiration_ms: int
+    transaction_state_log_num_partitions: int
+    offsets_topic_num_partitions: int
+
+
+def restrict(layer: Layer, scope: Scope) -> dict[str, object]:
+    """Return the part of `layer` that `scope` knows.
+
+    For example, a topic's configuration can be a layer of a producer's.
+    """
+    return {name: value for name, value in layer.items() if name in KEYS and scope in KEYS[name].scopes}
+
+
+def parse_isolation(text: str) -> IsolationLevel:
+    """Return the isolation level that `text` names. Raises InvalidConfigurationError."""
+    return cast(IsolationLevel, KEYS["isolation.level"].parse(text))
+
+
+def check_topic_config(config: Layer) -> dict[str, str]:
+    """Return `config` as text for `TopicMetadata.config`: only given settings, each value in its one spelling.
+
+    Raises InvalidConfigurationError as `TopicConfig.parse` does.
+    """
+    return {name: KEYS[name].text(value) for name, value in _check_layer(config, "topic").items()}
+
+
+def parse_document(document: Layer) -> dict[Scope, dict[str, Value]]:
+    """Return the layers of a configuration file by scope, with checked values; a missing scope is empty.
+
+    `document` is what a TOML parser returns: a table per scope, as in conf/txlog.toml. Keys may be quoted or bare
+    dotted names. Raises InvalidConfigurationError for unknown tables and keys and for bad values.
+    """
+    layers: dict[Scope, dict[str, Value]] = {scope: {} for scope in SCOPES}
+    for name, table in document.items():
+        # For TOML a bare dotted key before the first table is a table: client.id is [client] with a key id.
+        for key, _ in _flatten({name: table}):
+            if key in KEYS:
+                homes = " or ".join(f"[{scope}]" for scope in _scopes_of(key))
+                raise InvalidConfigurationError(
+                    f"configuration key '{key}' stands outside of its table; put it below {homes}"
+                )
+        if name not in SCOPES:
+            raise InvalidConfigurationError(
+                f"unknown configuration table [{name}]; the tables are {', '.join(SCOPES)}.{nearest(name, SCOPES)}"
+            )
+        if not isinstance(table, Mapping):
+            raise InvalidConfigurationError(f"[{name}] must be a table of keys, found {shown(table)}")
+        layers[name] = _check_layer(dict(_flatten(table)), name)
+    return layers
+
+
+def _check_layer(layer: Layer, scope: Scope) -> dict[str, Value]:
+    checked: dict[str, Value] = {}
+    for name, value in layer.items():
+        key = KEYS.get(name)
+        if key is None or scope not in key.scopes:
+            raise InvalidConfigurationError(_unknown(name, scope))
+        if value is not None:
+            checked[name] = key.parse(value)
+    return checked
+
+
+def _scopes_of(name: str) -> list[Scope]:
+    return [scope for scope in SCOPES if scope in KEYS[name].scopes]
+
+
+def _unknown(name: str, scope: Scope) -> str:
+    start = f"unknown {scope} configuration key '{name}'"
+    if name in KEYS:
+        return f"{start}: it is a setting of the {' and '.join(_scopes_of(name))}, not of the {scope}."
+    if name in NOT_NEEDED:
+        return f"{start}: txlog does not need it, {NOT_NEEDED[name]}."
+    return start + "." + (nearest(name, [key.name for key in keys_of(scope)]) or nearest(name, KEYS))
+
+
+def _flatten(table: Layer, prefix: str = "") -> Iterable[tuple[str, object]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
