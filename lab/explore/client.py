@@ -45,7 +45,7 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import groups, transactions
+from txlog.protocol import groups, topic_changes, transactions
 from txlog.protocol import topics as topic_programs
 from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, Views
@@ -430,7 +430,7 @@ def make_topic(topic: str) -> Call:
     """Creates a topic of one partition, also of a name that was deleted."""
 
     def call(client: Client) -> Program[Client]:
-        made = yield from topic_programs.create_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
+        made = yield from topic_changes.create_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
         return replace(client, topics=_with_topic(client, made)).noted("done")
 
     return call
@@ -440,7 +440,7 @@ def delete_topic(topic: str) -> Call:
     """Deletes a topic."""
 
     def call(client: Client) -> Program[Client]:
-        yield from topic_programs.delete_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
+        yield from topic_changes.delete_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
         return client.noted("done")
 
     return call
@@ -465,7 +465,7 @@ def _with_topic(client: Client, topic: TopicMetadata) -> tuple[TopicMetadata, ..
     return (*(each for each in client.topics if each.topic != topic.topic), topic)
 
 
-def _log_start_of(ctx: Context) -> topic_programs.AppendLogStart:
+def _log_start_of(ctx: Context) -> topic_changes.AppendLogStart:
     return lambda tp, version: append_log_start(ctx, {}, tp, None, version)
 
 

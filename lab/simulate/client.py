@@ -48,7 +48,7 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import groups, transactions
+from txlog.protocol import groups, topic_changes, transactions
 from txlog.protocol import topics as topic_programs
 from txlog.protocol.append import AppendResult, append_batch, append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
@@ -330,7 +330,7 @@ class Client:
     def make_topic(self, topic: str) -> Program[None]:
         topic_id = yield NewId()
         yield from self._patiently(
-            lambda: topic_programs.create_topic(
+            lambda: topic_changes.create_topic(
                 self.ctx, topic, append_log_start=self._append_log_start, topic_id=topic_id
             )
         )
@@ -338,14 +338,14 @@ class Client:
     def delete_topic(self, topic: str) -> Program[TopicMetadata]:
         """As `txlog.client.topics` does it: all tries are about one topic (W50)."""
         write_id = yield NewId()
-        doomed: TopicMetadata | None = None
+        target: TopicMetadata | None = None
 
         def call() -> Program[TopicMetadata]:
-            nonlocal doomed
-            doomed = doomed or (yield from topic_programs.find_doomed(topic))
+            nonlocal target
+            target = target or (yield from topic_changes.topic_to_delete(topic))
             return (
-                yield from topic_programs.delete_topic(
-                    self.ctx, topic, append_log_start=self._append_log_start, doomed=doomed, write_id=write_id
+                yield from topic_changes.delete_topic(
+                    self.ctx, topic, append_log_start=self._append_log_start, target=target, write_id=write_id
                 )
             )
 

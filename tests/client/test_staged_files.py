@@ -17,7 +17,7 @@ from txlog.client.store import Store
 from txlog.core.names import parse_rows_path
 from txlog.core.records import StagedPart
 from txlog.errors import ProducerFencedError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txlog.protocol.topics import create_store
+from txlog.protocol.stores import create_store
 from txlog.storage.arrow_schema import conform
 
 

@@ -149,7 +149,7 @@ def test_everything_else(data: bytes) -> None:
         decoded = refused_or(envelope.decode, data, kind, "p")
         if decoded is not None and kind is records.Clean:
             refused_or(chain.check_clean, decoded[0], 0, "p")
-    refused_or(topics._decode, data, "orders", 1)
+    refused_or(topics.decode_version, data, "orders", 1)
 
 
 @settings(max_examples=40)

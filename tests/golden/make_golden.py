@@ -47,7 +47,7 @@ from txlog.core.records import (
 )
 from txlog.core.state import PartitionState
 from txlog.core.transactions import Judgement, Transit, TxnVersion, judge_add_partitions, judge_end, judge_init
-from txlog.protocol import append, groups, load, read, seal, table, topics, transactions
+from txlog.protocol import append, groups, load, read, seal, stores, table, topic_changes, transactions
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.storage.arrow_schema import conform, to_arrow
 from txlog.storage.driver import Driver
@@ -137,7 +137,7 @@ class Story:
     # -- chapters ---------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        self.run(topics.create_store(self.ctx.constants, features=FEATURES))
+        self.run(stores.create_store(self.ctx.constants, features=FEATURES))
         for name, fields, partitions, config in (
             ("orders", ORDER_COLUMNS, 2, {"key.columns": "order_id", "segment.batches": 4}),
             ("audit", None, 1, {}),
@@ -168,7 +168,9 @@ class Story:
         self.end(txn, commit=False)
 
     def schema_grows(self) -> None:
-        changed = self.run(topics.alter_topic(self.ctx, "orders", add_columns=[NOTE], config={"retention.ms": 10**9}))
+        changed = self.run(
+            topic_changes.alter_topic(self.ctx, "orders", add_columns=[NOTE], config={"retention.ms": 10**9})
+        )
         self.topics["orders"] = changed
 
     def nightly(self) -> None:
@@ -265,7 +267,7 @@ class Story:
         self.send_as_clerk(SCRATCH_0, [{"order_id": 1}, {"order_id": 2}])
         # The program that wrote v1 did not begin a segment with a deletion; stores have both.
         with mock.patch.object(append, "next_control", next_control_of_v1):
-            self.run(topics.delete_topic(self.ctx, "scratch", append_log_start=self.append_log_start))
+            self.run(topic_changes.delete_topic(self.ctx, "scratch", append_log_start=self.append_log_start))
         self.views = {tp: view for tp, view in self.views.items() if tp != SCRATCH_0}
         self.create_topic("scratch", ORDER_COLUMNS[:2], 1, {})
         self.send_as_clerk(SCRATCH_0, [{"order_id": 3, "customer": "ned"}])
@@ -301,7 +303,7 @@ class Story:
         self, name: str, fields: Sequence[SchemaField] | None, partitions: int, config: Mapping[str, object]
     ) -> None:
         self.topics[name] = self.run(
-            topics.create_topic(
+            topic_changes.create_topic(
                 self.ctx,
                 name,
                 fields=fields,

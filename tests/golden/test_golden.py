@@ -21,7 +21,7 @@ from txlog.core.fetch_plan import InlinePiece
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, TopicMetadata
 from txlog.errors import CorruptLogError
-from txlog.protocol import groups, load, read, topics, transactions
+from txlog.protocol import groups, load, read, stores, topics, transactions
 from txlog.protocol.context import Context, PartitionView
 from txlog.storage.driver import Driver
 from txlog.storage.inline_rows import read_inline_rows
@@ -114,7 +114,7 @@ class Opened:
 
     def everything(self) -> object:
         """All that a reader can learn of the store."""
-        descriptor = self.run(topics.read_store())
+        descriptor = self.run(stores.read_store())
         listed = self.run(topics.list_topics(deleted=True))
         rows = {tp: self.rows(tp, level) for tp in PARTITIONS for level in LEVELS}
         _, table = self.run(transactions.list_transactions(self.ctx, {}))

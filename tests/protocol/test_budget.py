@@ -22,7 +22,7 @@ from txlog.core.groups import OffsetsCondition, offsets_partition
 from txlog.core.names import TopicPartition
 from txlog.core.records import Clean, SchemaField
 from txlog.core.transactions import TxnVersion
-from txlog.protocol import groups, topics, transactions
+from txlog.protocol import groups, topic_changes, topics, transactions
 from txlog.protocol.load import gather_fresh_views, load, refresh
 from txlog.protocol.read import offset_for_timestamp, plan_read
 from txlog.protocol.seal import seal
@@ -125,7 +125,9 @@ def test_staged_transaction(partitions: int) -> None:
 def test_the_look_before_a_staged_commit_is_one_get_a_topic(count: int) -> None:
     cluster = Cluster()
     names_of = [f"t{number}" for number in range(count)]
-    made = [cluster.run(topics.create_topic(context(), name, append_log_start=_no_log_start)) for name in names_of]
+    made = [
+        cluster.run(topic_changes.create_topic(context(), name, append_log_start=_no_log_start)) for name in names_of
+    ]
 
     def looks(known: bool) -> Any:
         return (
@@ -134,7 +136,9 @@ def test_the_look_before_a_staged_commit_is_one_get_a_topic(count: int) -> None:
 
     assert measure(cluster, looks(True)) == (tuple(made), Cost(gets=count, rounds=1))
     assert measure(cluster, looks(False)) == (tuple(made), Cost(gets=count, lists=count, rounds=2))
-    wider = cluster.run(topics.alter_topic(context(), "t0", add_columns=[SchemaField(id=0, name="x", type="int64")]))
+    wider = cluster.run(
+        topic_changes.alter_topic(context(), "t0", add_columns=[SchemaField(id=0, name="x", type="int64")])
+    )
     # the new version, none above it, and the one of the rows
     look = topics.refresh_topic_of_rows("t0", 0, made[0])
     assert measure(cluster, look) == (wider, Cost(gets=3, rounds=3))

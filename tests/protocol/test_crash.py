@@ -25,7 +25,7 @@ from txlog.core.effects import Effect, PutIfAbsent
 from txlog.core.names import TopicPartition
 from txlog.core.transactions import TxnVersion
 from txlog.errors import OutcomeUnknownError, StorageError, TopicExistsError, TxlogError, UnknownTopicOrPartitionError
-from txlog.protocol import topics, transactions
+from txlog.protocol import topic_changes, topics, transactions
 from txlog.protocol.append import append_log_start
 
 # Dying before a request leaves what dying after the one before it leaves.
@@ -298,11 +298,11 @@ def log_start(tp: TopicPartition, version: int) -> Any:
 
 
 def create() -> Any:
-    return topics.create_topic(context(), "orders", partitions=2, append_log_start=log_start)
+    return topic_changes.create_topic(context(), "orders", partitions=2, append_log_start=log_start)
 
 
 def delete() -> Any:
-    return topics.delete_topic(context(), "orders", append_log_start=log_start)
+    return topic_changes.delete_topic(context(), "orders", append_log_start=log_start)
 
 
 @pytest.mark.parametrize("fault", [*CRASHES, *WEATHER, "error"])

@@ -30,7 +30,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedStoreError,
 )
-from txlog.protocol import topics
+from txlog.protocol import stores, topic_changes, topics
 from txlog.protocol.context import Context
 
 CTX = Context()
@@ -73,7 +73,7 @@ def test_a_name_whose_records_lost_their_metadata_is_not_made_anew_in_silence():
 
 def test_a_topic_made_meanwhile_exists_and_its_records_are_no_loss():
     calls = Topics()
-    program = topics.create_topic(CTX, "orders", append_log_start=calls.partitions.append_log_start)
+    program = topic_changes.create_topic(CTX, "orders", append_log_start=calls.partitions.append_log_start)
 
     def run() -> None:
         listed = 0
@@ -95,12 +95,12 @@ def test_names_that_differ_in_case_only(there, asked, refused):
     """Some file systems hold such names to be one (W41)."""
     calls = Topics()
     calls.create(there)
-    calls.world.run(topics.check_case(there))
+    calls.world.run(topic_changes.check_case(there))
     if refused:
         with pytest.raises(InvalidTopicError, match=f"topic name {asked!r} differs from {there!r}"):
-            calls.world.run(topics.check_case(asked))
+            calls.world.run(topic_changes.check_case(asked))
     else:
-        calls.world.run(topics.check_case(asked))
+        calls.world.run(topic_changes.check_case(asked))
 
 
 def _one(effect: Effect) -> Program[Any]:
@@ -124,14 +124,14 @@ class Topics:
 
     def create(self, topic: str = "orders", **given: Any) -> TopicMetadata:
         return self.world.run(
-            topics.create_topic(CTX, topic, append_log_start=self.partitions.append_log_start, **given)
+            topic_changes.create_topic(CTX, topic, append_log_start=self.partitions.append_log_start, **given)
         )
 
     def alter(self, topic: str = "orders", **given: Any) -> TopicMetadata:
-        return self.world.run(topics.alter_topic(CTX, topic, **given))
+        return self.world.run(topic_changes.alter_topic(CTX, topic, **given))
 
     def delete(self, topic: str = "orders") -> TopicMetadata:
-        return self.world.run(topics.delete_topic(CTX, topic, append_log_start=self.partitions.append_log_start))
+        return self.world.run(topic_changes.delete_topic(CTX, topic, append_log_start=self.partitions.append_log_start))
 
     def describe(self, topic: str = "orders") -> TopicMetadata:
         return self.world.run(topics.describe_topic(topic))
@@ -179,32 +179,32 @@ def puts(*answers: object, world: World, land: bool = True) -> Answers:
 
 class TestStore:
     def test_an_empty_location_is_no_store_yet(self, log: Topics) -> None:
-        assert log.world.run(topics.read_store()) is None
+        assert log.world.run(stores.read_store()) is None
         log.world.store["__probe/x"] = b"scratch"
-        assert log.world.run(topics.read_store()) is None
+        assert log.world.run(stores.read_store()) is None
 
     def test_create_then_read(self, log: Topics) -> None:
         constants = StoreConstants(delete_grace_ms=5_000)
-        made = log.world.run(topics.create_store(constants))
+        made = log.world.run(stores.create_store(constants))
         assert made == StoreDescriptor(
             features=STORE_FEATURES, store_id=f"{1:032x}", created_at=log.world.now_ms, constants=constants
         )
-        assert log.world.run(topics.read_store()) == made
+        assert log.world.run(stores.read_store()) == made
         # Its constants stay, whatever the next one would like.
-        assert log.world.run(topics.create_store(StoreConstants())) == made
+        assert log.world.run(stores.create_store(StoreConstants())) == made
         assert list(log.world.store) == [STORE_DESCRIPTOR]
 
     def test_reading_costs_one_get(self, log: Topics) -> None:
-        log.world.run(topics.create_store(StoreConstants()))
+        log.world.run(stores.create_store(StoreConstants()))
         log.world.requests.clear()
-        log.world.run(topics.read_store())
+        log.world.run(stores.read_store())
         assert log.world.requests == [Get(STORE_DESCRIPTOR)]
 
     @pytest.mark.parametrize("name", ["data.parquet", "orders/x", "__maintenance/x", "__probe"])
     def test_something_else_lies_there(self, log: Topics, name: str) -> None:
         log.world.store[name] = b""
         log.world.store["__probe/x"] = b""
-        for program in (topics.read_store("s3://b/l"), topics.create_store(StoreConstants(), "s3://b/l")):
+        for program in (stores.read_store("s3://b/l"), stores.create_store(StoreConstants(), "s3://b/l")):
             with pytest.raises(NotAStoreError, match=rf"s3://b/l holds '{name.partition('/')[0]}"):
                 log.world.run(program)
         assert STORE_DESCRIPTOR not in log.world.store
@@ -213,26 +213,26 @@ class TestStore:
         def hook(effect: Effect) -> Any:
             if isinstance(effect, List):
                 log.world.hook = lambda effect: ASK_STORE
-                log.world.run(topics.create_store(StoreConstants()))
+                log.world.run(stores.create_store(StoreConstants()))
                 log.create()
             return ASK_STORE
 
         log.world.hook = hook
-        found = log.world.run(topics.read_store())
+        found = log.world.run(stores.read_store())
         assert found is not None
 
     def test_another_wins_the_race_and_is_used(self, log: Topics) -> None:
         other: list[StoreDescriptor] = []
         constants = StoreConstants(delete_grace_ms=77)
-        log.world.hook = puts(lambda: other.append(log.world.run(topics.create_store(constants))), world=log.world)
-        assert log.world.run(topics.create_store(StoreConstants())) == other[0]
+        log.world.hook = puts(lambda: other.append(log.world.run(stores.create_store(constants))), world=log.world)
+        assert log.world.run(stores.create_store(StoreConstants())) == other[0]
         assert other[0].constants == constants
 
     @pytest.mark.parametrize("land", [True, False])
     def test_an_unknown_outcome_is_settled(self, log: Topics, land: bool) -> None:
         log.world.hook = puts(PutOutcome.UNKNOWN, world=log.world, land=land)
-        made = log.world.run(topics.create_store(StoreConstants()))
-        assert log.world.run(topics.read_store()) == made
+        made = log.world.run(stores.create_store(StoreConstants()))
+        assert log.world.run(stores.read_store()) == made
         assert sum(isinstance(request, PutIfAbsent) for request in log.world.requests) == (1 if land else 2)
 
     def test_a_store_that_never_says(self, log: Topics) -> None:
@@ -240,30 +240,30 @@ class TestStore:
         with pytest.raises(
             OutcomeUnknownError, match=r"txlog\.json: the store did not say in 40 tries whether .* of here"
         ):
-            log.world.run(topics.create_store(StoreConstants(), "here"))
+            log.world.run(stores.create_store(StoreConstants(), "here"))
 
     def test_unknown_features_are_refused_even_if_the_rest_is_unreadable(self, log: Topics) -> None:
         """The features are read first (W3, R1)."""
-        made = log.world.run(topics.create_store(StoreConstants()))
+        made = log.world.run(stores.create_store(StoreConstants()))
         later = msgspec.structs.replace(made, features=("txn-v2", "time-travel"))
         fields = msgspec.json.decode(msgspec.json.encode(later))
         fields["constants"]["key_hash"] = "murmur3"
         for value in (later, msgspec.defstruct("Later", list(fields), kw_only=True)(**fields)):
             log.world.store[STORE_DESCRIPTOR] = envelope.encode(value)
             with pytest.raises(UnsupportedStoreError, match="the store needs time-travel"):
-                log.world.run(topics.read_store())
+                log.world.run(stores.read_store())
 
     def test_damage_is_named(self, log: Topics) -> None:
-        log.world.run(topics.create_store(StoreConstants()))
+        log.world.run(stores.create_store(StoreConstants()))
         log.world.store[STORE_DESCRIPTOR] = log.world.store[STORE_DESCRIPTOR][:-5]
         with pytest.raises(CorruptRecordError, match=r"^txlog\.json: "):
-            log.world.run(topics.read_store())
+            log.world.run(stores.read_store())
 
     def test_a_newer_format_is_refused(self, log: Topics) -> None:
-        made = log.world.run(topics.create_store(StoreConstants()))
+        made = log.world.run(stores.create_store(StoreConstants()))
         log.world.store[STORE_DESCRIPTOR] = envelope.encode(msgspec.structs.replace(made, version=2))
         with pytest.raises(UnsupportedStoreError, match="format version 2"):
-            log.world.run(topics.read_store())
+            log.world.run(stores.read_store())
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ class TestDescribe:
             log.describe()
 
     def test_list(self, log: Topics) -> None:
-        log.world.run(topics.create_store(StoreConstants()))
+        log.world.run(stores.create_store(StoreConstants()))
         for topic in ("b", "a", "gone"):
             log.create(topic)
         log.delete("gone")
@@ -591,7 +591,7 @@ class TestAlter:
 
         log.world.hook = puts(*[other] * 5, world=log.world)
         with pytest.raises(CoordinatorContentionError, match="3 versions in a row"):
-            log.world.run(topics.alter_topic(Context(max_races=3), "orders", config={"segment.ms": 1}))
+            log.world.run(topic_changes.alter_topic(Context(max_races=3), "orders", config={"segment.ms": 1}))
 
     def test_an_error_of_the_store_is_the_callers(self, log: Topics) -> None:
         log.create()
@@ -724,7 +724,7 @@ class TestCreateAnew:
 
 def test_a_topic_that_lives_has_no_deletion_to_finish(log: Topics) -> None:
     with pytest.raises(ValueError, match="is not a deletion"):
-        log.world.run(topics.finish_deletion(log.create(), log.partitions.append_log_start))
+        log.world.run(topic_changes.finish_deletion(log.create(), log.partitions.append_log_start))
 
 
 def crashing(log: Topics, at: int) -> Callable[[Effect], Any]:

@@ -42,7 +42,7 @@ def test_a_view_for_each_topic(sql: Log, monkeypatch: pytest.MonkeyPatch) -> Non
         assert answer(sql, "SELECT count(_offset) FROM log_orders") == 15
         assert answer(sql, "SELECT count(*) FROM orders") == 20
         # As on an object store, which tells the two apart.
-        monkeypatch.setattr("txlog.protocol.topics.check_case", lambda _: (effect for effect in ()))
+        monkeypatch.setattr("txlog.protocol.topic_changes.check_case", lambda _: (effect for effect in ()))
         sql.create("Orders")
         with pytest.raises(InvalidRequestError, match="the views 'Orders' and 'orders' would be one"):
             native.create_views()

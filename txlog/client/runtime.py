@@ -26,6 +26,7 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
+from txlog.protocol import stores
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.context import Context, KnownStore
 from txlog.storage.driver import Driver
@@ -107,7 +108,7 @@ class Runtime:
         """The store's descriptor. None while the location is empty."""
         if self._descriptor is None:
             self._store_seen_at = self.moment()
-            self._descriptor = self.patiently("reading txlog.json", lambda: topic_protocol.read_store(self.where))
+            self._descriptor = self.patiently("reading txlog.json", lambda: stores.read_store(self.where))
         return self._descriptor
 
     @property
@@ -138,9 +139,7 @@ class Runtime:
         if self._descriptor is None:
             constants = self.settings.store_constants()
             self._store_seen_at = self.moment()
-            self._descriptor = self.patiently(
-                "making the store", lambda: topic_protocol.create_store(constants, self.where)
-            )
+            self._descriptor = self.patiently("making the store", lambda: stores.create_store(constants, self.where))
         else:
             self.check_store()
         return self._descriptor
@@ -153,7 +152,7 @@ class Runtime:
         known = self._known_store(None if now else self._store_seen_at)
         if known is not None:
             ctx = Context(store=known)
-            self.patiently("reading txlog.json", lambda: topic_protocol.check_store(ctx))
+            self.patiently("reading txlog.json", lambda: stores.check_store(ctx))
 
     def require_store(self) -> StoreDescriptor:
         """Return the store's descriptor. Raises NotAStoreError while the location is empty: only a topic makes a store."""
@@ -289,7 +288,7 @@ class Runtime:
         ctx = Context(store=self._known_store(self._store_seen_at))
 
         def checked() -> Program[T]:
-            _, found = yield Gather((topic_protocol.check_store(ctx), program()))
+            _, found = yield Gather((stores.check_store(ctx), program()))
             return found  # type: ignore[no-any-return]
 
         return self.patiently(what, checked)

@@ -14,7 +14,7 @@ from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import KAFKA_FIELDS
 from txlog.core.schema import describe as describe_type
 from txlog.errors import SchemaMismatchError, TopicExistsError
-from txlog.protocol import topics as protocol
+from txlog.protocol import topic_changes
 from txlog.protocol.append import append_log_start
 from txlog.storage.arrow_schema import to_arrow, to_fields
 
@@ -77,11 +77,11 @@ class Topics:
         topic_id = runtime.ids.new_id()
         if runtime.where.startswith("file:"):
             # The store may be copied to a file system that ignores case, even if this one does not.
-            runtime.patiently("looking for topics", lambda: protocol.check_case(name))
+            runtime.patiently("looking for topics", lambda: topic_changes.check_case(name))
         try:
             made = runtime.patiently(
                 f"creating topic {name!r}",
-                lambda: protocol.create_topic(
+                lambda: topic_changes.create_topic(
                     ctx,
                     name,
                     fields=fields,
@@ -124,7 +124,7 @@ class Topics:
         return self._remember(
             runtime.patiently(
                 f"altering topic {name!r}",
-                lambda: protocol.alter_topic(
+                lambda: topic_changes.alter_topic(
                     runtime.context(),
                     name,
                     config=changes,
@@ -145,17 +145,17 @@ class Topics:
         runtime.check_store()
         ctx = runtime.context()
         write_id = runtime.ids.new_id()
-        doomed: TopicMetadata | None = None
+        target: TopicMetadata | None = None
 
         def program() -> Program[TopicMetadata]:
-            nonlocal doomed
-            doomed = doomed or (yield from protocol.find_doomed(name))
+            nonlocal target
+            target = target or (yield from topic_changes.topic_to_delete(name))
             return (
-                yield from protocol.delete_topic(
+                yield from topic_changes.delete_topic(
                     ctx,
                     name,
                     append_log_start=lambda tp, version: append_log_start(ctx, {}, tp, None, version),
-                    doomed=doomed,
+                    target=target,
                     write_id=write_id,
                 )
             )

@@ -17,7 +17,7 @@ from txlog.core.state import PartitionState, StoredRecord, decode_snapshot, repl
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError, StoreChangedError
 from txlog.protocol.context import Context, Mark, PartitionView, Views, with_view
 from txlog.protocol.requests import get, names_in
-from txlog.protocol.topics import check_store
+from txlog.protocol.stores import check_store
 
 MAX_SLOTS_BY_NAME = 64
 """New records that a reader follows by name, each with a GET after the other. A reader further behind makes a LIST:

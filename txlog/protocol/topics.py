@@ -1,159 +1,28 @@
-"""How is a store opened or created, which topics does it have, and how do they change?
+"""Which topics does a store have, and what is the newest metadata of each?
 
-`txlog.json` is created once and never changed. A topic's metadata is a chain of versions, `topic.<n>.json`. Every
-change is a compare-and-set on the next version, and the highest counts. No version is ever removed
-(PROTOCOL.md, "Topics", W39). So a version that was read stays true, and reading the slot settles a lost race or an
-unknown outcome.
-
-Deleting a topic, or creating its name again, appends `log_start` records to its partitions. The caller passes an
-`AppendLogStart` for this. A repeated call of it for the same partition and version must change nothing.
+A topic's metadata is a chain of versions, `topic.<n>.json`, and the highest counts. No version is ever removed
+(PROTOCOL.md, "Topics", W39). So a version that was read stays true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
-
-import msgspec
-
-from txlog.config import TopicConfig, check_topic_config, restrict
 from txlog.core import envelope, names
-from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome, ReadClocks
-from txlog.core.features import STORE_FEATURES, check_features
-from txlog.core.moments import Moment
-from txlog.core.names import STORE_DESCRIPTOR, TopicPartition
-from txlog.core.records import SchemaField, StoreConstants, StoreDescriptor, TopicMetadata
+from txlog.core.effects import Gather, Get, List, Program
+from txlog.core.records import TopicMetadata
 from txlog.core.schema import (
-    KAFKA_FIELDS,
-    KEY_TYPES,
-    assign_ids,
     check_fields,
-    check_new_names,
     contradictions,
-    evolve,
-    kafka_key,
-    max_field_id,
 )
 from txlog.errors import (
-    CoordinatorContentionError,
     CorruptRecordError,
-    InvalidConfigurationError,
-    InvalidPartitionsError,
-    InvalidTopicError,
     MissingObjectError,
-    NotAStoreError,
-    OutcomeUnknownError,
     SchemaMismatchError,
-    StoreChangedError,
-    TopicExistsError,
-    TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol.context import PROOF_AGE_MS, Context
-from txlog.protocol.put import create
-from txlog.text import count_text, nearest
+from txlog.text import nearest
 
-MAX_PARTITIONS = 100_000
 _MAX_SHOWN = 5
 """How many topics a message lists if no name is similar."""
-
-AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
-"""(partition, `deleted` version) -> appends `log_start` = LEO with that version, unless the partition holds it already."""
-
-
-# -- the store --------------------------------------------------------------------------------------------------------
-
-
-def read_store(where: str = "this location") -> Program[StoreDescriptor | None]:
-    """Return the store's descriptor; None if the location is empty or missing (`__probe/` aside).
-
-    A store may be made in such a location (W3). `where` names the location in messages. Raises NotAStoreError if it
-    holds anything else. Raises UnsupportedStoreError if the store needs unknown features, CorruptRecordError if the
-    descriptor is damaged.
-    """
-    descriptor = yield from _get_descriptor(where)
-    if descriptor is not None:
-        return descriptor
-    listed = yield List("")
-    others = [name for name in listed if name != names.PROBE_FOLDER]
-    if not others:
-        return None
-    # Another process may have made the store between the GET and the LIST.
-    descriptor = yield from _get_descriptor(where)
-    if descriptor is None:
-        more = f" and {count_text(len(others) - 1, 'other')}" if len(others) > 1 else ""
-        raise NotAStoreError(
-            f"{where} holds {others[0]!r}{more}, and no {STORE_DESCRIPTOR}: it is not a "
-            "txlog store; name an empty location, or the root of a store"
-        )
-    return descriptor
-
-
-def check_store(ctx: Context) -> Program[None]:
-    """Raise StoreChangedError unless the location still holds the store that the process opened (W47).
-
-    One GET, or none if it was seen less than PROOF_AGE_MS ago.
-    """
-    known = ctx.store
-    if known is None:
-        return
-    now: Moment = yield ReadClocks()
-    if known.checked_at is not None and now.ms_since(known.checked_at) < PROOF_AGE_MS:
-        return
-    found = yield from _get_descriptor(known.where)
-    if found is None or found.store_id != known.store_id:
-        there = (
-            f"another store lies here now (store_id {found.store_id[:8]}…)" if found else "there is no store any more"
-        )
-        raise StoreChangedError(
-            f"{known.where}: {there}. This process has opened store_id {known.store_id[:8]}…, which was deleted or replaced since. "
-            "Close what was made from it, and open the store again"
-        )
-    if known.note is not None:
-        known.note(now)
-
-
-def create_store(
-    constants: StoreConstants, where: str = "this location", features: tuple[str, ...] = STORE_FEATURES
-) -> Program[StoreDescriptor]:
-    """Return the store's descriptor.
-
-    If the store does not exist yet, make it with `constants`; otherwise use it as it is. `features` are those of a new
-    store; tests pass fewer to make what an older txlog has made. Raises as `read_store`, and OutcomeUnknownError if it
-    stays unknown whether the descriptor was created.
-    """
-    found = yield from read_store(where)
-    if found is not None:
-        return found
-    ctx = Context(constants=constants)
-    store_id = yield NewId()
-    created_at = yield Now()
-    descriptor = StoreDescriptor(features=features, store_id=store_id, created_at=created_at, constants=constants)
-    data = envelope.encode(descriptor)
-
-    def look(outcome: PutOutcome) -> Program[StoreDescriptor | None]:
-        # The descriptor is create-only, so the one read now is the store's, whichever process made it.
-        return descriptor if outcome is PutOutcome.WRITTEN else (yield from _get_descriptor(where))
-
-    return (yield from create(ctx, STORE_DESCRIPTOR, data, look, what=f"the descriptor of {where}"))
-
-
-def _get_descriptor(where: str) -> Program[StoreDescriptor | None]:
-    data = yield Get(STORE_DESCRIPTOR)
-    if data is None:
-        return None
-    # Check features first (W3, R1): a store of a later txlog may hold values that this version's types refuse.
-    needs, _ = envelope.decode(data, _Descriptor, STORE_DESCRIPTOR)
-    check_features(needs.features, where)
-    descriptor, _ = envelope.decode(data, StoreDescriptor, STORE_DESCRIPTOR)
-    return descriptor
-
-
-class _Descriptor(msgspec.Struct, frozen=True):
-    features: tuple[str, ...]
-
-
-# -- reading topics ---------------------------------------------------------------------------------------------------
 
 
 def describe_topic(topic: str) -> Program[TopicMetadata]:
@@ -165,7 +34,7 @@ def describe_topic(topic: str) -> Program[TopicMetadata]:
     names.check_topic_name(topic)
     metadata = yield from find_topic(topic)
     if metadata is None or metadata.deleted:
-        raise (yield from _unknown_topic(topic, metadata))
+        raise (yield from unknown_topic(topic, metadata))
     return metadata
 
 
@@ -186,7 +55,7 @@ def find_topic(topic: str) -> Program[TopicMetadata | None]:
         raise MissingObjectError(
             f"{path}: was listed and is gone, but versions of topics are never removed; check the store with `txlog fsck`"
         )
-    return _decode(data, topic, number)
+    return decode_version(data, topic, number)
 
 
 def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:
@@ -197,7 +66,7 @@ def refresh_topic(metadata: TopicMetadata) -> Program[TopicMetadata]:
     """
     newest = yield from _newest_version(metadata)
     if newest.deleted or newest.topic_id != metadata.topic_id:
-        raise (yield from _unknown_topic(metadata.topic, newest))
+        raise (yield from unknown_topic(metadata.topic, newest))
     return newest
 
 
@@ -214,11 +83,11 @@ def refresh_topic_of_rows(
     """
     newest = (yield from find_topic(topic)) if known is None else (yield from _newest_version(known))
     if newest is None or newest.deleted:
-        return (yield from _unknown_topic(topic, newest))
+        return (yield from unknown_topic(topic, newest))
     if newest.schema_id != schema_id:
-        first = yield from _version(topic, schema_id)
+        first = yield from read_version(topic, schema_id)
         if first is None or first.topic_id != newest.topic_id:
-            return (yield from _unknown_topic(topic, newest))
+            return (yield from unknown_topic(topic, newest))
     return newest
 
 
@@ -229,7 +98,7 @@ def _newest_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
     return newest
 
 
-def _last_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
+def last_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
     """Return the last version of this same topic, even if its name was created again after a deletion."""
     newest = metadata
     while not newest.deleted and (later := (yield from _next_version(newest))) is not None:
@@ -238,7 +107,7 @@ def _last_version(metadata: TopicMetadata) -> Program[TopicMetadata]:
 
 
 def _next_version(metadata: TopicMetadata) -> Program[TopicMetadata | None]:
-    later = yield from _version(metadata.topic, metadata.number + 1)
+    later = yield from read_version(metadata.topic, metadata.number + 1)
     for expected, found in () if later is None else contradictions(metadata, later):
         path = names.topic_metadata_path(metadata.topic, metadata.number + 1)
         raise CorruptRecordError(
@@ -247,20 +116,28 @@ def _next_version(metadata: TopicMetadata) -> Program[TopicMetadata | None]:
     return later
 
 
-def _version(topic: str, number: int) -> Program[TopicMetadata | None]:
+def read_version(topic: str, number: int) -> Program[TopicMetadata | None]:
+    """Return this version of the name's metadata; None if it does not exist."""
     data = yield Get(names.topic_metadata_path(topic, number))
-    return None if data is None else _decode(data, topic, number)
+    return None if data is None else decode_version(data, topic, number)
+
+
+def earlier_version(topic: str, number: int) -> Program[TopicMetadata]:
+    """Return a version that must exist, because a later one does. Raises MissingObjectError if it is gone."""
+    found = yield from read_version(topic, number)
+    if found is None:
+        raise MissingObjectError(
+            f"{names.topic_metadata_path(topic, number)} is gone; versions of topics are never removed, look at it with `txlog fsck`"
+        )
+    return found
 
 
 def is_made_anew(metadata: TopicMetadata) -> Program[bool]:
     """Return whether an earlier topic had this name, so that offsets go on from its end. Costs at most one GET."""
     if metadata.number == 0:
         return False
-    path = names.topic_metadata_path(metadata.topic, 0)
-    data = yield Get(path)
-    if data is None:
-        raise MissingObjectError(f"{path} is gone; versions of topics are never removed, look at it with `txlog fsck`")
-    return _decode(data, metadata.topic, 0).topic_id != metadata.topic_id
+    first = yield from earlier_version(metadata.topic, 0)
+    return first.topic_id != metadata.topic_id
 
 
 def list_topics(*, deleted: bool = False) -> Program[tuple[TopicMetadata, ...]]:
@@ -273,193 +150,8 @@ def list_topics(*, deleted: bool = False) -> Program[tuple[TopicMetadata, ...]]:
     return tuple(metadata for metadata in found if metadata is not None and (deleted or not metadata.deleted))
 
 
-# -- changing topics --------------------------------------------------------------------------------------------------
-
-
-def create_topic(
-    ctx: Context,
-    topic: str,
-    *,
-    fields: Sequence[SchemaField] | None = None,
-    partitions: int = 1,
-    config: Mapping[str, object] | None = None,
-    append_log_start: AppendLogStart,
-    topic_id: str | None = None,
-) -> Program[TopicMetadata]:
-    """Create a topic; without `fields` it has Kafka's record shape. Ids in `fields` are ignored.
-
-    With the same `topic_id` a later try of one call recognises the topic that an earlier try has made (W50).
-
-    A deleted name can be created again. First the old partitions get the `log_start` records that may still be missing.
-    Then comes a version with a new topic id and at least as many partitions; offsets go on from the old end.
-
-    Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigurationError, SchemaMismatchError.
-    Raises MissingObjectError if that name has records and no metadata. Raises UnknownTopicOrPartitionError if the topic
-    that an earlier try has made was deleted since. Raises CoordinatorContentionError or OutcomeUnknownError as every
-    write of this module.
-    """
-    names.check_topic_name(topic)
-    _check_partitions(topic, partitions)
-    where = f"topic {topic!r}"
-    wanted = assign_ids(KAFKA_FIELDS if fields is None else fields)
-    check_fields(wanted, where)
-    check_new_names(wanted, (), where)
-    checked = _check_config(topic, config or {}, wanted)
-    topic_id = topic_id or (yield NewId())
-    for _ in range(ctx.max_races):
-        old = yield from find_topic(topic)
-        if old is None:
-            old = yield from _without_records(topic)
-        number, schema = 0, wanted
-        if old is not None:
-            if old.topic_id == topic_id:
-                if old.deleted:
-                    raise (yield from _unknown_topic(topic, old))
-                return old
-            if not old.deleted:
-                raise TopicExistsError(
-                    f"{where} exists already, with {count_text(old.partitions, 'partition')}; alter it, or choose another name"
-                )
-            if partitions < old.partitions:
-                raise InvalidPartitionsError(
-                    f"{where}: {count_text(partitions, 'partition')} asked for, but a deleted topic of this name had {old.partitions}, and partitions "
-                    f"are never fewer; ask for at least {old.partitions}"
-                )
-            # The new topic must not show rows of the old one (W40).
-            yield from finish_deletion(old, append_log_start)
-            # Ids go on where the deleted topic's ended, so the new schema can never read a file of the old topic.
-            number, schema = old.number + 1, assign_ids(wanted, max_field_id(old.schema) + 1)
-        created_at = yield Now()
-        write_id = yield NewId()
-        metadata = TopicMetadata(
-            number=number,
-            topic=topic,
-            topic_id=topic_id,
-            partitions=partitions,
-            config=checked,
-            schema=schema,
-            schema_id=number,
-            created_at=created_at,
-            write_id=write_id,
-        )
-        if (yield from _put_version(ctx, metadata)):
-            return metadata
-    raise _contention(topic, ctx)
-
-
-def alter_topic(
-    ctx: Context,
-    topic: str,
-    *,
-    config: Mapping[str, object | None] | None = None,
-    partitions: int | None = None,
-    add_columns: Sequence[SchemaField] = (),
-    allow_key_movement: bool = False,
-    topic_id: str | None = None,
-) -> Program[TopicMetadata]:
-    """Change a topic: settings (None removes one), more partitions, further nullable columns at the end.
-
-    Return the metadata that holds the changes. If they are there already no version is made, so a call may be repeated.
-    With `topic_id` only that topic is changed, never one that was created again under its name: all tries of one call
-    pass the same (W50).
-
-    Two changes move keys: more partitions of a topic with `key.columns`, and other `key.columns` of a topic with
-    several partitions and records. They need `allow_key_movement`, and are refused for a compacted topic (W39).
-    `cleanup.policy=compact` is refused if an earlier version has moved keys.
-
-    Raises UnknownTopicOrPartitionError (also if the topic is deleted meanwhile), InvalidTopicError,
-    InvalidPartitionsError (fewer, or keys would move), InvalidConfigurationError, SchemaMismatchError.
-    """
-    names.check_topic_name(topic)
-    for _ in range(ctx.max_races):
-        current = yield from describe_topic(topic)
-        if topic_id is not None and current.topic_id != topic_id:
-            raise (yield from _unknown_topic(topic, current))
-        topic_id = current.topic_id
-        changed = _altered(current, config or {}, partitions, add_columns)
-        if changed == current:
-            return current
-        yield from _check_key_movement(current, changed, allow_key_movement)
-        created_at = yield Now()
-        write_id = yield NewId()
-        changed = msgspec.structs.replace(changed, created_at=created_at, write_id=write_id)
-        if (yield from _put_version(ctx, changed)):
-            return changed
-    raise _contention(topic, ctx)
-
-
-def find_doomed(topic: str) -> Program[TopicMetadata]:
-    """Return the topic that a call of `delete_topic` is about: its newest version, also a `deleted` one.
-
-    Raises UnknownTopicOrPartitionError if it never existed, InvalidTopicError for a name that no user's topic can have.
-    """
-    names.check_topic_name(topic)
-    found = yield from find_topic(topic)
-    if found is None:
-        raise (yield from _unknown_topic(topic, None))
-    return found
-
-
-def delete_topic(
-    ctx: Context,
-    topic: str,
-    *,
-    append_log_start: AppendLogStart,
-    doomed: TopicMetadata | None = None,
-    write_id: str | None = None,
-) -> Program[TopicMetadata]:
-    """Delete a topic. Return its `deleted` version.
-
-    This creates a `deleted` version, then appends `log_start` = LEO in every partition. All tries of one call pass the
-    same `doomed`, from `find_doomed`, and the same `write_id`. A later try finishes what an earlier one began, and does
-    not touch a topic that was created again under the name (W50).
-
-    For a topic that is already deleted, the call finishes what an interrupted call left. Then it raises
-    UnknownTopicOrPartitionError, unless the deletion has the same `write_id`. Raises as `find_doomed`, and
-    OutcomeUnknownError if ending the partitions failed.
-    """
-    current = doomed or (yield from find_doomed(topic))
-    write_id = write_id or (yield NewId())
-    for _ in range(ctx.max_races):
-        if current.deleted:
-            yield from _finish_decided(current, append_log_start)
-            if current.write_id == write_id:
-                return current
-            raise (yield from _unknown_topic(topic, current))
-        created_at = yield Now()
-        gone = msgspec.structs.replace(
-            current, number=current.number + 1, deleted=True, created_at=created_at, write_id=write_id
-        )
-        if (yield from _put_version(ctx, gone)):
-            yield from _finish_decided(gone, append_log_start)
-            return gone
-        current = yield from _last_version(current)
-    raise _contention(topic, ctx)
-
-
-def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
-    """Run `finish_deletion`; raise OutcomeUnknownError if it fails, because the topic is deleted already (W44)."""
-    try:
-        yield from finish_deletion(metadata, append_log_start)
-    except TxlogError as error:
-        raise OutcomeUnknownError(
-            f"topic {metadata.topic!r} is deleted (version {metadata.number} of its metadata), and ending its partitions failed ({error}). "
-            "Repeat the same call: it ends them"
-        ) from error
-
-
-def finish_deletion(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
-    """Ensure that every partition of a deleted topic holds the `log_start` record of its deletion (W40)."""
-    if not metadata.deleted:
-        raise ValueError(f"topic {metadata.topic!r}: version {metadata.number} is not a deletion")
-    partitions = [TopicPartition(metadata.topic, number) for number in range(metadata.partitions)]
-    yield Gather(tuple(append_log_start(tp, metadata.number) for tp in partitions))
-
-
-# -- helpers ----------------------------------------------------------------------------------------------------------
-
-
-def _decode(data: bytes, topic: str, number: int) -> TopicMetadata:
+def decode_version(data: bytes, topic: str, number: int) -> TopicMetadata:
+    """Return the version that an object holds. Raises CorruptRecordError if it is not this version of this name."""
     path = names.topic_metadata_path(topic, number)
     metadata, _ = envelope.decode(data, TopicMetadata, path)
     if (metadata.topic, metadata.number) != (topic, number):
@@ -473,224 +165,6 @@ def _decode(data: bytes, topic: str, number: int) -> TopicMetadata:
     return metadata
 
 
-def _without_records(topic: str) -> Program[TopicMetadata | None]:
-    """Check that a topic without metadata has no records: a new topic would show them as its own. One LIST.
-
-    Return the topic if another process has made it meanwhile. Raises MissingObjectError if there are records.
-    """
-    listed = yield List(f"{topic}/")
-    partitions = [name for name in listed if names.parse_partition_folder(name) is not None]
-    if not partitions:
-        return None
-    found = yield from find_topic(topic)
-    if found is None:
-        raise MissingObjectError(
-            f"{names.topic_metadata_path(topic, 0)}: is missing, but {topic}/{partitions[0]} holds records of a topic of that name. Its "
-            f"metadata was not removed by txlog, and a new topic would show the old rows. hint: restore {topic}/topic.*.json from a copy, "
-            f"choose another name, or remove the whole folder {topic}/ if its rows are not needed"
-        )
-    return found
-
-
-def check_case(topic: str) -> Program[None]:
-    """Raise InvalidTopicError if the name differs from another topic's only in case (PROTOCOL.md, W41). One LIST.
-
-    Some file systems would use one folder for both.
-    """
-    others = yield from topic_names()
-    twin = next((name for name in others if name != topic and name.casefold() == topic.casefold()), None)
-    if topic not in others and twin is not None:
-        raise InvalidTopicError(
-            f"topic name {topic!r} differs from {twin!r} in case only; a topic of that name exists or existed, and some file systems use one "
-            "folder for both names. hint: choose another name"
-        )
-
-
-def _put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
-    """Create a version.
-
-    Return whether this very version is in the chain now (W39); False if another one has its number.
-    """
-    path = names.topic_metadata_path(metadata.topic, metadata.number)
-    data = envelope.encode(metadata)
-
-    def look(outcome: PutOutcome) -> Program[bool | None]:
-        if outcome is PutOutcome.WRITTEN:
-            return True
-        # Another version won, or this one won and the answer was lost. Versions are never removed, so the stored one
-        # decides.
-        held = yield Get(path)
-        return None if held is None else _decode(held, metadata.topic, metadata.number).write_id == metadata.write_id
-
-    what = f"version {metadata.number} of topic {metadata.topic!r}"
-    return (yield from create(ctx, path, data, look, what=what))
-
-
-def _altered(
-    current: TopicMetadata,
-    config: Mapping[str, object | None],
-    partitions: int | None,
-    added: Sequence[SchemaField],
-) -> TopicMetadata:
-    """Return the version after `current`, or `current` itself if nothing changes."""
-    where = f"topic {current.topic!r}"
-    count = current.partitions if partitions is None else partitions
-    _check_partitions(current.topic, count)
-    if count < current.partitions:
-        raise InvalidPartitionsError(
-            f"{where} has {count_text(current.partitions, 'partition')}; {count} would be fewer, and partitions cannot be removed. hint: create a new topic "
-            "and copy the rows"
-        )
-    new_names = {field.name for field in added}
-    schema = evolve(
-        current.schema, [*(field for field in current.schema if field.name not in new_names), *added], where
-    )
-    known = restrict(current.config, "topic")
-    # A later txlog may have set what this version does not know. Such a setting stays as it is, unless the caller
-    # removes it (PROTOCOL.md, R4).
-    later = {name: value for name, value in current.config.items() if name not in known}
-    wanted = {name: value for name, value in config.items() if value is not None or name not in later}
-    checked = _check_config(current.topic, {**known, **wanted}, schema)
-    checked |= {name: value for name, value in later.items() if name not in config}
-    if (count, checked, schema) == (current.partitions, current.config, current.schema):
-        return current
-    number = current.number + 1
-    return msgspec.structs.replace(
-        current,
-        number=number,
-        partitions=count,
-        config=checked,
-        schema=schema,
-        schema_id=current.schema_id if schema == current.schema else number,
-    )
-
-
-def _check_partitions(topic: str, partitions: int) -> None:
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
-        raise InvalidPartitionsError(
-            f"topic {topic!r}: {partitions!r} is not a number of partitions; expected 1 to {MAX_PARTITIONS}"
-        )
-
-
-def _check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: bool) -> Program[None]:
-    """Raise if new rows of a key would be in another partition than older ones, unless `allowed` permits it (W39).
-
-    No request if keys do not move. Otherwise one LIST, and a GET for each earlier version if compaction is turned on.
-    """
-    is_compacted = _is_compacted(changed)
-    if changed.partitions > current.partitions and _set_keys(current):
-        moves = (
-            f"topic {current.topic!r}: {changed.partitions} partitions instead of {current.partitions} would move keys "
-            f"({', '.join(_set_keys(current))}) to other partitions than their older rows"
-        )
-        if is_compacted or _is_compacted(current):
-            raise InvalidPartitionsError(
-                f"{moves}, and compaction (cleanup.policy) would keep rows of a key in both; create a new topic and copy the rows"
-            )
-        if not allowed:
-            raise InvalidPartitionsError(f"{moves}; {_ALLOW}")
-    elif (
-        _keys(current) != _keys(changed) and _moves_keys(current, changed) and (yield from _has_records(current.topic))
-    ):
-        moves = (
-            f"topic {current.topic!r}: {_key_text(changed)} instead of {_key_text(current)} would move keys to other partitions than their "
-            "older rows"
-        )
-        if is_compacted:
-            raise InvalidConfigurationError(
-                f"{moves}, and compaction would keep rows of a key in both; create a new topic with these settings and copy the rows"
-            )
-        if not allowed:
-            raise InvalidConfigurationError(f"{moves}; {_ALLOW}")
-    if is_compacted and _moves_keys(current, changed) and (yield from _has_records(current.topic)):
-        # A change of partitions and of key.columns at once, where neither alone would move keys.
-        raise InvalidConfigurationError(
-            f"topic {current.topic!r}: {_key_text(changed)} and {count_text(changed.partitions, 'partition')} instead of {_key_text(current)} and "
-            f"{current.partitions} would move keys, and compaction would keep rows of a key in both; create a new topic and copy the rows"
-        )
-    if is_compacted and not _is_compacted(current) and changed.partitions > 1:
-        yield from _check_never_moved(current)
-
-
-_ALLOW = "if readers do not need the order of a key, say --allow-key-movement (Python: allow_key_movement=True)"
-
-
-def _check_never_moved(newest: TopicMetadata) -> Program[None]:
-    """Raise InvalidConfigurationError if a version of this topic has moved keys of rows that may still exist."""
-    later = newest
-    while later.number > 0:
-        earlier = yield from _version(later.topic, later.number - 1)
-        if earlier is None:
-            raise MissingObjectError(
-                f"{names.topic_metadata_path(later.topic, later.number - 1)} is gone; versions of topics are never removed, look at it with "
-                "`txlog fsck`"
-            )
-        if earlier.topic_id != newest.topic_id:
-            return
-        if _moves_keys(earlier, later):
-            if not (yield from _has_records(newest.topic)):
-                return
-            before, after = (
-                f"{_key_text(each)}, {count_text(each.partitions, 'partition')}" for each in (earlier, later)
-            )
-            raise InvalidConfigurationError(
-                f"topic {newest.topic!r}: cleanup.policy=compact would keep old rows of a key: version {later.number} moved keys to other "
-                f"partitions ({before}; then {after}); create a new topic with cleanup.policy=compact and copy the rows"
-            )
-        later = earlier
-
-
-def _moves_keys(before: TopicMetadata, after: TopicMetadata) -> bool:
-    """Return whether a key of `after` may have older rows in another partition than its new ones."""
-    is_keyed = bool(_keys(before) or _keys(after))
-    return after.partitions > 1 and is_keyed and (_keys(before), before.partitions) != (_keys(after), after.partitions)
-
-
-def _keys(metadata: TopicMetadata) -> tuple[str, ...]:
-    return _set_keys(metadata) or kafka_key(metadata.schema)
-
-
-def _set_keys(metadata: TopicMetadata) -> tuple[str, ...]:
-    # The text is not parsed: a later txlog may have written settings beside it that this one cannot parse.
-    return tuple(filter(None, metadata.config.get("key.columns", "").split(",")))
-
-
-def _key_text(metadata: TopicMetadata) -> str:
-    return f"key.columns={','.join(_keys(metadata))}" if _keys(metadata) else "no key.columns"
-
-
-def _is_compacted(metadata: TopicMetadata) -> bool:
-    return "compact" in metadata.config.get("cleanup.policy", "").split(",")
-
-
-def _has_records(topic: str) -> Program[bool]:
-    """Return whether any record was ever written to a partition of the topic. Costs one LIST."""
-    listed = yield List(f"{topic}/")
-    return any(names.parse_partition_folder(name) is not None for name in listed)
-
-
-def _check_config(topic: str, config: Mapping[str, object | None], schema: Sequence[SchemaField]) -> dict[str, str]:
-    """Return `config` as it is stored; None as a value means not set."""
-    checked = check_topic_config(config)
-    parsed = TopicConfig.parse(checked)
-    columns = {field.name: field.type for field in schema}
-    for column in parsed.key_columns:
-        if column not in columns:
-            raise InvalidConfigurationError(
-                f"topic {topic!r}: key.columns names {column!r}, which is not a column.{nearest(column, columns)} The columns are "
-                f"{', '.join(columns)}"
-            )
-        if columns[column] not in KEY_TYPES:
-            raise InvalidConfigurationError(
-                f"topic {topic!r}: key.columns names {column!r}, a {columns[column]}, which cannot be a key; use {', '.join(KEY_TYPES)}"
-            )
-    if "compact" in parsed.cleanup_policy and not parsed.key_columns:
-        raise InvalidConfigurationError(
-            f"topic {topic!r}: cleanup.policy=compact keeps the latest row of each key, so it needs key.columns; name the columns of the key there"
-        )
-    return checked
-
-
 def topic_names() -> Program[list[str]]:
     """Return the folders of users' topics, deleted ones included. Costs one LIST."""
     listed = yield List("")
@@ -698,7 +172,8 @@ def topic_names() -> Program[list[str]]:
     return [name for name in folders if names.is_topic_name(name) and not name.startswith("__")]
 
 
-def _unknown_topic(topic: str, found: TopicMetadata | None) -> Program[UnknownTopicOrPartitionError]:
+def unknown_topic(topic: str, found: TopicMetadata | None) -> Program[UnknownTopicOrPartitionError]:
+    """Return the error for a topic of which `found` is the newest version; None if there is no version."""
     if found is not None and found.deleted:
         return UnknownTopicOrPartitionError(f"topic {topic!r} was deleted (version {found.number} of its metadata)")
     if found is not None:
@@ -712,9 +187,3 @@ def _unknown_topic(topic: str, found: TopicMetadata | None) -> Program[UnknownTo
     more = f" and {len(others) - _MAX_SHOWN} more" if len(others) > _MAX_SHOWN else ""
     shown = nearest(topic, others) or (f" The topics are {', '.join(others[:_MAX_SHOWN])}{more}" if others else "")
     return UnknownTopicOrPartitionError(f"topic {topic!r:.260} does not exist.{shown if len(shown) < 200 else ''}")
-
-
-def _contention(topic: str, ctx: Context) -> CoordinatorContentionError:
-    return CoordinatorContentionError(
-        f"topic {topic!r}: {ctx.max_races} versions in a row were created by others first; try again"
-    )

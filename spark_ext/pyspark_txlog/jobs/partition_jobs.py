@@ -36,7 +36,7 @@ from txlog.errors import (
     UnsupportedStoreError,
 )
 from txlog.maintenance.history import Recorder
-from txlog.protocol.topics import read_store
+from txlog.protocol.stores import read_store
 
 T = TypeVar("T")
 R = TypeVar("R")

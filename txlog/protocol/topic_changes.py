@@ -1,0 +1,362 @@
+"""How is a topic created, altered or deleted?
+
+Every change is a compare-and-set on the next version of the topic's metadata. Reading the slot settles a lost race or
+an unknown outcome (PROTOCOL.md, "Topics", W39).
+
+Deleting a topic, or creating its name again, appends `log_start` records to its partitions. The caller passes an
+`AppendLogStart` for this. A repeated call of it for the same partition and version must change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from txlog.config import TopicConfig, check_topic_config, restrict
+from txlog.core import envelope, names
+from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome
+from txlog.core.names import TopicPartition
+from txlog.core.records import SchemaField, TopicMetadata
+from txlog.core.schema import (
+    KAFKA_FIELDS,
+    KEY_TYPES,
+    assign_ids,
+    check_fields,
+    check_new_names,
+    evolve,
+    max_field_id,
+)
+from txlog.errors import (
+    CoordinatorContentionError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    MissingObjectError,
+    OutcomeUnknownError,
+    TopicExistsError,
+    TxlogError,
+)
+from txlog.protocol.context import Context
+from txlog.protocol.key_movement import check_key_movement
+from txlog.protocol.put import create
+from txlog.protocol.topics import decode_version, describe_topic, find_topic, last_version, topic_names, unknown_topic
+from txlog.text import count_text, nearest
+
+MAX_PARTITIONS = 100_000
+
+
+AppendLogStart: TypeAlias = Callable[[TopicPartition, int], Program[Any]]
+"""(partition, `deleted` version) -> appends `log_start` = LEO with that version, unless the partition holds it already."""
+
+
+def create_topic(
+    ctx: Context,
+    topic: str,
+    *,
+    fields: Sequence[SchemaField] | None = None,
+    partitions: int = 1,
+    config: Mapping[str, object] | None = None,
+    append_log_start: AppendLogStart,
+    topic_id: str | None = None,
+) -> Program[TopicMetadata]:
+    """Create a topic; without `fields` it has Kafka's record shape. Ids in `fields` are ignored.
+
+    With the same `topic_id` a later try of one call recognises the topic that an earlier try has made (W50).
+
+    A deleted name can be created again. First the old partitions get the `log_start` records that may still be missing.
+    Then comes a version with a new topic id and at least as many partitions; offsets go on from the old end.
+
+    Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigurationError, SchemaMismatchError.
+    Raises MissingObjectError if that name has records and no metadata. Raises UnknownTopicOrPartitionError if the topic
+    that an earlier try has made was deleted since. Raises CoordinatorContentionError or OutcomeUnknownError as every
+    write of this module.
+    """
+    names.check_topic_name(topic)
+    _check_partitions(topic, partitions)
+    where = f"topic {topic!r}"
+    wanted = assign_ids(KAFKA_FIELDS if fields is None else fields)
+    check_fields(wanted, where)
+    check_new_names(wanted, (), where)
+    checked = _check_config(topic, config or {}, wanted)
+    topic_id = topic_id or (yield NewId())
+    for _ in range(ctx.max_races):
+        old = yield from find_topic(topic)
+        if old is None:
+            old = yield from _without_records(topic)
+        number, schema = 0, wanted
+        if old is not None:
+            if old.topic_id == topic_id:
+                if old.deleted:
+                    raise (yield from unknown_topic(topic, old))
+                return old
+            if not old.deleted:
+                raise TopicExistsError(
+                    f"{where} exists already, with {count_text(old.partitions, 'partition')}; alter it, or choose another name"
+                )
+            if partitions < old.partitions:
+                raise InvalidPartitionsError(
+                    f"{where}: {count_text(partitions, 'partition')} asked for, but a deleted topic of this name had {old.partitions}, and partitions "
+                    f"are never fewer; ask for at least {old.partitions}"
+                )
+            # The new topic must not show rows of the old one (W40).
+            yield from finish_deletion(old, append_log_start)
+            # Ids go on where the deleted topic's ended, so the new schema can never read a file of the old topic.
+            number, schema = old.number + 1, assign_ids(wanted, max_field_id(old.schema) + 1)
+        created_at = yield Now()
+        write_id = yield NewId()
+        metadata = TopicMetadata(
+            number=number,
+            topic=topic,
+            topic_id=topic_id,
+            partitions=partitions,
+            config=checked,
+            schema=schema,
+            schema_id=number,
+            created_at=created_at,
+            write_id=write_id,
+        )
+        if (yield from _put_version(ctx, metadata)):
+            return metadata
+    raise _contention(topic, ctx)
+
+
+def alter_topic(
+    ctx: Context,
+    topic: str,
+    *,
+    config: Mapping[str, object | None] | None = None,
+    partitions: int | None = None,
+    add_columns: Sequence[SchemaField] = (),
+    allow_key_movement: bool = False,
+    topic_id: str | None = None,
+) -> Program[TopicMetadata]:
+    """Change a topic: settings (None removes one), more partitions, further nullable columns at the end.
+
+    Return the metadata that holds the changes. If they are there already no version is made, so a call may be repeated.
+    With `topic_id` only that topic is changed, never one that was created again under its name: all tries of one call
+    pass the same (W50).
+
+    Two changes move keys: more partitions of a topic with `key.columns`, and other `key.columns` of a topic with
+    several partitions and records. They need `allow_key_movement`, and are refused for a compacted topic (W39).
+    `cleanup.policy=compact` is refused if an earlier version has moved keys.
+
+    Raises UnknownTopicOrPartitionError (also if the topic is deleted meanwhile), InvalidTopicError,
+    InvalidPartitionsError (fewer, or keys would move), InvalidConfigurationError, SchemaMismatchError.
+    """
+    names.check_topic_name(topic)
+    for _ in range(ctx.max_races):
+        current = yield from describe_topic(topic)
+        if topic_id is not None and current.topic_id != topic_id:
+            raise (yield from unknown_topic(topic, current))
+        topic_id = current.topic_id
+        changed = _altered(current, config or {}, partitions, add_columns)
+        if changed == current:
+            return current
+        yield from check_key_movement(current, changed, allow_key_movement)
+        created_at = yield Now()
+        write_id = yield NewId()
+        changed = msgspec.structs.replace(changed, created_at=created_at, write_id=write_id)
+        if (yield from _put_version(ctx, changed)):
+            return changed
+    raise _contention(topic, ctx)
+
+
+def topic_to_delete(topic: str) -> Program[TopicMetadata]:
+    """Return the topic that a call of `delete_topic` is about: its newest version, also a `deleted` one.
+
+    Raises UnknownTopicOrPartitionError if it never existed, InvalidTopicError for a name that no user's topic can have.
+    """
+    names.check_topic_name(topic)
+    found = yield from find_topic(topic)
+    if found is None:
+        raise (yield from unknown_topic(topic, None))
+    return found
+
+
+def delete_topic(
+    ctx: Context,
+    topic: str,
+    *,
+    append_log_start: AppendLogStart,
+    target: TopicMetadata | None = None,
+    write_id: str | None = None,
+) -> Program[TopicMetadata]:
+    """Delete a topic. Return its `deleted` version.
+
+    This creates a `deleted` version, then appends `log_start` = LEO in every partition. All tries of one call pass the
+    same `target`, from `topic_to_delete`, and the same `write_id`. A later try finishes what an earlier one began, and does
+    not touch a topic that was created again under the name (W50).
+
+    For a topic that is already deleted, the call finishes what an interrupted call left. Then it raises
+    UnknownTopicOrPartitionError, unless the deletion has the same `write_id`. Raises as `topic_to_delete`, and
+    OutcomeUnknownError if ending the partitions failed.
+    """
+    current = target or (yield from topic_to_delete(topic))
+    write_id = write_id or (yield NewId())
+    for _ in range(ctx.max_races):
+        if current.deleted:
+            yield from _finish_decided(current, append_log_start)
+            if current.write_id == write_id:
+                return current
+            raise (yield from unknown_topic(topic, current))
+        created_at = yield Now()
+        gone = msgspec.structs.replace(
+            current, number=current.number + 1, deleted=True, created_at=created_at, write_id=write_id
+        )
+        if (yield from _put_version(ctx, gone)):
+            yield from _finish_decided(gone, append_log_start)
+            return gone
+        current = yield from last_version(current)
+    raise _contention(topic, ctx)
+
+
+def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
+    """Run `finish_deletion`; raise OutcomeUnknownError if it fails, because the topic is deleted already (W44)."""
+    try:
+        yield from finish_deletion(metadata, append_log_start)
+    except TxlogError as error:
+        raise OutcomeUnknownError(
+            f"topic {metadata.topic!r} is deleted (version {metadata.number} of its metadata), and ending its partitions failed ({error}). "
+            "Repeat the same call: it ends them"
+        ) from error
+
+
+def finish_deletion(metadata: TopicMetadata, append_log_start: AppendLogStart) -> Program[None]:
+    """Ensure that every partition of a deleted topic holds the `log_start` record of its deletion (W40)."""
+    if not metadata.deleted:
+        raise ValueError(f"topic {metadata.topic!r}: version {metadata.number} is not a deletion")
+    partitions = [TopicPartition(metadata.topic, number) for number in range(metadata.partitions)]
+    yield Gather(tuple(append_log_start(tp, metadata.number) for tp in partitions))
+
+
+def _without_records(topic: str) -> Program[TopicMetadata | None]:
+    """Check that a topic without metadata has no records: a new topic would show them as its own. One LIST.
+
+    Return the topic if another process has made it meanwhile. Raises MissingObjectError if there are records.
+    """
+    listed = yield List(f"{topic}/")
+    partitions = [name for name in listed if names.parse_partition_folder(name) is not None]
+    if not partitions:
+        return None
+    found = yield from find_topic(topic)
+    if found is None:
+        raise MissingObjectError(
+            f"{names.topic_metadata_path(topic, 0)}: is missing, but {topic}/{partitions[0]} holds records of a topic of that name. Its "
+            f"metadata was not removed by txlog, and a new topic would show the old rows. hint: restore {topic}/topic.*.json from a copy, "
+            f"choose another name, or remove the whole folder {topic}/ if its rows are not needed"
+        )
+    return found
+
+
+def check_case(topic: str) -> Program[None]:
+    """Raise InvalidTopicError if the name differs from another topic's only in case (PROTOCOL.md, W41). One LIST.
+
+    Some file systems would use one folder for both.
+    """
+    others = yield from topic_names()
+    twin = next((name for name in others if name != topic and name.casefold() == topic.casefold()), None)
+    if topic not in others and twin is not None:
+        raise InvalidTopicError(
+            f"topic name {topic!r} differs from {twin!r} in case only; a topic of that name exists or existed, and some file systems use one "
+            "folder for both names. hint: choose another name"
+        )
+
+
+def _put_version(ctx: Context, metadata: TopicMetadata) -> Program[bool]:
+    """Create a version.
+
+    Return whether this very version is in the chain now (W39); False if another one has its number.
+    """
+    path = names.topic_metadata_path(metadata.topic, metadata.number)
+    data = envelope.encode(metadata)
+
+    def look(outcome: PutOutcome) -> Program[bool | None]:
+        if outcome is PutOutcome.WRITTEN:
+            return True
+        # Another version won, or this one won and the answer was lost. Versions are never removed, so the stored one
+        # decides.
+        held = yield Get(path)
+        return (
+            None
+            if held is None
+            else decode_version(held, metadata.topic, metadata.number).write_id == metadata.write_id
+        )
+
+    what = f"version {metadata.number} of topic {metadata.topic!r}"
+    return (yield from create(ctx, path, data, look, what=what))
+
+
+def _altered(
+    current: TopicMetadata,
+    config: Mapping[str, object | None],
+    partitions: int | None,
+    added: Sequence[SchemaField],
+) -> TopicMetadata:
+    """Return the version after `current`, or `current` itself if nothing changes."""
+    where = f"topic {current.topic!r}"
+    count = current.partitions if partitions is None else partitions
+    _check_partitions(current.topic, count)
+    if count < current.partitions:
+        raise InvalidPartitionsError(
+            f"{where} has {count_text(current.partitions, 'partition')}; {count} would be fewer, and partitions cannot be removed. hint: create a new topic "
+            "and copy the rows"
+        )
+    new_names = {field.name for field in added}
+    schema = evolve(
+        current.schema, [*(field for field in current.schema if field.name not in new_names), *added], where
+    )
+    known = restrict(current.config, "topic")
+    # A later txlog may have set what this version does not know. Such a setting stays as it is, unless the caller
+    # removes it (PROTOCOL.md, R4).
+    later = {name: value for name, value in current.config.items() if name not in known}
+    wanted = {name: value for name, value in config.items() if value is not None or name not in later}
+    checked = _check_config(current.topic, {**known, **wanted}, schema)
+    checked |= {name: value for name, value in later.items() if name not in config}
+    if (count, checked, schema) == (current.partitions, current.config, current.schema):
+        return current
+    number = current.number + 1
+    return msgspec.structs.replace(
+        current,
+        number=number,
+        partitions=count,
+        config=checked,
+        schema=schema,
+        schema_id=current.schema_id if schema == current.schema else number,
+    )
+
+
+def _check_partitions(topic: str, partitions: int) -> None:
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidPartitionsError(
+            f"topic {topic!r}: {partitions!r} is not a number of partitions; expected 1 to {MAX_PARTITIONS}"
+        )
+
+
+def _check_config(topic: str, config: Mapping[str, object | None], schema: Sequence[SchemaField]) -> dict[str, str]:
+    """Return `config` as it is stored; None as a value means not set."""
+    checked = check_topic_config(config)
+    parsed = TopicConfig.parse(checked)
+    columns = {field.name: field.type for field in schema}
+    for column in parsed.key_columns:
+        if column not in columns:
+            raise InvalidConfigurationError(
+                f"topic {topic!r}: key.columns names {column!r}, which is not a column.{nearest(column, columns)} The columns are "
+                f"{', '.join(columns)}"
+            )
+        if columns[column] not in KEY_TYPES:
+            raise InvalidConfigurationError(
+                f"topic {topic!r}: key.columns names {column!r}, a {columns[column]}, which cannot be a key; use {', '.join(KEY_TYPES)}"
+            )
+    if "compact" in parsed.cleanup_policy and not parsed.key_columns:
+        raise InvalidConfigurationError(
+            f"topic {topic!r}: cleanup.policy=compact keeps the latest row of each key, so it needs key.columns; name the columns of the key there"
+        )
+    return checked
+
+
+def _contention(topic: str, ctx: Context) -> CoordinatorContentionError:
+    return CoordinatorContentionError(
+        f"topic {topic!r}: {ctx.max_races} versions in a row were created by others first; try again"
+    )
