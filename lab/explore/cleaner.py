@@ -15,6 +15,7 @@ from lab.explore.client import Call, Client, rows_of_pieces
 from lab.explore.keys import is_tombstone, key_of
 from lab.explore.machine import WaitUntil
 from lab.explore.world import START_MS
+from lab.vacuuming import vacuum_topics
 from txlog.core import envelope, names
 from txlog.core.chain import parse_listing
 from txlog.core.cleaning import Kept, MergePolicy
@@ -27,7 +28,6 @@ from txlog.errors import MissingObjectError, OutcomeUnknownError, RetriableError
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.compact import CompactionPlan, plan_compaction
 from txlog.protocol.retention import RetentionPolicy, apply_plan, plan_retention
-from txlog.protocol.vacuum import vacuum_topics
 
 ALL = MergePolicy(target_bytes=2**30)
 """Everything that may be merged becomes one run."""

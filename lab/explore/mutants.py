@@ -26,7 +26,20 @@ from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judg
 from txlog.core.txn_index import collect_aborted_txns
 from txlog.core.vacuum import Kind, Why, judge_producer, superseded_parts
 from txlog.errors import CommitFailedError, MissingObjectError, StorageError
-from txlog.protocol import clean, compact, groups, load, put, seal, slot, table, topics, vacuum
+from txlog.protocol import (
+    clean,
+    compact,
+    groups,
+    load,
+    put,
+    seal,
+    slot,
+    table,
+    topics,
+    vacuum,
+    vacuum_chain,
+    vacuum_dead,
+)
 from txlog.protocol import transactions as coordinator
 from txlog.protocol.context import with_view
 
@@ -703,7 +716,7 @@ def _vacuum_knowing(order: str) -> Any:
             deleted += yield from vacuum.sweep(ctx, plan, dry_run=False, sizes=False)
         return {tp: view for tp, view in views.items() if tp != _HELD}, tuple(deleted)
 
-    return {CLEANER + "vacuum_topics": vacuum_topics, HERE + "vacuum._know": _known_before}
+    return {CLEANER + "vacuum_topics": vacuum_topics, HERE + "vacuum.read_chain": _known_before}
 
 
 def _known_before(ctx: Any, views: Any, tp: Any) -> Any:
@@ -713,7 +726,7 @@ def _known_before(ctx: Any, views: Any, tp: Any) -> Any:
 
 
 _HELD = TopicPartition("held", 0)
-_ORIGINAL_KNOW = vacuum._know
+_ORIGINAL_KNOW = vacuum_chain.read_chain
 
 
 def _dead_at_a_later_epoch(producer_id: int, producer_epoch: int, table: Any) -> Any:
@@ -919,8 +932,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a view's age counts by the monotonic clock alone", "machine slept", "W14", {CORE + "moments.Moment.ms_since": _since_by_the_monotonic_clock}),
         ("a view's age counts by the monotonic clock alone, and the host's is set", "host set forward", "W14", {CORE + "moments.Moment.ms_since": _since_by_the_monotonic_clock}),
         ("a view's age counts by the wall clock alone", "writer set back", "W14", {CORE + "moments.Moment.ms_since": _since_by_the_wall_clock}),
-        ("what is superseded goes at once", "vacuum reader", "C10", {HERE + "vacuum._wait": _no_wait}),
-        ("the rows of a superseded segment go before its index", "vacuum reader", "C10", {CORE + "vacuum.superseded_parts": _superseded_with_its_rows, HERE + "vacuum._KINDS": dict(reversed(vacuum._KINDS.items()))}),
+        ("what is superseded goes at once", "vacuum reader", "C10", {HERE + "vacuum_dead._wait": _no_wait}),
+        ("the rows of a superseded segment go before its index", "vacuum reader", "C10", {CORE + "vacuum.superseded_parts": _superseded_with_its_rows, HERE + "vacuum_dead._KINDS": dict(reversed(vacuum_dead._KINDS.items()))}),
         ("a run that is not published yet is vacuumed", "merge vacuum", "C10", {CORE + "vacuum.superseded_parts": _all_but_current}),
         # Restored, created again
         ("a writer goes on behind a record that is gone", "put back", "W47", {HERE + "slot.prove": _unproven}),

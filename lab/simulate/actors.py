@@ -32,6 +32,7 @@ from lab.histories.events import Audit, Isolation, Note, Row
 from lab.histories.offsets import made_from
 from lab.simulate.client import Client, rows_of
 from lab.simulate.cluster import Cluster, encode_rows
+from lab.vacuuming import vacuum_topics
 from txlog.core.cleaning import MergePolicy
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.effects import InlineRows, Program, ReadClocks, Sleep, WriteRows
@@ -63,7 +64,6 @@ from txlog.protocol.read import plan_read
 from txlog.protocol.retention import RetentionPolicy, apply_plan, plan_retention
 from txlog.protocol.seal import seal
 from txlog.protocol.snapshot import take_snapshot
-from txlog.protocol.vacuum import vacuum_topics
 
 ACCOUNTS = (TopicPartition("accounts", 0), TopicPartition("accounts", 1))
 LEDGER = TopicPartition("ledger", 0)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.vacuuming import vacuum_topics
 from tests.golden.make_golden import next_control_of_v1
 from tests.protocol.harness import (
     A,
@@ -34,7 +35,7 @@ from txlog.protocol import clean, transactions
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Views
 from txlog.protocol.read import aborted_transactions, plan_read
-from txlog.protocol.vacuum import Deleted, read_store_clock, vacuum_topics
+from txlog.protocol.vacuum import Deleted, read_store_clock
 
 GRACE_MS = rolling(2).constants.delete_grace_ms
 CTX = rolling(2)

@@ -5,13 +5,8 @@ from __future__ import annotations
 from txlog.core import names
 from txlog.core.effects import List, Program
 from txlog.core.records import TopicMetadata
-from txlog.core.schema import (
-    kafka_key,
-)
-from txlog.errors import (
-    InvalidConfigurationError,
-    InvalidPartitionsError,
-)
+from txlog.core.schema import kafka_key
+from txlog.errors import InvalidConfigurationError, InvalidPartitionsError
 from txlog.protocol.topics import earlier_version
 from txlog.text import count_text
 

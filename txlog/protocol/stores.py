@@ -13,10 +13,7 @@ from txlog.core.features import STORE_FEATURES, check_features
 from txlog.core.moments import Moment
 from txlog.core.names import STORE_DESCRIPTOR
 from txlog.core.records import StoreConstants, StoreDescriptor
-from txlog.errors import (
-    NotAStoreError,
-    StoreChangedError,
-)
+from txlog.errors import NotAStoreError, StoreChangedError
 from txlog.protocol.context import PROOF_AGE_MS, Context
 from txlog.protocol.put import create
 from txlog.text import count_text

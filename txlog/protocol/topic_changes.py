@@ -19,15 +19,7 @@ from txlog.core import envelope, names
 from txlog.core.effects import Gather, Get, List, NewId, Now, Program, PutOutcome
 from txlog.core.names import TopicPartition
 from txlog.core.records import SchemaField, TopicMetadata
-from txlog.core.schema import (
-    KAFKA_FIELDS,
-    KEY_TYPES,
-    assign_ids,
-    check_fields,
-    check_new_names,
-    evolve,
-    max_field_id,
-)
+from txlog.core.schema import KAFKA_FIELDS, KEY_TYPES, assign_ids, check_fields, check_new_names, evolve, max_field_id
 from txlog.errors import (
     CoordinatorContentionError,
     InvalidConfigurationError,

@@ -9,16 +9,8 @@ from __future__ import annotations
 from txlog.core import envelope, names
 from txlog.core.effects import Gather, Get, List, Program
 from txlog.core.records import TopicMetadata
-from txlog.core.schema import (
-    check_fields,
-    contradictions,
-)
-from txlog.errors import (
-    CorruptRecordError,
-    MissingObjectError,
-    SchemaMismatchError,
-    UnknownTopicOrPartitionError,
-)
+from txlog.core.schema import check_fields, contradictions
+from txlog.errors import CorruptRecordError, MissingObjectError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.text import nearest
 
 _MAX_SHOWN = 5

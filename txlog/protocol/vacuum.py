@@ -8,41 +8,34 @@ pass finds what is left. A pass that finds nothing to delete writes nothing. See
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from txlog.core import chain, envelope, names, vacuum
 from txlog.core.append_rules import RollPolicy, next_control
 from txlog.core.effects import Gather, Get, List, Modified, NewId, Now, Program, PutIfAbsent
 from txlog.core.moments import MAX_CLOCK_ERROR_MS
-from txlog.core.names import (
-    INTERNAL_TOPICS,
-    TRANSACTION_STATE_TOPIC,
-    NumberedName,
-    SegmentName,
-    SegmentObject,
-    TopicPartition,
-)
-from txlog.core.records import (
-    FIRST_DRAWN_PRODUCER_ID,
-    Boundary,
-    Clean,
-    CommitRecord,
-    SegmentIndex,
-    TransactionEntry,
-    TransactionMetadata,
-)
-from txlog.core.segments import check_index
+from txlog.core.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, NumberedName, SegmentObject, TopicPartition
+from txlog.core.records import Boundary, Clean, CommitRecord, TransactionMetadata
 from txlog.core.state import PartitionState, decode_snapshot
-from txlog.core.vacuum import NOT_KNOWN_YET, Dead, Folder, Kind, Why
-from txlog.errors import MissingObjectError, StorageError, StoreAccessError
+from txlog.core.vacuum import Dead, Folder, Kind, Why
+from txlog.errors import StorageError, StoreAccessError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
-from txlog.protocol.load import get_fresh_view, load, present, read_slot
+from txlog.protocol.load import present
 from txlog.protocol.put import encode_readable
 from txlog.protocol.requests import AT_ONCE, delete, many, modified, names_in, size, store_now
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import append_slot
 from txlog.protocol.snapshot import fold_table
+from txlog.protocol.vacuum_chain import ChainContent, read_chain
+from txlog.protocol.vacuum_dead import (
+    dead_files,
+    dead_numbers,
+    dead_parts,
+    dead_snapshots,
+    dead_staged_lists,
+    judge_drawn,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,26 +93,6 @@ class PartitionPlan:
         """Return whether the list of cleaned runs still notes objects that no longer exist."""
         left = {name for part in self.folder.parts for name in vacuum.note_names(part)}
         return self.clean is not None and any(each.name not in left for each in self.clean.superseded)
-
-
-def vacuum_topics(
-    ctx: Context, views: Views, topics: Sequence[str], *, dry_run: bool = False
-) -> Program[tuple[Views, tuple[Deleted, ...]]]:
-    """Run one pass over `topics`, from the first LIST to the last deletion. Return what was deleted, or would be.
-
-    Raises CorruptLogError naming the damaged or missing object. Nothing of its partition is deleted then.
-    """
-    now_ms = yield from read_store_clock(dry_run=dry_run)
-    files: list[TopicFiles] = []
-    for topic in topics:
-        files += [(yield from list_files(topic))]
-    views, table = yield from read_table(ctx, views)
-    deleted: list[Deleted] = []
-    for each in files:
-        views, plans = yield from plan_topic(ctx, views, each, table, now_ms=now_ms, dry_run=dry_run)
-        for plan in plans:
-            deleted += yield from sweep(ctx, plan, dry_run=dry_run, sizes=False)
-    return views, tuple(deleted)
 
 
 def read_store_clock(*, dry_run: bool = False) -> Program[int]:
@@ -245,26 +218,6 @@ def sweep(ctx: Context, plan: PartitionPlan, *, dry_run: bool, sizes: bool) -> P
 # -- a partition ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Knowledge:
-    """What the chain of a partition shows."""
-
-    view: PartitionView
-    folder: Folder
-    cleans: tuple[tuple[Clean, int | None], ...]
-    """All lists of cleaned runs, lowest first, each with the time at which the store got it. The highest counts."""
-    named: frozenset[str]
-    """Files that a slot or an index names, relative to the topic's folder."""
-
-    @property
-    def state(self) -> PartitionState:
-        return self.view.state
-
-    @property
-    def clean(self) -> Clean | None:
-        return self.cleans[-1][0] if self.cleans else None
-
-
 def _plan_partition(
     ctx: Context,
     views: Views,
@@ -277,31 +230,31 @@ def _plan_partition(
     dry_run: bool,
 ) -> Program[tuple[Views, PartitionPlan]]:
     grace_ms = ctx.constants.delete_grace_ms
-    views, known = yield from _know(ctx, views, tp)
+    views, known = yield from read_chain(ctx, views, tp)
     if not dry_run and _is_spent(known.view):
         views = yield from _seal_spent(ctx, views, tp)
-        views, known = yield from _know(ctx, views, tp)
-    drawn = yield from _judge_drawn(tp, files, known, now_ms, grace_ms)
+        views, known = yield from read_chain(ctx, views, tp)
+    drawn = yield from judge_drawn(tp, files, known, now_ms, grace_ms)
     if not dry_run and Why.DRAWN_AFTER_RECORD in drawn.values():
         views = yield from _append_nothing(ctx, views, tp, ctx.roll_of(tp))
         # Read the chain again: a late append may have won the slot before.
-        views, known = yield from _know(ctx, views, tp)
-        drawn = yield from _judge_drawn(tp, files, known, now_ms, grace_ms)
+        views, known = yield from read_chain(ctx, views, tp)
+        drawn = yield from judge_drawn(tp, files, known, now_ms, grace_ms)
         drawn = {path: why for path, why in drawn.items() if why is Why.DRAWN}
     boundary = yield from _next_boundary(tp, known, now_ms, grace_ms)
     seen = max(known.folder.listing.boundary, boundary or 0)
     bounds_ms = yield from _modified_of(tp, "boundary", known.folder.boundaries)
-    parts, marks = _dead_parts(tp, known, bounds_ms, seen, now_ms, grace_ms)
+    parts, marks = dead_parts(tp, known, bounds_ms, seen, now_ms, grace_ms)
     dead: list[Dead] = [
         Dead(path=tp.folder + names.batch_name(base), kind=Kind.SLOT, why=Why.BELOW_BOUNDARY)
         for base in known.folder.slots
         if base < seen
     ]
-    dead += _dead_files(tp, files, known, drawn, table)
-    dead += yield from _dead_staged_lists(tp, staged_lists, known, table)
+    dead += dead_files(tp, files, known, drawn, table)
+    dead += yield from dead_staged_lists(tp, staged_lists, known, table)
     dead += parts
-    dead += _dead_snapshots(tp, known.folder, bounds_ms, now_ms, grace_ms)
-    dead += _dead_numbers(tp, known, bounds_ms, now_ms, grace_ms)
+    dead += dead_snapshots(tp, known.folder, bounds_ms, now_ms, grace_ms)
+    dead += dead_numbers(tp, known, bounds_ms, now_ms, grace_ms)
     return views, PartitionPlan(
         topic_partition=tp,
         folder=known.folder,
@@ -311,90 +264,6 @@ def _plan_partition(
         dead=tuple(dead),
         marks=marks,
     )
-
-
-def _know(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, _Knowledge]]:
-    """Return what the chain shows, read after this call began.
-
-    Raises MissingObjectError for an object that stays missing.
-    """
-    for attempt in range(ctx.max_loads):
-        try:
-            if attempt:
-                views = with_view(views, (yield from load(ctx, tp)))
-            else:
-                views, _ = yield from get_fresh_view(ctx, views, tp)
-            return views, (yield from _read_chain(views[tp]))
-        except MissingObjectError:
-            # Another vacuum was faster, or a LIST raced with a writer: look again.
-            if attempt == ctx.max_loads - 1:
-                raise
-    raise AssertionError("unreachable")
-
-
-def _read_chain(view: PartitionView) -> Program[_Knowledge]:
-    # The view is older than the LIST. A slot of the view that was sealed since appears here as an index.
-    tp = view.topic_partition
-    folder = vacuum.sort_out((yield List(tp.folder)), tp.folder)
-    cleans = yield from many([_read_clean(tp, number) for number in folder.cleans])
-    internal = tp.topic in INTERNAL_TOPICS
-    start = folder.listing.boundary if internal else view.state.log_start_offset
-    for name in chain.walk(folder.listing, cleans[-1][0] if cleans else None, start):
-        # A damaged chain does not show which files it names.
-        if name not in folder.indexes:
-            raise MissingObjectError(f"{tp.folder}{name.index}: the highest .clean names it, and it is gone")
-    named = {file.path for stored in view.tail for file in stored.record.files}
-    if not internal:
-        for paths in (yield from many([_files_of_index(tp, name) for name in sorted(folder.indexes)])):
-            named.update(paths)
-        for record in (yield from many([_slot(tp, base) for base in _unsealed(view, folder)])):
-            named.update(file.path for file in record.files)
-    return _Knowledge(view=view, folder=folder, cleans=tuple(cleans), named=frozenset(named))
-
-
-def _unsealed(view: PartitionView, folder: Folder) -> list[int]:
-    """Return slots that no index covers and that the view does not hold."""
-    held = {stored.record.base_offset for stored in view.tail}
-    ranges = [(name.base_offset, name.end_offset) for name in folder.listing.segments]
-    return [
-        base
-        for base in folder.slots
-        if base not in held and not any(begin <= base < end for begin, end in _around(ranges, base))
-    ]
-
-
-def _around(ranges: Sequence[tuple[int, int]], base: int) -> Sequence[tuple[int, int]]:
-    """Return the one range that can contain `base`. The ranges are sorted and disjoint."""
-    low, high = 0, len(ranges)
-    while low < high:
-        middle = (low + high) // 2
-        if ranges[middle][0] <= base:
-            low = middle + 1
-        else:
-            high = middle
-    return ranges[max(low - 1, 0) : low]
-
-
-def _judge_drawn(
-    tp: TopicPartition, files: Sequence[str], known: _Knowledge, now_ms: int, grace_ms: int
-) -> Program[dict[str, Why]]:
-    """Return those unnamed files of drawn producer ids that are dead, each with the reason (C9)."""
-    wanted = []
-    for path in files:
-        parsed = names.parse_rows_path(path)
-        if parsed is not None and parsed.producer_id >= FIRST_DRAWN_PRODUCER_ID and path not in known.named:
-            wanted.append(path)
-    if not wanted:
-        return {}
-    last = known.view.tail[-1].record.base_offset if known.view.tail else None
-    last_slot_ms = None if last is None else (yield Modified(tp.folder + names.batch_name(last)))
-    times = yield from many([modified(f"{tp.topic}/{path}") for path in wanted])
-    found = {}
-    for path, modified_ms in zip(wanted, times, strict=True):
-        why = vacuum.judge_drawn(modified_ms, last_slot_ms, now_ms, grace_ms)
-        if why is not None:
-            found[path] = why
-    return found
 
 
 def _is_spent(view: PartitionView) -> bool:
@@ -429,7 +298,7 @@ def _append_nothing(ctx: Context, views: Views, tp: TopicPartition, roll: RollPo
     return with_view(views, view)
 
 
-def _next_boundary(tp: TopicPartition, known: _Knowledge, now_ms: int, grace_ms: int) -> Program[int | None]:
+def _next_boundary(tp: TopicPartition, known: ChainContent, now_ms: int, grace_ms: int) -> Program[int | None]:
     """Return the highest offset at which a boundary may be created now; None if there is no such offset (C6).
 
     By the time at which the store got its index, the segment that ends there was sealed at least the grace ago. The
@@ -464,142 +333,9 @@ def _raise_boundary(plan: PartitionPlan) -> Program[int]:
     return chain.parse_listing((yield List(tp.folder)), tp.folder).boundary
 
 
-# -- verdicts on the objects of a partition's folder ------------------------------------------------------------------
-
-
-def _dead_files(
-    tp: TopicPartition,
-    files: Iterable[str],
-    known: _Knowledge,
-    drawn: Mapping[str, Why],
-    table: Mapping[int, TransactionMetadata],
-) -> list[Dead]:
-    found = []
-    for path in files:
-        parsed = names.parse_rows_path(path)
-        if parsed is None or path in known.named:
-            continue
-        why = drawn.get(path) or vacuum.judge_producer(parsed.producer_id, parsed.producer_epoch, table)
-        if why is not None:
-            found.append(Dead(path=f"{tp.topic}/{path}", kind=Kind.ROWS, why=why))
-    return found
-
-
-def _dead_staged_lists(
-    tp: TopicPartition, staged_lists: Sequence[str], known: _Knowledge, table: Mapping[int, TransactionMetadata]
-) -> Program[list[Dead]]:
-    whys = {}
-    for name in staged_lists:
-        parsed = names.parse_staged_list_name(name)
-        why = None if parsed is None else vacuum.judge_producer(parsed[0], parsed[1], table)
-        if why is not None:
-            whys[name] = why
-    if not whys:
-        return []
-    records = [stored.record for stored in known.view.tail]
-    held = {record.base_offset for record in records}
-    records += yield from many([_slot(tp, base) for base in known.folder.slots if base not in held])
-    named = {
-        entry.value.staged_object.name
-        for record in records
-        for entry in record.entries
-        if isinstance(entry, TransactionEntry) and entry.value is not None and entry.value.staged_object is not None
-    }
-    return [
-        Dead(path=tp.folder + name, kind=Kind.STAGED_LIST, why=why) for name, why in whys.items() if name not in named
-    ]
-
-
-_KINDS = {"index": Kind.INDEX, "txnindex": Kind.TXNINDEX, "parquet": Kind.SEGMENT_ROWS}
-
-
-def _dead_parts(
-    tp: TopicPartition,
-    known: _Knowledge,
-    bounds_ms: Mapping[int, int | None],
-    boundary: int,
-    now_ms: int,
-    grace_ms: int,
-) -> tuple[list[Dead], frozenset[str]]:
-    """Return superseded objects of segments and runs, indexes first.
-
-    The second value holds the names of those that no `.clean` lists yet.
-    """
-    internal = tp.topic in INTERNAL_TOPICS
-    folder = known.folder
-    runs = known.clean.runs if known.clean is not None else ()
-    prefix = f"{tp.partition}/"
-    named = {path.removeprefix(prefix) for path in known.named}
-    gone_below = folder.listing.boundary if internal else known.state.log_start_offset
-    superseded = vacuum.superseded_parts(folder, runs, gone_below, named, internal=internal)
-    notes = vacuum.collect_notes(known.cleans)
-    marks = set()
-    found = []
-    # An index is deleted before its transaction index. A reader that finds the index missing lists again, but an index
-    # that announces a missing `.txnindex` is damage.
-    for part in sorted(superseded, key=lambda each: (list(_KINDS).index(each.kind), each.segment)):
-        why = superseded[part]
-        if internal:
-            since = vacuum.first_above(folder.boundaries, bounds_ms, part.segment.end_offset)
-        else:
-            since = vacuum.noted_since(part, notes)
-            if since is None:
-                marks.add(vacuum.note_of(part, why))
-        waits = _wait(since, now_ms, grace_ms)
-        if part.segment.generation == 0 and part.segment.end_offset > boundary:
-            # The index's own age shows when the slots may be deleted, so it stays until then.
-            waits = waits or NOT_KNOWN_YET
-        found.append(
-            Dead(path=tp.folder + vacuum.part_name(part), kind=_KINDS[part.kind], why=why, waits_until_ms=waits)
-        )
-    return found, frozenset(marks)
-
-
-def _dead_snapshots(
-    tp: TopicPartition, folder: Folder, bounds_ms: Mapping[int, int | None], now_ms: int, grace_ms: int
-) -> list[Dead]:
-    return [
-        Dead(
-            path=tp.folder + names.snapshot_name(number),
-            kind=Kind.SNAPSHOT,
-            why=Why.OLD_SNAPSHOT,
-            waits_until_ms=_wait(bounds_ms.get(above), now_ms, grace_ms),
-        )
-        for number, above in vacuum.old_snapshots(folder).items()
-    ]
-
-
-def _dead_numbers(
-    tp: TopicPartition, known: _Knowledge, bounds_ms: Mapping[int, int | None], now_ms: int, grace_ms: int
-) -> list[Dead]:
-    folder = known.folder
-    found = [
-        Dead(
-            path=tp.folder + names.boundary_name(number),
-            kind=Kind.BOUNDARY,
-            why=Why.OLD_BOUNDARY,
-            waits_until_ms=_wait(bounds_ms.get(higher), now_ms, grace_ms),
-        )
-        for number, higher in vacuum.old_numbers(folder.boundaries).items()
-    ]
-    cleans_ms = {clean.number: modified_ms for clean, modified_ms in known.cleans}
-    found += [
-        Dead(
-            path=tp.folder + names.clean_name(number),
-            kind=Kind.CLEAN,
-            why=Why.OLD_CLEAN,
-            waits_until_ms=_wait(cleans_ms.get(higher), now_ms, grace_ms),
-        )
-        for number, higher in vacuum.old_numbers(folder.cleans).items()
-    ]
-    return found
-
-
-def _wait(since_ms: int | None, now_ms: int, grace_ms: int) -> int | None:
-    """Return until when an object that was superseded at `since_ms` must stay; None if it may be deleted now."""
-    if since_ms is None or since_ms == NOT_KNOWN_YET:
-        return NOT_KNOWN_YET
-    return None if now_ms - since_ms >= grace_ms else since_ms + grace_ms
+def _modified_of(tp: TopicPartition, kind: str, numbers: Sequence[int]) -> Program[dict[int, int | None]]:
+    times = yield from many([modified(tp.folder + NumberedName(kind, number).name) for number in numbers])
+    return dict(zip(numbers, times, strict=True))
 
 
 # -- what Spark staged ------------------------------------------------------------------------------------------------
@@ -651,35 +387,6 @@ def _list_deep(topic: str, folder: str) -> Program[tuple[list[str], list[str]]]:
                 (below if child.endswith("/") else found).append(parent + child)
         waiting = below
     return found, empty
-
-
-# -- parts of the chain -----------------------------------------------------------------------------------------------
-
-
-def _modified_of(tp: TopicPartition, kind: str, numbers: Sequence[int]) -> Program[dict[int, int | None]]:
-    times = yield from many([modified(tp.folder + NumberedName(kind, number).name) for number in numbers])
-    return dict(zip(numbers, times, strict=True))
-
-
-def _read_clean(tp: TopicPartition, number: int) -> Program[tuple[Clean, int | None]]:
-    path = tp.folder + names.clean_name(number)
-    clean, _ = envelope.decode(present((yield Get(path)), path), Clean, path)
-    chain.check_clean(clean, number, path)
-    return clean, (yield Modified(path))
-
-
-def _files_of_index(tp: TopicPartition, name: SegmentName) -> Program[tuple[str, ...]]:
-    path = tp.folder + name.index
-    index, _ = envelope.decode(present((yield Get(path)), path), SegmentIndex, path)
-    check_index(index, name, path)
-    return tuple(file.path for file in index.files)
-
-
-def _slot(tp: TopicPartition, base_offset: int) -> Program[CommitRecord]:
-    stored = yield from read_slot(tp, base_offset)
-    if stored is None:
-        raise MissingObjectError(f"{tp.folder}{names.batch_name(base_offset)}: it was listed, and it is gone")
-    return stored.record
 
 
 def _in_order(part: Sequence[Dead]) -> list[list[Dead]]:
