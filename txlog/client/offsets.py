@@ -22,6 +22,7 @@ from txlog.core.groups import OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition
 from txlog.core.records import OffsetValue
 from txlog.core.segments import floor_entry
+from txlog.core.state import StoredRecord
 from txlog.errors import (
     CommitFailedError,
     InvalidConfigurationError,
@@ -31,7 +32,7 @@ from txlog.errors import (
 )
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.groups import commit_offsets, fetch_offsets
-from txlog.protocol.load import get_view
+from txlog.protocol.load import get_view, read_slot
 from txlog.protocol.read import ReadIndexes, TimeHit, end_offset, offset_for_timestamp, read_index
 
 EARLIEST = -2
@@ -231,6 +232,25 @@ def append_times(
 
     found = session.call("looking up times of records", program) if offsets else []
     return {tp: time for tp, time in zip(offsets, found, strict=True) if time is not None}
+
+
+def removed_offsets(session: Session, view: PartitionView, start: int) -> int:
+    """Return how many offsets from `start` to the log start may have held rows.
+
+    The record that empties a log lies below the log start that it sets. So a reader that had read everything lost
+    nothing.
+    """
+    tp, end = view.topic_partition, view.state.log_start_offset
+
+    def program(ctx: Context, views: Views) -> Program[tuple[Views, StoredRecord | None]]:
+        return views, (yield from read_slot(tp, end - 1))
+
+    while end > max(start, view.boundary):
+        stored = session.call("looking at what was removed", program)
+        if stored is None or stored.record.kind != "log_start":
+            break
+        end -= 1
+    return max(end - start, 0)
 
 
 def raise_committed(session: Session, group: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -233,6 +233,10 @@ class Runtime:
             return ()
         return self._look_up("listing topics", topic_protocol.list_topics)
 
+    def is_recreated(self, topic: TopicMetadata) -> bool:
+        """Return whether an earlier topic had this name, so that the offsets continue from its end."""
+        return self.run(topic_protocol.is_made_anew(topic))
+
     def arrow_schema(self, topic: TopicMetadata) -> pa.Schema:
         """Return the topic's schema as an Arrow schema."""
         # A local import: planning processes need topics and must not load pyarrow.
