@@ -673,7 +673,7 @@ def test_closing_with_an_unknown_commit_gives_up_soon(world, store):
     took_ms = clock.monotonic_ms() - began_ms
     assert 60_000 <= took_ms < 60_000 + 2 * SETTLE_MS
     (note,) = raised.value.__notes__
-    assert "`txlog transactions describe loader` tells" in note
+    assert "hint: see `txlog transactions describe loader`;" in note
     outage.pattern = None
 
 
