@@ -1,4 +1,4 @@
-"""What makes some hundred thousand openings of the same few records affordable."""
+"""Decode each stored record once, so that tests can open the same few records a hundred thousand times."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ _decoded_once = lru_cache(maxsize=20_000)(stored_record)
 
 @pytest.fixture(autouse=True)
 def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stored record is a value of its bytes, its partition and its slot: the codec has tests of its own."""
+    """Return the same decoded value for the same bytes, partition and slot. The codec has its own tests."""
     monkeypatch.setattr(load, "stored_record", _decoded_once)
     monkeypatch.setattr(harness, "stored_record", _decoded_once)

@@ -1,8 +1,9 @@
-"""A store with time, identity and faults owned by the test, processes that can be stepped, paused and killed over it, and
-what a reader would see of it all.
+"""A store with time, identity and faults that the test controls, and processes that run on it step by step.
 
-Rows are words: a batch's rows ride inline as a JSON list of them, or lie in a file whose words `Cluster.rows` keeps. So
-tests look at rows and offsets, not at Parquet.
+A test can step, pause and kill these processes, and look at the store as a reader sees it.
+
+Rows are words. The rows of a batch are inline as a JSON list of words, or in a file whose words `Cluster.rows` keeps.
+So tests look at rows and offsets, not at Parquet.
 """
 
 from __future__ import annotations
@@ -78,18 +79,18 @@ NEVER_ROLL = RollPolicy(batches=10**9)
 Fault: TypeAlias = Literal[
     "crash",  # the process dies before the request
     "crash after",
-    "crash in flight",  # ... and the write lands later
+    "crash in flight",  # the process dies before the request, and the write lands later
     "applied",  # UNKNOWN, and it was applied
-    "lost",  # UNKNOWN, and it never will be
-    "late",  # UNKNOWN, and it lands when the test says so
-    "hidden retry",  # applied, and answered CONFLICT: the adapter's own second try lost to its first
+    "lost",  # UNKNOWN, and the write never lands
+    "late",  # UNKNOWN, and the write lands when the test calls `land`
+    "hidden retry",  # applied, but the answer is CONFLICT: the adapter's own retry lost to its first try
     "error",  # StorageError: not applied
 ]
 Faults: TypeAlias = Callable[[int, Effect], Fault | None]
 
 
 class Died(BaseException):
-    """The process is gone: no `except Exception` survives it."""
+    """Kill the process of the test. It is a BaseException so that no `except Exception` catches it."""
 
 
 def no_faults(number: int, effect: Effect) -> Fault | None:
@@ -97,7 +98,7 @@ def no_faults(number: int, effect: Effect) -> Fault | None:
 
 
 def context(**changes: Any) -> Context:
-    """A context with few internal partitions, whose segments do not roll."""
+    """Return a context with few internal partitions, whose segments do not roll."""
     defaults: dict[str, Any] = {
         "constants": CONSTANTS,
         "roll": {tp.topic: NEVER_ROLL for tp in USER},
@@ -107,13 +108,13 @@ def context(**changes: Any) -> Context:
 
 
 def rolling(batches: int) -> Context:
-    """A context whose segments roll after so many batches, everywhere."""
+    """Return a context in which every segment rolls after that many batches."""
     policy = RollPolicy(batches=batches)
     return context(roll={tp.topic: policy for tp in USER}, internal_roll=policy)
 
 
 class Cluster:
-    """The store, both clocks, and everything that any process asked of the store."""
+    """The store, both clocks, and every request that a process made to the store."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -128,7 +129,7 @@ class Cluster:
         self._ids = 0
 
     def copy(self) -> Cluster:
-        """The same store in another world."""
+        """Return a copy that changes independently of this one."""
         other = Cluster()
         other.objects, other.rows = dict(self.objects), dict(self.rows)
         other.written_ms = dict(self.written_ms)
@@ -145,7 +146,7 @@ class Cluster:
         return f"{self._ids:032x}"
 
     def land(self) -> None:
-        """Requests in flight arrive."""
+        """Apply the requests that are in flight."""
         while self.in_flight:
             self._create(*self.in_flight.pop(0))
 
@@ -227,18 +228,20 @@ class Cluster:
         return None
 
     def file(self, topic: str, path: str, words: Sequence[str]) -> DataFile:
-        """A file of rows: its words are kept here, its object is a stand-in."""
+        """Create a data file: its words are kept here, and its object is a stand-in."""
         self._create(f"{topic}/{path}", b"parquet")
         self.rows[f"{topic}/{path}"] = list(words)
         return DataFile(
             path=path, rows=len(words), bytes=7, digest=None, footer_digest="f" * 64, row_groups=(len(words),)
         )
 
-    # -- what maintenance will do -------------------------------------------------------------------------------------
+    # -- maintenance --------------------------------------------------------------------------------------------------
 
     def clean_tail(self, tp: TopicPartition, ctx: Context | None = None) -> int:
-        """Boundary at the sealed end, then the slots below are deleted, as maintenance does `delete.grace.ms` after
-        sealing. -> the boundary."""
+        """Append a boundary at the sealed end, and delete the slots below it. Return the boundary.
+
+        Maintenance does this `delete.grace.ms` after sealing.
+        """
         view = self.run(load(ctx or context(), tp))
         end = view.sealed_end
         boundary = envelope.encode(Boundary(offset=end, created_at=self.now_ms))
@@ -248,10 +251,10 @@ class Cluster:
                 del self.objects[path]
         return end
 
-    # -- what lies there ----------------------------------------------------------------------------------------------
+    # -- what the store contains --------------------------------------------------------------------------------------
 
     def batches(self, tp: TopicPartition) -> list[StoredRecord]:
-        """Commit records in the store, by offset, whether they count or not."""
+        """Return the commit records in the store by offset, whether they count or not."""
         found = []
         for name in list_names(self.objects, tp.folder):
             parsed = names.parse_partition_object(name)
@@ -263,7 +266,7 @@ class Cluster:
         return [stored.record for stored in self.batches(tp)]
 
     def kinds(self, tp: TopicPartition) -> str:
-        """The chain in letters: d(ata), c(ommit), a(bort), l(og_start), e(xpire); capital: a commit with rows."""
+        """Return the chain in letters: d(ata), c(ommit), a(bort), l(og_start), e(xpire); C is a commit with rows."""
         return "".join(
             record.kind[0].upper() if record.kind == "commit" and record.records else record.kind[0]
             for record in self.records(tp)
@@ -276,7 +279,7 @@ class Cluster:
         return self.view(tp).state
 
     def read(self, tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> dict[int, str]:
-        """Offset -> word, as a reader from the log start sees it."""
+        """Return offset -> word, as a reader sees the partition from the log start."""
         view = self.view(tp)
         _, plan = self.run(plan_read(context(), view, view.state.log_start_offset, None, isolation))
         return dict(self.words(plan))
@@ -299,7 +302,7 @@ class Cluster:
         return row.value if row is not None else None
 
     def committed(self, group: str = "g") -> dict[int, int]:
-        """Partition of `orders` -> committed offset."""
+        """Return partition of `orders` -> committed offset."""
         tp = offsets_partition(group, CONSTANTS.consumer_offsets_partitions)
         return {
             key[2]: row.entry.value.offset
@@ -316,7 +319,7 @@ class Cluster:
         return sorted(found)
 
     def check(self, *, settled: bool = True) -> None:
-        """Invariants 1, 3, 7, 9 and 16 over everything that is in the store; settled: no transaction is open."""
+        """Check invariants 1, 3, 7, 9 and 16 for everything in the store. `settled`: no transaction is open."""
         for tp in self.partitions():
             view = self.view(tp)
             state = view.state
@@ -356,7 +359,7 @@ class _Frame:
 
 
 class Task:
-    """A program that stops before each request to the store. A Gather's programs run one after another."""
+    """A program that stops before each request to the store. The programs of a Gather run one after another."""
 
     def __init__(self, cluster: Cluster, program: Program[Any], faults: Faults = no_faults) -> None:
         self.cluster = cluster
@@ -379,7 +382,7 @@ class Task:
         return self._value
 
     def step(self, fault: Fault | None = None) -> None:
-        """Makes the pending request, with `fault` or what the task's own plan says. A Died goes through."""
+        """Make the pending request, with `fault` or with the fault that the task's own plan names. Raises Died."""
         assert not self.done
         assert self.pending is not None
         self.count += 1
@@ -392,7 +395,7 @@ class Task:
             self._resume(answer, None)
 
     def run(self, until: Callable[[Effect], bool] | None = None) -> Task:
-        """Steps to the end, or until the pending request is such a one."""
+        """Run to the end, or until `until` accepts the pending request."""
         while not self.done:
             assert self.pending is not None
             if until is not None and until(self.pending):
@@ -445,7 +448,7 @@ class Task:
 
 
 class Process:
-    """One client: its own views, its own transaction, at most one. Methods are programs; `do` runs one."""
+    """One client with its own views and at most one transaction. Its methods are programs; `do` runs one."""
 
     def __init__(
         self, cluster: Cluster, transactional_id: str = "x", ctx: Context | None = None, faults: Faults = no_faults
@@ -483,7 +486,7 @@ class Process:
         return self._take(txn)
 
     def idempotent(self) -> Program[int]:
-        """A producer without a transactional.id: a drawn producer id."""
+        """Become a producer without a transactional.id: draw a producer id."""
         self.pid, self.epoch = (yield NewProducerId()), 0
         return self.pid
 
@@ -520,13 +523,13 @@ class Process:
         return result
 
     def send(self, tp: TopicPartition, *words: str, **kwargs: Any) -> Program[AppendResult]:
-        """Registers the partition if need be, and appends."""
+        """Register the partition if necessary, and append."""
         if self.txn is not None and tp not in self.txn.partitions:
             yield from self.register(tp)
         return (yield from self.append(tp, self.draft(tp, *words, **kwargs)))
 
     def stage(self, tp: TopicPartition, *words: str, schema_id: int = 0) -> StagedPart:
-        """Writes a file for the commit to name."""
+        """Write a file that the commit will name."""
         path = names.rows_file_path(tp.partition, self.pid, self.epoch, self.cluster.unique())
         part = StagedPart(
             topic=tp.topic,
@@ -538,7 +541,7 @@ class Process:
         return part
 
     def stage_inline(self, tp: TopicPartition, *words: str) -> StagedPart:
-        """Rows for the commit itself to hold."""
+        """Return rows that the commit record itself will hold."""
         payload = json.dumps(words).encode()
         part = StagedPart(topic=tp.topic, partition=tp.partition, inline=StagedRows(rows=len(words), payload=payload))
         self.staged.append(part)
@@ -599,12 +602,12 @@ class Process:
 
 
 def is_put(path_part: str) -> Callable[[Effect], bool]:
-    """A conditional write whose path contains that."""
+    """Return a test for a conditional write whose path contains `path_part`."""
     return lambda effect: isinstance(effect, PutIfAbsent) and path_part in effect.path
 
 
 def nth_put(number: int, fault: Fault, path_part: str = "", *, times: int = 1) -> Faults:
-    """That fault at the n-th conditional write (from 1) whose path contains `path_part`, and the next `times` - 1."""
+    """Return that fault at the n-th conditional write (from 1) whose path contains `path_part`, and at the next `times` - 1."""
     seen = 0
 
     def faults(_: int, effect: Effect) -> Fault | None:
@@ -619,13 +622,13 @@ def nth_put(number: int, fault: Fault, path_part: str = "", *, times: int = 1) -
 
 
 def at(number: int, fault: Fault) -> Faults:
-    """That fault at the n-th request."""
+    """Return that fault at the n-th request."""
     return lambda count, _: fault if count == number else None
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a program asked of the store; rounds count requests that wait for another one's answer."""
+    """The requests that a program made to the store. `rounds` counts requests that wait for the answer to another request."""
 
     gets: int = 0
     lists: int = 0
@@ -653,7 +656,7 @@ class Cost:
 
 
 def measure(cluster: Cluster, program: Program[T]) -> tuple[T, Cost]:
-    """Runs a program and counts."""
+    """Run a program and count its requests."""
     cost = Cost()
 
     def answer(effect: Effect) -> Any:

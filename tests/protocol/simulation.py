@@ -1,8 +1,11 @@
-"""Many processes, bad weather, one seed: clients of a few transactional.ids, sweeps, sealing, cleaning and readers take
-turns at every request; what they were told is then compared with what is in the log.
+"""Many processes, many faults, one seed: clients, maintenance and readers take turns at every request.
 
-A request may be lost, late, applied in silence or fail; a process may die at any of them, or sleep for a second, a time-out
-or more than the grace. `Simulation(seed).run()` raises AssertionError with the seed's story.
+The clients share a few transactional.ids. Maintenance expires transactions, seals and cleans. At the end the simulation
+compares the log with the answers that the clients got.
+
+A request may be lost, be late, be applied without an answer, or fail. At any request a process may die or sleep: for a
+second, for a timeout, or for more than the grace period. `Simulation(seed).run()` raises AssertionError and prints the
+story.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ class Story:
 
 
 class Simulation:
-    """One seed's run."""
+    """The run of one seed."""
 
     def __init__(self, seed: int, steps: int = 400) -> None:
         self.random = random.Random(seed)
@@ -74,7 +77,7 @@ class Simulation:
         self.stable: dict[TopicPartition, tuple[int, dict[int, str]]] = {}
         self.sealed_at: dict[str, int] = {}
         self.calm = self.random.random() * 0.9
-        # Each seed has its own habits (swarm): what happens rarely in one is common in another.
+        # Each seed has its own rates (swarm testing): a fault that is rare in one seed is common in another.
         self.sleep_rate = self.random.choice([0, 0, 0.01, 0.03])
         self.offsets_rate = self.random.choice([0.1, 0.5, 1])
         self.kinds = [
@@ -88,7 +91,7 @@ class Simulation:
     # -- actors -------------------------------------------------------------------------------------------------------
 
     def client(self, transactional_id: str) -> Any:
-        """A program: transactions of one instance until it is fenced or has done three."""
+        """Run transactions of one instance until it is fenced or has ended three of them."""
         process = Process(self.cluster, transactional_id, self.ctx)
         choose = random.Random(self.random.random())
         try:
@@ -131,7 +134,7 @@ class Simulation:
         start = found[0]
         target = (start or 0) + 1
         condition = OffsetsCondition(expected={A: start})
-        # from here on it may be pending, and an outcome that nobody knows may commit it
+        # from here on the offset may be pending, and a commit with an unknown outcome may commit it
         story.offset = (start or 0, target)
         yield from self.patiently(lambda: process.send_offsets({0: target}, condition=condition))
 
@@ -144,14 +147,15 @@ class Simulation:
             self.plain[word] = "unknown"
             draft = process.draft(A, word, in_file=choose.random() < 0.3)
             try:
-                # A drawn id that a partition may have forgotten decides nothing, so an unknown outcome is not repeated.
+                # A partition may forget a drawn producer id. Its state then decides nothing, so an unknown outcome is
+                # not retried.
                 yield from self.patiently(lambda draft=draft: process.append(A, draft), unknown=False)
             except (OutcomeUnknownError, RetriableError):
                 return
             self.plain[word] = "acknowledged"
 
     def patiently(self, call: Any, tries: int = 12, *, unknown: bool = True) -> Any:
-        """Repeats the identical call while it may be repeated."""
+        """Retry the identical call while retrying is allowed."""
         for attempt in range(tries):
             try:
                 return (yield from call())
@@ -175,7 +179,7 @@ class Simulation:
             return
 
     def reader(self) -> Any:
-        """A consumer that tails by name: what it has delivered must be what the log holds there, for ever."""
+        """Tail a partition by name. What this consumer delivered must stay what the log holds at these offsets."""
         choose = random.Random(self.random.random())
         tp = choose.choice(PARTITIONS)
         isolation: IsolationLevel = choose.choice(["read_committed", "read_uncommitted"])
@@ -195,7 +199,7 @@ class Simulation:
             return
 
     def clean(self) -> None:
-        """What maintenance will do: slots of segments that were sealed for the grace go, in one step."""
+        """Delete the slots of segments that were sealed for the grace period, in one step, as maintenance does."""
         ages: dict[TopicPartition, list[tuple[int, int]]] = {}
         for path in self.cluster.objects:
             if path.endswith(".index"):
@@ -236,7 +240,7 @@ class Simulation:
     def spawn(self) -> None:
         kind = self.random.choice(self.kinds)
         name = f"{kind}{next(self.numbers)}"
-        self.weights[name] = self.random.choice([0.01, 0.3, 1, 1])  # some are slow as if they slept
+        self.weights[name] = self.random.choice([0.01, 0.3, 1, 1])  # some are as slow as if they slept
         if kind == "maintenance":
             program = self.maintenance()
         elif kind == "plain":
@@ -248,7 +252,7 @@ class Simulation:
         self.tasks[name] = Task(self.cluster, program)
 
     def end(self, name: str, task: Task) -> None:
-        """What a client may be told is part of the story; any other error fails the run."""
+        """Add an error that a client may get to its story. Any other error fails the run."""
         del self.tasks[name]
         try:
             _ = task.result
@@ -303,7 +307,7 @@ class Simulation:
             self.look()
 
     def look(self) -> None:
-        """Invariants 6 and 7 from where a reader stands."""
+        """Check invariants 6 and 7 as a reader sees the log."""
         for tp in PARTITIONS:
             lso, seen = self.stable.get(tp, (0, {}))
             now = self.cluster.state(tp)
@@ -313,7 +317,7 @@ class Simulation:
             self.stable[tp] = (now.last_stable_offset, rows)
 
     def settle(self) -> None:
-        """Faults end; everybody who is still alive finishes; two new instances recover."""
+        """End the faults, let every process finish, and let two new instances recover."""
         for name, task in list(self.tasks.items()):
             self.end(name, task.run())
         for transactional_id in ("x", "y"):
@@ -351,7 +355,7 @@ class Simulation:
         for tp, isolation, start, end, seen in self.readings.values():
             there = {offset: word for offset, word in final[isolation][tp].items() if start <= offset < end}
             assert seen == there, f"a {isolation} reader of {tp} from {start} to {end}: {seen}, and there is {there}"
-        # each committed transaction with offsets moved the group by exactly one from where it started
+        # each committed transaction with offsets moved the group by exactly one from its start
         moves = sorted(
             story.offset
             for story in self.stories

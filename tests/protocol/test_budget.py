@@ -39,8 +39,11 @@ def topic(partitions: int) -> list[TopicPartition]:
 
 
 def warm(partitions: int, *, known: bool = True, transactional_id: str = "x") -> tuple[Cluster, Process]:
-    """A producer that holds views of everything it will touch. `known`: its partitions know its producer id, as after its
-    first transaction; else the re-read of W21 comes on top."""
+    """Return a producer that holds views of everything that it will touch.
+
+    `known`: its partitions know its producer id, as after its first transaction. Otherwise W21 needs one more read for
+    each partition.
+    """
     cluster = Cluster()
     process = Process(cluster, transactional_id)
     process.do(process.init())
@@ -72,7 +75,7 @@ def test_a_warm_transactional_append_is_one_conditional_put() -> None:
     assert cost(cluster, process.append(A, process.draft(A, "a"))) == Cost(puts=1, rounds=1, put_rounds=1)
     cluster, process = warm(1, known=False)
     process.do(process.register(A))
-    # the re-read of W21, once a partition
+    # W21 reads the table once more for each partition
     assert cost(cluster, process.append(A, process.draft(A, "a"))) == Cost(gets=1, puts=1, rounds=2, put_rounds=1)
     assert cost(cluster, process.append(A, process.draft(A, "b"))) == Cost(puts=1, rounds=1, put_rounds=1)
 
@@ -83,12 +86,12 @@ def test_a_lost_race_costs_a_look_at_the_slot_the_tail_and_one_put_more() -> Non
     for process in (one, two):
         process.do(process.idempotent())
         process.do(process.send(A, "warm"))
-    # two has seen both; one has not seen two's
+    # two has seen both rows; one has not seen two's row
     assert cost(cluster, one.send(A, "late")) == Cost(puts=2, gets=2, rounds=4, put_rounds=2)
 
 
 def test_sealing_a_segment() -> None:
-    """A look whether another has done it, the Parquet file, and two PUTs behind the append's; `.txnindex` is one more."""
+    """Sealing checks whether another writer did it, writes the Parquet file, and needs two PUTs; `.txnindex` needs one more."""
     cluster = Cluster()
     process = Process(cluster, ctx=rolling(2))
     process.do(process.idempotent())
@@ -139,7 +142,7 @@ def test_the_look_before_a_staged_commit_is_one_get_a_topic(count: int) -> None:
     wider = cluster.run(
         topic_changes.alter_topic(context(), "t0", add_columns=[SchemaField(id=0, name="x", type="int64")])
     )
-    # the new version, none above it, and the one of the rows
+    # the new version, the check that no newer one exists, and the version of the rows
     look = topics.refresh_topic_of_rows("t0", 0, made[0])
     assert measure(cluster, look) == (wider, Cost(gets=3, rounds=3))
 
@@ -175,7 +178,7 @@ def test_staged_transaction_with_a_list_object(partitions: int) -> None:
 
 @PARTITIONS
 def test_staged_transaction_with_unconditional_offsets(partitions: int) -> None:
-    """P counts the partition of `__consumer_offsets`."""
+    """P includes the partition of `__consumer_offsets`."""
     cluster, process = warm(partitions)
     for tp in topic(partitions):
         process.stage(tp, "s")
@@ -209,7 +212,7 @@ def test_staged_transaction_with_conditional_offsets(partitions: int, groups_cou
     if groups_count == 1:
         assert total == Cost(puts=partitions + 5, rounds=5, put_rounds=5)
     else:
-        # one group after another, each asking on a fresh table whether its partition is registered
+        # for each group in turn: is its partition registered in the fresh table?
         assert (total.gets, total.lists) == (2, 0)
     assert cluster.committed() == {0: 9}
 
@@ -227,7 +230,7 @@ def test_eager_transaction(partitions: int) -> None:
 
     total = cost(cluster, transaction())
     assert (total.puts, total.gets, total.lists) == (2 * partitions + 3, 0, 0)
-    assert total.put_rounds == partitions + 4  # this test appends one after another; the rest is 1 + 3
+    assert total.put_rounds == partitions + 4  # this test appends to one partition after another; the rest is 1 + 3
     again = warm(partitions)[1]
     again.do(again.register(*topic(partitions)))
     assert cost(again.cluster, again.abort()) == Cost(puts=partitions + 2, rounds=3, put_rounds=3)

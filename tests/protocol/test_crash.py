@@ -1,5 +1,8 @@
-"""A crash, a lost reply, a late request after each single storage operation, then one `init_transactions` (invariant 11):
-all or nothing in both partitions and in the offsets, at both levels, and the LSO at the end of the log."""
+"""Does one `init_transactions` repair a crash, a lost reply or a late request at each storage operation (invariant 11)?
+
+Both partitions and the offsets then show all of the transaction or nothing, at both isolation levels. The LSO is the
+end of the log.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ from txlog.errors import OutcomeUnknownError, StorageError, TopicExistsError, Tx
 from txlog.protocol import topic_changes, topics, transactions
 from txlog.protocol.append import append_log_start
 
-# Dying before a request leaves what dying after the one before it leaves.
+# A crash before a request leaves the same store as a crash after the previous request.
 CRASHES: tuple[Fault, ...] = ("crash after", "crash in flight")
 WEATHER: tuple[Fault, ...] = ("applied", "lost", "late", "hidden retry")
 Job = Callable[[Process], Any]
 
 
 def before(ctx: Any = None) -> Cluster:
-    """A log with a history: an older transaction of the same id, a plain producer, committed offsets."""
+    """Return a log with a history: an older transaction of the same id, a plain producer, committed offsets."""
     cluster = Cluster()
     old = Process(cluster, ctx=ctx)
     old.do(old.init())
@@ -83,12 +86,12 @@ def seen(cluster: Cluster) -> tuple[list[str], list[str], dict[int, int]]:
 
 
 def check_whole(cluster: Cluster) -> bool:
-    """-> whether the job is in; it is whole or not there at all."""
+    """Return whether the log contains the job. It must contain all of it or nothing."""
     found = seen(cluster)
     assert found in (DONE, NONE)
     cluster.check()
     for tp in (A, B):
-        # what read_committed shows is there for read_uncommitted too, at the same offsets, and once
+        # read_uncommitted shows every row of read_committed too, at the same offset, and once
         committed, uncommitted = cluster.read(tp), cluster.read(tp, "read_uncommitted")
         assert committed.items() <= uncommitted.items()
         words = list(uncommitted.values())
@@ -128,10 +131,10 @@ def test_a_crash_anywhere_then_one_init(job: str, fault: Fault, where: str) -> N
             new.do(new.init())
             done = check_whole(cluster)
             if cluster.in_flight:
-                cluster.land()  # whatever arrives now finds its slot taken, or its transaction over
+                cluster.land()  # a write that lands now finds its slot taken, or its transaction over
                 assert check_whole(cluster) == done
             decided.add(done)
-            # the producer's own retry: the same job again, if it is not in
+            # the producer retries the same job if the log does not contain it
             if not done:
                 new.do(JOBS[job](new))
                 assert [words[-3:] for words in seen(cluster)[:1]] == [["a0", "a1", "a2"]]
@@ -161,7 +164,7 @@ def test_a_lost_reply_anywhere_is_settled_by_the_job_itself(job: str, fault: Fau
 @pytest.mark.parametrize("job", JOBS)
 @EVERYWHERE
 def test_weather_all_the_way(job: str, where: str) -> None:
-    """Every conditional write in turn is lost, late, applied in silence, or retried behind one's back."""
+    """Every conditional write in turn is lost, late, applied without an answer, or retried by the adapter."""
     ctx = CONTEXTS[where]
     for start in range(4):
         cluster = before(ctx)
@@ -178,7 +181,7 @@ def test_weather_all_the_way(job: str, where: str) -> None:
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("fault", CRASHES)
 def test_a_crash_inside_the_recovery(job: str, fault: Fault) -> None:
-    """Each crash of the job, and after it each crash of the init that recovers; the next init finishes."""
+    """Crash the job at each request, then the init that recovers it at each request; the next init finishes."""
     for number in range(1, length(JOBS[job]) + 1):
         first = before()
         dead = Process(first, faults=at(number, "crash after"))
@@ -217,7 +220,7 @@ def test_one_maintenance_pass_does_as_well(job: str) -> None:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_a_recovery_by_two_at_once_after_any_crash(job: str) -> None:
-    """A new instance and a sweep, the one paused at each of its requests while the other runs."""
+    """Recover with a new instance and a sweep: one pauses at each of its requests while the other runs."""
     for number in range(1, length(JOBS[job]) + 1):
         first = before()
         dead = Process(first, faults=at(number, "crash in flight"))
@@ -243,7 +246,7 @@ def test_a_recovery_by_two_at_once_after_any_crash(job: str) -> None:
 
 @pytest.mark.parametrize("fault", [*CRASHES, *WEATHER])
 def test_a_streaming_job_that_replays_its_batches(fault: Fault) -> None:
-    """Three micro-batches with versions; the driver dies or loses a reply at each request, starts again, replays."""
+    """In a job of three versioned micro-batches the driver dies or loses a reply at each request, restarts and replays."""
     for number in range(1, 45):
         cluster = Cluster()
         plan = at(number, fault)
@@ -283,7 +286,7 @@ def test_an_idempotent_batch_is_repeated_until_it_is_in(fault: Fault) -> None:
                     process.do(process.append(A, draft))
                     break
                 except (StorageError, OutcomeUnknownError):
-                    # a read that failed, or an outcome that could not be settled: the identical draft again
+                    # after a failed read or an unsettled outcome, retry the identical draft
                     process.faults = at(0, "crash")
         cluster.land()
         assert list(cluster.read(A).values()) == ["a", "b", "c", "d"]
@@ -308,7 +311,7 @@ def delete() -> Any:
 @pytest.mark.parametrize("fault", [*CRASHES, *WEATHER, "error"])
 @pytest.mark.parametrize("steps", ["create", "create delete", "create delete create"])
 def test_topics_created_and_deleted_with_a_failure_anywhere(fault: Fault, steps: str) -> None:
-    """Whatever happened to the first try of the last step: repeating it gives one topic, or none, with nothing left over."""
+    """After a failure in any step, repeating the step gives exactly one topic or none, and leaves nothing else behind."""
     words = steps.split()
     for number in range(1, 20):
         cluster = Cluster()
@@ -339,7 +342,7 @@ def test_topics_created_and_deleted_with_a_failure_anywhere(fault: Fault, steps:
 
 
 def test_what_stays_unknown_stays_decidable() -> None:
-    """A commit that gave up with OutcomeUnknown at each request, then an init: whole or nothing, and never both."""
+    """A commit gives up with OutcomeUnknown at each request; after an init the log shows all of it or nothing."""
     for number in range(1, length(staged) + 1):
         cluster = before()
         ctx = context(max_settles=1)

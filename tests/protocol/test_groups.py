@@ -276,7 +276,7 @@ def test_a_plain_commit_over_pending_conditional_offsets_is_refused(cluster: Clu
 
 
 def preempted(make: Any, two: bool = False) -> Iterator[tuple[Cluster, Task, Task]]:
-    """The first stops before each request (and, with `two`, the second before each of its own), then both go on."""
+    """Pause the first task before each of its requests (with `two`, the second task too), then finish both."""
     first_steps = 0
     while True:
         second_steps = 0
@@ -304,7 +304,7 @@ def preempted(make: Any, two: bool = False) -> Iterator[tuple[Cluster, Task, Tas
 
 
 def job(process: Process, name: str, until_decided: bool = True) -> Any:
-    """Init, rows, offsets from None to 10 under a condition, commit; aborts if another job took the range."""
+    """Init, send rows, move offsets from None to 10 under a condition, commit; abort if another job took the range."""
     yield from process.init()
     process.stage(A, name)
     for _ in range(20):
@@ -345,7 +345,7 @@ def test_two_jobs_that_took_one_range_cannot_both_commit() -> None:
 
 
 def test_a_job_s_sweep_never_lets_two_commit() -> None:
-    """The same with one job dying at each request, and the other meeting what it left."""
+    """As in the test above, but one job dies at each request, and the other one meets what the first left."""
     for number in range(1, 25):
         cluster = Cluster()
         dead, alive = Process(cluster, "dead", faults=at(number, "crash in flight")), Process(cluster, "alive")
@@ -364,8 +364,10 @@ def test_a_job_s_sweep_never_lets_two_commit() -> None:
 
 @pytest.mark.parametrize("state", ["PREPARE_COMMIT", "PREPARE_ABORT", "timed out", "open"])
 def test_a_writer_that_meets_an_undecided_transaction_finishes_what_is_due(cluster: Cluster, state: str) -> None:
-    """A writer that meets an overdue transaction ends it (W28). Otherwise a job whose predecessor died would be told to try
-    again for ever."""
+    """A writer that meets an overdue transaction ends it (W28).
+
+    Without this, a job whose predecessor died would get retriable errors for ever.
+    """
     dead, alive = started(cluster, "dead"), started(cluster, "alive")
     dead.do(dead.send_offsets({0: 10}, condition=expecting(None)))
     if state.startswith("PREPARE"):
@@ -513,7 +515,7 @@ def described(cluster: Cluster) -> groups.GroupDescription:
 
 
 def operators(**how: bool) -> dict[str, Any]:
-    """What an operator may do to a group, each a program."""
+    """Return the calls that an operator may make on a group, each as a program."""
     return {
         "reset": lambda: groups.reset_offsets(context(), {}, "g", FIVE, **how),
         "delete": lambda: groups.delete_group(context(), {}, "g", **how),
@@ -572,7 +574,7 @@ def test_removing_nobody(cluster: Cluster) -> None:
 
 
 def test_a_deletion_removes_what_it_saw(cluster: Cluster) -> None:
-    """An offset that is committed before the deletion has its slot would stay behind, in a group that is gone."""
+    """Another client commits an offset before the deletion gets its slot. This offset must not stay in a deleted group."""
     process = started(cluster)
     process.do(process.commit_offsets({0: 5}))
     task = Task(cluster, groups.delete_group(context(), {}, "g")).run(until=is_put(OFFSETS))
@@ -583,7 +585,10 @@ def test_a_deletion_removes_what_it_saw(cluster: Cluster) -> None:
 
 
 def test_a_reset_does_not_overtake_conditional_offsets(cluster: Cluster) -> None:
-    """W35 holds for operators, too: the transaction's offsets would win later, by their position or not at all."""
+    """W35 also holds for operators.
+
+    Otherwise the transaction's offsets would win later, or never, depending on their position.
+    """
     process = started(cluster)
     process.do(process.send_offsets({0: 7}, condition=OffsetsCondition(expected={A: None})))
     with pytest.raises(ConcurrentTransactionsError):
@@ -594,7 +599,7 @@ def test_a_reset_does_not_overtake_conditional_offsets(cluster: Cluster) -> None
 
 @pytest.mark.parametrize("force", [False, True])
 def test_a_reset_and_a_join_at_once(force: bool) -> None:
-    """Whoever joins is judged at the reset's own slot: offsets are never moved under a member that keeps its group."""
+    """A new member is checked at the slot of the reset. Offsets never move while a member keeps its group."""
     outcomes = set()
 
     def make() -> tuple[Cluster, Task, Task]:
@@ -674,7 +679,7 @@ def test_offsets_survive_sealing_and_cleaning(cluster: Cluster) -> None:
 
 
 def test_copy_loop_with_crashes() -> None:
-    """Consume, transform, produce: dying at every request in turn, each input ends in the output exactly once."""
+    """Consume, transform and produce, with a crash at every request: each input is in the output exactly once."""
     cluster = Cluster()
     for attempt in range(200):
         crash = 3 + attempt * 7 % 61
@@ -725,7 +730,7 @@ def test_idle_groups_go_many_in_one_record(cluster: Cluster, monkeypatch: pytest
     process.do(process.commit_offsets({0: 1}, group="late"))
     before = len(cluster.batches(tp))
     sweep = Task(cluster, groups.expire_groups(ctx, {}, 1000)).run(until=is_put)
-    # One of them is used again before the record has its slot: it stays, and the others go all the same.
+    # One group is used again before the record gets its slot. This group stays, and the others are still removed.
     process.do(process.commit_offsets({0: 2}, group="g07"))
     assert sweep.run().result[1] == tuple(group for group in idle if group != "g07")
     assert len(cluster.batches(tp)) == before + 2

@@ -1,4 +1,4 @@
-"""A batch whose slot was deleted before its writer woke up: what the fold of a newer epoch cannot say is not said."""
+"""Maintenance deletes a batch's slot before its writer wakes up. The writer must not claim more than the state proves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CTX = rolling(1)
 
 
 def asleep_after_its_put(cluster: Cluster) -> tuple[Process, Task]:
-    """A writer in its transaction, whose row is in the log and which does not know it yet."""
+    """Return a writer in its transaction. Its row is in the log, but the writer does not know that yet."""
     writer = Process(cluster, "x", CTX)
     writer.do(writer.init())
     writer.do(writer.register(A))
@@ -46,7 +46,7 @@ def test_a_refusal_by_a_newer_epoch_does_not_say_that_the_row_is_not_there() -> 
     assert "row" in cluster.read(A, "read_uncommitted").values()
     with pytest.raises(OutcomeUnknownError):
         _ = task.result
-    with pytest.raises(InvalidProducerEpochError):  # of a new call, which wrote nothing
+    with pytest.raises(InvalidProducerEpochError):  # this is a new call, and it wrote nothing
         writer.do(writer.append(A, writer.draft(A, "row")))
 
 
@@ -65,7 +65,8 @@ def test_nor_does_a_fold_that_has_forgotten_the_producer() -> None:
 
 
 def test_the_same_epoch_says_it() -> None:
-    # Somebody else's rows roll and seal the segment; the writer's own transaction is open, and its row is recognised.
+    # Rows of another producer roll and seal the segment. The writer's own transaction is open, and its row is
+    # recognised.
     cluster = Cluster()
     _, task = asleep_after_its_put(cluster)
     other = Process(cluster, "", CTX)

@@ -1,4 +1,4 @@
-"""Opening a partition cold and following it warm (PROTOCOL.md, R5, R7): what is read, what is not believed, what is damage."""
+"""How does a process open a partition cold and follow it warm, and what counts as damage (PROTOCOL.md, R5, R7)?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txlog.protocol.table import state_partition
 
 
 def filled(batches: int = 5, per_segment: int = 2) -> Cluster:
-    """`orders-0` with one-row batches of an idempotent producer; all but the active segment are sealed."""
+    """Fill `orders-0` with one-row batches of an idempotent producer, and seal all segments except the active one."""
     cluster = Cluster()
     process = Process(cluster, ctx=rolling(per_segment))
     process.do(process.idempotent())
@@ -91,7 +91,7 @@ def test_names_that_are_not_ours_are_skipped() -> None:
 
 
 def test_a_list_that_missed_a_name_is_made_up_for() -> None:
-    """A LIST of several pages may miss what an older name follows."""
+    """A LIST of several pages may miss a new name, although later names of the same pages follow it."""
     cluster = filled(4, per_segment=100)
     task = Task(cluster, load(context(), A))
     hidden = cluster.objects.pop(A.folder + names.batch_name(2))
@@ -102,7 +102,7 @@ def test_a_list_that_missed_a_name_is_made_up_for() -> None:
 
 
 def test_objects_that_vanish_are_looked_for_again() -> None:
-    """Maintenance moves on between the LIST and the GETs."""
+    """Maintenance deletes objects between the LIST and the GETs."""
     cluster = filled(5)
     task = Task(cluster, load(context(), A))
     task.step()
@@ -128,7 +128,7 @@ def test_what_stays_missing_is_damage_and_is_named(offset: int) -> None:
 
 
 def test_a_missing_last_record_is_the_end() -> None:
-    # nothing in the format can tell: put-if-absent made it, and only an acknowledged writer knows
+    # the format cannot detect this gap: only the writer that got the acknowledgement knows that the record existed
     cluster = filled(5, per_segment=100)
     del cluster.objects[A.folder + names.batch_name(4)]
     assert cluster.state(A).next_offset == 4
@@ -173,7 +173,7 @@ def test_a_sealed_end_inside_a_batch_is_damage() -> None:
 
 
 def test_an_internal_chain_begins_at_the_boundary() -> None:
-    """What is below was folded into its snapshot: indexes and older snapshots may go (C10)."""
+    """The snapshot contains everything below the boundary. Maintenance may delete indexes and older snapshots (C10)."""
     ctx = rolling(2)
     cluster = Cluster()
     for number in range(9):
@@ -220,7 +220,7 @@ def test_tailing_costs_one_get_more_than_there_are_new_records(new: int) -> None
 
 
 def test_a_reader_who_is_no_faster_than_the_writers_ends() -> None:
-    """As many records come as it reads: one that follows them by name alone would never say where the log ends."""
+    """New records arrive as fast as the reader reads. If it only followed names, it would never return the end of the log."""
     cluster = filled(2, per_segment=100)
     process = Process(cluster)
     process.do(process.idempotent())
@@ -255,7 +255,7 @@ def test_a_tenth_of_the_grace_is_old() -> None:
 
 
 def test_a_deleted_tail_is_not_the_end_of_the_log() -> None:
-    """A reader that slept over its GET looks for a boundary before it believes it (R7)."""
+    """A reader that slept during its GET looks for a boundary before it accepts a missing slot as the end (R7)."""
     for ghost in (False, True):
         cluster = filled(1, per_segment=2)
         view = cluster.view(A)
@@ -280,8 +280,10 @@ def test_a_deleted_tail_is_not_the_end_of_the_log() -> None:
 
 @pytest.mark.parametrize("ghost_at", [0, 2])
 def test_opening_that_slept_between_its_list_and_its_gets_lists_again(ghost_at: int) -> None:
-    """A slot of its LIST was deleted meanwhile, and a stale writer made it again: in the middle it would look like damage,
-    at the end of what was listed it would fit."""
+    """After the LIST a slot was deleted, and a stale writer created it again.
+
+    In the middle of the chain it would look like damage. At the end of the listed chain it would fit.
+    """
     cluster = filled(ghost_at)
     stale = Process(cluster)
     stale.do(stale.idempotent())
@@ -323,7 +325,7 @@ def test_gathered_views_are_fresh_and_the_others_stay() -> None:
     assert cluster.run(gather_fresh_views(context(), {}, [])) == {}
 
 
-# -- any history, sealed and cleaned anywhere, is the same partition --------------------------------------------------
+# -- any history, sealed and cleaned anywhere, gives the same partition -----------------------------------------------
 
 STEPS = st.lists(
     st.one_of(
@@ -394,7 +396,7 @@ def test_the_highest_boundary_counts() -> None:
 
 @pytest.mark.parametrize("passes_ms", [0, GRACE_MS // 10])
 def test_what_an_opening_lacks_counts_only_if_its_list_is_young(passes_ms: int) -> None:
-    """A slot that its LIST showed may have been deleted since, rightly: that is damage only if there was no time for it."""
+    """Maintenance may delete a slot after the LIST showed it. A missing slot is damage only if there was no time for that."""
     cluster = filled(3, per_segment=100)
     answer = cluster._answer
 

@@ -1,5 +1,7 @@
-"""Is each rule held by a test? Every mutant breaks one rule of the shipped code; the named scenario, which passes without
-it, must fail. What no scenario notices is a rule that nobody guards."""
+"""Does a test fail for each rule? Every mutant breaks one rule of the shipped code.
+
+The named scenario passes without the mutant, and must fail with it. If no scenario fails, no test covers the rule.
+"""
 
 from __future__ import annotations
 
@@ -286,7 +288,7 @@ def test_a_scenario_notices(broken: Mutant) -> None:
         broken.scenario()
 
 
-# Scenarios are tests of other modules, and run there too; this one is slow.
+# Scenarios are tests of other modules and run there too. The excluded mutant is slow.
 @pytest.mark.parametrize("name", [name for name in MUTANTS if name != "conditions look at committed offsets alone"])
 def test_the_scenario_passes_without_the_mutant(name: str) -> None:
     MUTANTS[name].scenario()

@@ -1,5 +1,7 @@
-"""What a reader of either level sees (PROTOCOL.md, R10 to R12): the same from the tail as from sealed segments,
-and what planning costs."""
+"""What does a reader of either level see (PROTOCOL.md, R10 to R12), and what does planning cost?
+
+It is the same from the tail as from sealed segments.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,11 @@ LAYOUTS = pytest.mark.parametrize("per_segment", [100, 1, 2, 3])
 
 
 class Script:
-    """`d1 2` appends two rows of producer 1's transaction, `d0 2` two plain ones, `c1`/`a1` ends it, `t 5` passes 5 ms.
-    A row's word is its offset."""
+    """A script of appends: the word of a row is its offset.
+
+    `d1 2` appends two rows of producer 1's transaction, `d0 2` two plain rows. `c1` or `a1` ends the transaction, `t 5`
+    lets 5 ms pass.
+    """
 
     def __init__(self, steps: str, per_segment: int = 100) -> None:
         self.cluster = Cluster()
@@ -73,7 +78,7 @@ class Script:
         return list(read)
 
 
-# -- F: the cases -----------------------------------------------------------------------------------------------------
+# -- levels -----------------------------------------------------------------------------------------------------------
 
 
 @LAYOUTS
@@ -100,7 +105,7 @@ class Script:
     ],
 )
 def test_levels(steps: str, committed: list[int], uncommitted: list[int], per_segment: int) -> None:
-    """Markers are not returned, the rows of a COMMIT are (R11)."""
+    """Markers are not returned; the rows of a COMMIT are returned (R11)."""
     script = Script(steps, per_segment)
     assert script.offsets() == committed
     assert script.offsets("read_uncommitted") == uncommitted
@@ -108,7 +113,7 @@ def test_levels(steps: str, committed: list[int], uncommitted: list[int], per_se
 
 @pytest.mark.parametrize("ends", [3, 4, 5])
 def test_a_transaction_that_opened_anew_is_aborted(ends: int) -> None:
-    """Its rows of before lie below the log start, also where they are in the segment of the marker."""
+    """The earlier rows of the transaction are below the log start, even if they are in the segment of the marker."""
     script = Script("d1, start 1, d1, a1, d0, d0, d0", ends)
     assert script.offsets() == [4, 5, 6]
     assert script.offsets("read_uncommitted") == [2, 4, 5, 6]
@@ -134,7 +139,7 @@ def test_an_abort_that_spans_segments(per_segment: int) -> None:
 
 @LAYOUTS
 def test_what_a_reader_saw_it_sees_for_ever(per_segment: int) -> None:
-    """Invariant 6, step by step: read_committed up to x never changes."""
+    """Invariant 6, step by step: the result of read_committed up to x never changes."""
     script = Script("t 1", per_segment)
     seen: dict[int, str] = {}
     upto = 0
@@ -147,7 +152,7 @@ def test_what_a_reader_saw_it_sees_for_ever(per_segment: int) -> None:
 
 @LAYOUTS
 def test_ranges(per_segment: int) -> None:
-    """Below the log start is an error, between the end of a level and the log end is nothing (R12)."""
+    """A start below the log start is an error; between the end of a level and the log end there are no rows (R12)."""
     script = Script("d0 2, d0 2, start 2, d1 2, d0", per_segment)  # LSO 5, end 8
     view = script.cluster.view(A)
     assert (view.state.log_start_offset, view.state.last_stable_offset, view.state.next_offset) == (2, 5, 8)
@@ -190,7 +195,7 @@ def test_tail_and_segments_agree(steps: list[str], per_segment: int) -> None:
 
 
 def test_a_missing_txnindex_is_an_error_and_not_none() -> None:
-    """Its aborted rows would come back to life (R8)."""
+    """Without its .txnindex, a reader would return the aborted rows of the segment (R8)."""
     script = Script(SPANNING + ", d0", 2)
     (path,) = (path for path in script.cluster.objects if path.endswith(".txnindex"))
     del script.cluster.objects[path]
@@ -208,7 +213,7 @@ def test_a_missing_index_is_named_after_listing_again() -> None:
 
 
 def test_an_index_of_another_segment_is_refused() -> None:
-    """An index must be what its name says (R8)."""
+    """An index must contain what its name states (R8)."""
     script = Script(SPANNING + ", d0", 2)
     view = script.cluster.view(A)
     first, second = (A.folder + name.index for name in view.walk[:2])
@@ -223,7 +228,7 @@ def test_an_index_of_another_segment_is_refused() -> None:
 
 
 def test_a_reader_whose_segments_were_removed_goes_on_from_its_offset() -> None:
-    """A view from before retention: what it names is gone; the fresh view says what the range is now."""
+    """Retention deleted the objects that an old view names. A fresh view shows the range that exists now."""
     script = Script("d0 2, d0 2, d0 2, d0 2", 1)
     view = script.cluster.view(A)
     script.play("start 4")
@@ -257,7 +262,7 @@ def test_one_get_a_segment_in_range_and_one_an_announced_txnindex() -> None:
 
 
 def test_later_indexes_are_read_only_while_something_may_be_open() -> None:
-    """The abort of rows in segment 1 may lie in any later one; an index's own LSO says when to stop (R10)."""
+    """The abort of rows in segment 1 may be in any later segment. The LSO of an index shows when the search may stop (R10)."""
     script = Script("d0, d0, d0, d1, a1, d0, d0, d0, d0, d0", 2)
     view = script.cluster.view(A)
     indexes = {}
@@ -266,9 +271,9 @@ def test_later_indexes_are_read_only_while_something_may_be_open() -> None:
         indexes[name], _ = envelope.decode(script.cluster.objects[path], SegmentIndex, path)
     assert [index.last_stable_offset for index in indexes.values()] == [2, 3, 6, 8]
     _, cost = measure(script.cluster, plan_read(script.ctx, view, 0, 2, "read_committed"))
-    assert cost.gets == 1  # LSO 2 at its end: nothing below 2 was open
+    assert cost.gets == 1  # the LSO at the segment's end is 2: no transaction below 2 was open
     (_, plan), cost = measure(script.cluster, plan_read(script.ctx, view, 2, 4, "read_committed"))
-    assert cost.gets == 3  # its own, the next one and its .txnindex
+    assert cost.gets == 3  # its own index, the next one and the .txnindex of that
     assert [txn.first_offset for txn in plan.aborted] == [3]
 
 
@@ -307,7 +312,7 @@ def test_offset_for_timestamp(ms: int, committed: Any, uncommitted: Any, per_seg
 @LAYOUTS
 def test_timestamps_below_the_log_start_do_not_count(per_segment: int) -> None:
     script = Script("d0, t 10, d0, t 10, d0, t 10, d0 2, start 4, t 10, d0, d0, d0, d0", per_segment)
-    assert look_up(script, 0) == (4, 30)  # offset 3 is in the same batch, and gone
+    assert look_up(script, 0) == (4, 30)  # offset 3 is in the same batch, but below the log start
     assert look_up(script, 31) == (6, 40)
 
 
@@ -324,7 +329,7 @@ def test_a_look_up_reads_a_logarithm_of_the_indexes() -> None:
 
 
 def test_a_run_without_entries_hides_nothing() -> None:
-    """A cleaned run may have lost all its rows; the search must not take it for "all earlier"."""
+    """A cleaned run may have lost all its rows. The search must not conclude that all rows are earlier."""
     script = Script("d0, t 10, d0, t 10, d0, t 10, d0, t 10, d0", 1)
     view = script.cluster.view(A)
     for empty in ({1}, {1, 2}, {2}, {0, 1}):
@@ -372,7 +377,7 @@ def test_an_idle_poll_is_one_get() -> None:
 
 
 def test_early_stop() -> None:
-    """Of two transactions that overlap, the one that ends first must not end the search for the other (R10)."""
+    """If two transactions overlap, the end of the first must not stop the search for the second (R10)."""
     script = Script("d1, d2, d0 2, a2, d0, a1, d0, d0, d0", 2)
     view = script.cluster.view(A)
     for end in range(1, 6):

@@ -1,4 +1,4 @@
-"""A commit whose first try won unseen, repeated after another instance has taken over: the answer is the commit's."""
+"""A commit whose first try won without a reply is repeated after another instance took over: the answer stays "committed"."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def test_without_a_commit_of_its_epoch_the_older_instance_is_fenced(driver: Driv
 
 
 def test_the_answer_to_a_repeated_commit_has_no_partition_registered(driver: Driver) -> None:
-    # Whoever believed so would append to it unregistered: the partition's fold cannot tell, and nobody's marker would end it.
+    # A producer that took it as registered would append without a registration. The fold cannot detect that, and no
+    # marker would end the rows.
     old = take_over(driver)
     _, ongoing = driver.run(add_partitions(CTX, NOTHING, old, [A]))
     assert isinstance(ongoing, TransactionMetadata)

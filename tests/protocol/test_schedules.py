@@ -1,4 +1,4 @@
-"""Minimal schedules of faults that an exhaustive exploration, or a reader of the code, once found; each as it happened."""
+"""Minimal schedules of faults that an exhaustive exploration or a reader of the code once found, each as it happened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txlog.protocol.table import state_partition
 
 
 def test_a_snapshot_that_no_reader_would_take_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Producers that come and go without maintenance: the writer that rolled used to seal the partition shut."""
+    """Many producers come and go without maintenance: a writer that rolls must not seal the partition for ever."""
     cluster, ctx = Cluster(), rolling(8)
     writers = [Process(cluster, ctx=ctx) for _ in range(9)]
     for number, writer in enumerate(writers[:8]):
@@ -26,7 +26,7 @@ def test_a_snapshot_that_no_reader_would_take_is_not_written(monkeypatch: pytest
     monkeypatch.setattr(envelope, "MAX_OBJECT_BYTES", limit)
     before = set(cluster.objects)
     writers[8].do(writers[8].idempotent())
-    assert writers[8].do(writers[8].send(A, "w8")).base_offset == 8  # rolls, and its sealing gives up without harm
+    assert writers[8].do(writers[8].send(A, "w8")).base_offset == 8  # rolls; sealing gives up without harm
     assert {path for path in cluster.objects if not path.endswith(".batch")} <= before
     with pytest.raises(RecordTooLargeError, match="stays unsealed"):
         cluster.run(seal(ctx, cluster.run(load(ctx, A))))
@@ -35,7 +35,7 @@ def test_a_snapshot_that_no_reader_would_take_is_not_written(monkeypatch: pytest
 
 
 def test_a_registration_leaves_room_for_the_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process could end an ONGOING record just below the limit, and its rows held the LSO for ever (W43)."""
+    """If an ONGOING record is just below the limit, no process can end it, and its rows hold the LSO for ever (W43)."""
     trial = Cluster()
     process = Process(trial)
     process.do(process.init())
@@ -54,7 +54,7 @@ def test_a_registration_leaves_room_for_the_abort(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_staged_commit_leaves_room_for_what_its_record_may_grow_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decided just below the limit, it could be rolled forward by nobody: offsets and times have more digits by then."""
+    """If a commit is decided just below the limit, no process can roll it forward: offsets and times have more digits then."""
     monkeypatch.setattr(envelope, "MAX_COMMIT_BYTES", 4096)
     cluster = Cluster()
     process = Process(cluster)
@@ -78,7 +78,7 @@ def test_a_staged_commit_leaves_room_for_what_its_record_may_grow_by(monkeypatch
 def test_more_idle_producers_than_one_record_may_name_go_one_record_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With 200,000 of them the one record was too large, every pass failed, and the state could only grow (W43)."""
+    """With 200,000 producers the one record was too large, every pass failed, and the state could only grow (W43)."""
     cluster = Cluster()
     monkeypatch.setattr(transactions, "MAX_EXPIRED_PRODUCERS", 2)
     writers = [Process(cluster) for _ in range(3)]

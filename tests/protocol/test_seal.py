@@ -1,4 +1,7 @@
-"""Sealing (PROTOCOL.md, W37, W38): what is written, in which order, by how many at once, and that no reader sees a difference."""
+"""What does sealing write, in which order, and how do several writers share it (PROTOCOL.md, W37, W38)?
+
+A reader must not see a difference.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ ROLL = rolling(3)
 
 
 def history(sealing: bool = False) -> Cluster:
-    """Two producers interleaved over segments of three records: inline rows, files, commits, aborts that span segments."""
+    """Interleave two producers over segments of three records: inline rows, files, commits, aborts that span segments."""
     cluster = Cluster()
     ctx = ROLL
     x, y = Process(cluster, "x", ctx), Process(cluster, "y", ctx)
@@ -70,7 +73,7 @@ def history(sealing: bool = False) -> Cluster:
 
 
 def unsealed() -> Cluster:
-    """The same history, with nothing of `orders-0` sealed (appending markers seals quietly)."""
+    """Return the same history with nothing of `orders-0` sealed (appending markers seals without a message)."""
     cluster = history()
     for path in list(cluster.objects):
         if path.startswith(A.folder) and path.endswith((".index", ".txnindex", ".snapshot")):
@@ -94,7 +97,7 @@ def test_all_but_the_active_segment_is_sealed_in_order() -> None:
     assert after.state == view.state
     puts = [request.path.rsplit(".", 1)[1] for request in cluster.requests if isinstance(request, PutIfAbsent)]
     one = "".join(kind[0] for kind in puts)
-    assert one.replace("tsi", "si") == "si" * 3  # txnindex, snapshot, and last the index that declares it
+    assert one.replace("tsi", "si") == "si" * 3  # txnindex, snapshot, and at the end the index that declares it
     assert cluster.view(A).walk == after.walk
 
 

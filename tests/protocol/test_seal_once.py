@@ -1,4 +1,4 @@
-"""Of many writers that notice a finished segment one writes its rows."""
+"""If many writers notice a finished segment, one of them writes its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeds of the simulation: each is another story, the same on every run. What a seed finds becomes a test of its own."""
+"""Run seeds of the simulation. Each seed is a different story, the same on every run. A failing seed becomes its own test."""
 
 from __future__ import annotations
 

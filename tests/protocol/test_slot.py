@@ -1,5 +1,7 @@
-"""One record into one slot: three outcomes of a conditional write, races stepped by hand, and boundaries that overtake a
-writer (PROTOCOL.md, W10 to W15)."""
+"""One record into one slot: three outcomes of a conditional write, and races that the tests step by hand.
+
+A boundary may also overtake a writer (PROTOCOL.md, W10 to W15).
+"""
 
 from __future__ import annotations
 
@@ -143,11 +145,13 @@ def test_a_store_that_surely_refused_is_retriable_and_nothing_was_written(cluste
 
 @pytest.mark.parametrize("settled", [Get, List, PutIfAbsent])
 def test_a_failure_while_settling_is_never_taken_for_not_written(cluster: Cluster, settled: type[Effect]) -> None:
-    """The PUT's reply was lost and it was applied; then the store fails for good. StorageError would say that nothing was
-    decided, and a client may then delete the batch's files."""
+    """The PUT was applied without a reply, and then the store fails for good.
+
+    A StorageError would mean that nothing was decided, and a client may then delete the batch's files.
+    """
     process = writer(cluster, ctx=context(max_settles=3))
     process.do(process.send(A, "a"))
-    cluster.pass_ms(5 * HOUR_MS)  # an old view: the LIST for boundaries is made too
+    cluster.pass_ms(5 * HOUR_MS)  # the view is old, so the writer also makes the LIST for boundaries
     process.do(process.send(B, "b"))
     task = process.start(process.append(A, process.draft(A, "c")))
     task.run(until=is_put("orders/0"))
@@ -175,7 +179,7 @@ def test_a_passing_failure_while_settling_is_settled(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("reads", [1, 2, 3])
 def test_damage_while_settling_is_read_again_and_then_unknown(cluster: Cluster, reads: int) -> None:
-    """The PUT's reply was lost, and what settles it comes back damaged. CorruptRecordError would say that nothing is there."""
+    """The PUT's reply was lost, and the slot comes back damaged. CorruptRecordError would mean that the batch is not there."""
     process = writer(cluster)
     task = process.start(process.append(A, process.draft(A, "a"))).run(until=is_put("orders"))
     task.step("applied")
@@ -210,7 +214,7 @@ def test_the_loser_takes_the_next_slot(cluster: Cluster) -> None:
 
 
 def test_every_interleaving_of_two_appends() -> None:
-    """All schedules of two writers of two batches each, by hand: 0 and 1 say who makes the next request."""
+    """Step all schedules of two writers with two batches each: 0 and 1 name the writer that makes the next request."""
     schedules: list[tuple[int, ...]] = [()]
     finished = 0
     while schedules:
@@ -240,7 +244,7 @@ def test_every_interleaving_of_two_appends() -> None:
 
 
 def test_of_writers_that_race_one_always_wins(cluster: Cluster) -> None:
-    """Invariant 15: in lock step, each round of PUTs puts one batch into the log, and everybody gets in."""
+    """Invariant 15: in lock step, each round of PUTs adds one batch to the log, and every writer succeeds in the end."""
     writers = [writer(cluster) for _ in range(5)]
     tasks = [each.start(each.send(A, str(number))) for number, each in enumerate(writers)]
     rounds = 0
@@ -273,8 +277,10 @@ def test_losing_for_ever_ends_in_contention(cluster: Cluster) -> None:
 
 
 def test_a_zombie_cannot_slip_in_between_the_check_and_the_append(cluster: Cluster) -> None:
-    """The check and the append are one step (W10). The old instance has checked; before its PUT the new one's marker
-    takes the slot."""
+    """The check and the append are one step (W10).
+
+    The old instance has checked. Before its PUT, the marker of the new instance takes the slot.
+    """
     old, new = Process(cluster), Process(cluster)
     old.do(old.init())
     old.do(old.send(A, "a"))
@@ -291,7 +297,7 @@ def test_a_zombie_cannot_slip_in_between_the_check_and_the_append(cluster: Clust
 
 
 def rolled_and_cleaned(cluster: Cluster, tp: Any = A, batches: int = 6) -> None:
-    """Another process fills segments, seals them, and maintenance deletes their slots a day later."""
+    """Fill segments with another process and seal them; maintenance deletes their slots a day later."""
     other = writer(cluster, ctx=rolling(2))
     for number in range(batches):
         other.do(other.send(tp, f"o{number}"))
@@ -301,7 +307,10 @@ def rolled_and_cleaned(cluster: Cluster, tp: Any = A, batches: int = 6) -> None:
 
 
 def test_an_idle_writer_goes_on_after_its_tail_was_cleaned(cluster: Cluster) -> None:
-    """Invariant 13: clean-up never makes a writer fail. Its view is older than the grace, so it lists before it writes."""
+    """Invariant 13: cleaning never makes a writer fail.
+
+    The view is older than the grace, so the writer lists before it writes.
+    """
     process = writer(cluster)
     process.do(process.send(A, "a"))
     rolled_and_cleaned(cluster)
@@ -341,7 +350,7 @@ def test_an_idle_transactional_writer_goes_on_too(cluster: Cluster) -> None:
 
 
 def paused_in_its_put(process: Process, program: Any, part: str = "orders/0") -> Any:
-    """A process that stands between its decision and its PUT: whatever happens now happens to a stale writer."""
+    """Return a process that is paused between its decision and its PUT, so that its PUT will be stale."""
     return process.start(program).run(until=is_put(part))
 
 
@@ -360,7 +369,7 @@ def test_a_stale_put_is_not_acknowledged_and_is_tried_again(cluster: Cluster) ->
 
 
 def test_a_stale_put_that_had_landed_in_time_is_found_by_state(cluster: Cluster) -> None:
-    """Its first try was applied and its reply lost; then it slept while its slot was sealed and deleted."""
+    """The first PUT was applied without a reply. Then the writer slept while its slot was sealed and deleted."""
     process = writer(cluster)
     process.do(process.send(A, "a"))
     task = paused_in_its_put(process, process.send(A, "b"))
@@ -372,12 +381,12 @@ def test_a_stale_put_that_had_landed_in_time_is_found_by_state(cluster: Cluster)
 
 
 def test_a_failure_after_the_slot_is_gone_is_unknown_and_not_retriable(cluster: Cluster) -> None:
-    """Retriable says that nothing was decided: the rows would be sent once more, and may have been in the log."""
+    """A retriable error means that nothing was decided. The client would send rows again that may have been in the log."""
     process = writer(cluster)
     process.do(process.send(A, "a"))
     task = paused_in_its_put(process, process.send(A, "b"))
     rolled_and_cleaned(cluster)
-    for fault in (None, "error"):  # the LIST that shows the boundary, and the one that opens the partition
+    for fault in (None, "error"):  # the LIST that shows the boundary, and the LIST that opens the partition
         task.run(until=lambda effect: isinstance(effect, List)).step(fault)
     task.run()
     with pytest.raises(OutcomeUnknownError):
@@ -385,7 +394,7 @@ def test_a_failure_after_the_slot_is_gone_is_unknown_and_not_retriable(cluster: 
 
 
 def test_damage_met_after_the_slot_is_gone_is_unknown(cluster: Cluster) -> None:
-    """Any other error would say that the rows are surely not in."""
+    """Any other error would mean that the rows are certainly not in the log."""
     process = writer(cluster)
     process.do(process.send(A, "a"))
     task = paused_in_its_put(process, process.send(A, "b"))
@@ -436,7 +445,7 @@ def test_an_out_of_order_batch_that_never_was_in_doubt_is_out_of_order(cluster: 
 
 
 def test_a_transactional_batch_in_doubt_is_vouched_for_by_the_table(cluster: Cluster) -> None:
-    """The fold lacks the PID: the re-read of W21 shows this very ONGOING, so the first try never landed."""
+    """The fold lacks the PID. The re-read of W21 shows this very ONGOING, so the first PUT never landed."""
     process = Process(cluster)
     process.do(process.init(timeout_ms=900_000))
     process.do(process.register(A))
@@ -450,7 +459,7 @@ def test_a_transactional_batch_in_doubt_is_vouched_for_by_the_table(cluster: Clu
 
 
 def test_a_transition_in_doubt_is_decided_by_the_table(cluster: Cluster) -> None:
-    """A PREPARE_COMMIT whose reply was lost; its slot was deleted while the process slept, and somebody finished it."""
+    """A PREPARE_COMMIT gets no reply. Its process sleeps, another process finishes the transaction, and its slot is deleted."""
     process = Process(cluster)
     process.do(process.init())
     process.do(process.send(A, "a"))
@@ -465,7 +474,10 @@ def test_a_transition_in_doubt_is_decided_by_the_table(cluster: Cluster) -> None
 
 
 def test_a_transition_in_doubt_that_a_newer_instance_buried_is_unknown(cluster: Cluster) -> None:
-    """The commit did happen; "fenced before it could commit" would be a lie. Its records are gone, so nobody can tell."""
+    """The commit happened, so "fenced before it could commit" would be wrong.
+
+    Its records are deleted, so the outcome is unknown.
+    """
     process = Process(cluster)
     process.do(process.init())
     process.do(process.send(A, "a"))
@@ -505,7 +517,7 @@ def test_an_init_in_doubt_bumps_again(cluster: Cluster) -> None:
 
 
 def sweep_and_clean(cluster: Cluster, state_tp: Any) -> None:
-    """Somebody rolls forward what is prepared and fills the table's partition until it is sealed and cleaned."""
+    """Roll forward what is prepared, and fill the table's partition until it is sealed and cleaned."""
     ctx = rolling(1)
     cluster.run(transactions.expire(ctx, {}))
     for number in range(8):
@@ -516,7 +528,7 @@ def sweep_and_clean(cluster: Cluster, state_tp: Any) -> None:
 
 
 def test_a_plain_commit_of_offsets_in_doubt_is_unknown(cluster: Cluster) -> None:
-    """Written once more it would take a later position than commits of others since."""
+    """A second record would take a later position than other commits that came in between."""
     process = Process(cluster)
     process.do(process.commit_offsets({0: 1}))
     (tp,) = (tp for tp in cluster.partitions() if tp.topic == "__consumer_offsets")
@@ -545,7 +557,7 @@ def test_an_old_view_acknowledges_after_a_list_that_shows_no_boundary(cluster: C
 
 
 def test_the_age_is_measured_after_the_put_returned(cluster: Cluster) -> None:
-    """The PUT itself takes a day, and lands in a slot that was deleted meanwhile."""
+    """The PUT takes a day, and lands in a slot that was deleted meanwhile."""
     process = writer(cluster)
     process.do(process.send(A, "a"))
     task = process.start(process.send(A, "b")).run(until=is_put("orders"))
@@ -558,7 +570,7 @@ def test_the_age_is_measured_after_the_put_returned(cluster: Cluster) -> None:
 
 
 def test_the_age_counts_from_the_start_of_the_put(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W14: after the LIST that vouched for the append the process sleeps, and its tail is cleaned."""
+    """W14: the process sleeps after the LIST that confirms the append, and maintenance cleans its tail."""
     process = writer(cluster)
     process.do(process.send(A, "a"))
     task = process.start(process.send(A, "b")).run(until=is_put("orders"))
@@ -580,7 +592,7 @@ def test_the_age_counts_from_the_start_of_the_put(cluster: Cluster, monkeypatch:
 
 
 def test_a_record_that_readers_would_refuse_is_never_written(cluster: Cluster) -> None:
-    """One bad record would make the partition unreadable for everybody, for ever."""
+    """One bad record would make the partition unreadable for every reader, for ever."""
     process = writer(cluster)
     good = process.draft(A, "a", in_file=True)
     file = good.files[0]
@@ -607,7 +619,7 @@ def test_a_record_that_readers_would_refuse_is_never_written(cluster: Cluster) -
 
 @pytest.mark.parametrize(("pid", "epoch"), [(1, 0), (0, 1)])
 def test_a_file_of_another_producer_or_epoch_is_refused(cluster: Cluster, pid: int, epoch: int) -> None:
-    """Vacuum judges by the name: it would delete such a file while the log names it (W7)."""
+    """Vacuum judges by the file's name, so it would delete such a file although the log names it (W7)."""
     process = writer(cluster)
     path = names.rows_file_path(0, process.pid + pid, process.epoch + epoch, cluster.unique())
     file = cluster.file("orders", path, ["a"])
@@ -635,7 +647,7 @@ def test_a_damaged_slot_is_named_and_not_overwritten(cluster: Cluster) -> None:
 
 
 def test_programs_are_deterministic_in_what_they_are_told() -> None:
-    """Equal answers, equal requests: what the explorer stands on."""
+    """Equal answers give equal requests. The explorer depends on this."""
     seen = []
     for _ in range(2):
         world = Cluster()
@@ -652,7 +664,7 @@ def test_programs_are_deterministic_in_what_they_are_told() -> None:
 
 
 def test_append_batch_takes_only_a_registered_transaction(cluster: Cluster) -> None:
-    """Invariant 9, where the partition knows the producer and no re-read would notice."""
+    """Invariant 9, in a case where the partition knows the producer, so that a second read would not detect it."""
     process = Process(cluster)
     process.do(process.init())
     process.do(process.send(A, "a"))
@@ -669,7 +681,7 @@ def test_append_batch_takes_only_a_registered_transaction(cluster: Cluster) -> N
     other.do(other.register(A))
     with pytest.raises(InvalidRequestError):
         cluster.run(append.append_batch(process.ctx, process.views, A, draft, other.txn))
-    # W22: a PREPARE_* has the epoch of the next transaction, and names the partitions of the one that it ends.
+    # W22: a PREPARE_* has the epoch of the next transaction, and names the partitions of the transaction that it ends.
     prepared = change(process.identity, state="PREPARE_COMMIT")
     with pytest.raises(InvalidRequestError, match=r"orders-0.*not registered"):
         cluster.run(append.append_batch(process.ctx, process.views, A, draft, prepared))
@@ -678,7 +690,7 @@ def test_append_batch_takes_only_a_registered_transaction(cluster: Cluster) -> N
 
 
 def test_staged_parts_are_checked_before_the_decision(cluster: Cluster) -> None:
-    """A PREPARE_COMMIT is never revoked: one that cannot be rolled forward would stand for ever."""
+    """A PREPARE_COMMIT is never revoked. If no process could roll it forward, it would stay for ever."""
     process = Process(cluster)
     process.do(process.init())
     good = process.stage(A, "a")
@@ -703,17 +715,17 @@ def test_staged_parts_are_checked_before_the_decision(cluster: Cluster) -> None:
     for each in bad:
         with pytest.raises(InvalidRequestError):
             process.do(process.commit(staged=[each]))
-    with pytest.raises(InvalidTxnStateError, match="never begun"):  # a part of nothing is no part
+    with pytest.raises(InvalidTxnStateError, match="never begun"):  # a part without a transaction is refused
         process.do(process.commit(staged=[StagedPart(topic="orders", partition=0)]))
     with pytest.raises(RecordTooLargeError, match="orders-0"):
         process.do(process.commit(staged=[huge]))
-    assert len(cluster.records(state_partition(process.ctx, "x"))) == 1  # nothing but the init
+    assert len(cluster.records(state_partition(process.ctx, "x"))) == 1  # only the init
     process.do(process.commit())
     assert cluster.read(A) == {0: "a"}
 
 
 def test_two_parts_of_one_partition_are_one_commit(cluster: Cluster) -> None:
-    """Two groups may share a partition of __consumer_offsets, two writes a partition of a topic: neither may be lost."""
+    """Two groups may share a partition of __consumer_offsets, two writes a topic's partition: both parts must be kept."""
     process = Process(cluster)
     process.do(process.init())
     process.stage(A, "a")

@@ -1,7 +1,7 @@
-"""Invariant 17: a snapshot shows each transaction whole or not at all, and every commit that had returned before it.
+"""Invariant 17: a snapshot shows each transaction whole or not at all, and every commit that returned before it.
 
-Every interleaving of a snapshot with a commit, request by request; then the cases in which an id is aborted, timed out,
-expired, or made anew, hangs, or leaves its rows far behind its marker.
+The tests interleave a snapshot with a commit in every way, request by request. Further tests abort an id, let it time
+out or expire, create it again, or leave a transaction open. In another test the rows are far behind their marker.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def taken(ctx: Context, tps: Iterable[TopicPartition] = ALL) -> Program[Snapshot
 
 
 def shown(cluster: Cluster, cut: SnapshotCut) -> dict[TopicPartition, list[str]]:
-    """The words of each partition that the cut shows, read now, however much has come since."""
+    """Return the words that the cut shows in each partition, read now. Later appends must not change them."""
     found = {}
     for tp in cut.ends:
         view = cluster.view(tp)
@@ -57,7 +57,7 @@ def shown(cluster: Cluster, cut: SnapshotCut) -> dict[TopicPartition, list[str]]
 
 
 def snapshot(cluster: Cluster, ctx: Context | None = None, tps: Iterable[TopicPartition] = ALL) -> list[str]:
-    """All words that a snapshot shows, in order, each once for all partitions if the transaction is whole."""
+    """Return all words that a snapshot shows, in order. A whole transaction has one word for all partitions."""
     found = shown(cluster, cluster.run(taken(ctx or context(), tps)))
     first, *others = found.values()
     assert all(words == first for words in others), found
@@ -65,7 +65,7 @@ def snapshot(cluster: Cluster, ctx: Context | None = None, tps: Iterable[TopicPa
 
 
 def begun(cluster: Cluster, *, staged: bool, word: str = "t", name: str = "x", ctx: Context | None = None) -> Process:
-    """A process with a transaction that has the same word for each partition."""
+    """Return a process with a transaction that has the same word in each partition."""
     process = Process(cluster, name, ctx)
     process.do(process.init())
     for tp in ALL:
@@ -78,7 +78,7 @@ def begun(cluster: Cluster, *, staged: bool, word: str = "t", name: str = "x", c
 
 @pytest.mark.parametrize("staged", [True, False], ids=["staged", "eager"])
 def test_every_interleaving_with_a_commit(staged: bool) -> None:
-    """Requests of the snapshot before, between and after those of the commit. (Those of one Gather come one by one.)"""
+    """Make the snapshot's requests before, between and after those of the commit. The requests of a Gather run one by one."""
     cluster = Cluster()
     process = begun(cluster, staged=staged)
     commits = steps_of(cluster.copy(), process, commit=True)
@@ -93,21 +93,21 @@ def test_every_interleaving_with_a_commit(staged: bool) -> None:
             chosen = looking if looks_now else committing
             if not chosen.done:
                 chosen.step()
-        # What has come meanwhile may take the look more requests than it took alone.
+        # The commit may have added records, so the snapshot may need more requests than it needs alone.
         looking.run()
         assert committing.done
         found = shown(world, looking.result)
         assert set(map(tuple, found.values())) in ({()}, {("t",)}), (places, found)
         whole += found[A] == ["t"]
         parts += found[A] == []
-        if not any(places[:commits]):  # it had returned before
+        if not any(places[:commits]):  # the commit returned before the snapshot
             assert found[A] == ["t"]
     assert whole
     assert parts
 
 
 class Committing:
-    """The process of another world, at the point at which its commit begins."""
+    """The process of another world, at the point where its commit begins."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -129,7 +129,7 @@ def steps_of(cluster: Cluster, process: Process, *, commit: bool) -> int:
 
 
 def schedules(commits: int, looks: int) -> Iterator[tuple[bool, ...]]:
-    """All ways in which the two can alternate if they are few, else so many of them, drawn, and those at the edges."""
+    """Return all ways in which the two can alternate. If there are too many, return drawn ones and those at the edges."""
     total = commits + looks
     drawn = random.Random(17)
     chosen = {tuple(range(looks)), tuple(range(commits, total))}
@@ -143,7 +143,7 @@ def schedules(commits: int, looks: int) -> Iterator[tuple[bool, ...]]:
 @pytest.mark.parametrize("per_segment", [100, 1, 2])
 @pytest.mark.parametrize("staged", [True, False], ids=["staged", "eager"])
 def test_of_one_ids_transactions_a_prefix_is_seen(staged: bool, per_segment: int) -> None:
-    """Also where sealed segments hold them."""
+    """Also where sealed segments hold the rows."""
     ctx = rolling(per_segment)
     cluster = Cluster()
     process = Process(cluster, ctx=ctx)
@@ -181,7 +181,7 @@ def test_a_hanging_transaction_hides_itself_and_nothing_else() -> None:
 
 
 def test_what_is_prepared_is_seen_once_its_markers_are_there() -> None:
-    """Its coordinator died: before a marker it is hidden, after all of them it is seen, though nobody says COMPLETE."""
+    """The coordinator died. The snapshot shows the transaction once all markers are there, even without COMPLETE."""
     cluster = Cluster()
     process = begun(cluster, staged=True)
     task = process.start(process.commit())
@@ -191,7 +191,7 @@ def test_what_is_prepared_is_seen_once_its_markers_are_there() -> None:
     task.run(until=is_put("orders/1/"))
     assert cluster.read(A) == {0: "t"}
     assert snapshot(cluster) == []
-    # Of those that have it alone it is not whole either.
+    # The transaction is not whole either in a snapshot of only the partitions that already have the marker.
     assert snapshot(cluster, tps=[A, C]) == []
     task.step()
     assert cluster.txn("x").state == "PREPARE_COMMIT"
@@ -210,7 +210,7 @@ def test_what_is_prepared_to_abort_is_hidden() -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_id_that_is_gone_was_whole(committed: bool) -> None:
-    """Removed, and its producers expired; then the id is made anew, and has an open transaction."""
+    """The id is removed and its producers expire. Then it is created again and has an open transaction."""
     cluster = Cluster()
     ctx = context()
     process = begun(cluster, staged=False, word="old")
@@ -236,7 +236,7 @@ def test_an_id_made_after_the_table_was_read_is_hidden() -> None:
     cluster = Cluster()
     ctx = context()
     looking = Task(cluster, taken(ctx))
-    # The table's two partitions are read; the logs are next.
+    # The snapshot has read the table's two partitions; the logs are next.
     looking.run(until=lambda effect: "orders" in str(effect))
     process = begun(cluster, staged=True)
     process.do(process.commit())
@@ -275,7 +275,7 @@ def test_a_cut_holds_for_the_grace() -> None:
     cut = cluster.run(taken(context()))
     wall_ms, monotonic_ms = cluster.now_ms, cluster.monotonic_ms
     cut.check_age(Moment(wall_ms + GRACE_MS - 1, monotonic_ms + GRACE_MS - 1), GRACE_MS)
-    # Whichever clock says so; in another process only the wall clock can.
+    # Either clock is enough. In another process only the wall clock counts.
     for now in (Moment(wall_ms + GRACE_MS, monotonic_ms), Moment(wall_ms, monotonic_ms + GRACE_MS)):
         with pytest.raises(InvalidRequestError, match="take another one"):
             cut.check_age(now, GRACE_MS)
@@ -286,7 +286,7 @@ def test_a_cut_holds_for_the_grace() -> None:
 
 
 def test_what_it_costs() -> None:
-    """Warm, with nothing new: one GET a partition of the table, then one a partition of the logs; nothing is written."""
+    """A warm snapshot with nothing new costs one GET for each partition of the table and of the logs, and writes nothing."""
     cluster = Cluster()
     process = begun(cluster, staged=True)
     process.do(process.commit())

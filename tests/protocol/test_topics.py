@@ -44,7 +44,7 @@ FIELDS = [col("id", nullable=False), col("note", "string")]
 
 
 class Partitions:
-    """Stands for the partitions' logs: which hold the `log_start` of which deletion, and how often one was appended."""
+    """A stand-in for the partitions' logs: the deletion of each `log_start`, and the number of appends."""
 
     def __init__(self) -> None:
         self.deleted: dict[TopicPartition, int] = {}
@@ -92,7 +92,7 @@ def test_a_topic_made_meanwhile_exists_and_its_records_are_no_loss():
 
 @pytest.mark.parametrize(("there", "asked", "refused"), [("ok", "OK", True), ("ok", "oK", True), ("ok", "okk", False)])
 def test_names_that_differ_in_case_only(there, asked, refused):
-    """Some file systems hold such names to be one (W41)."""
+    """Some file systems treat two names that differ only in case as one name (W41)."""
     calls = Topics()
     calls.create(there)
     calls.world.run(topic_changes.check_case(there))
@@ -153,7 +153,7 @@ Answers = Callable[[Effect], Any]
 
 
 def puts(*answers: object, world: World, land: bool = True) -> Answers:
-    """Answers the first PUTs: an outcome (UNKNOWN lands or not), an exception, or a callable that runs before it."""
+    """Answer the first PUTs: an outcome (UNKNOWN lands or not), an exception, or a callable that runs before the PUT."""
     left = list(answers)
 
     def hook(effect: Effect) -> Any:
@@ -190,7 +190,7 @@ class TestStore:
             features=STORE_FEATURES, store_id=f"{1:032x}", created_at=log.world.now_ms, constants=constants
         )
         assert log.world.run(stores.read_store()) == made
-        # Its constants stay, whatever the next one would like.
+        # The store keeps its constants even if a later creator asks for others.
         assert log.world.run(stores.create_store(StoreConstants())) == made
         assert list(log.world.store) == [STORE_DESCRIPTOR]
 
@@ -345,7 +345,7 @@ class TestCreate:
 
     @pytest.mark.parametrize("outcome", [PutOutcome.UNKNOWN, PutOutcome.CONFLICT])
     def test_an_answer_that_was_lost(self, log: Topics, outcome: PutOutcome) -> None:
-        # A conflict may be with one's own request, repeated somewhere below.
+        # The conflict may be with the writer's own request, which a lower layer retried.
         def hook(effect: Effect) -> Any:
             if isinstance(effect, PutIfAbsent) and effect.path not in log.world.store:
                 log.world.store[effect.path] = effect.data
@@ -486,7 +486,7 @@ class TestAlter:
         altered = log.alter(add_columns=[col("more", "string")])
         assert altered.schema == (*made.schema, msgspec.structs.replace(col("more", "string"), id=3))
         assert (altered.number, altered.schema_id) == (1, 1)
-        # Settings alone keep the schema's id: files say in which schema they were written.
+        # A change of settings alone does not change the schema's id: files name the schema in which they were written.
         again = log.alter(config={"segment.ms": 5})
         assert (again.number, again.schema_id) == (2, 1)
 
@@ -666,7 +666,7 @@ class TestCreateAnew:
         made = log.create(fields=[col("id", "string")], partitions=3)
         assert (made.number, made.partitions, made.config, made.deleted) == (2, 3, {}, False)
         assert made.topic_id != old.topic_id
-        # Rows of the old topic carry a schema id below the deletion's version, those of the new one above it.
+        # Rows of the old topic have a schema id below the deletion's version, rows of the new topic have one above it.
         assert made.schema_id == 2
         assert [field.id for field in made.schema] == [max_field_id(old.schema) + 1]
         assert log.describe() == made
@@ -728,7 +728,7 @@ def test_a_topic_that_lives_has_no_deletion_to_finish(log: Topics) -> None:
 
 
 def crashing(log: Topics, at: int) -> Callable[[Effect], Any]:
-    """Stops the process at its `at`-th request, before or after it took effect."""
+    """Stop the process at its `at`-th request, before or after the request took effect."""
     count = 0
 
     def hook(effect: Effect) -> Any:

@@ -65,14 +65,14 @@ def started(cluster: Cluster | None = None, transactional_id: str = "x", **kwarg
 
 
 def crash_at_put(process: Process, program: Any, number: int, part: str = TXN_LOG) -> None:
-    """The process dies right after its n-th conditional write to such a path."""
+    """Kill the process right after its n-th conditional write to a path that contains `part`."""
     process.faults = nth_put(number, "crash after", part)
     with pytest.raises(Died):
         process.do(program)
 
 
 def brought_to(state: str) -> tuple[Cluster, Process]:
-    """A cluster where the id "x" has that state; its first instance has rows "a" in A and "b" in B from ONGOING on."""
+    """Return a cluster where the id "x" has that state. From ONGOING on, its first instance has rows "a" in A and "b" in B."""
     cluster = Cluster()
     process = Process(cluster)
     if state == "none":
@@ -145,7 +145,7 @@ def test_producer_ids_are_the_slots_of_first_records() -> None:
 
 
 def pauses(make: Callable[[], tuple[Cluster, Task, Task]]) -> Iterator[tuple[Cluster, Task, Task]]:
-    """The first task stops before each of its requests in turn, the second runs to its end, the first goes on."""
+    """Pause the first task before each of its requests in turn, run the second to its end, then finish the first."""
     steps = 0
     while True:
         cluster, first, second = make()
@@ -187,7 +187,7 @@ def test_init_with_a_lost_reply_anywhere(state: str, fault: Fault) -> None:
         cluster.land()
         assert cluster.txn() == new.txn
         expected = {"none": 0, "EMPTY": 1}.get(state, 2)
-        assert new.epoch == expected  # one bump an end, one an init, however often a PUT was repeated
+        assert new.epoch == expected  # one bump for each end and each init, however often a PUT was repeated
         cluster.check()
 
 
@@ -199,13 +199,13 @@ def test_fenced_everywhere() -> None:
     new = started(cluster)
     new.do(new.send(A, "n0", "n1"))
     with pytest.raises(InvalidProducerEpochError, match=r"epoch 0.*seen epoch 2"):
-        old.do(old.append(A, old.draft(A, "zombie")))  # 23: the partition knows
+        old.do(old.append(A, old.draft(A, "zombie")))  # the partition knows the newer epoch
     with pytest.raises(ProducerFencedError, match=r"'x'.*epoch 0.*epoch 2"):
-        old.do(old.send(C, "zombie"))  # 24
+        old.do(old.send(C, "zombie"))
     with pytest.raises(ProducerFencedError):
-        old.do(old.send_offsets({0: 1}))  # 25
+        old.do(old.send_offsets({0: 1}))
     with pytest.raises(ProducerFencedError):
-        old.do(old.commit())  # 22
+        old.do(old.commit())
     with pytest.raises(ProducerFencedError):
         old.do(old.abort())
     old.stage(C, "zombie")
@@ -228,7 +228,7 @@ CALLS: dict[str, Callable[[Process], Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_once_init_returned_nothing_of_the_old_succeeds(call: str) -> None:
-    """The old instance stops at each request of a call, the new one's init returns, the old one goes on."""
+    """Pause the old instance at each request of a call, let the new one's init return, then finish the old instance."""
 
     def make() -> tuple[Cluster, Task, Task]:
         cluster, old = brought_to("ONGOING")
@@ -242,7 +242,7 @@ def test_once_init_returned_nothing_of_the_old_succeeds(call: str) -> None:
         except (ProducerFencedError, InvalidProducerEpochError):
             assert words == set()
         else:
-            # it had won before the init: then init finished it
+            # the commit won before the init, so the init finished it
             assert words == ({"a"} if call == "commit" else set())
         assert "zombie" not in words
         assert cluster.committed() == {}
@@ -250,7 +250,7 @@ def test_once_init_returned_nothing_of_the_old_succeeds(call: str) -> None:
 
 
 def test_a_registered_partition_gets_its_marker_though_no_row_was_sent() -> None:
-    # else a late first append would hang (KIP-890)
+    # otherwise a late first append would leave an open transaction (KIP-890)
     cluster, old = brought_to("EMPTY")
     old.do(old.register(A, B))
     late = old.start(old.append(A, old.draft(A, "late"))).run(until=is_put(A.folder))
@@ -266,7 +266,7 @@ def test_a_registered_partition_gets_its_marker_though_no_row_was_sent() -> None
 
 
 def mixed(cluster: Cluster, faults: Any = None) -> Process:
-    """Eager rows in A and B, staged rows in B and C, eager offsets and staged ones: everything that one commit can hold."""
+    """Return a process with all that a commit can hold: eager rows in A and B, staged rows in B and C, both kinds of offsets."""
     process = started(cluster)
     process.do(process.send(A, "a0", "a1"))
     process.do(process.send(B, "b0"))
@@ -343,7 +343,7 @@ def test_an_end_whose_reply_is_lost_at_any_step_is_repeated(fault: Fault, commit
 
 
 def test_a_failure_after_the_decision_is_unknown_and_never_retriable() -> None:
-    """Retriable means that nothing was decided: a Spark driver would delete what it staged."""
+    """A retriable error means that nothing was decided, and a Spark driver would then delete its staged files."""
     for number in range(1, requests_of_end() + 1):
         cluster = Cluster()
         process = mixed(cluster, lambda n, _, number=number: "error" if n >= number else None)
@@ -358,7 +358,7 @@ def test_a_failure_after_the_decision_is_unknown_and_never_retriable() -> None:
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("repeated", [True, False])
 def test_the_other_call_after_a_lost_reply(first: bool, repeated: bool) -> None:
-    """The decision stands, whatever is called next (W30: Spark calls `abort` after a failed `commit`)."""
+    """The decision stands, whichever call follows (W30: Spark calls `abort` after a failed `commit`)."""
     cluster = Cluster()
     process = mixed(cluster)
     crash_at_put(process, process.end(first), 1)
@@ -379,7 +379,7 @@ def test_the_other_call_after_a_lost_reply(first: bool, repeated: bool) -> None:
 @pytest.mark.parametrize("lands", ["never", "before the abort", "during the abort", "after the abort"])
 @pytest.mark.parametrize("eager", [False, True])
 def test_abort_after_an_unknown_prepare_commit(lands: str, eager: bool) -> None:
-    """The PREPARE_COMMIT is in flight when its caller gives up and aborts: one of the two is decided, and said so."""
+    """The PREPARE_COMMIT is in flight when its caller gives up and aborts. One of the two wins, and the answer names it."""
     cluster = Cluster()
     process = started(cluster, ctx=context(max_settles=1))
     if eager:
@@ -455,7 +455,7 @@ def prepared_twice() -> tuple[Cluster, Task, Task]:
 
 @pytest.mark.parametrize("part", [A.folder, TXN_LOG])
 def test_a_late_second_abort_leaves_the_next_transaction_alone(part: str) -> None:
-    """A slow sweep stands before its ABORT marker (or its COMPLETE) while the owner finishes, and begins again."""
+    """A slow sweep pauses before its ABORT marker (or COMPLETE), while the owner ends this transaction and begins the next."""
     cluster = Cluster()
     process = started(cluster)
     process.do(process.send(A, "gone"))
@@ -473,8 +473,10 @@ def test_a_late_second_abort_leaves_the_next_transaction_alone(part: str) -> Non
 
 
 def test_a_slow_roll_forward_after_the_partition_forgot_the_producer() -> None:
-    """A second coordinator would append a staged COMMIT again where the producer's state has expired. The re-read of W21
-    stops it."""
+    """A second coordinator would append a staged COMMIT again where the producer's state has expired.
+
+    The re-read of W21 prevents this.
+    """
     cluster = Cluster()
     process = started(cluster)
     process.stage(A, "once")
@@ -490,7 +492,7 @@ def test_a_slow_roll_forward_after_the_partition_forgot_the_producer() -> None:
 
 
 def test_a_slow_roll_forward_is_not_vouched_for_by_the_next_decision() -> None:
-    """As before, but the id has decided again meanwhile: "this very PREPARE" is not "a PREPARE"."""
+    """As in the test above, but the id has decided again meanwhile: "this very PREPARE" is not "a PREPARE"."""
     cluster = Cluster()
     process = started(cluster)
     process.stage(A, "once")
@@ -525,7 +527,7 @@ def test_a_zombie_s_first_append_after_the_partition_forgot_its_producer() -> No
     cluster.check()
 
 
-# -- time-outs --------------------------------------------------------------------------------------------------------
+# -- timeouts ---------------------------------------------------------------------------------------------------------
 
 
 def timed_out(swept: bool = True) -> tuple[Cluster, Process]:
@@ -586,7 +588,7 @@ def test_a_failed_send_after_the_time_out_then_abort() -> None:
 
 
 def test_send_offsets_after_the_time_out_is_refused() -> None:
-    # PRODUCER_FENCED on a broker; here the abortable error, because the producer may go on after its abort (KIP-588)
+    # PRODUCER_FENCED on a broker; here the abortable error, because the producer may continue after its abort (KIP-588)
     cluster, process = timed_out()
     with pytest.raises(InvalidProducerEpochError, match="60000 ms"):
         process.do(process.send_offsets({0: 1}))
@@ -659,7 +661,7 @@ def test_a_sweep_goes_on_past_an_id_that_fails() -> None:
         if name == "b1":
             crash_at_put(process, process.commit(), 1)
     cluster.pass_ms(60_001)
-    # b1's staged rows name a file of another partition: its roll forward fails for good
+    # b1's staged rows name a file of another partition, so its roll forward always fails
     tp = state_partition(context(), "b1")
     (last,) = (each for each in cluster.batches(tp) if "PREPARE" in str(each.record.entries[0]))
     entry = last.record.entries[0]
@@ -687,11 +689,11 @@ def test_a_staged_transaction_holds_no_reader_up_and_leaves_no_range() -> None:
         process.stage(tp, "s")
     process.do(process.abort())
     assert (cluster.kinds(A), cluster.kinds(B)) == ("", "")
-    assert process.epoch == 1  # an attempted commit is only ruled out by a decision
+    assert process.epoch == 1  # only a decision rules out an attempted commit
     process.stage(A, "s")
     process.do(process.commit())
     assert (cluster.kinds(A), cluster.read(A)) == ("C", {0: "s"})
-    assert cluster.state(A).next_offset == 1  # no offset is spent on the marker: lag reaches zero
+    assert cluster.state(A).next_offset == 1  # the marker takes no offset, so that lag can reach zero
 
 
 def test_several_files_of_a_part_are_read_in_order() -> None:
@@ -763,7 +765,7 @@ def test_an_unknown_outcome_of_the_list_is_settled() -> None:
 
 
 def versioned(cluster: Cluster, version: int, word: str, scope: str = "", eager: bool = False) -> bool:
-    """One run of a job: init, stage, commit under a version. -> whether it was skipped."""
+    """Run a job once: init, stage, commit under a version. Return whether the commit was skipped."""
     process = started(cluster)
     if eager:
         process.do(process.send(B, word))
@@ -829,7 +831,7 @@ def test_a_replayed_micro_batch_is_committed_once(mode: Fault) -> None:
 
 
 def test_two_runs_of_one_query() -> None:
-    """The version is compared on the very record that PREPARE replaces, so after both inits."""
+    """The version is compared on the very record that PREPARE replaces, so the comparison happens after both inits."""
 
     def make() -> tuple[Cluster, Task, Task]:
         cluster = Cluster()
@@ -895,7 +897,7 @@ def test_inline_rows_for_a_deleted_topic_are_skipped_and_markers_are_not() -> No
 
 
 def test_whoever_comes_next_finishes_a_decision_that_holds_its_rows() -> None:
-    """The rows need nothing of the process that died: they are in the decision."""
+    """The rows are in the decision, so the process that died is not needed."""
     cluster = Cluster()
     process = started(cluster)
     process.stage_inline(A, "a", "b")
@@ -969,7 +971,7 @@ def test_a_deletion_is_written_once() -> None:
     assert cluster.kinds(A) == "ll"
 
 
-# -- ids that go ------------------------------------------------------------------------------------------------------
+# -- removed ids ------------------------------------------------------------------------------------------------------
 
 
 def test_an_idle_id_gets_a_tombstone_and_its_old_instance_is_done() -> None:
@@ -981,7 +983,7 @@ def test_an_idle_id_gets_a_tombstone_and_its_old_instance_is_done() -> None:
     for call in (old.register(A), old.commit(), old.abort(), old.send_offsets({0: 1})):
         with pytest.raises(InvalidProducerIdMappingError, match="it is gone"):
             old.do(call)
-    assert cluster.txn() is None  # never re-created by it
+    assert cluster.txn() is None  # the removal does not create it again
     new = started(cluster)
     assert (new.pid != old.pid, new.epoch) == (True, 0)
     with pytest.raises(InvalidProducerIdMappingError, match=f"producer {new.pid}"):
@@ -1032,7 +1034,7 @@ def test_a_removal_that_races_a_new_instance() -> None:
         assert stored.state == "ONGOING"
 
 
-# -- producers that go ------------------------------------------------------------------------------------------------
+# -- removed producers ------------------------------------------------------------------------------------------------
 
 
 def test_an_idle_producer_leaves_by_a_record_and_its_id_goes_on() -> None:
@@ -1064,7 +1066,7 @@ def test_a_producer_with_a_transaction_is_kept(state: str) -> None:
 
 
 def test_a_producer_whose_marker_is_in_but_whose_transaction_is_not_complete_is_kept() -> None:
-    """The marker closed it here, but a second coordinator may still come with the same marker."""
+    """The marker closed it here, but a second coordinator may still bring the same marker."""
     cluster = Cluster()
     process = started(cluster)
     process.stage(A, "a")
@@ -1079,7 +1081,7 @@ def test_a_producer_whose_marker_is_in_but_whose_transaction_is_not_complete_is_
 
 
 def test_an_expiry_gives_way_to_an_append() -> None:
-    """It is appended at the folded slot or not at all."""
+    """The record takes the folded slot, or it is not appended."""
     cluster, process = brought_to("COMPLETE_COMMIT")
     cluster.pass_ms(PRODUCER_IDLE_MS)
     task = Task(cluster, transactions.expire_producers(context(), {}, A)).run(until=is_put(A.folder))
@@ -1091,7 +1093,7 @@ def test_an_expiry_gives_way_to_an_append() -> None:
 
 
 def test_an_expiry_reads_the_table_after_its_fold() -> None:
-    """Between the two the producer registers the partition: the expiry must see that, or lose its slot."""
+    """Between the fold and the read the producer registers the partition. The expiry must see that, or lose its slot."""
 
     def make() -> tuple[Cluster, Task, Task]:
         cluster, process = brought_to("COMPLETE_COMMIT")
@@ -1171,7 +1173,7 @@ def test_resolve_does_what_a_waiting_reader_may() -> None:
 
 
 def test_every_call_works_from_any_older_views() -> None:
-    """A held view may be stale, never wrong: the verdict is made on a fresh tail."""
+    """A held view may be stale, but never wrong: each decision is made on a fresh tail."""
     cluster = Cluster()
     process = started(cluster)
     history = [process.views]
@@ -1219,7 +1221,7 @@ def test_everything_again_over_rolling_segments_and_cleaned_tails() -> None:
 
 
 def test_a_commit_whose_reply_was_lost_while_another_instance_took_over() -> None:
-    """It was decided, and an init has rolled it forward: the slot's holder says so, hours later too."""
+    """The commit was decided, and an init rolled it forward. The record in the slot proves that, even hours later."""
     cluster = Cluster()
     process = started(cluster)
     process.do(process.send(A, "a"))
@@ -1228,7 +1230,7 @@ def test_a_commit_whose_reply_was_lost_while_another_instance_took_over() -> Non
     task = process.start(process.commit()).run(until=is_put(tp.folder))
     task.step("applied")
     plain = Process(cluster)
-    plain.do(plain.init())  # rolls the commit forward, and moves the id on
+    plain.do(plain.init())  # rolls the commit forward, and starts a new epoch
     cluster.pass_ms(5 * HOUR_MS)
     task.run()
     assert task.result.txn.state in ("COMPLETE_COMMIT", "EMPTY")
@@ -1243,7 +1245,7 @@ def test_transit_reads_only_what_it_needs() -> None:
     assert [type(request) for request in cluster.requests] == [PutIfAbsent]
     cluster.requests.clear()
     process.do(process.register(A))
-    assert [type(request) for request in cluster.requests] == [Get]  # "done already" counts on a fresh tail alone
+    assert [type(request) for request in cluster.requests] == [Get]  # "done already" is decided on a fresh tail only
 
     def nothing(state: Any, current: TransactionMetadata | None, now_ms: int, write_id: str) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Vacuum on the store of the protocol's tests: killed at every request, beside other vacuums and writers, among paused ones."""
+"""Vacuum on the store of the protocol's tests: killed at every request, beside other vacuums, writers and paused processes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def whys(deleted: list[Deleted]) -> dict[str, Why]:
 
 
 def merge(cluster: Cluster, tp: TopicPartition) -> int:
-    """-> how many runs took effect."""
+    """Return how many runs took effect."""
 
     def program() -> Program[int]:
         _, merges = yield from clean.plan_merges(CTX, {}, tp, LARGE)
@@ -77,7 +77,7 @@ def words(cluster: Cluster, *tps: TopicPartition) -> list[list[str]]:
 
 
 def history() -> Cluster:
-    """Sealed segments, committed and aborted rows, inline and in files, eager and staged; leftovers of all sorts."""
+    """Return sealed segments, committed and aborted rows, inline and in files, eager and staged, and leftovers of all kinds."""
     cluster = Cluster()
     one, two, plain = Process(cluster, "one", CTX), Process(cluster, "two", CTX), Process(cluster, "", CTX)
     one.do(one.init())
@@ -93,7 +93,7 @@ def history() -> Cluster:
         two.stage(A, f"s{n}")
         two.stage(B, f"t{n}", f"u{n}")
         two.do(two.commit())
-    two.stage(A, "left")  # its process dies, and the next one begins
+    two.stage(A, "left")  # its process dies, and the next instance begins
     again = Process(cluster, "two", CTX)
     again.do(again.init())
     plain.draft(A, "lost", in_file=True)
@@ -248,7 +248,7 @@ def test_a_file_of_a_decided_transaction_stays_until_somebody_has_finished_it(co
     cluster.run(transactions.expire(CTX, {}))
     assert words(cluster) == ([["eager"], ["staged"]] if commit else [[], []])
     pass_over(cluster)
-    # The aborted rows are in the log, for whoever reads them uncommitted; what was staged never was.
+    # read_uncommitted still returns the aborted rows in the log. Staged rows were never in the log.
     assert rows_files(cluster) == (stored if commit else {path for path in stored if path.startswith(A.folder)})
     cluster.check()
 
@@ -285,7 +285,7 @@ def test_files_of_an_id_that_is_gone_go() -> None:
 
 
 def test_a_partition_whose_first_record_came_after_the_files_were_listed() -> None:
-    """Its folder was not there; a record that names the file is, and the transaction is finished by now."""
+    """The folder did not exist yet. Then a record that names the file was appended, and its transaction ended."""
     cluster = Cluster()
     writer = Process(cluster, "x", CTX)
     writer.do(writer.init())
@@ -331,7 +331,7 @@ def test_a_staged_list_goes_when_no_record_of_the_table_names_it(monkeypatch: py
     writer.do(writer.commit())
     (path,) = [path for path in cluster.objects if path.endswith(".staged")]
     assert path not in whys(pass_over(cluster))
-    for _ in range(6):  # the table's segments roll, and its slots go
+    for _ in range(6):  # the table's segments roll, and their slots are deleted
         writer.do(writer.init())
     cluster.pass_ms(GRACE_MS + 1)
     state_tp = transactions.state_partition(CTX, "x")
@@ -364,7 +364,7 @@ def test_a_file_of_a_drawn_producer_goes_once_the_log_went_on() -> None:
     cluster.pass_ms(1)
     assert set(whys(pass_over(cluster)).values()) == {Why.DRAWN}
     assert rows_files(cluster) == kept
-    # The log was quiet, so vacuum itself has gone on: by a record that says nothing.
+    # The log was idle, so vacuum itself appended a record without content.
     assert cluster.kinds(A) == "dde"
     cluster.pass_ms(GRACE_MS)
     assert pass_over(cluster) == []
@@ -492,7 +492,8 @@ def test_a_reader_that_slept_lists_again(old: Cluster) -> None:
         old.pass_ms(GRACE_MS + 1)
     _, plan = old.run(plan_read(CTX, reader, 0, end, "read_committed"))
     assert [word for _, word in old.words(plan)] == before
-    # Nor does a look at what was aborted find the indexes of its view; those of later ones tell no less.
+    # A read of the aborted transactions does not find the indexes of its view either. The later indexes contain the
+    # same.
     _, aborted = old.run(aborted_transactions(CTX, reader, 0, end))
     assert len(aborted) == 3
 
@@ -538,7 +539,11 @@ def test_what_lies_below_the_log_start_goes(old: Cluster) -> None:
 def test_of_a_deleted_topic_nothing_is_left_but_its_chain(
     dies_at: str | None, of_v1: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody appends to it any more. If its deletion began no segment, vacuum ends the active one, once, also if it dies over it."""
+    """Nobody appends to the topic any more.
+
+    If the deletion did not begin a new segment, vacuum ends the active one. It does so once, even if it dies while
+    doing it.
+    """
     if of_v1:
         monkeypatch.setattr("txlog.protocol.append.next_control", next_control_of_v1)
     cluster = Cluster()
@@ -587,7 +592,7 @@ def test_the_internal_topics_begin_at_their_boundaries(old: Cluster) -> None:
         assert len([name for name in left if name.endswith(".batch")]) <= 2
 
 
-# -- whose clock ------------------------------------------------------------------------------------------------------
+# -- the store's clock ------------------------------------------------------------------------------------------------
 
 
 def test_a_pass_goes_by_the_store_s_clock_and_takes_its_own_only_with_its_error() -> None:
