@@ -46,6 +46,9 @@ def transaction(producer: Producer, number: int) -> None:
         producer.begin_transaction()
         producer.send("orders", [{"id": number, "name": "inline"}], partition=0)
         producer.send("orders", [{"id": number, "name": "x" * 100_000}], partition=1)
+        # All threads share one clock. Without this flush the sender's back-off could use up the time of a later call,
+        # which then would end without having met the disk's error.
+        producer.flush()
         producer.send_offsets_to_transaction({TopicPartition("orders", 0): number}, "group")
     except TxlogError as error:
         error.add_note(BEFORE_COMMIT)
@@ -95,7 +98,7 @@ def test_each_step_of_a_commit(tmp_path: Path, disk: FailingDisk, name: str, sta
         producer.init_transactions()
         transaction(producer, 0)
         expected = [0, 0]
-        first, tried, failed, silent = 1, 0, 0, 0
+        first, tried = 1, 0
         while True:
             number = first
             disk.arm(ERRORS[name], first)
@@ -109,14 +112,9 @@ def test_each_step_of_a_commit(tmp_path: Path, disk: FailingDisk, name: str, sta
             tried += 1
             is_in = error is None
             if error is not None:
-                failed += 1
                 said = everything_said(error)
-                if os.strerror(ERRORS[name]) in said:
-                    assert str(tmp_path) in said, said
-                else:
-                    # The clock is one for all threads: the sender's waiting used up this call's time, and it met nothing.
-                    assert "did not finish within" in said or "after max.block.ms" in said, said
-                    silent += 1
+                assert os.strerror(ERRORS[name]) in said, said
+                assert str(tmp_path) in said, said
                 producer, is_in = recovered(store, producer, error, staged)
             report = check_store(store.runtime.store, clock=store.runtime.clock, threads=0)
             assert report.is_clean, (first, report.findings)
@@ -128,7 +126,6 @@ def test_each_step_of_a_commit(tmp_path: Path, disk: FailingDisk, name: str, sta
             first += stride
         producer.close()
         assert ids_of(store) == sorted(expected)
-        assert silent < failed / 3
         assert tried > 15 or stride > 2
 
 
