@@ -10,6 +10,8 @@ from txlog.errors import InvalidConfigurationError, InvalidPartitionsError
 from txlog.protocol.topics import earlier_version
 from txlog.text import count_text
 
+_ALLOW = "if readers do not need the order of a key, say --allow-key-movement (Python: allow_key_movement=True)"
+
 
 def check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: bool) -> Program[None]:
     """Raise if new rows of a key would be in another partition than older ones, unless `allowed` permits it (W39).
@@ -28,28 +30,19 @@ def check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: 
             )
         if not allowed:
             raise InvalidPartitionsError(f"{moves}; {_ALLOW}")
-    elif _keys(current) != _keys(changed) and _moves_keys(current, changed) and (yield from has_records(current.topic)):
+    elif _moves_keys(current, changed) and (yield from has_records(current.topic)):
         moves = (
-            f"topic {current.topic!r}: {_key_text(changed)} instead of {_key_text(current)} would move keys to other partitions than their "
-            "older rows"
+            f"topic {current.topic!r}: the change ({_layout_text(current)}; then {_layout_text(changed)}) would move keys to other partitions "
+            "than their older rows"
         )
         if is_compacted:
             raise InvalidConfigurationError(
                 f"{moves}, and compaction would keep rows of a key in both; create a new topic with these settings and copy the rows"
             )
-        if not allowed:
+        if _keys(current) != _keys(changed) and not allowed:
             raise InvalidConfigurationError(f"{moves}; {_ALLOW}")
-    if is_compacted and _moves_keys(current, changed) and (yield from has_records(current.topic)):
-        # A change of partitions and of key.columns at once, where neither alone would move keys.
-        raise InvalidConfigurationError(
-            f"topic {current.topic!r}: {_key_text(changed)} and {count_text(changed.partitions, 'partition')} instead of {_key_text(current)} and "
-            f"{current.partitions} would move keys, and compaction would keep rows of a key in both; create a new topic and copy the rows"
-        )
     if is_compacted and not _is_compacted(current) and changed.partitions > 1:
         yield from _check_never_moved(current)
-
-
-_ALLOW = "if readers do not need the order of a key, say --allow-key-movement (Python: allow_key_movement=True)"
 
 
 def _check_never_moved(newest: TopicMetadata) -> Program[None]:
@@ -62,12 +55,9 @@ def _check_never_moved(newest: TopicMetadata) -> Program[None]:
         if _moves_keys(earlier, later):
             if not (yield from has_records(newest.topic)):
                 return
-            before, after = (
-                f"{_key_text(each)}, {count_text(each.partitions, 'partition')}" for each in (earlier, later)
-            )
             raise InvalidConfigurationError(
                 f"topic {newest.topic!r}: cleanup.policy=compact would keep old rows of a key: version {later.number} moved keys to other "
-                f"partitions ({before}; then {after}); create a new topic with cleanup.policy=compact and copy the rows"
+                f"partitions ({_layout_text(earlier)}; then {_layout_text(later)}); create a new topic with cleanup.policy=compact and copy the rows"
             )
         later = earlier
 
@@ -87,8 +77,9 @@ def _set_keys(metadata: TopicMetadata) -> tuple[str, ...]:
     return tuple(filter(None, metadata.config.get("key.columns", "").split(",")))
 
 
-def _key_text(metadata: TopicMetadata) -> str:
-    return f"key.columns={','.join(_keys(metadata))}" if _keys(metadata) else "no key.columns"
+def _layout_text(metadata: TopicMetadata) -> str:
+    key = f"key.columns={','.join(_keys(metadata))}" if _keys(metadata) else "no key.columns"
+    return f"{key}, {count_text(metadata.partitions, 'partition')}"
 
 
 def _is_compacted(metadata: TopicMetadata) -> bool:
