@@ -219,6 +219,56 @@ def test_every_poll_says_that_a_topic_was_deleted(world, store, how):
     assert consumer.poll(0) is None
 
 
+@pytest.mark.parametrize("how", ["subscribe", "assign", "assign_topics"])
+def test_a_deleted_topic_does_not_hold_back_the_rows_of_others(world, store, how):
+    store.create_topic("other", ORDERS)
+    consumer = world.open().consumer(
+        group_id="g", auto_offset_reset="earliest", enable_auto_commit=False, max_poll_records=1
+    )
+    getattr(consumer, how)([ORDERS_0, tp("other", 0)] if how == "assign" else ["orders", "other"])
+    send(world, 1, 2, 3)
+    assert ids_of(consumer.poll(0).to_pylist()) == [1]
+    with store.producer() as producer:
+        producer.send("other", orders(11, 12, 13))
+    store.delete_topic("orders")
+
+    def polled() -> object:
+        try:
+            batch = consumer.poll(0)
+        except UnknownTopicOrPartitionError as error:
+            return str(error).partition(" (version")[0]
+        return batch and batch.column("id").to_pylist()
+
+    # Reported as soon as a poll looks at the log, and again instead of an end.
+    gone = "topic 'orders' was deleted"
+    expected = [[2], [3], gone, [11], [12], [13], gone, gone]
+    assert [polled() for _ in expected] == expected
+    store.delete_topic("other")
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 'orders' was deleted.*topic 'other' was deleted"):
+        consumer.poll(10_000)
+    store.create_topic("other", ORDERS)
+    with store.producer() as producer:
+        producer.send("other", orders(14))
+    assert polled() == [14]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_rows_of_a_deleted_topic_are_not_read_from_an_earlier_plan(world, store, reset):
+    store.create_topic("other", ORDERS)
+    consumer = world.open().consumer(auto_offset_reset=reset, max_poll_records=1, metadata_max_age_ms=1000)
+    consumer.assign_topics(["orders", "other"])
+    consumer.seek_to_beginning()
+    send(world, 1, 2, 3)
+    assert ids_of(consumer.poll(0).to_pylist()) == [1]
+    store.delete_topic("orders")
+    with store.producer() as producer:
+        producer.send("other", orders(11))
+    world.clock.advance_ms(1001)
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'orders' was deleted"):
+        consumer.poll(0)
+    assert ids_of(consumer.poll(0).to_pylist()) == [11]
+
+
 def test_seek(world, store):
     send(world, *range(10))
     consumer = store.consumer(auto_offset_reset="earliest")
@@ -289,6 +339,23 @@ def test_assign_replaces_and_pause_leaves_alone(world, store):
     consumer.assign([ORDERS_1])
     with pytest.raises(IllegalStateError, match="orders-0 is not assigned; assigned are orders-1"):
         consumer.position(ORDERS_0)
+
+
+def test_an_added_partition_is_read_from_its_start_also_if_its_offset_was_undecided(world, store):
+    consumer = world.open().consumer(group_id="g", auto_offset_reset="latest", metadata_max_age_ms=1000)
+    consumer.subscribe("orders")
+    assert rows_of(consumer) == []
+    store.alter_topic("orders", partitions=5)
+    send(world, 2, partition=4)
+    with store.producer("loader") as producer:
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({tp("orders", 4): 1}, "g")
+        world.clock.advance_ms(1001)
+        # The partition waits, and the others go on.
+        send(world, 3, partition=0)
+        assert ids_of(rows_of(consumer)) == [3]
+        producer.abort_transaction()
+    assert ids_of(rows_of(consumer)) == [2]
 
 
 def test_partitions_added_later_are_read_from_their_start(world, store):

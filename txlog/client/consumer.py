@@ -42,6 +42,7 @@ from txlog.errors import (
     OffsetOutOfRangeError,
     StoreChangedError,
     TxlogError,
+    UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
 from txlog.protocol import groups as protocol
@@ -78,6 +79,12 @@ class Consumer:
         """Committed offsets that this consumer knows. It does not commit the same offset again."""
         self._handed: dict[TopicPartition, int] = {}
         """Positions before the last poll. All rows below were returned earlier and have been processed."""
+        self._deleted: dict[str, UnknownTopicOrPartitionError] = {}
+        """The topics that were deleted and not created again, each with the error that polls raise."""
+        self._reported: set[str] = set()
+        """Those of `_deleted` whose error a poll has raised."""
+        self._added: set[TopicPartition] = set()
+        """Partitions without a position yet that were added to a topic after the subscription."""
         self._turns = Turns(self._who, "consumer", nested=True)
         self._last_commit_ms = runtime.clock.monotonic_ms()
         self._last_topics_ms = self._last_commit_ms
@@ -199,9 +206,11 @@ class Consumer:
 
         With `enable.auto.commit` and a group it commits from time to time the rows that earlier polls returned. Raises
         NoOffsetForPartitionError and OffsetOutOfRangeError if `auto.offset.reset` is "none", CommitFailedError (another
-        consumer is the member of the group), CorruptRecordError with the name of the object. After a topic was deleted,
-        every poll raises UnknownTopicOrPartitionError until you subscribe or assign other topics, or the topic is
-        created again.
+        consumer is the member of the group), CorruptRecordError with the name of the object.
+
+        UnknownTopicOrPartitionError is raised as soon as a poll finds that a topic was deleted. Later polls return the
+        rows of the other topics, and raise the error again instead of returning None. This ends when you subscribe or
+        assign other topics, or when the topic is created again.
         """
         self._check_open()
         if not self._fetcher.assigned:
@@ -231,6 +240,7 @@ class Consumer:
                 continue
             left_ms = deadline_ms - clock.monotonic_ms()
             if looked and left_ms <= 0:
+                self._report_deleted()
                 return None
             if looked:
                 clock.sleep_ms(min(self._config.fetch_max_wait_ms, left_ms))
@@ -407,32 +417,61 @@ class Consumer:
         for tp in self._fetcher.assigned:
             self._fetcher.seek(tp, None)
         self._committed, self._handed = {}, {}
+        self._deleted, self._reported, self._added = {}, set(), set()
         self._last_topics_ms = self._runtime.clock.monotonic_ms()
 
     def _follow_topics(self) -> None:
-        """Take in partitions that were added since the subscription, and read them from their start."""
+        """Take in partitions that were added since the subscription."""
         now_ms = self._runtime.clock.monotonic_ms()
         if not self._topics or now_ms - self._last_topics_ms < self._config.metadata_max_age_ms:
             return
-        now = self._partitions_of(self._topics)
-        # Only now, because each poll raises the error as long as one of the topics is deleted.
         self._last_topics_ms = now_ms
-        added = [tp for tp in now if tp not in self._fetcher.assigned]
+        now: list[TopicPartition] = []
+        for name in self._topics:
+            try:
+                now += self._partitions_of([name])
+            except UnknownTopicOrPartitionError as error:
+                self._deleted[name] = error
+                now += [tp for tp in self._fetcher.assigned if tp.topic == name]
+        added = set(now).difference(self._fetcher.assigned)
         if added:
+            self._added |= added
             self._fetcher.assign(now)
-            self._find_positions(default="earliest")
 
     def _check_deleted(self) -> None:
-        """Raise UnknownTopicOrPartitionError if the topic of a log was deleted, unless it was created again."""
-        for tp in self._fetcher.assigned:
-            view = self._session.views.get(tp)
-            if view is None or not view.state.deleted_version:
-                continue
-            known = self._runtime.known_topic(tp.topic)
-            if known is None or known.number < view.state.deleted_version:
-                self._runtime.topic(tp.topic, 0)
+        """Read no deleted topics, and read those again that were created again.
 
-    def _find_positions(self, default: lookup.Missing | None = None, *, wait: bool = True) -> None:
+        Raises UnknownTopicOrPartitionError if no poll has raised it for a deleted topic yet, or if no other topic is
+        assigned.
+        """
+        assigned = {tp.topic for tp in self._fetcher.assigned}
+        for topic in sorted(self._deleted.keys() | {tp.topic for tp in self._fetcher.assigned if self._is_behind(tp)}):
+            try:
+                self._runtime.topic(topic, 0)
+            except UnknownTopicOrPartitionError as error:
+                self._deleted[topic] = error
+            else:
+                self._deleted.pop(topic, None)
+        self._reported &= self._deleted.keys()
+        self._fetcher.skip(self._deleted)
+        if self._deleted.keys() - self._reported or self._deleted.keys() >= assigned:
+            self._report_deleted()
+
+    def _is_behind(self, tp: TopicPartition) -> bool:
+        """Return whether the log shows a deletion that this process's metadata of the topic do not show."""
+        view = self._session.views.get(tp)
+        if view is None or not view.state.deleted_version:
+            return False
+        known = self._runtime.known_topic(tp.topic)
+        return known is None or known.number < view.state.deleted_version
+
+    def _report_deleted(self) -> None:
+        """Raise UnknownTopicOrPartitionError if a topic is deleted."""
+        if self._deleted:
+            self._reported = set(self._deleted)
+            raise UnknownTopicOrPartitionError("; ".join(map(str, self._deleted.values())))
+
+    def _find_positions(self, *, wait: bool = True) -> None:
         lost = self._fetcher.lost
         if not lost:
             return
@@ -443,15 +482,19 @@ class Consumer:
             if value is not None:
                 self._fetcher.seek(tp, value.offset)
                 self._committed[tp] = value.offset
-        rest = self._fetcher.lost
-        policy = default or self._config.auto_offset_reset
+        lost = self._fetcher.lost
+        rest = [tp for tp in lost if tp not in self._added]
+        policy = self._config.auto_offset_reset
         if rest and policy == "none":
             raise NoOffsetForPartitionError(
                 f"{self._who}: no committed offset for {', '.join(map(str, rest))}, and auto.offset.reset is none; seek, commit an offset, "
                 "or set auto.offset.reset to earliest or latest"
             )
-        for tp, offset in self._ends(rest, policy).items():
+        # An added partition is read from its start, because all its rows are newer than the subscription.
+        added = [tp for tp in lost if tp in self._added]
+        for tp, offset in {**self._ends(added, "earliest"), **self._ends(rest, policy)}.items():
             self._fetcher.seek(tp, offset)
+        self._added.clear()
 
     def _reset(self, error: OffsetOutOfRangeError) -> bool:
         """Apply `auto.offset.reset` to positions outside of the log.

@@ -35,6 +35,7 @@ class Fetcher:
         self._isolation = isolation
         self._max_rows = max_rows
         self._partitions: dict[TopicPartition, _Fetch] = {}
+        self._skipped: frozenset[str] = frozenset()
         self._turn = 0
 
     @property
@@ -67,6 +68,13 @@ class Fetcher:
         """Set whether the partition is paused."""
         self._partitions[tp].paused = paused
 
+    def skip(self, topics: Iterable[str]) -> None:
+        """Set the topics of which nothing is read, and drop reads of them that are in progress."""
+        self._skipped = frozenset(topics)
+        for tp, fetch in self._partitions.items():
+            if tp.topic in self._skipped:
+                fetch.batches = None
+
     @property
     def paused(self) -> tuple[TopicPartition, ...]:
         """Return the paused partitions."""
@@ -94,7 +102,7 @@ class Fetcher:
         ranges: dict[TopicPartition, tuple[int, int | None]] = {}
         for tp, fetch in self._partitions.items():
             view = self._session.views.get(tp)
-            if fetch.paused or fetch.batches is not None or fetch.position is None or view is None:
+            if not self._is_read(tp) or fetch.batches is not None or fetch.position is None or view is None:
                 continue
             # A plan below the log start or above the log end is refused. Between LSO and log end there is nothing to
             # read yet.
@@ -111,7 +119,7 @@ class Fetcher:
 
     def look(self) -> None:
         """Look for new rows in every partition that has been read to its known end."""
-        waiting = [tp for tp, fetch in self._partitions.items() if not fetch.paused and fetch.batches is None]
+        waiting = [tp for tp, fetch in self._partitions.items() if self._is_read(tp) and fetch.batches is None]
         self._session.fresh_views(waiting, "looking for new rows")
 
     def out_of_range(self) -> list[TopicPartition]:
@@ -119,11 +127,14 @@ class Fetcher:
         found = []
         for tp, fetch in self._partitions.items():
             view = self._session.views.get(tp)
-            if view is None or fetch.position is None or fetch.paused:
+            if view is None or fetch.position is None or not self._is_read(tp):
                 continue
             if not view.state.log_start_offset <= fetch.position <= view.state.next_offset:
                 found.append(tp)
         return found
+
+    def _is_read(self, tp: TopicPartition) -> bool:
+        return not self._partitions[tp].paused and tp.topic not in self._skipped
 
 
 class _Fetch:
