@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from txlog.storage import local
+from txlog.storage import descriptors, local
 
 WRITES = frozenset({"write", "link", "fsync", "mkdir", "rename"})
 READS = frozenset({"pread", "scandir"})
 
 
 class FailingDisk:
-    """Stands in for `os` in `txlog.storage.local`: from the `first`-th call on that changes something, all such fail.
+    """Stands in for `os` below the local store: from the `first`-th call on that changes something, all such fail.
 
     With EIO reading fails as well.
     """
@@ -49,7 +49,7 @@ class FailingDisk:
         if self.error is None:
             return False
         if name == "open":
-            creates = bool(args[1] & os.O_CREAT) or args[1] & local._O_TMPFILE == local._O_TMPFILE
+            creates = bool(args[1] & os.O_CREAT) or args[1] & descriptors.O_TMPFILE == descriptors.O_TMPFILE
             if not creates:
                 return False
         elif name in READS and self.error != errno.EIO:
@@ -64,5 +64,6 @@ class FailingDisk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FailingDisk:
     found = FailingDisk()
-    monkeypatch.setattr(local, "os", found)
+    for module in (local, descriptors):
+        monkeypatch.setattr(module, "os", found)
     return found

@@ -18,10 +18,19 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from txlog.clock import IdGenerator, SystemIds
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, UnsupportedStoreError
+from txlog.storage.descriptors import (
+    O_FOLDER,
+    O_TMPFILE,
+    UnfinishedFile,
+    make_root,
+    open_nameless,
+    read_bytes,
+    real_path,
+    write_bytes,
+)
 from txlog.storage.forks import lock_for_forks
 from txlog.storage.object_store import Names, PutOutcome, check_folder, check_path, check_range
 
@@ -31,9 +40,6 @@ TEMPORARY_PREFIX = ".#"
 _STALE_TEMPORARY_S = 86_400
 _FOLDER_ATTEMPTS = 1000
 """How often a folder may vanish between making and using it: another process removes empty ones."""
-_READ_BYTES = 64 * 2**20
-_O_TMPFILE: int = getattr(os, "O_TMPFILE", 0)
-_O_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a FIFO in the store's folder would wait forever.
 _O_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NOT_APPLIED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
@@ -72,14 +78,14 @@ class LocalObjectStore:
         with self._failing("get", path):
             try:
                 with self._open_object(path) as fd:
-                    return _read(fd, 0, None)
+                    return read_bytes(fd, 0, None)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
     def get_range(self, path: str, start: int, end: int) -> bytes:
         check_range(start, end)
         with self._failing("get_range", path), self._existing(path) as fd:
-            return _read(fd, start, end)
+            return read_bytes(fd, start, end)
 
     def size(self, path: str) -> int:
         with self._failing("size", path), self._existing(path) as fd:
@@ -122,7 +128,7 @@ class LocalObjectStore:
             if os.path.lexists(os.path.join(self.root, path)):
                 return PutOutcome.CONFLICT
             with self._unfinished(folder) as file:
-                _write(file.fd, data)
+                write_bytes(file.fd, data)
                 self._sync(file.fd)
                 return self._link(file, folder, name)
 
@@ -131,7 +137,7 @@ class LocalObjectStore:
         with self._failing("write_file", path), self._unfinished(folder) as file:
             written = 0
             for chunk in chunks:
-                _write(file.fd, chunk)
+                write_bytes(file.fd, chunk)
                 written += len(chunk)
             self._sync(file.fd)
             outcome = self._link(file, folder, name)
@@ -180,7 +186,7 @@ class LocalObjectStore:
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _link(self, file: _Unfinished, folder: str, name: str) -> PutOutcome:
+    def _link(self, file: UnfinishedFile, folder: str, name: str) -> PutOutcome:
         """Give the finished file its name. Folders may vanish meanwhile, when another process removes empty ones."""
         for _ in range(_FOLDER_ATTEMPTS):
             descriptor = self._open_folder(folder, create=True)
@@ -217,14 +223,14 @@ class LocalObjectStore:
         )
 
     @contextlib.contextmanager
-    def _unfinished(self, folder: str) -> Iterator[_Unfinished]:
+    def _unfinished(self, folder: str) -> Iterator[UnfinishedFile]:
         """Yield a new file without a visible name, in `folder`."""
         for _ in range(_FOLDER_ATTEMPTS):
             descriptor = self._open_folder(folder, create=True)
             try:
                 try:
                     if self._has_nameless_files(descriptor, folder):
-                        file = _Unfinished(_open_nameless(descriptor), descriptor, "")
+                        file = UnfinishedFile(open_nameless(descriptor), descriptor, "")
                     else:
                         file = self._open_temporary(descriptor, folder)
                 except OSError:
@@ -243,12 +249,12 @@ class LocalObjectStore:
                 os.close(descriptor)
         raise StorageError(f"{self.url}: folder {folder!r} vanished {_FOLDER_ATTEMPTS} times while it was opened")
 
-    def _open_temporary(self, descriptor: int, folder: str) -> _Unfinished:
+    def _open_temporary(self, descriptor: int, folder: str) -> UnfinishedFile:
         if self._state.is_first_temporary(folder):
             self._sweep(descriptor)
         name = TEMPORARY_PREFIX + self._ids.new_id()
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=descriptor)
-        return _Unfinished(fd, descriptor, name)
+        return UnfinishedFile(fd, descriptor, name)
 
     def _has_nameless_files(self, descriptor: int, folder: str) -> bool:
         """Return whether O_TMPFILE and linking through /proc work here; tried once."""
@@ -260,15 +266,15 @@ class LocalObjectStore:
         return self._state.nameless
 
     def _try_nameless_file(self, folder: int) -> bool:
-        if not _O_TMPFILE:
+        if not O_TMPFILE:
             return False
         name = TEMPORARY_PREFIX + self._ids.new_id()
         try:
-            fd = _open_nameless(folder)
+            fd = open_nameless(folder)
         except OSError:
             return False
         try:
-            _Unfinished(fd, folder, "").link(folder, name)
+            UnfinishedFile(fd, folder, "").link(folder, name)
         except OSError:
             return False
         finally:
@@ -312,7 +318,7 @@ class LocalObjectStore:
         full = os.path.join(self.root, folder)
         for attempt in range(_FOLDER_ATTEMPTS):
             try:
-                descriptor = os.open(full, _O_FOLDER)
+                descriptor = os.open(full, O_FOLDER)
                 break
             except FileNotFoundError:
                 if not create or attempt + 1 == _FOLDER_ATTEMPTS:
@@ -329,7 +335,7 @@ class LocalObjectStore:
 
     def _make_folder(self, folder: str) -> None:
         if not folder:
-            _make_root(self.root, self._fsync)
+            make_root(self.root, self._fsync)
             return
         parent, name = _split(folder)
         descriptor = self._open_folder(parent, create=True)
@@ -398,7 +404,7 @@ class LocalObjectStore:
 
     def _check_inside(self, fd: int, path: str) -> None:
         """Raise CorruptLogError if the opened file or folder was reached through a symbolic link out of the root."""
-        real = _real_path(fd, os.path.join(self.root, path))
+        real = real_path(fd, os.path.join(self.root, path))
         if real != self.root and not real.startswith(self.root.rstrip("/") + "/"):
             raise CorruptLogError(
                 f"{self.url}: {path or '/'!r} leads out of the store, to {real!r}; symbolic links out of the root are not followed"
@@ -460,87 +466,6 @@ def _note(folders: set[str], folder: str) -> None:
     folders.add(folder)
 
 
-@dataclass(frozen=True, slots=True)
-class _Unfinished:
-    """A file that no other process can see yet: nameless, or with a hidden name."""
-
-    fd: int
-    folder: int
-    name: str
-
-    def link(self, folder: int, name: str) -> None:
-        if self.name:
-            os.link(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder, follow_symlinks=False)
-        else:
-            # With src_dir_fd CPython calls linkat with AT_SYMLINK_FOLLOW; plain link(2) would link the /proc entry
-            # itself.
-            os.link(f"/proc/self/fd/{self.fd}", name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
-
-    def is_at(self, folder: int, name: str) -> bool:
-        try:
-            there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(os.fstat(self.fd), there)
-
-
-def _open_nameless(folder: int) -> int:
-    return os.open(".", os.O_RDWR | _O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
-
-
 def _split(path: str) -> tuple[str, str]:
     folder, _, name = path.rpartition("/")
     return folder, name
-
-
-def _real_path(fd: int, path: str) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return os.path.realpath(path)
-
-
-def _make_root(root: str, fsync: bool) -> None:
-    missing = []
-    while not os.path.isdir(root):
-        missing.append(root)
-        root = os.path.dirname(root)
-    for folder in reversed(missing):
-        try:
-            os.mkdir(folder)
-        except FileExistsError:
-            pass
-        except FileNotFoundError as error:
-            # The parent exists, so this file system (for example /proc) does not allow a folder here.
-            raise StoreAccessError(
-                f"{folder}: this folder cannot be made ({error.strerror}); check the path"
-            ) from error
-        if fsync:
-            parent = os.open(os.path.dirname(folder), _O_FOLDER)
-            try:
-                os.fsync(parent)
-            finally:
-                os.close(parent)
-
-
-def _read(fd: int, start: int, end: int | None) -> bytes:
-    """Return bytes `[start, end)`; the whole file without `end`.
-
-    Objects never change, so the size is read only once.
-    """
-    size = os.fstat(fd).st_size
-    stop = size if end is None else min(end, size)
-    parts = []
-    while start < stop:
-        part = os.pread(fd, min(stop - start, _READ_BYTES), start)
-        if not part:
-            break
-        parts.append(part)
-        start += len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
