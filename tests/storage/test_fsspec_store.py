@@ -37,6 +37,7 @@ from txlog.errors import (
     UnsupportedStoreError,
 )
 from txlog.storage import fsspec_store
+from txlog.storage.backends.backend import http_status
 from txlog.storage.fsspec_store import ATTEMPTS, FsspecObjectStore, check_class
 from txlog.storage.object_store import PutOutcome
 from txlog.storage.open import open_object_store
@@ -138,7 +139,7 @@ def test_of_gcsfs_it_is_the_class_that_always_sends_the_condition(monkeypatch):
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: extended)
     store = open_object_store("gs://bucket")
     store.put_if_absent("a", b"1")
-    assert type(store._connection.filesystem) is GCSFileSystem
+    assert type(store._connection.backend.fs) is GCSFileSystem
     stranger = type("ExtendedGcsFileSystem", (FakeFileSystem,), {"__module__": "gcsfs.extended_gcsfs"})
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: stranger)
     with pytest.raises(UnsupportedStoreError, match="ExtendedGcsFileSystem"):
@@ -217,8 +218,8 @@ def test_what_s3fs_is_told(drivers):
             "retries": {"max_attempts": 0},
         },
     }
-    assert store._connection.filesystem.retries == 1
-    assert list(store._connection.filesystem.objects) == ["bucket/some/log/a"]
+    assert store._connection.backend.fs.retries == 1
+    assert list(store._connection.backend.fs.objects) == ["bucket/some/log/a"]
     with pytest.raises(InvalidRequestError, match="config_kwargs"):
         open_object_store("s3://bucket", {"config_kwargs": "x"})
 
@@ -251,7 +252,7 @@ def test_what_adlfs_is_told(drivers):
         ("abfs", {**common, "account_name": "acc"}),
         ("abfs", {**common, "account_name": "mine", "read_timeout": 99}),
     ]
-    fs, patient = first._connection.filesystem, second._connection.filesystem
+    fs, patient = first._connection.backend.fs, second._connection.backend.fs
     assert fs.retry_policy.total_retries == patient.retry_policy.total_retries == 0
     assert (fs.connection_config.timeout, fs.connection_config.read_timeout) == (5, 10)
     assert (patient.connection_config.timeout, patient.connection_config.read_timeout) == (5, 99)
@@ -320,7 +321,7 @@ def test_the_url_and_the_options_travel_and_the_connection_does_not(monkeypatch)
     store = FsspecObjectStore("s3://bucket/log", "bucket/log", functools.partial(S3FileSystem, {}))
     store.put_if_absent("a", b"1")
     copy = pickle.loads(pickle.dumps(store))
-    assert copy._connection.filesystem is None
+    assert copy._connection.backend is None
     assert (copy.url, copy.get("b")) == (store.url, None)
 
 
@@ -380,7 +381,7 @@ TRANSIENT += [torn("aiohttp.http_exceptions")]
 
 
 def label(error):
-    return f"{type(error).__name__} {fsspec_store._http_status(error)}"
+    return f"{type(error).__name__} {http_status(error)}"
 
 
 @pytest.mark.parametrize("text", ["userRateLimitExceeded", "rateLimitExceeded"])
@@ -510,7 +511,7 @@ def test_no_credential_in_errors_or_repr(drivers):
         "key AKIAVERYSECRET hunter2hunter2 tokentoken at http://minio:9000/x?X-Amz-Signature=abcdef&sig=zzz&b=1 AccountKey=kkk; "
         "x-amz-security-token: FwoGsession, authorization: Bearer ya29.mmm, SharedKey acc:nnnn, Credential=AKIAOTHER/2026/s3"
     )
-    store._connection.filesystem.failures = [wrapped(400, message=text)]
+    store._connection.backend.fs.failures = [wrapped(400, message=text)]
     with pytest.raises(StorageError) as raised:
         store.get("a")
     for secret in ("AKIA", "hunter2", "tokentoken", "abcdef", "zzz", "kkk", "FwoG", "ya29", "nnnn"):

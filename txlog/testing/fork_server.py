@@ -9,14 +9,14 @@ from __future__ import annotations
 import multiprocessing
 from multiprocessing.context import ForkServerContext
 
+from txlog.storage.backends import BACKENDS
+
 PRELOADED = (
     "lab.chaos.workers",
     "lab.invariants",
     "txlog.client.staged_files",
     "txlog.storage.fsspec_store",
-    "s3fs",
-    "gcsfs",
-    "adlfs",
+    *(backend.package for backend in BACKENDS),
     # pyarrow imports it, if it is installed, with the first rows that it converts. This takes longer than everything
     # else.
     "pandas",

@@ -1,0 +1,14 @@
+"""Which object stores can hold a log? A new backend is one module here and one entry of BACKENDS."""
+
+from __future__ import annotations
+
+from txlog.storage.backends.azure import Azure
+from txlog.storage.backends.backend import Backend
+from txlog.storage.backends.gcs import Gcs
+from txlog.storage.backends.s3 import S3
+
+BACKENDS: tuple[type[Backend], ...] = (S3, Gcs, Azure)
+BY_SCHEME = {scheme: backend for backend in BACKENDS for scheme in backend.schemes}
+BY_DRIVER = {backend.driver: backend for backend in BACKENDS}
+URLS = tuple(f"{backend.schemes[0]}://" for backend in BACKENDS)
+"""How the URL of a store begins, one for each backend; for messages and help."""
