@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlog.text import bytes_text, count_text, duration_text, parse_time, range_text, time_text
+from txlog.text import bytes_text, count_text, duration_text, parse_time, range_text, shorten, time_text
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,10 @@ def test_duration(duration_ms: int, text: str) -> None:
 )
 def test_bytes(size_bytes: int, text: str) -> None:
     assert bytes_text(size_bytes) == text
+
+
+def test_a_cut_shows():
+    assert [shorten("offsets", most) for most in (3, 6, 7, 8)] == ["of…", "offse…", "offsets", "offsets"]
 
 
 def test_counts_and_ranges() -> None:

@@ -94,6 +94,11 @@ def digest_text(digest: str) -> str:
     return f"{digest[:12]}…"
 
 
+def shorten(text: str, most: int) -> str:
+    """Return `text` with at most `most` characters. A `…` at the end shows that it was cut."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" with the most similar name of `known`, or "" if no name is similar."""
     folded = {_fold(candidate): candidate for candidate in known}

@@ -17,6 +17,7 @@ from txlog.core.records import Clean, CleanedRun, IndexedFile, IndexEntry, Segme
 from txlog.errors import (
     CorruptRecordError,
     InvalidConfigurationError,
+    InvalidRequestError,
     MissingObjectError,
     OffsetOutOfRangeError,
     SchemaMismatchError,
@@ -74,6 +75,9 @@ def test_a_task_has_the_level_and_the_cut_of_its_plan(filled):
     tasks = reading.tasks(filled.runtime, plans)
     expected = [("read_committed", None), ("read_uncommitted", None), ("read_committed", cut)] * 2
     assert [(task.isolation, task.cut) for task in tasks] == expected
+    assert reading.tasks(filled.runtime, plans[2:3], cut=cut) == tasks[2:3]
+    with pytest.raises(InvalidRequestError, match=r"not of this cut\. hint: give the cut to plan_reads"):
+        reading.tasks(filled.runtime, plans, cut=cut)
 
 
 def test_columns_and_where_the_rows_lie(world, filled):

@@ -26,7 +26,7 @@ import msgspec
 from txlog.core.records import SchemaField
 from txlog.core.schema import describe, parse_decimal, range_left
 from txlog.errors import SchemaMismatchError
-from txlog.text import count_text, nearest
+from txlog.text import count_text, nearest, shorten
 
 _BASE64 = "base64"
 _MEMBER = re.compile(rb'"\s*:')
@@ -155,8 +155,7 @@ def _mismatch(given: Any, field: SchemaField, path: str, where: str, needs: str 
 
 
 def _shown(given: Any) -> str:
-    text = msgspec.json.encode(given, enc_hook=_as_spelled).decode()
-    return text if len(text) <= 100 else text[:99] + "…"
+    return shorten(msgspec.json.encode(given, enc_hook=_as_spelled).decode(), 100)
 
 
 def _integer(given: Any, bits: int) -> int:
@@ -297,8 +296,7 @@ def _map(given: Any, field: SchemaField, path: str, where: str) -> list[tuple[An
 def _line_text(line: bytes | str) -> str:
     """Return the beginning of a line that is not JSON, to show it in a message."""
     text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-    text = text.strip()
-    return repr(text if len(text) <= 40 else text[:39] + "…")
+    return repr(shorten(text.strip(), 40))
 
 
 _DECODER = msgspec.json.Decoder()

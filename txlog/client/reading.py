@@ -22,7 +22,7 @@ from txlog.core.names import TopicPartition, topic_metadata_path
 from txlog.core.records import SchemaField, TopicMetadata
 from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, TIMESTAMP_COLUMN
 from txlog.core.snapshots import SnapshotCut
-from txlog.errors import InvalidConfigurationError, MissingObjectError
+from txlog.errors import InvalidConfigurationError, InvalidRequestError, MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.load import MAX_SLOTS_BY_NAME, get_view, load, refresh
 from txlog.protocol.read import ReadIndexes, ReadPlan, plan_read
@@ -143,11 +143,15 @@ def tasks(
     *,
     columns: Sequence[str] | None = None,
     metadata_columns: Sequence[str] = METADATA_COLUMNS,
+    cut: SnapshotCut | None = None,
 ) -> tuple[ReadTask, ...]:
     """Return a task for each plan, with the topic's newest schema that the plans need.
 
-    Empty plans give tasks without pieces. Raises SchemaMismatchError for an unknown column.
+    Empty plans give tasks without pieces. With a `cut`, raises InvalidRequestError if a plan is not of this cut. Raises
+    SchemaMismatchError for an unknown column.
     """
+    if cut is not None and any(each.cut != cut for each in plans):
+        raise InvalidRequestError("a plan is not of this cut. hint: give the cut to plan_reads")
     made = []
     for each in plans:
         topic = topic_for(runtime, each)

@@ -53,7 +53,7 @@ from txlog.errors import CorruptLogError, TxlogError, UnsupportedStoreError
 from txlog.maintenance.decisions import SeenMarkers
 from txlog.maintenance.file_check import Placed, check_inline_rows, check_rows_file
 from txlog.maintenance.findings import LOST_RECORD, Reader, reason
-from txlog.text import count_text
+from txlog.text import count_text, shorten
 
 Schemas: TypeAlias = Mapping[int, tuple[SchemaField, ...]]
 """Columns of a topic by the version of its metadata that introduced them."""
@@ -800,5 +800,4 @@ def _difference(found: msgspec.Struct, expected: msgspec.Struct) -> str:
 
 
 def _short(value: object) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 100 else f"{text[:100]}…"
+    return shorten(msgspec.json.encode(value).decode(), 100)

@@ -31,6 +31,7 @@ from txlog.errors import (
     OffsetOutOfRangeError,
     TransactionalIdNotFoundError,
 )
+from txlog.text import shorten
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -206,7 +207,7 @@ def check_plan(planned: PlannedBatch, start: KafkaOffsets | None, committed: Pla
     if not fits:
         raise InvalidRequestError(
             f"this checkpoint does not follow on the log: transactional.id {query.transactional_id!r} stands at "
-            f"{json.dumps(committed.offsets):.60}; expected {expected}, found batch {planned.number} of query {planned.query_id}. "
+            f"{shorten(json.dumps(committed.offsets), 60)}; expected {expected}, found batch {planned.number} of query {planned.query_id}. "
             "One of the two was restored from a copy, or another run committed. "
             f"hint: stop other runs and use an empty checkpoint folder, not {query.checkpoint}"
         )
@@ -248,7 +249,7 @@ def committed_batch(query: Query) -> PlannedBatch | None:
     if others or offsets is None:
         raise InvalidRequestError(
             f"transactional.id {query.transactional_id!r}: its last transaction holds the offsets of something else than one Kafka source: "
-            f"{' and '.join(one.json for one in found.values()):.300}. hint: give this job another id"
+            f"{shorten(' and '.join(one.json for one in found.values()), 100)}. hint: give this job another id"
         )
     return PlannedBatch(
         query_id=first.query_id, number=first.batch_id, offsets=offsets, not_read=by_topic(first.not_read)
@@ -279,8 +280,8 @@ class _CheckpointFolder:
         offsets = _kafka_offsets(next(iter(sources.values()))) if len(sources) == 1 else None
         if offsets is None:
             raise InvalidRequestError(
-                f"{where}: expected the offsets of one Kafka source, found {' and '.join(sources.values()):.300}. hint: this checkpoint belongs to another "
-                f"query; give this one another folder"
+                f"{where}: expected the offsets of one Kafka source, found {shorten(' and '.join(sources.values()), 100)}. hint: this checkpoint belongs to another "
+                "query; use another folder for this one"
             )
         return PlannedBatch(query_id=json.loads(self._read("metadata"))["id"], number=number, offsets=offsets)
 

@@ -37,6 +37,7 @@ from txlog.core.names import TopicPartition, is_topic_name
 from txlog.core.records import OffsetValue
 from txlog.errors import CommitFailedError, CorruptRecordError, GroupIdNotFoundError, InvalidRequestError
 from txlog.protocol.groups import MAX_METADATA_LENGTH
+from txlog.text import shorten
 
 SOURCE_TOPIC_PREFIX = "__source."
 """The topic names of users cannot begin with two underscores."""
@@ -269,8 +270,8 @@ def check_start(batch: Batch, source: str, known: SourceOffset, *, transactional
     if begins is not None and _goes_on(begins, known):
         return
     raise CommitFailedError(
-        f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} begins at {begins or 'an unknown offset':.80}, but transactional.id "
-        f"{transactional_id!r} has committed it up to {known.json:.80} (micro-batch {known.batch_id}). "
+        f"query {batch.query_id}, micro-batch {batch.batch_id}: source {source} begins at {shorten(begins or 'an unknown offset', 80)}, but transactional.id "
+        f"{transactional_id!r} has committed it up to {shorten(known.json, 80)} (micro-batch {known.batch_id}). "
         "hint: start with a new checkpoint at committed_source_offsets(...); see docs/streams.md"
     )
 
