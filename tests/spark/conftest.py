@@ -1,4 +1,4 @@
-"""One Spark session for the whole run, and a log to write to and read from with it."""
+"""One Spark session for the whole run, and a log that the session writes and reads."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CONSOLE_S = 30
 
 @pytest.fixture(scope="session")
 def spark_console(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that stands for the console of Spark's processes: they keep the standard error they were started with."""
+    """Return the file that Spark's processes use as console. They keep the standard error that they were started with."""
     return tmp_path_factory.mktemp("spark") / "console.txt"
 
 
 @pytest.fixture(scope="session")
 def spark(spark_console: Path) -> Iterator[SparkSession]:
-    """The session: two cores, and tasks that may fail three times before their job does."""
+    """Return the session. It has two cores; a job fails after a task failed four times."""
     ours = os.dup(2)
     with spark_console.open("wb") as console:
         os.dup2(console.fileno(), 2)
@@ -60,7 +60,7 @@ class Console:
         return self._path.read_bytes()[self._start :].decode()
 
     def says(self, text: str) -> bool:
-        """Whether it is printed: a thread of Spark's hands on what its Python processes print, sooner or later."""
+        """Return whether the text is printed. A Spark thread copies the output of its Python processes with a delay."""
         deadline = time.monotonic() + CONSOLE_S
         while text not in self.text() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -69,14 +69,14 @@ class Console:
 
 @pytest.fixture
 def console(spark: SparkSession, spark_console: Path) -> Iterator[Console]:
-    """The user's view of standard error; shown with a test that fails."""
+    """Return the user's view of standard error. A failing test shows it."""
     made = Console(spark_console)
     yield made
     sys.stderr.write(made.text())
 
 
 class Log:
-    """A store below a test's own folder, through txlog and through Spark."""
+    """A store in the test's own folder, accessed through txlog and through Spark."""
 
     def __init__(self, url: str, spark: SparkSession) -> None:
         self.url = url
@@ -91,7 +91,7 @@ class Log:
         )
 
     def frame(self, first: int, count: int, tasks: int = 2) -> DataFrame:
-        """Orders `first` to `first + count - 1`."""
+        """Return orders `first` to `first + count - 1`."""
         return self.spark.range(first, first + count, numPartitions=tasks).selectExpr(
             "id AS order_id", "id * 0.5D AS amount", "concat('c', id % 3) AS carrier"
         )
@@ -109,36 +109,36 @@ class Log:
         return (reader.schema(schema) if schema else reader).load(self.url)
 
     def ids(self, topic: str = "orders", **options: Any) -> list[int]:
-        """What Spark reads, as sorted order ids: with multiplicity."""
+        """Return the order ids that Spark reads, sorted, with duplicates."""
         return sorted(row.order_id for row in self.read(topic, columns="order_id", **options).collect())
 
     def ends(self, topic: str = "orders") -> list[tuple[int, int]]:
-        """(last stable offset, log end offset) of each partition."""
+        """Return (last stable offset, log end offset) of each partition."""
         found = self.store.admin().list_offsets(topic)
         return [(info.last_stable_offset, info.log_end_offset) for _, info in sorted(found.items())]
 
     def transactions(self) -> dict[str, str]:
-        """State by transactional.id."""
+        """Return the state by transactional.id."""
         return {txn.transactional_id: txn.state for txn in self.store.admin().list_transactions()}
 
     def files(self, topic: str = "orders") -> list[Path]:
-        """Files of rows, whether a record names them or not."""
+        """Return the files of rows, whether a record names them or not."""
         return sorted((Path(self.url) / topic).glob("*/rows/*.parquet"))
 
 
 @pytest.fixture
 def log(spark: SparkSession, console: Console, tmp_path: Path) -> Iterator[Log]:
-    """An empty log."""
+    """Yield an empty log."""
     made = Log(str(tmp_path / "log"), spark)
     yield made
     made.store.close()
 
 
 def dotted(options: dict[str, Any]) -> dict[str, Any]:
-    """`transactional_id="x"` is the option `transactional.id`; names in camel case stay."""
+    """Return the options with dots: `transactional_id="x"` is `transactional.id`. Names in camel case stay."""
     return {name.replace("_", "."): value for name, value in options.items()}
 
 
 def rows(frame: DataFrame, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The frame's rows as sorted tuples."""
+    """Return the frame's rows as sorted tuples."""
     return sorted(tuple(row) for row in frame.select(*columns).collect())

@@ -1,7 +1,7 @@
-"""A Spark driver that kills itself at a chosen moment of a write: `python driver.py <store> <moment>`.
+"""A Spark driver that kills itself at a chosen point of a write: `python driver.py <store> <moment>`.
 
-A thread looks at the store, behind everybody's back, until what it waits for lies there; then SIGKILL to this very process.
-Its JVM is not killed: for a moment it goes on alone, as it would on a real cluster.
+A thread watches the store independently until the expected object exists, and then sends SIGKILL to its own process.
+The JVM is not killed: it continues alone for a short time, as on a real cluster.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A txlog data source whose store fails at chosen points, in the very process in which Spark runs that step.
+"""A txlog data source whose store fails at chosen points, in the process in which Spark runs that step.
 
-`format("txlog-faulty")` with options `fault.begin`, `fault.write`, `fault.commit`, `fault.abort`: each a fault in the words
-of `txlog.testing.failing_store.Fault.parse`. Shipped code knows nothing of it. `failing_driver` does the same to a job.
+`format("txlog-faulty")` has the options `fault.begin`, `fault.write`, `fault.commit` and `fault.abort`. Each is a fault
+in the syntax of `txlog.testing.failing_store.Fault.parse`. Shipped code does not know this source. `failing_driver`
+does the same to a job.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class FaultyWriter(TxlogWriter):
 
 @contextmanager
 def failing(fault: str | None) -> Iterator[None]:
-    """Every store that is opened meanwhile fails as `fault` says."""
+    """Let every store that is opened in this block fail as `fault` describes."""
     if fault is None:
         yield
         return
@@ -72,9 +73,9 @@ def failing(fault: str | None) -> Iterator[None]:
 
 @contextmanager
 def failing_driver(url: str, match: str, number: int = 1) -> Iterator[Store]:
-    """The store at `url`, for a job whose driver fails at the `number`-th request that matches, and at all later ones.
+    """Yield the store at `url` for a job: its driver fails at the `number`-th matching request and at all later ones.
 
-    Executors open their own, which does not fail.
+    Executors open stores of their own, which do not fail.
     """
     options = {"fsync": False}
     store = FailingStore(

@@ -1,4 +1,4 @@
-"""A column of every type that has no columns of its own, for tests that carry every type through Spark."""
+"""A column of every type that has no nested columns, for tests that carry every type through Spark."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A Spark job on two workers whose first task hangs at its end, until Spark has run it a second time beside the first.
+"""A Spark job on two workers: its first task hangs at its end until Spark has run a second attempt beside the first.
 
-`python speculation_driver.py <url> <folder> <master>`: each attempt that has handed over all its rows leaves a mark in the folder.
+`python speculation_driver.py <url> <folder> <master>`: each attempt that has returned all its rows creates a file in
+the folder.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main(url: str, folder: str, master: str) -> None:
         yield from batches
         Path(folder, f"{task.partitionId()}-{task.attemptNumber()}").touch()
         if task.partitionId() == 0 and task.attemptNumber() == 0:
-            # Until the other attempt is as far: both then end at once.
+            # Wait until the other attempt is also here, so that both end at the same time.
             deadline_s = time.monotonic() + PATIENCE_S
             while not Path(folder, "0-1").exists() and time.monotonic() < deadline_s:
                 time.sleep(0.01)

@@ -1,7 +1,7 @@
-"""A micro-batch query without Spark: asks a stream's source what Spark asks, in Spark's order, and keeps a checkpoint.
+"""A micro-batch query without Spark: it calls a stream's source in Spark's order, and keeps a checkpoint.
 
-Offsets go through JSON as Spark's do. A test stops where it likes (`plan` without `done`: a crash in the middle of a
-batch) and makes another query on the same checkpoint.
+Offsets go through JSON as in Spark. A test stops wherever it needs to: `plan` without `done` is a crash in the middle
+of a batch. Then it makes another query on the same checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txlog.storage.object_store import ObjectStore
 
 
 class Checkpoint:
-    """What Spark keeps of one source: the end of each batch, written before it runs, and how many have been done."""
+    """Spark's checkpoint of one source: the end of each batch, written before it runs, and the number of finished batches."""
 
     def __init__(self) -> None:
         self.ends: list[str] = []
@@ -30,7 +30,7 @@ class Checkpoint:
 
 
 class Query:
-    """A streaming query that reads `columns` and whatever else `options` say, on a checkpoint of its own or another's."""
+    """A streaming query that reads `columns` with other `options`, on its own checkpoint or on another query's."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Query:
         self.checkpoint = checkpoint or Checkpoint()
 
     def next(self, *, limited: bool = True) -> bool:
-        """Asks for the next batch's end and keeps it; False if there is no batch to run."""
+        """Ask for the end of the next batch and keep it. Return False if there is no batch to run."""
         kept = self.checkpoint
         if len(kept.ends) > kept.done:
             return True
@@ -67,24 +67,24 @@ class Query:
         return True
 
     def plan(self) -> list[InputPartition]:
-        """The input partitions of the batch that `next` has kept."""
+        """Return the input partitions of the batch that `next` has kept."""
         kept = self.checkpoint
         start = kept.ends[kept.done - 1] if kept.done else json.dumps(self.source.initial())
         planned = self.source.plan(json.loads(start), json.loads(kept.ends[kept.done]))
         return [InputPartition(tasks) for tasks in planned]
 
     def read(self, planned: Sequence[InputPartition]) -> list[dict[str, Any]]:
-        """The rows, in order within each input partition."""
+        """Return the rows, in order within each input partition."""
         lossy = self.options.read.fail_on_data_loss
         batches = [batch for part in planned for batch in read_input(part, self.schema, fail_on_data_loss=lossy)]
         return [row for batch in batches for row in batch.to_pylist()]
 
     def done(self) -> None:
-        """The batch is in the sink, and Spark has noted it."""
+        """Note that the batch is in the sink, as Spark does."""
         self.checkpoint.done += 1
 
     def batch(self, *, limited: bool = True) -> list[int] | None:
-        """Runs one batch: the order ids that it read, sorted; None if there was none to run."""
+        """Run one batch. Return the sorted order ids that it read, or None if there was no batch to run."""
         if not self.next(limited=limited):
             return None
         rows = self.read(self.plan())
@@ -92,7 +92,7 @@ class Query:
         return sorted(row["order_id"] for row in rows)
 
     def drain(self, batches: int = 50) -> list[int]:
-        """Runs batches until there is none: the order ids that they read, sorted, with multiplicity."""
+        """Run all batches. Return the order ids that they read, sorted, with duplicates."""
         found: list[int] = []
         for _ in range(batches):
             ids = self.batch()
@@ -102,12 +102,12 @@ class Query:
         raise AssertionError(f"the query did not come to rest within {batches} batches")
 
     def ends(self) -> Mapping[str, Any]:
-        """The last end that the checkpoint holds."""
+        """Return the last end in the checkpoint."""
         parsed: Mapping[str, Any] = json.loads(self.checkpoint.ends[-1])
         return parsed
 
     def progress(self) -> Mapping[str, Any]:
-        """What the source puts into the query's progress."""
+        """Return what the source adds to the query's progress."""
         report = self.source.report()
         assert report is not None
         found: Mapping[str, Any] = report["txlog:source"]

@@ -76,7 +76,7 @@ def test_a_query_that_lost_its_checkpoint_goes_on_where_its_last_commit_was(
     ):
         run(other, resumed, tmp_path / "two")
     assert "`txlog transactions expire --transactional-id cleaner --force`" in str(refused.value)
-    # Nobody was fenced: the query whose id it is goes on.
+    # The first query is not fenced: it owns the id and continues.
     run(native, orders(log, startingOffsets="earliest", maxOffsetsPerTrigger=40), tmp_path / "one")
     assert log.ids("clean") == list(range(150))
     log.write(log.frame(150, 50))
@@ -95,7 +95,7 @@ def test_a_checkpoint_from_a_copy_is_refused_and_loses_nothing(log: Log, native:
     run(native, frame, tmp_path / "checkpoint")
     log.write(log.frame(100, 50))
     run(native, frame, tmp_path / "checkpoint")
-    # As a copy has it that was made before the last batch was planned; it is planned anew, up to other offsets.
+    # A copy from before the last batch was planned looks like this. Spark plans that batch again, up to other offsets.
     for folder in ("commits", "offsets"):
         for name in ("1", ".1.crc"):
             (tmp_path / "checkpoint" / folder / name).unlink()
@@ -136,7 +136,7 @@ def test_without_source_offsets_the_checkpoint_is_left_alone(log: Log, native: T
         run(native, frame, Path("hdfs://name/checkpoint"))
     run(native, frame, tmp_path / "checkpoint", commit_source_offsets=False)
     assert log.store.admin().list_groups() == ()
-    # Offsets that nobody's transaction committed are no reason to refuse: the source's own group may be named so.
+    # An offset that no transaction committed is no reason to refuse: the source's own group may have this name.
     log.store.admin().reset_offsets("cleaner", {TopicPartition("orders", 0): ends(log)[0]})
     log.write(log.frame(100, 50))
     run(native, frame, tmp_path / "checkpoint", commit_source_offsets=False)

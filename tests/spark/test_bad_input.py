@@ -1,4 +1,4 @@
-"""Bad input through Spark: an error that says what is wrong and what to do, nothing written, nothing lost."""
+"""Bad input through Spark: the error states the problem and the remedy, and the log does not change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def orders(log: Log) -> Log:
-    """Ten orders, and a count of objects that must not change."""
+    """Return a log with ten orders."""
     log.create()
     log.write(log.frame(0, 10))
     return log

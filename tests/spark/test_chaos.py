@@ -1,4 +1,4 @@
-"""Two minutes of storm with a Spark job in it: its driver is killed like everybody else, and each of its versions is there once."""
+"""Two minutes of chaos with a Spark job: its driver is killed like every other process, and each version is there once."""
 
 from __future__ import annotations
 

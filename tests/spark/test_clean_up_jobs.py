@@ -1,4 +1,4 @@
-"""Retention and vacuum as Spark jobs: decided by the driver, done by executors, with the results of the commands."""
+"""Retention and vacuum as Spark jobs: the driver decides, executors do the work, and the results equal the commands'."""
 
 from __future__ import annotations
 

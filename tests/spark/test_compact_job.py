@@ -29,7 +29,7 @@ COLUMNS = "order_id,amount,_offset,_partition"
 
 @pytest.fixture
 def keyed(log: Log) -> Log:
-    """Two partitions of six sealed segments each, and a tail, over five keys each; one transaction of each is aborted."""
+    """Return two partitions with five keys each: six sealed segments and a tail. Each has one aborted transaction."""
     log.create(segment_batches="2", cleanup_policy="compact", key_columns="order_id")
     with log.store.producer("loader", linger_ms=0) as producer:
         for number in range(8):
@@ -50,7 +50,7 @@ def policies(log: Log) -> dict[TopicPartition, CompactionPolicy]:
 
 
 def newest(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Of rows of `ordered`: keys lie in one partition."""
+    """Return the newest row of each key, from rows of `ordered`. A key has one partition."""
     return sorted({row[1]: row for row in rows}.values())
 
 
@@ -59,7 +59,7 @@ def rows(log: Log) -> list[tuple[object, ...]]:
 
 
 def ordered(frame: DataFrame) -> list[tuple[object, ...]]:
-    """(partition, key, offset, amount), in order."""
+    """Return (partition, key, offset, amount), in order."""
     return sorted((row._partition, row.order_id, row._offset, row.amount) for row in frame.collect())
 
 
@@ -76,7 +76,7 @@ def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log
     named = {said for said, _ in jobs(spark, seen)}
     assert {f"txlog compact: {m.topic_partition}, offsets 0 to {m.end_offset - 1}" for m in made} <= named
     assert compact_partitions(spark, keyed.store, policies(keyed)) == ((), ())
-    # Spark's own Parquet reader, whole and from the midst of a hole.
+    # Spark's own Parquet reader, from the beginning and from the middle of a hole.
     table = TxLog(spark, keyed.url).table("orders")
     start = '{"orders": {"0": 7, "1": 7}}'
     later = [row for row in after if row[2] >= 7]
@@ -103,7 +103,7 @@ def test_a_partition_that_cannot_be_planned_or_published_spoils_no_other(
 
 
 def test_a_store_that_fails_again_and_again_ends_the_job(keyed: Log, spark: SparkSession) -> None:
-    # The first look at the store's descriptor is the call's that opens it.
+    # The call that opens the store reads the descriptor for the first time.
     with failing_driver(keyed.url, r"(list orders/|get txlog\.json)", number=2) as store:
         made, failed = compact_partitions(
             spark, store, dict.fromkeys([*PARTITIONS, TopicPartition("orders", 2)], policies(keyed)[PARTITIONS[0]])

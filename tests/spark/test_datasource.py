@@ -1,4 +1,4 @@
-"""`format("txlog")` in a real Spark: found by its name, every type there and back, rows with their place in the log."""
+"""`format("txlog")` in a real Spark: found by its name, every type written and read, rows with their place in the log."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_topic_of_kafkas_shape(log: Log) -> None:
     assert len(found) == 60
     assert {bytes(row.value) for row in found} == {b"v"}
     assert all(row.headers is None and row.timestamp is None for row in found)
-    # One key, one partition; and the hash is Kafka's.
+    # Each key is in one partition, and the hash is Kafka's.
     places = {bytes(row.key): row._partition for row in found}
     assert len({(bytes(row.key), row._partition) for row in found}) == 30
     assert set(places.values()) == {0, 1, 2}
@@ -202,7 +202,7 @@ def test_sql_sees_a_topic_as_a_table(log: Log) -> None:
 
 
 def test_without_pyspark_the_import_says_which_extra_is_missing() -> None:
-    # None in sys.modules: what Python makes of a module that is not installed.
+    # Python treats a module that is None in sys.modules as not installed.
     for hidden in ("pyspark", "pyspark.sql.datasource"):
         program = f"import sys; sys.modules[{hidden!r}] = None\nimport pyspark_txlog"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -214,11 +214,11 @@ def test_without_pyspark_the_import_says_which_extra_is_missing() -> None:
     assert "needs PySpark" not in done.stderr
 
 
-# -- threads of the user's own, as a scheduler has them ---------------------------------------------------------------
+# -- the user's own threads, as a scheduler has them ------------------------------------------------------------------
 
 
 def in_a_thread(work: Callable[[], object]) -> None:
-    """Runs `work` in a new thread, whose JVM thread has no session yet. Raises what it raises."""
+    """Run `work` in a new thread, whose JVM thread has no session yet. Raise what it raises."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(work).result()
 

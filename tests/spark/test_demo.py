@@ -1,5 +1,7 @@
-"""Does the demo show what it says? Its processes with real signals, its steps when something does not happen, its proof
-when something is wrong."""
+"""Does the demo show what its text promises?
+
+Real signals stop its processes. If an expected event does not happen, its steps fail, and its proof detects wrong rows.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +46,20 @@ Row = tuple[Any, ...]
 
 @pytest.fixture
 def screen() -> io.StringIO:
-    """What the demo shows."""
+    """Return the text that the demo shows."""
     return io.StringIO()
 
 
 @pytest.fixture
 def show(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> Show:
-    """In a terminal of 80 columns."""
+    """Return a show in a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
     return Show(screen)
 
 
 @pytest.fixture
 def log(tmp_path: Path, show: Show) -> Iterator[Store]:
-    """The demo's topics, empty."""
+    """Yield the demo's topics, empty."""
     with txlog.open(str(tmp_path / "log"), storage_options={"fsync": False}) as store:
         command.make_topics(show, store)
         yield store
@@ -70,13 +72,13 @@ def crew(log: Store) -> Iterator[Crew]:
 
 
 def rows_of(table: pa.Table, schema: pa.Schema) -> Counter[Row]:
-    """A table's rows with their number."""
+    """Return a table's rows, each with its count."""
     columns = [table[name].to_pylist() for name in schema.names]
     return Counter(zip(*columns, strict=True))
 
 
 def read(log: Store, topic: str, schema: pa.Schema, isolation_level: str = "read_committed") -> Counter[Row]:
-    """All rows that a consumer sees, with their number."""
+    """Return all rows that a consumer sees, each with its count."""
     found: Counter[Row] = Counter()
     with log.consumer(topic, isolation_level=isolation_level, auto_offset_reset="earliest") as consumer:
         for batch in consumer.iterate():
@@ -85,13 +87,13 @@ def read(log: Store, topic: str, schema: pa.Schema, isolation_level: str = "read
 
 
 def ends(log: Store, topic: str) -> list[tuple[int, int]]:
-    """(last stable offset, log end offset) by partition."""
+    """Return (last stable offset, log end offset) by partition."""
     found = log.admin().list_offsets(topic)
     return [(info.last_stable_offset, info.log_end_offset) for _, info in sorted(found.items())]
 
 
 def load_flights(log: Store) -> pa.Table:
-    """Some months of flights, as Spark writes them: staged, one transaction each."""
+    """Load some months of flights as Spark writes them: staged, one transaction each."""
     months = [data.of_month(data.flights(), month) for month in LOADED_MONTHS]
     with log.producer("flights-loader", staged=True) as producer:
         for month, rows in zip(LOADED_MONTHS, months, strict=True):
@@ -101,7 +103,7 @@ def load_flights(log: Store) -> pa.Table:
 
 
 def is_there(process_id: int) -> bool:
-    """Whether a process exists, stopped ones included."""
+    """Return whether a process exists; a stopped one does."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:
@@ -109,7 +111,7 @@ def is_there(process_id: int) -> bool:
     return True
 
 
-# -- a producer dies, another takes over ------------------------------------------------------------------------------
+# -- a producer dies, another one takes over --------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -196,12 +198,12 @@ def test_a_pipeline_killed_after_its_decision_is_rolled_forward(log: Store, crew
     assert Counter(name for name, _, _ in command.aborted_ranges(log, "delays")) == Counter()
 
 
-# -- a stream, its driver killed ----------------------------------------------------------------------------------------
+# -- a stream whose driver is killed ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def few_flights(monkeypatch: pytest.MonkeyPatch) -> pa.Table:
-    """Of two months, cancelled ones among them: what the demo takes for all flights."""
+    """Let the demo use only the flights of two months, some of them cancelled."""
     found = sample()
     monkeypatch.setattr(data, "flights", lambda: found)
     return found
@@ -212,7 +214,7 @@ def few_flights(monkeypatch: pytest.MonkeyPatch) -> pa.Table:
 def test_a_stream_goes_on_wherever_its_driver_is_killed(
     spark: SparkSession, log: Store, crew: Crew, show: Show, screen: io.StringIO, few_flights: pa.Table
 ) -> None:
-    # One life less than in the demo, which checks itself; in the first micro-batch.
+    # One kill less than in the demo, which checks itself; it happens in the first micro-batch.
     committed = stream.DEATHS[-1]
     deaths = [replace(committed, fault=committed.fault.replace(" 4 ", " 1 "))]
     stream.stream_the_feed(show, log, crew, LOADED_MONTHS, deaths)
@@ -281,7 +283,7 @@ def test_a_kill_in_the_wrong_place_is_an_error(
 ) -> None:
     load_flights(log)
     monkeypatch.setattr(command, "KILL_IN_FOURTH_MONTH", command.KILL_IN_FOURTH_MONTH.replace('epoch":5', 'epoch":2'))
-    # Without the stopped loader epochs begin at 0: this one dies in the third month.
+    # Without the stopped loader, epochs begin at 0: this one dies in the third month.
     with pytest.raises(TxlogError, match=r"months \[1, 2, 3\] to be committed before the kill, found \[1, 2\]"):
         command.kill_a_loader(show, crew, log)
     monkeypatch.setattr(
@@ -368,7 +370,7 @@ def test_the_proof_must_hold_whatever_is_in_the_wrong_place() -> None:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """The command without Spark and its steps: `proofs` is what they find, `where` they took place."""
+    """Return the command without Spark and its steps: `proofs` has their results, `where` their place."""
 
     @contextmanager
     def no_spark(*_: object) -> Iterator[None]:
@@ -419,7 +421,7 @@ def test_the_commands_at_the_end_work_as_they_are(
     elif where == "another one's on PATH":
         (tmp_path / "bin" / "txlog").write_text("#!/bin/sh\nexit 9\n")
         (tmp_path / "bin" / "txlog").chmod(0o755)
-    # The folder's name is one that a shell would take apart, and the terminal is narrower than a command is long.
+    # A shell would split the folder's name, and the command is longer than the terminal is wide.
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("COLUMNS", "40")
     done = run("demo", "--store", str(tmp_path / "a store & more"))
@@ -580,12 +582,12 @@ def test_sparks_messages_are_shown_without_the_noise(show: Show, screen: io.Stri
 
 
 def sample() -> pa.Table:
-    """Some flights of two months, cancelled ones among them."""
+    """Return some flights of two months, some of them cancelled."""
     return pa.concat_tables([data.of_month(data.flights(), month).slice(820, 30) for month in LOADED_MONTHS])
 
 
 def changed(table: pa.Table, row: int, column: str, value: Any) -> pa.Table:
-    """The table with one value changed."""
+    """Return the table with one value changed."""
     values = table[column].to_pylist()
     values[row] = value
     at = table.schema.get_field_index(column)
@@ -643,7 +645,7 @@ def test_the_proof_reports_what_is_planted(spark: SparkSession, planted: str) ->
 
 @pytest.mark.spark
 def test_the_proof_of_a_log(spark: SparkSession, tmp_path: Path) -> None:
-    """What is in the log once more, and what a killed transaction left, is seen."""
+    """The proof detects rows that are in the log twice, and rows that a killed transaction left."""
     log = Log(str(tmp_path / "log"), spark)
     log.create("flights", data.FLIGHTS, partitions=2)
     rows = sample()

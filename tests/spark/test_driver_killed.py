@@ -1,4 +1,4 @@
-"""A Spark driver that is killed in the midst of a write: after the next instance's init all its rows are there or none."""
+"""A Spark driver is killed in the middle of a write. After the next instance's init its rows are all there, or none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_killed_driver(tmp_path: Path, moment: str) -> None:
     try:
         assert process.wait(200) == -signal.SIGKILL
         with txlog.open(url) as store:
-            # The next run of the job. What the orphaned JVM still does, it does beside this.
+            # This is the next run of the job. The orphaned JVM may still be at work beside it.
             with store.producer("nightly", staged=True) as producer:
                 version = store.admin().describe_transaction("nightly").txn_version
                 if moment == "decided":

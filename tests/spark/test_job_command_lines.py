@@ -1,4 +1,4 @@
-"""What the command lines of all jobs have in common: no store, several failures, and the end of what was begun."""
+"""What the command lines of all jobs share: a missing store, several failures, and the end of what the job began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a checkpoint of the Kafka job follow on what the log has? Without Spark and without Kafka."""
+"""Does a checkpoint of the Kafka job continue where the log ends? These tests need neither Spark nor Kafka."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_the_last_batch_and_the_one_after_it_follow(batch: PlannedBatch, start: 
 @pytest.mark.parametrize(
     ("batch", "start"),
     [
-        # Another end of the same batch, and an older one: the checkpoint is a copy.
+        # Another end of the same batch, and an older batch: the checkpoint is a copy.
         (planned(4, 44), None),
         (planned(3, 30), None),
-        # The log is a copy: what Spark holds for batch 5 is not there.
+        # The log is a copy: it lacks batch 5, which Spark has committed.
         (planned(6, 60), None),
         (planned(0, 55, "new"), {"clicks": {"0": 39, "1": 7}}),
         (planned(1, 55, "new"), {"clicks": {"0": 40, "1": 7}}),

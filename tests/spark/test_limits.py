@@ -1,4 +1,4 @@
-"""Do a batch's limits keep their promise for any backlog? No Spark needed."""
+"""Does a batch keep its limits for any backlog? No Spark needed."""
 
 from hypothesis import given
 from hypothesis import strategies as st

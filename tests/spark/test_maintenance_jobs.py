@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def used(log: Log, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Log:
-    """Two partitions of four sealed segments each, and a tail, and a topic of which rows go; jobs take this session."""
+    """Return two partitions with four sealed segments and a tail, and a compacted topic; jobs use this session."""
     log.create(segment_batches="2")
     log.create("latest", partitions=1, segment_batches="2", key_columns="carrier", cleanup_policy="compact")
     with log.store.producer(linger_ms=0) as producer:
@@ -94,7 +94,7 @@ def test_a_check_is_a_frame_and_executors_take_part(
         fsck_job.main(**arguments)
     assert ended.value.code == 4
     found = msgspec.json.decode(capsys.readouterr().out)
-    here = check_store(store)  # the same as one process sees
+    here = check_store(store)  # one process finds the same
     assert found["findings"] == list(msgspec.to_builtins(here.findings))
     assert (found["objects"], found["bytes"]) == (here.objects, here.bytes)
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""The merge of many partitions as a Spark job: rows are copied on executors, runs are published by the driver."""
+"""The merge of many partitions as a Spark job: executors copy rows, and the driver publishes runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
 
 @pytest.fixture
 def small_files(log: Log) -> Log:
-    """Two partitions of six sealed segments each, and a tail; one transaction of each is aborted."""
+    """Return two partitions with six sealed segments and a tail; each has one aborted transaction."""
     log.create(segment_batches="2")
     with log.store.producer("loader", linger_ms=0) as producer:
         for number in range(8):
@@ -55,13 +55,13 @@ def rows(log: Log) -> list[tuple[object, ...]]:
 
 
 def told(log: Log, *jobs: str) -> list[tuple[int, str]]:
-    """(partition, outcome) of every step that the history has of `jobs`."""
+    """Return (partition, outcome) of every step of `jobs` in the history."""
     return sorted((row.step.partition, row.step.outcome) for row in read_history(log.store.runtime, jobs=jobs))
 
 
 def test_runs_are_copied_by_executors_and_have_names(small_files: Log, spark: SparkSession) -> None:
     before, seen = rows(small_files), last_job(spark)
-    # Two runs a partition: ranges of a partition are tasks of their own.
+    # Each partition has two runs: the ranges of a partition are separate tasks.
     made, failed = merge_partitions(spark, small_files.store, PARTITIONS, MergePolicy(target_bytes=2**30, max_inputs=4))
     assert not failed
     assert all(each.took_effect and each.segments_before > 1 for each in made)
@@ -107,7 +107,7 @@ def test_a_partition_that_cannot_be_planned_or_published_spoils_no_other(
 
 
 def test_two_sick_neighbours_spoil_no_other_either(small_files: Log, spark: SparkSession) -> None:
-    """The store itself answers; else they would end every job before the others have their turn."""
+    """The rest of the store works. Otherwise the two failing partitions would end the job before the others run."""
     small_files.create("more", partitions=1, segment_batches="2")
     with small_files.store.producer(linger_ms=0) as producer:
         for number in range(8):

@@ -1,4 +1,4 @@
-"""Every road by which Spark reads a topic gives the same rows before and after it was merged, sorted or not."""
+"""Every way in which Spark reads a topic gives the same rows before and after a merge, sorted or not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Rows = list[tuple[Any, ...]]
 
 
 def fill(log: Log, seed: int) -> None:
-    """Transactions of both kinds, aborted ones among them, few rows and thousands."""
+    """Commit and abort transactions of both kinds, with few rows and with thousands."""
     dice = random.Random(seed)
     with (
         log.store.producer(f"eager{seed}", linger_ms=0) as eager,
@@ -56,7 +56,7 @@ def collected(frame: DataFrame) -> Rows:
 
 
 def merge(log: Log) -> None:
-    """One partition in the order of offsets, the other sorted within its row groups."""
+    """Merge one partition in the order of offsets, and the other one sorted within its row groups."""
     session = read_session(log.store.runtime)
     for tp, layout in zip(PARTITIONS, (FileLayout(), SORTED), strict=True):
         assert merge_partition(log.store.runtime, session, tp, MergePolicy(), layout=layout)
@@ -121,7 +121,7 @@ def test_all_roads(log: Log) -> None:
 
 
 def test_spark_skips_row_groups_by_their_bloom_filters(log: Log) -> None:
-    """Of a column whose bounds tell nothing, with more distinct values than a dictionary holds; in a topic without floats."""
+    """Use a column whose bounds do not help, with more distinct values than a dictionary holds, in a topic without floats."""
     log.create("codes", pa.schema([pa.field("code", pa.string())]), segment_batches="1")
     numbers = list(range(0, 300_000, 2))
     random.Random(1).shuffle(numbers)
@@ -137,7 +137,7 @@ def test_spark_skips_row_groups_by_their_bloom_filters(log: Log) -> None:
     with TxLog(log.spark, log.url, {"fsync": False}) as native:
 
         def scanned(tp: TopicPartition, number: int) -> tuple[int, int]:
-            """How many rows Spark's scans of one partition let through, and how many were found."""
+            """Return how many rows Spark's scans of one partition returned, and how many of them match."""
             starts = {str(each.partition): 0 if each == tp else len(numbers) for each in (plain, filtered)}
             frame = native.table("codes").to_df(starting_offsets={"codes": starts}).where(f"code = '{number:020}'")
             found = len(frame.collect())
@@ -160,7 +160,7 @@ def _streamed(log: Log) -> Rows:
     found: Rows = []
     while query.next():
         for row in query.read(query.plan()):
-            # Spark gives local times without a zone.
+            # Spark returns local times without a zone.
             local = row["_timestamp"].astimezone().replace(tzinfo=None)
             found.append((*(row[name] for name in COLUMNS[:-1]), local))
         query.done()

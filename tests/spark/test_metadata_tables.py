@@ -1,4 +1,4 @@
-"""The log's own state as DataFrames: every table has its documented columns, and says what the admin says."""
+"""The log's own state as DataFrames: every table has its documented columns, and agrees with the admin client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def orders(first: int, count: int) -> pa.Table:
 
 @pytest.fixture
 def state(log: Log) -> Callable[..., DataFrame]:
-    """Reads a table of the state."""
+    """Return a function that reads a table of the state."""
 
     def read(table: str, **options: Any) -> DataFrame:
         reader = log.spark.read.format("txlog").option("metadata", table)
@@ -40,7 +40,10 @@ def state(log: Log) -> Callable[..., DataFrame]:
 
 @pytest.fixture
 def used(log: Log) -> Log:
-    """Topic orders, partition 0: a sealed segment of inline rows and of a file, an aborted file, an open row. Topic other: empty."""
+    """Fill topic orders, partition 0; topic other stays empty.
+
+    The partition has a sealed segment with inline rows and a file, then an aborted file, then an open row.
+    """
     log.create(segment_batches="4", inline_max_bytes="2000")
     log.create("other", partitions=1)
     with log.store.producer("done") as done:

@@ -1,4 +1,4 @@
-"""Does a micro-batch follow on what its id has committed?"""
+"""Is a micro-batch the next one after those that its id has committed?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txlog.errors import InvalidRequestError
         ("query", 3, 4, True),
         ("query", 3, 5, False),
         ("query", 0, 2, False),
-        # A query that goes on after its id was forgotten, and another one: judged by the offsets of its sources.
+        # A query whose id was forgotten, and a different query: only the offsets of their sources decide.
         ("", -1, 7, True),
         ("other", 3, 7, True),
     ],

@@ -1,4 +1,4 @@
-"""`to_df` in a real Spark: the rows of `format("txlog")`, read by Spark's own Parquet reader from the files that matter alone."""
+"""`to_df` in a real Spark returns the rows of `format("txlog")`. Spark's own Parquet reader reads only the files that matter."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def plan_of(frame: DataFrame) -> str:
 
 
 def files_of(frame: DataFrame) -> list[str]:
-    """The files that a scan reads, below the topic's folder."""
+    """Return the files that a scan reads, below the topic's folder."""
     return sorted("/".join(path.split("/")[-3:]) for path in frame.inputFiles())
 
 
-# -- the two roads give the same --------------------------------------------------------------------------------------
+# -- both ways give the same ------------------------------------------------------------------------------------------
 
 STEPS = st.lists(
     st.one_of(
@@ -87,7 +87,7 @@ STEPS = st.lists(
 
 
 class History:
-    """A random past of one topic: inline rows, files, sealed segments, aborted and open transactions, columns that came later."""
+    """A random history of one topic: inline rows, files, sealed segments, aborted and open transactions, added columns."""
 
     def __init__(self, url: str) -> None:
         self.store = txlog.open(url, storage_options={"fsync": False})
@@ -109,7 +109,7 @@ class History:
                     producer.send("t", self._rows(count), partition=partition)
                     producer.flush()
         else:
-            # Each its own id: an open one stays so.
+            # Each producer has an id of its own, so that an open transaction stays open.
             producer = self.store.producer(f"{kind}-{self._next}", staged=kind == "staged")
             producer.init_transactions()
             producer.begin_transaction()
@@ -134,7 +134,7 @@ class History:
     max_examples=6,
     deadline=None,
     derandomize=True,
-    # Each example costs seconds: a failure is reported as it was found.
+    # Each example takes seconds, so a failure is reported without shrinking.
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -204,10 +204,10 @@ def test_every_type_comes_back_from_files_and_from_commit_records(log: Log, nati
 
 
 def test_rows_of_a_cleaned_run_take_their_place_from_its_columns(log: Log, native: TxLog) -> None:
-    """No job makes such runs yet; a read of one is planned with ranges by column, over a file named as its segment."""
+    """No job makes such runs yet. A read of one is planned with ranges by column, over a file with the name of its segment."""
     log.create(partitions=1, segment_batches="3", inline_max_bytes="100000")
     with log.store.producer() as producer:
-        # The fourth begins a new segment, and so the first is sealed.
+        # The fourth send begins a new segment, so the first segment is sealed.
         for number in range(4):
             producer.send("orders", orders(number * 10, 10))
             producer.flush()
@@ -272,7 +272,7 @@ def test_where_skips_files_on_both_roads(log: Log, native: TxLog) -> None:
     where = "order_id BETWEEN 150 AND 160 OR (carrier = 'c1' AND order_id > 490)"
     frame = native.table("orders").to_df(where=where, columns=["order_id"])
     assert len(files_of(frame)) == 2
-    # What was skipped is not needed: only the two files are opened.
+    # The skipped objects are not needed: the scan opens only the two files.
     opened = {Path(path).name for path in files_of(frame)}
     for path in log.files():
         if path.name not in opened:
@@ -337,7 +337,7 @@ def test_both_roads_and_sparks_own_filter_agree_on_where(log: Log, native: TxLog
 
 
 def test_floats_that_push_down_would_leave_out(log: Log, native: TxLog) -> None:
-    """NaN is greater than any number, and -0.0 equals 0.0: a row group's bounds and dictionary say otherwise."""
+    """NaN is greater than any number, and -0.0 equals 0.0. The bounds and the dictionary of a row group disagree."""
     log.create(partitions=1, inline_max_bytes="1")
     for number, values in enumerate(("if(id = 3, double('NaN'), 1D)", "-0.0D", "2D")):
         log.write(
@@ -347,7 +347,7 @@ def test_floats_that_push_down_would_leave_out(log: Log, native: TxLog) -> None:
     for where, ids in expected.items():
         for frame in (log.read(where=where), table.to_df(where=where), table.to_df().where(where)):
             assert sorted(row.order_id for row in frame.collect()) == ids
-    # Spark's reader of rows can have parquet-mr compare each of them, which does not take -0.0 for 0.0 either.
+    # With these settings Spark lets parquet-mr compare each row, and parquet-mr does not treat -0.0 as 0.0 either.
     by_row = {
         "spark.sql.parquet.enableVectorizedReader": "false",
         "spark.sql.parquet.recordLevelFilter.enabled": "true",
@@ -355,7 +355,7 @@ def test_floats_that_push_down_would_leave_out(log: Log, native: TxLog) -> None:
     with session_settings(log.spark, by_row):
         assert sorted(row.order_id for row in table.to_df().where("amount = 0").collect()) == list(range(10, 20))
     groups = native_scan._grouped(planned(native), table.topic().schema)
-    # The bounds of files that hold no NaN are used as ever.
+    # The bounds of files without a NaN are used as usual.
     assert sorted((group[0].odd, len(group)) for group in groups) == [(False, 2), (True, 1)]
 
 
@@ -448,7 +448,7 @@ def test_many_files_start_no_listing_job(log: Log, native: TxLog) -> None:
 def test_folders_with_odd_names(spark: SparkSession, console: Console, tmp_path: Path, folder: str) -> None:
     url = str(tmp_path / folder / "log")
     log = Log(url, spark)
-    # Also a topic and columns whose names mean something to Spark, or to the paths.
+    # A topic and columns whose names have a meaning in Spark or in paths work, too.
     schema = pa.schema([("_metadata", pa.int64()), ("a.b `c`", pa.string()), ("file path", pa.string())])
     log.create("rows", schema, inline_max_bytes="1", segment_batches="2")
     with log.store.producer() as producer:
@@ -497,7 +497,7 @@ def test_a_flipped_bit_in_a_page_is_an_error_whatever_the_session_says(log: Log,
 
 
 def test_a_file_that_was_not_planned_for_is_an_error(log: Log) -> None:
-    """Were a path ever spelled in a way that is not expected, rows shall not go under a wrong offset, or unseen."""
+    """If Spark reports a path in an unexpected form, the rows must not get a wrong offset or be left out."""
     log.create(partitions=1, inline_max_bytes="1")
     log.write(log.frame(0, 10, tasks=1))
     log.write(log.frame(10, 10, tasks=1))
@@ -522,7 +522,7 @@ def test_a_file_that_was_not_planned_for_is_an_error(log: Log) -> None:
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(log: Log, native: TxLog) -> None:
-    """Spark's own writer gives a task's files one name in each `_partition=<n>`."""
+    """Spark's own writer gives a task's files the same name in each `_partition=<n>`."""
     log.create(partitions=2)
     with native.transaction("adopts") as txn:
         txn.write(log.frame(0, 20_000, tasks=1), "orders", key="order_id", road="executors")

@@ -1,4 +1,4 @@
-"""Rows that Spark's own Parquet writer, or the driver, put beside the log: the same rows back, in files that check out."""
+"""Rows that Spark's own Parquet writer or the driver stored: a read returns the same rows, and fsck accepts the files."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ EMPTY = (2, *[None] * (len(FULL) - 1))
 
 @pytest.fixture
 def native(spark: SparkSession, log: Log) -> Iterator[TxLog]:
-    """The log through TxLog. Its files are not synced: no test cuts the power."""
+    """Yield the log through TxLog. Its files are not synced, because no test cuts the power."""
     with TxLog(spark, log.url, {"fsync": False}) as opened:
         yield opened
 
 
 def shuffled(frame: DataFrame) -> DataFrame:
-    """The columns in another order, as users have them."""
+    """Return the frame with its columns in another order, as users may have them."""
     return frame.select(*sorted(frame.columns))
 
 
 def assert_sound(log: Log) -> None:
-    """fsck opens every file and finds no damage; orphans of jobs that failed are only noted."""
+    """Check that fsck opens every file and finds no damage. Orphans of failed jobs are not findings."""
     report = check_store(log.store.runtime.store)
     assert report.is_clean, report.findings
 
@@ -88,7 +88,7 @@ def test_every_type_comes_back(spark: SparkSession, log: Log, native: TxLog, roa
     log.create("types", EVERY_TYPE)
     columns = native.table("types").schema
     frame = shuffled(spark.createDataFrame([FULL, EMPTY], columns))
-    # What a user's session says of Parquet is not for the log's files.
+    # The Parquet settings of the user's session do not apply to the log's files.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     try:
         native.table("types").append(frame, road=road)
@@ -104,7 +104,7 @@ def test_every_type_comes_back(spark: SparkSession, log: Log, native: TxLog, roa
 
 @pytest.mark.parametrize("road", ROADS)
 def test_structs_that_may_be_null(spark: SparkSession, log: Log, native: TxLog, road: Road) -> None:
-    """Narrower, in another order, null: Spark makes such a struct anew, and Arrow finds nulls below a null one."""
+    """Such structs are narrower, in another order, or null. Spark rebuilds them, and Arrow finds nulls below a null struct."""
     pair = pa.struct([pa.field("number", pa.int64(), nullable=False), pa.field("text", pa.string())])
     schema = pa.schema(
         [pa.field("row", pa.int64()), pa.field("one", pair), pa.field("many", pa.list_(pa.field("element", pair)))]
@@ -129,7 +129,7 @@ def test_structs_that_may_be_null(spark: SparkSession, log: Log, native: TxLog, 
 @pytest.mark.parametrize("road", ROADS)
 def test_keys_go_where_a_producer_sends_them(spark: SparkSession, log: Log, native: TxLog, road: Road) -> None:
     log.create(partitions=5, key_columns="order_id,carrier")
-    # Narrower than the topic's key: the hash is of the topic's type.
+    # The frame's column is narrower than the topic's key: the hash uses the topic's type.
     frame = spark.range(200).selectExpr(
         "CAST(id AS INT) AS order_id", "IF(id % 3 = 0, NULL, concat('c', id % 7)) AS carrier", "id * 0.5D AS amount"
     )
@@ -147,7 +147,7 @@ def test_keys_go_where_a_producer_sends_them(spark: SparkSession, log: Log, nati
 
 @pytest.mark.smoke
 def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log: Log, native: TxLog) -> None:
-    """A null anywhere below a column that allows none, bytes that are no text, a partition that is not there, a compacted topic's row without a key."""
+    """Try nulls where a column allows none, invalid text, an unknown partition, and a row without a key for a compacted topic."""
     log.create("types", EVERY_TYPE)
     base = spark.range(3).selectExpr("CAST(id AS INT) AS row")
     deep = base.selectExpr(
@@ -180,7 +180,7 @@ def test_rows_that_the_topic_cannot_take_fail_the_write(spark: SparkSession, log
     with pytest.raises(SchemaMismatchError, match=r"compacted: a row has no key \(carrier is null\)"):
         native.table("latest").append(keyless, road="executors")
     assert log.ends("types") == log.ends("latest") == [(0, 0), (0, 0)]
-    # Not even begun: the frame itself cannot be of this topic.
+    # The write does not even begin: the frame's schema does not fit the topic.
     for wrong in (base.withColumn("strange", F.lit(1)), base.selectExpr("CAST(row AS STRING) AS row")):
         with pytest.raises(SchemaMismatchError, match="topic 'types'"):
             native.table("types").append(wrong, road="executors")
@@ -204,7 +204,7 @@ def test_columns_that_a_frame_lacks_are_null_and_a_partition_column_routes(
 
 
 def test_a_column_that_was_added_meanwhile(spark: SparkSession, log: Log, native: TxLog) -> None:
-    """Files of both schemas lie in one log, and one of a constant column keeps its id."""
+    """The log then contains files of both schemas, and a file with a constant column keeps its schema id."""
     log.create()
     table = native.table("orders")
     table.append(spark.range(2).selectExpr("id AS order_id"), road="executors")
@@ -225,7 +225,7 @@ def test_the_small_go_through_the_driver_and_nobody_need_say_so(spark: SparkSess
     table = native.table("orders")
     table.append(log.frame(0, 100), small_rows=100)
     assert not (Path(log.url) / "orders" / "staged").exists()
-    # Less than inline.max.bytes, and more.
+    # The first write is smaller than inline.max.bytes, the second one is larger.
     assert log.files() == []
     table.append(log.frame(100, 5000))
     assert len(log.files()) == 1
@@ -238,7 +238,7 @@ def test_the_small_go_through_the_driver_and_nobody_need_say_so(spark: SparkSess
 
 
 def test_a_small_append_costs_no_file(spark: SparkSession, log: Log) -> None:
-    """Of one partition: PREPARE_COMMIT, the commit that holds the rows, COMPLETE_COMMIT."""
+    """A write to one partition takes PREPARE_COMMIT, the commit that holds the rows, and COMPLETE_COMMIT."""
     log.create()
     store = CountingStore(LocalObjectStore(Path(log.url), fsync=False))
     with TxLog(spark, log.url, object_store=store) as native:
@@ -253,7 +253,7 @@ def test_a_small_append_costs_no_file(spark: SparkSession, log: Log) -> None:
 def test_frames_of_one_transaction_share_a_partition_whatever_their_size(
     spark: SparkSession, log: Log, native: TxLog
 ) -> None:
-    """A record has its rows in one place: small frames are joined, and written beside large ones, in their order."""
+    """A record has its rows in one place. Small frames are joined, and written beside large ones, in their order."""
     log.create(partitions=1)
     with native.transaction("etl") as txn:
         txn.write(log.frame(0, 10), "orders")
@@ -294,7 +294,7 @@ def test_tasks_that_fail_are_run_again_and_leave_one_file_each(
         assert task is not None
         for batch in batches:
             yield batch
-        # After its rows are in the attempt's file.
+        # The attempt fails after its file contains its rows.
         if task.attemptNumber() < 2 and batch.num_rows:
             (marks / f"{task.partitionId()}-{task.attemptNumber()}").touch()
             raise RuntimeError("this attempt dies")

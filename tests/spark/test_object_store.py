@@ -1,4 +1,4 @@
-"""A store that Spark itself has no driver for: what goes through txlog works, what is Spark's own says what is missing."""
+"""A store for which Spark has no driver: all of txlog works, and Spark's own parts report the missing driver."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_spark_without_hadoops_driver(spark: SparkSession, server: Server, opene
         assert "spark.jars.packages=org.apache.hadoop:hadoop-aws:3." in said
         assert 'or use format("txlog")' in said
         assert "secret" not in said
-    # Snapshots need none, and what was refused has left nothing.
+    # Snapshots need no driver, and the refused write left nothing.
     assert sorted(row.order_id for row in opened.snapshot("orders").to_df("orders").collect()) == list(range(10))
     reader = spark.read.format("txlog").option("subscribe", "orders")
     for name, value in server.storage_options.items():

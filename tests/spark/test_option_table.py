@@ -1,4 +1,4 @@
-"""Does the table of options say what the parsers do, and has each option of Spark's Kafka source and sink a row?"""
+"""Does the table of options agree with the parsers, and does each option of Spark's Kafka source and sink have a row?"""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_names_are_matched_without_regard_to_case(call: str) -> None:
 
 
 def test_a_query_may_have_a_name() -> None:
-    """Spark hands it on among the options."""
+    """Spark passes the query's name among the options."""
     parse, least = CALLS["writeStream"]
     assert parse({**least, "queryname": "orders"}) == parse(least)
 

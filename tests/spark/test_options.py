@@ -1,4 +1,4 @@
-"""Options of `format("txlog")`: every unknown one is named, every wrong value says what was expected."""
+"""Options of `format("txlog")`: an error names every unknown option, and the expected value for every wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing: no row lost, doubled or moved, few tasks for little, many for much."""
+"""Packing: no row is lost, duplicated or moved; little data gets few tasks, and much data gets many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning, without Spark: which columns, offsets and pieces the input partitions name, and what it costs to find out."""
+"""Planning without Spark: the columns, offsets and pieces of the input partitions, and the requests that planning costs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ORDERS = pa.schema(
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """Two partitions of orders: 12 small batches of one row each."""
+    """Yield a store with two partitions of orders: 12 small batches of one row each."""
     with txlog.open(str(tmp_path / "log"), storage_options={"fsync": False}) as made:
         made.create_topic("orders", ORDERS, 2)
         with made.producer() as producer:
@@ -93,7 +93,7 @@ def test_no_rows_no_input_partition(store: Store) -> None:
     assert plan(store, **ends) == []
     reader = TxlogReader(options(store, **ends), schema_of(options(store)))
     assert reader.partitions() == []
-    # Spark then makes one of its own.
+    # Spark then makes an empty partition of its own.
     assert list(reader.read(InputPartition(None))) == []
 
 
@@ -105,7 +105,10 @@ def test_a_schema_that_grew_after_load_still_reads(store: Store) -> None:
 
 
 def test_what_planning_costs(store: Store) -> None:
-    """PROTOCOL.md, "Request budget": a LIST and the tail's GETs for each partition, and the topic's metadata; no file of rows is opened."""
+    """PROTOCOL.md, "Request budget": planning opens no file of rows.
+
+    It needs a LIST and the tail's GETs for each partition, and the topic's metadata.
+    """
     counting = CountingStore(open_object_store(store.runtime.url))
     runtime = Runtime.open(store.runtime.url, object_store=counting)
     parsed = options(store)

@@ -1,4 +1,4 @@
-"""Reading in a real Spark: where a read begins and ends, what each isolation level shows, how much is planned."""
+"""Reading in a real Spark: where a read begins and ends, what each isolation level returns, how much is planned."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_offsets_as_json(log: Log) -> None:
     ]
     assert log.ids(startingOffsets='{"orders":{"0":10,"1":9}}') == [19]
     assert log.ids(startingOffsets='{"orders":{"0":10,"1":10}}') == []
-    # A start behind the end reads nothing, as with the Kafka source.
+    # A start behind the end reads nothing, as in the Kafka source.
     assert log.ids(startingOffsets='{"orders":{"0":8,"1":8}}', endingOffsets='{"orders":{"0":2,"1":2}}') == []
 
 

@@ -1,4 +1,4 @@
-"""Spark's view of a topic's columns: what a read shows, what a user may ask for, what a write may bring."""
+"""A topic's columns in Spark: which ones a read returns, a user may select, and a write may contain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txlog.storage.arrow_schema import to_arrow
 
 
 def fields(*specs: str) -> tuple[SchemaField, ...]:
-    """`fields("a int64", "b string not null")`."""
+    """Return fields from strings: `fields("a int64", "b string not null")`."""
     made = []
     for spec in specs:
         name, kind, *rest = spec.split()

@@ -1,4 +1,4 @@
-"""A process that commits one micro-batch after the other keeps what it knows of the store, and is wrong about nothing."""
+"""Does a process that commits many micro-batches keep what it knows about the store, without being wrong?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA = StructType([StructField("order_id", LongType())])
 
 
 class Query:
-    """A streaming query's sink as Spark calls it, in this process: a micro-batch of one row a partition."""
+    """The sink of a streaming query, called as Spark calls it, in this process. A micro-batch has one row for each partition."""
 
     def __init__(self, folder: Path, name: str = "query") -> None:
         self.url = str(folder / "log")
@@ -69,7 +69,7 @@ class Query:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[CountingStore]]:
-    """Every store that is opened from here on; nothing is kept from before, and nothing after."""
+    """Collect every store that is opened in the test, and clear the kept sessions before and after."""
     stores: list[CountingStore] = []
     original = Runtime.open
 
@@ -115,19 +115,19 @@ def test_the_next_micro_batch_opens_nothing_anew(query: Query, counted: list[Cou
         before = store.requests()
         query.commit(begun, number)
         committed = store.requests() - before
-    # The descriptor, the topic's metadata and the id's record are looked at anew, and that the last records of its partition are
-    # there still; the id is taken over.
+    # The store's descriptor, the topic's metadata and the id's record are read again. The last records of the id's
+    # partition must still exist. The init is one write.
     assert (began.list, began.put_if_absent, began.get <= 5) == (0, 1, True), began
-    # ONGOING, the offsets, the decision, three markers, the end.
+    # ONGOING, the offsets, the decision, three markers and the end.
     assert (committed.list, committed.put_if_absent) == (0, 7), committed
-    # The descriptor; the records that four partitions ended in when this was seen last, and those that they end in now.
+    # The descriptor, the records in which four partitions ended before, and those in which they end now.
     assert committed.get <= 11, committed
     assert len(session_cache._CACHE) == 1
     assert ids(query.url) == list(range(6))
 
 
 def test_others_come_between_two_micro_batches(query: Query, counted: list[CountingStore]) -> None:
-    """Rows of others, segments that they seal, another instance of the id: what is kept is stale each time."""
+    """Other writers append rows and seal segments, and another instance takes the id: what is kept is stale each time."""
     for number in range(8):
         begun = query.begin()
         with txlog.open(query.url) as store, store.producer("other") as producer:
@@ -165,7 +165,7 @@ def test_a_topic_that_is_created_again_between_the_tasks_and_the_commit_fails_th
         patched.setattr(StagedFiles, "finish", late)
         with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted"):
             query.commit(begun, 1)
-    # Spark runs the micro-batch again, and its tasks look the topic up.
+    # Spark runs the micro-batch again, and its tasks read the topic's metadata again.
     query.commit(query.begin(), 1)
     assert ids(query.url) == [2, 3]
 
@@ -207,7 +207,7 @@ def test_a_new_query_begins_in_a_store_that_was_made_anew(
 
 
 def test_the_store_is_made_anew_within_a_micro_batch(query: Query, counted: list[CountingStore]) -> None:
-    """The commit runs in another process, which knows nothing of the store before; and the new one gives ids out alike."""
+    """The store is created again while the commit runs in another process. The new store gives out the same ids."""
     begun = query.begin()
     shutil.rmtree(query.url)
     make_store(query.url)
@@ -235,7 +235,7 @@ def test_the_store_is_put_back_to_an_older_state(
     shutil.copytree(copy, query.url)
     with pytest.raises(StoreChangedError, match=r"this process has seen it up to .* put back to an older state"):
         query.begin() if at == "begin" else query.commit(begun, 4)
-    # Whoever starts the query again is told what it lacks.
+    # The next start of the query reports the missing batches.
     with pytest.raises(
         InvalidRequestError, match=r"micro-batch 4: the last one .* is 1, .* the log was put back to an older state"
     ):

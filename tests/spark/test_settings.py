@@ -1,6 +1,6 @@
-"""Does a setting that Spark's options share with the client have one value on all roads, wherever it was given?
+"""Does a setting that Spark's options share with the client have the same value on all roads, wherever it was given?
 
-Without Spark's JVM: each road is asked by the code that Spark calls, what would hold, or what it has done.
+The tests run without Spark's JVM. They call the code that Spark calls, and look at the resulting settings or records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Given = Mapping[str, str]
 """What the call itself says, by the setting's name."""
 
 
-# -- the roads: each gives what holds, by the setting's name ----------------------------------------------------------
+# -- the roads: each returns the effective values by the setting's name -----------------------------------------------
 
 
 def consumer(url: str, given: Given) -> dict[str, object]:
@@ -89,7 +89,7 @@ def write_stream(url: str, given: Given) -> dict[str, object]:
 
 
 def transaction(url: str, given: Given) -> dict[str, object]:
-    # The session is asked for the query that a thread works in, and for nothing else.
+    # TxLog asks the session only for the query that the thread works in.
     with (
         TxLog(cast("Any", SimpleNamespace(_sc=None)), url) as log,
         log.transaction(config={name: value for name, value in given.items() if name != "compression.type"}) as txn,
@@ -128,7 +128,7 @@ SETTINGS: tuple[tuple[str, Scope, object, object, tuple[Road, ...]], ...] = (
     ("group.id", "consumer", "night", "day", READS),
     ("auto.offset.reset", "consumer", "latest", "earliest", READS),
     ("metadata.max.age.ms", "consumer", 77, 78, (consumer, read_stream)),
-    # The sink's own default names the checkpoint: an id for all queries would let one of them run.
+    # The sink's default depends on the checkpoint: with one id for all queries, only one of them could run.
     ("transactional.id", "producer", "night", "day", (producer, save, transaction)),
     ("transaction.timeout.ms", "producer", 1_200_000, 1_300_000, WRITES),
     ("compression.type", "producer", "gzip", "snappy", WRITES),
@@ -165,7 +165,7 @@ def test_a_setting_is_the_same_on_all_roads(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A time-out beyond the default maximum: what the file allows, an option may ask for.
+    # The timeout is above the default maximum. An option may use any value that the file allows.
     text = "[producer]\n'transaction.max.timeout.ms' = 3600000\n"
     text += f"'{name}' = {of_file!r}\n" if scope == "producer" else f"[{scope}]\n'{name}' = {of_file!r}\n"
     (tmp_path / "txlog.toml").write_text(text)

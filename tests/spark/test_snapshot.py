@@ -1,4 +1,4 @@
-"""A snapshot over three topics shows each transaction whole, to a reader that polls while they are committed."""
+"""A snapshot over three topics shows each transaction whole to a reader that polls while the transactions commit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def commit(log: Log, number: int, *, staged: bool, rows: int = 1) -> None:
 
 @pytest.mark.smoke
 def test_frames_of_one_cut(log: Log, opened: TxLog) -> None:
-    """Also of rows that lie sealed, inline and in files, and after more has been committed."""
+    """The frames include sealed rows, inline and in files, and do not change after later commits."""
     with log.store.producer("hangs") as hanging:
         hanging.begin_transaction()
         hanging.send("orders", [{"n": -1}], partition=0).result()
@@ -55,7 +55,7 @@ def test_frames_of_one_cut(log: Log, opened: TxLog) -> None:
         assert [row._offset for row in places.where("_partition = 1").orderBy("_offset").collect()] == [0, 2, 3, 5]
         hanging.commit_transaction()
     assert cut.to_df("orders").count() == 8
-    # Spark's own reader, not a function over tasks.
+    # Spark's own reader reads the rows, not a Python function over tasks.
     plan = cut.to_df("orders")._jdf.queryExecution().executedPlan().toString()
     assert "FileScan parquet" in plan
     assert "MapInArrow" not in plan
@@ -76,7 +76,7 @@ def test_what_is_refused(opened: TxLog) -> None:
 
 @pytest.mark.slow
 def test_a_reader_that_polls_never_sees_a_part(log: Log, opened: TxLog) -> None:
-    """Two writers commit to three topics of two partitions, staged and eager; the reader counts what it sees of each."""
+    """Two writers commit to three topics of two partitions, staged and eager. The reader counts the rows of each."""
     failed: list[BaseException] = []
 
     def write(staged: bool) -> None:
@@ -106,7 +106,7 @@ def test_a_reader_that_polls_never_sees_a_part(log: Log, opened: TxLog) -> None:
 
 
 def counts(opened: TxLog, *, spark: bool) -> list[tuple[int, int]]:
-    """Rows of each writer in each partition of each topic, in one snapshot: all equal if no transaction is torn."""
+    """Return the rows of each writer in each partition of each topic, in one snapshot. Equal counts mean no torn transaction."""
     cut = opened.snapshot(*TOPICS)
     if spark:
         tally = {

@@ -1,4 +1,4 @@
-"""The session helper: says what is wrong with Java, finds the quiet log4j wherever the package is installed."""
+"""The session helper reports what is wrong with Java, and finds the quiet log4j file wherever the package is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs and stages of native writes have names in Spark's UI, and what the user had set is put back."""
+"""Jobs and stages of native writes have names in Spark's UI, and the user's own names are restored."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def native(spark: SparkSession, log: Log) -> Iterator[TxLog]:
 
 
 def jobs(spark: SparkSession, after: int) -> list[tuple[str, set[str]]]:
-    """What Spark's own store of the UI has of each job after that one, oldest first: its description and the names of its stages.
+    """Return what Spark's UI store holds of each job after job `after`, oldest first: its description and its stages' names.
 
-    Of older ones Spark forgets the stages.
+    Spark forgets the stages of older jobs.
     """
     store = spark._jsc.sc().statusStore()  # type: ignore[union-attr]
     listed = []
@@ -41,12 +41,12 @@ def jobs(spark: SparkSession, after: int) -> list[tuple[str, set[str]]]:
 
 
 def last_job(spark: SparkSession) -> int:
-    """The number of the newest job; -1 if there was none."""
+    """Return the number of the newest job, or -1 if there is none."""
     return max((job.jobId() for job in all_jobs(spark)), default=-1)
 
 
 def all_jobs(spark: SparkSession) -> list[Any]:
-    """Java's objects, once what happened until now has reached Spark's store."""
+    """Return Java's objects, after Spark's store has received all earlier events."""
     context = spark._jsc.sc()  # type: ignore[union-attr]
     context.listenerBus().waitUntilEmpty()
     found = context.statusStore().jobsList(spark._jvm.java.util.ArrayList())  # type: ignore[union-attr]
@@ -70,7 +70,7 @@ def test_native_writes_are_named(spark: SparkSession, log: Log, native: TxLog) -
         f"{what}, by Spark's own writer",
     }
     assert [names for said, names in made if said.endswith("writer")] == [{f"{what}, by Spark's own writer"}]
-    # pyspark names the stages of what it fetches as Arrow itself.
+    # pyspark itself names the stages of what it fetches as Arrow.
     assert all("_as_arrow at " in name for said, names in made if "if they" in said for name in names), made
     assert properties(spark) == before
 

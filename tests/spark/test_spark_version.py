@@ -1,4 +1,4 @@
-"""A Spark that is too old says so, whatever one does first."""
+"""If Spark is too old, every first call reports it."""
 
 from __future__ import annotations
 

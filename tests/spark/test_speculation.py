@@ -1,4 +1,4 @@
-"""A task that Spark runs twice at once, on two workers: its rows are in the log once."""
+"""Spark runs a task twice at the same time, on two workers: its rows are in the log once."""
 
 from __future__ import annotations
 

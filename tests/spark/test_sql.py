@@ -1,4 +1,4 @@
-"""SQL over topics: views of native scans, views USING txlog, INSERT INTO; and what Spark keeps from a Python source, said clearly."""
+"""SQL over topics: views of native scans, views USING txlog, INSERT INTO, and clear errors for what Spark withholds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def sql(log: Log) -> Iterator[Log]:
-    """Topic orders with 20 rows; what SQL makes in the session goes with the test."""
+    """Fill topic orders with 20 rows. The views and tables of a test are dropped at its end."""
     log.create()
     log.write(log.frame(0, 20))
     yield log
@@ -41,7 +41,7 @@ def test_a_view_for_each_topic(sql: Log, monkeypatch: pytest.MonkeyPatch) -> Non
         assert views == {"orders": "`log_orders`"}
         assert answer(sql, "SELECT count(_offset) FROM log_orders") == 15
         assert answer(sql, "SELECT count(*) FROM orders") == 20
-        # As on an object store, which tells the two apart.
+        # On an object store the two names are different topics.
         monkeypatch.setattr("txlog.protocol.topic_changes.check_case", lambda _: (effect for effect in ()))
         sql.create("Orders")
         with pytest.raises(InvalidRequestError, match="the views 'Orders' and 'orders' would be one"):
@@ -51,7 +51,7 @@ def test_a_view_for_each_topic(sql: Log, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_view_using_txlog_shows_what_was_there_at_its_first_query(sql: Log) -> None:
-    """As a DataFrame of `load()`: Spark plans a Python source once, and keeps the plan."""
+    """It behaves like a DataFrame of `load()`: Spark plans a Python source once and keeps the plan."""
     view = f"CREATE OR REPLACE TEMPORARY VIEW v USING txlog OPTIONS (path '{sql.url}', subscribe 'orders', columns '*,_partition', where 'order_id > 4')"
     sql.spark.sql(view)
     assert answer(sql, "SELECT count(*) FROM v WHERE order_id < 10") == 5
@@ -70,7 +70,7 @@ def test_insert_into_a_view_is_one_transaction(sql: Log) -> None:
     )
     sql.spark.sql("INSERT INTO sink VALUES (100, 1.5, 'x'), (101, NULL, 'y')")
     assert sql.ids()[-2:] == [100, 101]
-    # The version is part of the view: the same one again is skipped.
+    # The version is part of the view: a second insert with it is skipped.
     sql.spark.sql("INSERT INTO sink VALUES (102, 1.5, 'x')")
     assert sql.ids()[-1] == 101
     assert sql.store.admin().describe_transaction("nightly").txn_version == 1
@@ -94,7 +94,7 @@ def test_tables_of_the_catalog_lose_their_options_and_say_so(sql: Log) -> None:
     hint = r"CREATE TABLE \.\.\. USING txlog, saveAsTable\) are not supported.*CREATE TEMPORARY VIEW"
     with pytest.raises(Exception, match=hint):
         sql.spark.sql(f"CREATE TABLE t USING txlog {options}")
-    # With columns, Spark does not ask the source.
+    # If the statement has columns, Spark does not call the source.
     sql.spark.sql(f"CREATE TABLE t (order_id BIGINT) USING txlog {options}")
     with pytest.raises(Exception, match=hint):
         sql.spark.sql("SELECT * FROM t").collect()
@@ -102,7 +102,7 @@ def test_tables_of_the_catalog_lose_their_options_and_say_so(sql: Log) -> None:
         sql.spark.sql("INSERT INTO t VALUES (1)")
     with pytest.raises(Exception, match=hint):
         sql.frame(0, 1).write.format("txlog").option("topic", "orders").mode("append").saveAsTable("another")
-    # What stands in the statement itself reaches the source.
+    # Options in the statement itself reach the source.
     there = f"WITH (path = '{sql.url}', subscribe = 'orders')"
     assert answer(sql, f"SELECT count(*) FROM t {there}") == 20
     sql.spark.sql("DROP TABLE t")

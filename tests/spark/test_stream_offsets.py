@@ -1,4 +1,4 @@
-"""Is what a stream keeps in Spark's checkpoint read back as it was, and everything else refused? No Spark needed."""
+"""Does a stream read back its own checkpoint unchanged, and refuse everything else? No Spark needed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Streaming reads in a real Spark: triggers, restarts, joins, loss, the group and the query's progress."""
+"""Streaming reads in a real Spark: triggers, restarts, new partitions, loss, the group and the query's progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_S = 60
 
 
 class Sink:
-    """What a query has read, by batch; Spark's own checkpoint makes it exactly once as long as no batch fails half-way."""
+    """The rows that a query has read, by batch. Spark's own checkpoint makes it exactly-once unless a batch fails midway."""
 
     def __init__(self, log: Log, folder: Path) -> None:
         self.log = log
@@ -56,7 +56,7 @@ class Sink:
         return writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()
 
     def run(self, **options: Any) -> StreamingQuery:
-        """A query over what there is now."""
+        """Run a query over what the log has now."""
         query = self.start(trigger={"availableNow": True}, **options)
         assert query.awaitTermination(WAIT_S)
         return query
@@ -82,7 +82,7 @@ def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:
 
 
 def source_of(query: StreamingQuery, number: int = -1) -> dict[str, Any]:
-    """What the query's progress says of the source, its offsets parsed."""
+    """Return what the query's progress reports about the source, with parsed offsets."""
     found: dict[str, Any] = query.recentProgress[number]["sources"][0]
     return {name: json.loads(value) if name.endswith("Offset") and value else value for name, value in found.items()}
 
@@ -121,7 +121,7 @@ def test_a_running_query_takes_new_rows_partitions_and_topics_and_reports_its_la
         log.create("orders-eu", partitions=1)
         send(log, 10, 5, topic="orders-eu")
         wait_for(lambda: sink.ids == list(range(15)), query)
-        # A nullable column that is added does not disturb the query: it keeps the columns it began with.
+        # A nullable column that is added does not disturb the query: it keeps the columns that it began with.
         log.store.alter_topic("orders", add_columns=pa.schema([pa.field("note", pa.string())]))
         with log.store.producer() as producer:
             producer.send("orders", [{"order_id": 15, "note": "new"}], partition=0)
