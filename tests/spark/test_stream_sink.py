@@ -1,4 +1,4 @@
-"""A streaming query into txlog: each micro-batch once, its sources' offsets with it, one run at a time."""
+"""A streaming query into txlog: each micro-batch once, with its sources' offsets, one run at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = 20
 
 
 class Files:
-    """A folder that a file source reads, one file a micro-batch: orders 0 to 19, 20 to 39, and so on."""
+    """A folder that a file source reads, one file in each micro-batch: orders 0 to 19, 20 to 39, and so on."""
 
     def __init__(self, log: Log, folder: Path) -> None:
         self._log = log
@@ -40,13 +40,13 @@ class Files:
         folder.mkdir()
 
     def add(self, count: int = 1) -> list[int]:
-        """Adds files; all ids that are there now."""
+        """Add files, and return all ids that are there now."""
         for _ in range(count):
             first = self._count * ROWS
             rows = pa.table({"order_id": pa.array(range(first, first + ROWS), pa.int64())})
             path = self.folder / f"{self._count:03}.parquet"
             pq.write_table(rows, path)
-            # The file source orders files by time of change, in milliseconds.
+            # The file source orders files by modification time, in milliseconds.
             os.utime(path, (1_700_000_000 + self._count,) * 2)
             self._count += 1
         return list(range(self._count * ROWS))
@@ -88,12 +88,12 @@ def start(
 
 
 def run(log: Log, frame: DataFrame, checkpoint: Path, **options: Any) -> None:
-    """The query, to the end of what is there now."""
+    """Run the query to the end of what is there now."""
     assert start(log, frame, checkpoint, **options).awaitTermination(120)
 
 
 def failure(log: Log, frame: DataFrame, checkpoint: Path | None, **options: Any) -> str:
-    """What the query ends with."""
+    """Return the error with which the query ends."""
     with pytest.raises(StreamingQueryException) as caught:
         start(log, frame, checkpoint, **options).awaitTermination(120)
     return str(caught.value)
@@ -105,7 +105,7 @@ def query_id(checkpoint: Path) -> str:
 
 
 def forget_last_commit(checkpoint: Path) -> int:
-    """The checkpoint as a crash leaves it that came after the sink's commit and before Spark's own note of it."""
+    """Leave the checkpoint as a crash between the sink's commit and Spark's own commit log does."""
     last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     (checkpoint / "commits" / str(last)).unlink()
     (checkpoint / "commits" / f".{last}.crc").unlink()
@@ -123,7 +123,7 @@ def test_a_micro_batch_is_a_transaction_of_the_checkpoints_id(log: Log, files: F
     assert name == f"spark-stream:{checkpoint}"
     txn = log.store.admin().describe_transaction(name)
     assert (txn.state, txn.txn_version, txn.txn_scope) == ("COMPLETE_COMMIT", 2, query_id(checkpoint))
-    # Each of the three is one record a partition that got rows.
+    # Each of the three batches is one record in every partition that got rows.
     assert len(log.files()) == len(list((Path(log.url) / "orders").glob("*/rows/*.parquet")))
     expected = files.add(2)
     run(log, files.stream(), checkpoint)
@@ -157,7 +157,7 @@ def test_a_batch_that_spark_runs_again_is_skipped_and_said(
 def test_a_checkpoint_from_a_copy_is_refused_and_loses_nothing(
     log: Log, files: Files, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """Its next batches have numbers that were committed, and other rows: to skip them would lose rows in silence."""
+    """The next batches of the copy have committed numbers and other rows. Skipping them would lose rows without an error."""
     files.add(2)
     run(log, files.stream(), checkpoint)
     shutil.copytree(checkpoint, tmp_path / "copy")
@@ -165,7 +165,8 @@ def test_a_checkpoint_from_a_copy_is_refused_and_loses_nothing(
     run(log, files.stream(), checkpoint)
     ends = log.ends()
     for batches in (1, 2):
-        # Planned anew, the batch after the copy's last one takes both files; then it is as the log's last one, and another.
+        # The copy's next batch is planned again. With both files it reaches the log's last batch; with one file,
+        # another one.
         shutil.rmtree(checkpoint)
         shutil.copytree(tmp_path / "copy", checkpoint)
         stream = log.spark.readStream.schema("order_id BIGINT").option("maxFilesPerTrigger", 3 - batches)
@@ -177,7 +178,7 @@ def test_a_checkpoint_from_a_copy_is_refused_and_loses_nothing(
 def test_a_last_batch_that_is_planned_anew_is_refused(log: Log, files: Files, checkpoint: Path) -> None:
     files.add(2)
     run(log, files.stream(), checkpoint)
-    # As a copy has it that was made before the last batch was planned.
+    # A copy from before the last batch was planned looks like this.
     last = forget_last_commit(checkpoint)
     for name in (f"{last}", f".{last}.crc"):
         (checkpoint / "offsets" / name).unlink()
@@ -239,7 +240,7 @@ def test_another_run_fences_this_one_with_one_clear_error(
     url = log.url
 
     def overtaken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # While this task runs, the query is started on another driver: that is an init of its id.
+        # While this task runs, another driver starts the query, which is an init of its id.
         from txlog.client.runtime import Runtime
         from txlog.client.staged import StagedTransaction
 
@@ -268,7 +269,7 @@ def test_offsets_of_a_foreign_source_are_in_the_same_commit(log: Log, files: Fil
     assert {source: (each.query_id, each.batch_id) for source, each in found.items()} == {
         "0": (query_id(checkpoint), 2)
     }
-    # As the source wrote it to the checkpoint.
+    # The text is the same as in the checkpoint, where the source wrote it.
     assert found["0"].json == (checkpoint / "offsets" / "2").read_text().splitlines()[2]
     assert json.loads(found["0"].json) == {"logOffset": 2}
 
@@ -319,7 +320,7 @@ def test_after_a_lost_checkpoint_it_goes_on_where_the_last_commit_was(log: Log, 
     )
     assert "`txlog transactions expire --transactional-id cleaner --force`" in said
     log.store.admin().expire_id("cleaner", force=True)
-    # Not from the beginning again: whoever says so is told.
+    # A start from the beginning is refused, with the committed offset in the message.
     shutil.rmtree(checkpoint)
     said = failure(log, orders(log, startingOffsets="earliest"), checkpoint, topic="clean", transactional_id="cleaner")
     assert "CommitFailedError" in said
@@ -391,7 +392,7 @@ def test_without_source_offsets_the_checkpoint_is_left_alone(log: Log, files: Fi
 
 
 def test_commit_source_offsets_cannot_be_switched_off_under_offsets(log: Log, checkpoint: Path) -> None:
-    """They would stay behind, and who resumes from them would take rows again."""
+    """The offsets would stay behind, and a query that resumes from them would read rows again."""
     fill(log)
     frame = orders(log, startingOffsets="earliest")
     run(log, frame, checkpoint, topic="clean", transactional_id="cleaner")
@@ -421,7 +422,7 @@ def test_commit_source_offsets_switched_on_needs_the_offset_that_the_query_stand
 
 
 def test_a_new_query_does_not_take_a_foreign_source_again(log: Log, files: Files, checkpoint: Path) -> None:
-    """The id is forgotten, the offsets are not: a source that cannot begin there must be forgotten, too."""
+    """The id is forgotten, its offsets are not: a source that cannot begin there must be forgotten, too."""
     expected = files.add(2)
     run(log, files.stream(), checkpoint, transactional_id="cleaner")
     shutil.rmtree(checkpoint)

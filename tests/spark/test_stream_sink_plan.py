@@ -1,4 +1,4 @@
-"""The streaming sink without Spark: which id, which offsets, under which condition, and what a checkpoint says."""
+"""The streaming sink without Spark: which id, which offsets, under which condition, and what a checkpoint contains."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_groups_are_those_of_the_sources_and_none_is_committed_twice() -> None:
 
 @pytest.mark.parametrize(("before", "now"), [("g", None), (None, "g"), ("g", "h")])
 def test_a_group_that_was_changed_must_stand_where_the_batch_begins(before: str | None, now: str | None) -> None:
-    """Under the group of before nothing is wrong, and under the new one the condition would not hold: say which it is."""
+    """The old group is at the right offset, and the new group is not. The error must name the changed group."""
     with txlog.open(f"memory://changed-{before}-{now}") as store:
         store.create_topic("orders", partitions=1)
         store_id = store.runtime.require_store().store_id
@@ -216,7 +216,7 @@ def test_a_first_commit_elsewhere_is_refused_with_what_to_do() -> None:
 def test_what_is_written_over_each_other_is_read_back(texts: list[str]) -> None:
     stored: dict[TopicPartition, OffsetValue] = {P0: OffsetValue(offset=3)}
     for text in texts:
-        # The same batch number: what a query with a new checkpoint writes over an old one's.
+        # A query with a new checkpoint overwrites an old checkpoint's batches under the same number.
         found = opaque_offsets(batch(4, {"0": text, "source_b": "-1"}), store_id=HERE)
         assert all(len(value.metadata) <= MAX_METADATA_LENGTH for value in found.values())
         stored |= found
@@ -232,7 +232,7 @@ def test_pieces_that_are_missing_are_damage() -> None:
         read_opaque_offsets(stored)
 
 
-# -- where a query begins a source that is none of the store's ---------------------------------------------------------
+# -- where a query begins a source that is not a topic of the store ----------------------------------------------------
 
 
 KAFKA = '{"clicks":{"0":5,"1":7}}'
@@ -244,12 +244,12 @@ KAFKA = '{"clicks":{"0":5,"1":7}}'
         (KAFKA, '{"clicks": {"1": 7, "0": 5}}', True),
         (None, KAFKA, False),
         ('{"clicks":{"0":0,"1":0}}', KAFKA, False),
-        # A later one leaves records out, one partition is enough.
+        # A later start leaves records out, even if only one partition is later.
         ('{"clicks":{"0":5,"1":8}}', KAFKA, False),
-        # New partitions and topics, and such as are no longer read.
+        # New partitions and topics are accepted, and removed ones too.
         ('{"clicks":{"0":5,"1":7,"2":0},"views":{"0":0}}', KAFKA, True),
         ('{"clicks":{"0":5}}', KAFKA, True),
-        # What other sources keep there is no start of theirs.
+        # An offset in another source's format is not a start of this source.
         ('{"path":"file:/a","timestamp":1,"batchId":0}', '{"logOffset":0}', False),
     ],
 )
@@ -274,7 +274,7 @@ class Ingest:
         self.store = store
 
     def commit(self, query: str, number: int, start: KafkaOffsets, end: KafkaOffsets) -> None:
-        """Number 0 is a new query of an id that was forgotten, and its source noted `start`."""
+        """Commit one micro-batch. Number 0 is a new query of a forgotten id, whose source noted `start`."""
         made = Batch(
             query_id=query,
             batch_id=number,
@@ -319,7 +319,7 @@ def test_a_topic_that_is_not_read_for_a_while_keeps_its_offset(ingest: Ingest) -
 
 
 def test_a_topic_may_not_come_back_to_a_running_query(ingest: Ingest) -> None:
-    """Its source would read it from the beginning: the batch before does not name it."""
+    """The batch before does not name the topic, so its source would read the topic from the beginning."""
     both, one = {"a": {"0": 100}, "b": {"0": 700}}, {"a": {"0": 150}}
     ingest.commit("q1", 0, {"a": {"0": -2}, "b": {"0": -2}}, both)
     ingest.commit("q1", 1, both, one)

@@ -1,4 +1,4 @@
-"""What a stream's source answers, asked as Spark asks but without it: where batches begin and end, joins, loss, the group."""
+"""A stream's source, called as Spark calls it but without Spark: begin and end of batches, new partitions, loss, the group."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ AT_ONCE = {"metadata.max.age.ms": "0"}
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """An empty topic of two partitions."""
+    """Yield an empty topic of two partitions."""
     with txlog.open(str(tmp_path / "log"), storage_options={"fsync": False}) as made:
         made.create_topic("orders", ORDERS, 2)
         yield made
 
 
 def send(store: Store, first: int, count: int = 1, *, partition: int = 0, topic: str = "orders") -> None:
-    """`count` rows in one batch that belongs to no transaction."""
+    """Send `count` rows in one batch that belongs to no transaction."""
     with store.producer() as producer:
         put(producer, first, count, partition=partition, topic=topic)
 
@@ -168,7 +168,7 @@ def test_few_offsets_wait_for_more_or_for_the_delay(store: Store) -> None:
     query = Query(store, clock=clock, minOffsetsPerTrigger="10", maxTriggerDelay="15m")
     assert query.batch() == []
     send(store, 0, 9)
-    # What lies there at the first look has waited long enough.
+    # The rows that exist at the first request have waited long enough.
     assert query.batch() == ids(0, 9)
     send(store, 9, 9)
     assert query.batch() is None
@@ -206,7 +206,7 @@ def test_available_now_from_latest_reads_nothing(store: Store) -> None:
     assert Query(store, query.checkpoint).drain() == []
 
 
-# -- partitions and topics that join ----------------------------------------------------------------------------------------
+# -- new partitions and topics ----------------------------------------------------------------------------------------------
 
 
 def test_new_partitions_join_a_running_query_from_their_first_row(store: Store) -> None:
@@ -312,7 +312,7 @@ def test_a_read_ends_at_the_last_stable_offset(store: Store, aborting: Producer)
     send(store, 2)
     query, uncommitted = Query(store), Query(store, isolation_level="read_uncommitted")
     assert (query.drain(), uncommitted.drain()) == ([0], [0, 1, 2])
-    # Behind an open transaction there is nothing to read yet: no lag.
+    # Rows behind an open transaction cannot be read yet, so they are not lag.
     assert query.progress()["lag"] == {"rows": 0, "seconds": 0}
     aborting.commit_transaction()
     assert (query.drain(), uncommitted.drain()) == ([1, 2], [])
@@ -346,7 +346,7 @@ def test_retention_that_overtakes_a_query_ends_it(store: Store) -> None:
         OffsetOutOfRangeError, match=r"read up to offset 0, and the log begins at 5: 5 offsets .* failOnDataLoss=false"
     ):
         query.plan()
-    # Not so before the user says so, however often it is started.
+    # Every start fails until the user allows the loss.
     with pytest.raises(OffsetOutOfRangeError, match="the log begins at 5"):
         Query(store, query.checkpoint).batch()
 
@@ -358,7 +358,7 @@ def test_what_retention_took_is_counted_and_said(store: Store, capfd: pytest.Cap
     send(store, 5, 5)
     store.admin().delete_records("orders", 0, 5)
     assert query.next()
-    # Spark takes the progress of a batch before it has the batch planned.
+    # Spark takes the progress of a batch before it plans the batch.
     assert query.progress()["lost"] == 5
     assert query.drain() == ids(5, 5)
     assert "failOnDataLoss=false, orders-0: 5 offsets from 0 on were removed" in capfd.readouterr().err
@@ -398,7 +398,7 @@ def test_a_query_that_has_read_everything_loses_nothing_when_the_log_is_emptied(
 def test_retention_between_the_planning_and_the_reading_of_a_batch(
     store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The plan names a file of rows; retention moves the log start, and the file is taken away, before a task opens it."""
+    """The plan names a file of rows. Before a task opens it, retention moves the log start and the file is deleted."""
     for first in (0, 20_000):
         send(store, first, 20_000)
     query, lossy = Query(store), Query(store, failOnDataLoss="false")
@@ -442,7 +442,7 @@ def test_a_deleted_topic_of_a_pattern_is_a_loss_only_if_rows_were_unread(store: 
         strict.drain()
     assert lax.drain() == []
     assert lax.progress()["lost"] == 5
-    # Made anew, its offsets go on, and so does the query.
+    # The offsets of the new topic continue, so the query continues, too.
     store.create_topic("returns-read", ORDERS, 1)
     send(store, 20, 5, topic="returns-read")
     assert lax.drain() == ids(20, 5)
@@ -539,7 +539,7 @@ def test_the_group_follows_the_query_and_is_never_ahead(store: Store) -> None:
     assert committed(store) == [None, None]
     query.done()
     assert committed(store) == [None, None]
-    # Spark asks for the next batch: the one before has been processed.
+    # Spark asks for the next batch, so the batch before has been processed.
     assert not query.next()
     assert committed(store) == [5, 0]
     send(store, 5, 5, partition=1)
@@ -565,7 +565,7 @@ def test_the_group_never_goes_backwards(store: Store) -> None:
 
 
 def test_two_that_commit_for_one_group_never_take_it_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another commits further on, between this query's look at the group and its commit: the condition tells it."""
+    """Another client commits a later offset after this query read the group. The query's condition detects that."""
     looks = 0
     look = client_offsets.committed_offsets
 
@@ -621,7 +621,7 @@ def test_a_running_query_keeps_its_columns_when_the_topic_gets_more(store: Store
     assert query.next()
     assert query.read(query.plan()) == [{"order_id": 0, "carrier": None}]
     query.done()
-    # The next start sees it, in rows from before as null.
+    # The next start sees the new column. It is null in earlier rows.
     send(store, 1)
     again = Query(store, query.checkpoint)
     assert again.next()
@@ -654,7 +654,7 @@ def test_an_idle_partition_costs_one_request(store: Store) -> None:
     with counting.counting() as cost:
         assert query.next()
         query.plan()
-    # The new record, and behind it the free slot of each partition; planning asks nothing more.
+    # A GET for the new record, and one for the next free slot of each partition. Planning needs no further request.
     assert (cost.get, cost.total) == (3, 3)
 
 
@@ -677,7 +677,7 @@ def test_lag_in_rows_and_seconds_down_to_zero(store: Store) -> None:
 
 
 def test_lag_behind_sealed_segments(store: Store) -> None:
-    """The oldest unread row lies in a sealed segment: its time is in the segment's index."""
+    """The oldest unread row is in a sealed segment, and the segment's index has its time."""
     # A folder has the machine's time.
     clock = ManualClock(SystemClock().now_ms())
     with txlog.open(store.runtime.url, storage_options={"fsync": False}, clock=clock) as writer:

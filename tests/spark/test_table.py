@@ -1,4 +1,4 @@
-"""TxLog and its tables: a store opened in the driver's own process, errors that say what to do."""
+"""TxLog and its tables: a store that the driver's own process opens, and errors that name the remedy."""
 
 from __future__ import annotations
 

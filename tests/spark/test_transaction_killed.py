@@ -1,5 +1,8 @@
-"""A driver that is killed at a named point of a transaction over three topics: all of it is there or nothing, to every
-reader of a snapshot at once and to all after the next instance's init; and run again it is there once."""
+"""A driver is killed at a named point of a transaction over three topics: all of it is there, or nothing.
+
+A snapshot shows this at once, and every reader after the next instance's init. After the job ran again, its rows are
+there once.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def made(tmp_path: Path) -> str:
 
 
 def in_snapshot(store: Store) -> list[int]:
-    """What each topic has in one cut, sorted: the same in all."""
+    """Return the sorted rows of a topic in one cut. They are the same in all topics."""
     session = read_session(store.runtime)
     cut = take_cut(session, driver.TOPICS)
     found: dict[str, list[int]] = {topic: [] for topic in driver.TOPICS}
@@ -86,7 +89,7 @@ def test_a_killed_job(tmp_path: Path, fault: str) -> None:
     everything = list(range(driver.ROWS))
     with txlog.open(url) as store:
         assert in_snapshot(store) in ([], everything)
-        # The next run of the job takes the id over, which settles what the dead one left.
+        # The next run of the job takes the id over, which ends the dead run's transaction.
         with store.producer(driver.ID, staged=True) as producer:
             version = store.admin().describe_transaction(driver.ID).txn_version
             done = everything if version == 7 else []
@@ -104,7 +107,7 @@ def test_a_killed_job(tmp_path: Path, fault: str) -> None:
 
 @pytest.mark.parametrize("fault", points(driver.STREAM_POINTS))
 def test_a_killed_stream(tmp_path: Path, fault: str) -> None:
-    """Started again from its checkpoint it goes on: each row once in each topic, the offsets where the last batch put them."""
+    """The query restarts from its checkpoint: each row is in each topic once, and the offsets match the last batch."""
     url = made(tmp_path)
     (tmp_path / "in").mkdir()
     for number in range(3):

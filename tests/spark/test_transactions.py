@@ -1,4 +1,4 @@
-"""Several DataFrames, several topics and offsets in one transaction: all or nothing, wherever its program ends."""
+"""Several DataFrames, several topics and offsets in one transaction: all or nothing, wherever the program dies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GROUP = "nightly"
 
 @pytest.fixture
 def three(spark: SparkSession, log: Log) -> Iterator[TxLog]:
-    """Three topics, and the log through TxLog."""
+    """Yield the log through TxLog, with three topics."""
     for topic in TOPICS:
         log.create(topic)
     with TxLog(spark, log.url, {"fsync": False}) as opened:
@@ -48,7 +48,7 @@ def three(spark: SparkSession, log: Log) -> Iterator[TxLog]:
 
 
 def write_three(opened: TxLog, log: Log, *, version: int | None = None, count: int = 6, **more: Any) -> Any:
-    """One transaction over three topics with offsets under a condition, as a job would write it."""
+    """Write one transaction over three topics with offsets under a condition, as a job would."""
     with opened.transaction("nightly", version, **more) as txn:
         txn.write(log.frame(0, count), "orders", key="order_id")
         txn.write(log.frame(0, count), "items", road="executors" if count > 6 else "auto")
@@ -63,7 +63,7 @@ def committed(log: Log) -> int | None:
 
 
 def assert_whole(log: Log, opened: TxLog, count: int) -> None:
-    """`count` orders are in each topic, once, in a snapshot and in plain reads; the offsets are if they are."""
+    """Check that each topic has `count` orders once, in a snapshot and in plain reads, and that the offsets match."""
     cut = opened.snapshot(*TOPICS)
     for topic in TOPICS:
         ids = sorted(row.order_id for row in cut.to_df(topic, ["order_id"]).collect())
@@ -109,14 +109,14 @@ def test_a_repeated_version_computes_nothing(log: Log, three: TxLog, console: Co
             assert txn.repeated
             for road in ("auto", "driver", "executors"):
                 txn.write(counting, "orders", road=road)
-            # Its condition does not hold any more, and nobody asks it.
+            # The condition does not hold any more, but a skipped transaction does not check it.
             txn.send_offsets({CLICKS: 17}, GROUP, expected={CLICKS: None})
         assert txn.result is not None
         assert txn.result.skipped
     assert computed.value == 0
     assert "version 3 is not above 7" in capfd.readouterr().err
     assert_whole(log, three, 6)
-    # A mistake is one the second time, too.
+    # A skipped transaction still reports a wrong schema.
     with pytest.raises(SchemaMismatchError), three.transaction("nightly", 7) as txn:
         txn.write(frame.withColumn("strange", F.lit(1)), "orders")
     three.table("orders").append(log.frame(6, 1), transactional_id="nightly", version=8)
@@ -129,7 +129,7 @@ def test_one_version_is_not_two_appends_to_two_topics(log: Log, three: TxLog) ->
         three.table(clean).append(log.frame(0, 5), transactional_id="nightly", version=1)
     with pytest.raises(InvalidRequestError, match=rf"was committed for {clean}, so the rows for {audit} would be"):
         three.table(audit).append(log.frame(0, 5), transactional_id="nightly", version=1)
-    # Another instance knows it, too.
+    # Another instance detects it, too.
     with (
         TxLog(log.spark, log.url) as other,
         pytest.raises(InvalidRequestError, match="would be skipped"),
@@ -151,7 +151,10 @@ def test_versions_of_another_scope_are_refused_before_anything_runs(log: Log, th
 
 
 def test_two_jobs_that_took_one_range(spark: SparkSession, log: Log, three: TxLog) -> None:
-    """Ids of their own, one range: the offsets' condition lets one of them in, and all the other wrote stays unseen."""
+    """Two jobs have different ids and one range.
+
+    The offsets' condition lets one of them commit; the rows of the other stay invisible.
+    """
     write_three(three, log)
     with pytest.raises(CommitFailedError), three.transaction("other") as txn:  # noqa: PT012
         txn.write(log.frame(0, 6), "orders")
@@ -165,7 +168,7 @@ def test_two_jobs_that_took_one_range(spark: SparkSession, log: Log, three: TxLo
 
 
 def test_two_runs_of_one_job(spark: SparkSession, log: Log, three: TxLog) -> None:
-    """The later one fences the earlier, also in the midst of its writes; and for good, not in turns."""
+    """The later run fences the earlier one, also in the middle of its writes. The earlier one stays fenced."""
     with TxLog(spark, log.url, {"fsync": False}) as later:
         with pytest.raises(ProducerFencedError, match="'nightly'"), three.transaction("nightly") as txn:  # noqa: PT012
             txn.write(log.frame(100, 6), "orders", road="executors")
@@ -174,7 +177,7 @@ def test_two_runs_of_one_job(spark: SparkSession, log: Log, three: TxLog) -> Non
         assert_whole(log, later, 6)
         with later.transaction("nightly") as txn:
             txn.write(log.frame(6, 1), "orders")
-        # Begun anew, it is the newest instance.
+        # A new transaction of the earlier instance makes it the newest one.
         with three.transaction("nightly") as txn:
             txn.write(log.frame(7, 1), "orders")
         with pytest.raises(ProducerFencedError), later.transaction("nightly") as txn:
@@ -222,8 +225,11 @@ def test_writes_of_several_threads(log: Log, three: TxLog) -> None:
 
 @pytest.mark.slow
 def test_a_driver_that_dies_at_any_write(spark: SparkSession, log: Log, three: TxLog, tmp_path: Path) -> None:
-    """Before and after each write of the transaction, from the init on: the next run with the same version makes it whole,
-    and no reader saw a part in between. (Real kills are in test_transaction_killed.py.)"""
+    """Kill the driver before and after each write of the transaction, from the init on.
+
+    The next run with the same version completes it, and no reader sees a part of it in between. (Real kills are in
+    test_transaction_killed.py.)
+    """
 
     def run(url: str, *faults: Fault) -> tuple[FailingStore, SimulatedCrash | None]:
         store = FailingStore(open_object_store(url, {"fsync": False}), *faults)
@@ -258,12 +264,12 @@ def test_a_driver_that_dies_at_any_write(spark: SparkSession, log: Log, three: T
             assert committed(again) == 17
             check_store(open_object_store(again.url))
             again.store.close()
-    # It died before the decision, after it with nothing seen yet, and with all of it seen.
+    # It died before the decision, after the decision with nothing visible yet, and with all rows visible.
     assert outcomes >= {(True, 0, False), (True, 0, True), (True, 6, True)}, outcomes
 
 
 def whole(opened: TxLog) -> int:
-    """Rows of each topic in a snapshot, the same number in all."""
+    """Return the rows of each topic in a snapshot. All topics have the same number."""
     cut = opened.snapshot(*TOPICS)
     counts = {
         sum(task.rows for task in cut._tasks(opened.runtime.topic(topic), opened.table(topic).schema))
@@ -285,7 +291,7 @@ def ids(log: Log, topic: str) -> list[int]:
 
 
 class Source:
-    """A folder of files, each a micro-batch of a stream of orders."""
+    """A folder of files, each of them a micro-batch of a stream of orders."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
@@ -295,7 +301,7 @@ class Source:
     def add(self, *numbers: int) -> None:
         name = self.folder / "in" / f"{numbers[0]:05}.json"
         name.write_text("".join(f'{{"order_id": {number}}}\n' for number in numbers))
-        # Spark takes the oldest first, and two files of one millisecond in any order.
+        # Spark takes the oldest file first, and two files of the same millisecond in any order.
         os.utime(name, (1_700_000_000 + numbers[0],) * 2)
 
     def frame(self) -> DataFrame:
@@ -303,7 +309,7 @@ class Source:
         return reader.json(str(self.folder / "in"))
 
     def forget_last_commit(self) -> None:
-        """As if the driver had died between the batch's end and Spark's own commit log."""
+        """Leave the checkpoint as if the driver had died between the end of the batch and Spark's own commit log."""
         commits = Path(self.checkpoint) / "commits"
         newest = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
         for name in (str(newest), f".{newest}.crc"):
@@ -326,7 +332,7 @@ def run_batches(source: Source, write: Callable[[DataFrame, int], None]) -> None
 
 @pytest.mark.smoke
 def test_foreach_batch_to_three_topics_exactly_once(log: Log, three: TxLog, source: Source) -> None:
-    """A batch that comes again is recognised by its number; a batch that failed midway left nothing."""
+    """A repeated batch is recognised by its number. A batch that failed midway left nothing."""
     repeated: list[bool] = []
     fail_at: list[int] = [1]
 
@@ -352,7 +358,7 @@ def test_foreach_batch_to_three_topics_exactly_once(log: Log, three: TxLog, sour
     # The scope was the query's id.
     last = log.store.admin().describe_transaction("clean")
     assert (last.txn_version, len(last.txn_scope)) == (2, 36)
-    # A lost checkpoint counts from 0 again, under another query's id: refused, not skipped.
+    # A query with a lost checkpoint counts from 0 again, under another query id. It fails; it does not skip batches.
     source.checkpoint += "-2"
     with pytest.raises(StreamingQueryException, match="lost checkpoint"):
         run_batches(source, write)

@@ -1,4 +1,4 @@
-"""Who is fenced by a transaction, and who is not: without Spark."""
+"""Which producers does a transaction fence? These tests need no Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_what_is_refused_for_its_scope_fences_nobody(tmp_path: Path) -> None:
             raise AssertionError("unreachable")
         with ours.begin("nightly", TxnVersion(version=2, scope="query"), {}):
             pass
-        # One of the same scope does fence.
+        # A transaction of the same scope fences the other one.
         with theirs.begin("nightly", TxnVersion(version=3, scope="query"), {}):
             pass
         with (

@@ -1,4 +1,4 @@
-"""What `where` keeps: the text is understood whole or refused, the three readers of a predicate agree, no file is skipped wrongly."""
+"""`where`: the whole text is understood or refused, three readers agree, and no file is wrongly skipped."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def kept(text: str, *rows: dict[str, Any]) -> list[int]:
     return predicate(text).keep(numbered).column("n").to_pylist()
 
 
-# -- what it means ----------------------------------------------------------------------------------------------------
+# -- meaning ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ LITERALS: dict[str, list[str]] = {
 
 @st.composite
 def conditions(draw: st.DrawFn, depth: int = 2) -> str:
-    """A random condition on the columns of VALUES."""
+    """Draw a random condition on the columns of VALUES."""
     if depth and draw(st.booleans()):
         joined = draw(st.sampled_from([" AND ", " OR "])).join(
             f"({draw(conditions(depth=depth - 1))})" for _ in range(2)
@@ -274,11 +274,11 @@ def conditions(draw: st.DrawFn, depth: int = 2) -> str:
 @settings(max_examples=300, deadline=None)
 @given(rows=ROWS, text=conditions())
 def test_no_file_that_holds_a_kept_row_is_skipped(rows: list[dict[str, Any]], text: str) -> None:
-    """Real files with real statistics: nulls, NaN, infinities, both zeros, strings cut in the middle of a character."""
+    """Use real files with real statistics: nulls, NaN, infinities, both zeros, strings cut in the middle of a character."""
     bound = pickle.loads(pickle.dumps(predicate(text)))
     found = kept(text, *rows)
     assert bound.may_match(piece_of(file_of(rows))) or not found
-    # What is kept and what its negation keeps are disjoint, and the rest is unknown for a null.
+    # The rows of a condition and of its negation are disjoint; the other rows are unknown because of a null.
     assert not set(found) & set(kept(f"NOT ({text})", *rows))
 
 

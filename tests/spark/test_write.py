@@ -50,7 +50,7 @@ def test_a_repeated_version_is_skipped_and_said_so(log: Log, console: Console) -
     assert console.says(said)
     log.write(log.frame(100, 10), transactional_id="monthly", txn_version=2)
     assert log.ids() == list(range(10))
-    # Nothing was computed for the repetitions, let alone written.
+    # The skipped writes computed no rows and wrote no files.
     assert log.files() == files
     log.write(log.frame(10, 10), transactional_id="monthly", txn_version=4)
     assert log.ids() == list(range(20))
@@ -100,14 +100,14 @@ def test_several_topics_are_one_transaction(log: Log) -> None:
     assert log.ids("eu") == list(range(0, 100, 4))
     assert len(log.ids("us")) == 75
     assert log.store.admin().describe_transaction("split").state == "COMPLETE_COMMIT"
-    # A topic that is not there fails all of them.
+    # A missing topic fails the whole write.
     with pytest.raises(Exception, match=r"topic 'euu' does not exist. Did you mean 'eu'"):
         log.write(frame.replace("us", "euu"), None, transactional_id="split")
     assert len(log.ids("eu")) == 25
 
 
 def test_one_version_is_not_two_writes_to_two_topics(log: Log, console: Console) -> None:
-    """Users of Delta's `txnAppId` and `txnVersion` write each topic on its own, with one id and one version."""
+    """Users of Delta's `txnAppId` and `txnVersion` write to each topic separately, with one id and one version."""
     for topic in ("eu", "us"):
         log.create(topic)
     once = {"transactional_id": "nightly", "txn_version": 1}
@@ -116,7 +116,7 @@ def test_one_version_is_not_two_writes_to_two_topics(log: Log, console: Console)
         Exception, match=r"was committed for eu, so the rows for us would be skipped. hint: .*TxLog.transaction"
     ):
         log.write(log.frame(0, 5), "us", **once)
-    # A repetition of the first write is skipped, and what it knows of the topics stays.
+    # A repeated first write is skipped, and the id keeps the topics of that write.
     log.write(log.frame(0, 5), "eu", **once)
     with pytest.raises(Exception, match="the rows for us would be skipped"):
         log.write(log.frame(0, 5), "us", **once)
@@ -137,7 +137,7 @@ def test_empty_frames(log: Log) -> None:
     assert log.ids() == []
     assert log.ends() == [(0, 0), (0, 0)]
     assert log.files() == []
-    # The version counts all the same: this night is done.
+    # An empty write still stores its version, so this night is done.
     assert log.store.admin().describe_transaction("nightly").txn_version == 1
 
 

@@ -1,6 +1,6 @@
-"""Tasks that fail and are retried, jobs that fail for good, commits that fail half-way: all rows or none, none twice.
+"""Tasks fail and are retried, jobs fail, commits fail midway: all rows are there or none, and none twice.
 
-In a real Spark: processes raise and are killed on purpose, at points chosen through the test kit's failing store.
+In a real Spark, processes raise and are killed on purpose. The test kit's failing store chooses the points.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ KILLED = "Python worker exited unexpectedly"
 
 @pytest.fixture(scope="session", autouse=True)
 def faulty_source(spark: SparkSession) -> None:
-    """`format("txlog-faulty")`. Spark's Python processes do not find this folder, so the class travels by value."""
+    """Register `format("txlog-faulty")`. Spark's Python processes do not find this folder, so the class is pickled by value."""
     cloudpickle.register_pickle_by_value(faulty)
     spark.dataSource.register(faulty.FaultyDataSource)
 
 
 def failing_tasks(frame: DataFrame, attempts: int, *, kill: bool = False) -> DataFrame:
-    """The same rows; but the odd tasks fail after half of them, in their first `attempts` attempts."""
+    """Return the same rows, but odd tasks fail after half of them in their first `attempts` attempts."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
@@ -69,7 +69,7 @@ def test_attempts_that_wrote_files_and_died_leave_no_rows(log: Log) -> None:
     def after_the_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
 
-    # The writer's own process dies once its files are on disk and before Spark has its message; each attempt does so,
+    # The writer's own process dies after its files are on disk and before Spark has its message. Each attempt does so,
     # until the job fails.
     frame = log.frame(0, 100, tasks=1).mapInArrow(after_the_files, log.frame(0, 1).schema)
     with pytest.raises(Exception, match=KILLED):
@@ -93,7 +93,7 @@ def test_a_null_where_none_may_be_fails_the_job_by_name(log: Log) -> None:
     with pytest.raises(Exception, match="topic 'orders': column 'order_id' is not nullable, and 1 values are null"):
         log.write(frame)
     nothing_visible(log)
-    # A drawn id is gone, whatever became of its write.
+    # The drawn id is removed, whatever the result of its write was.
     assert log.transactions() == {}
 
 
@@ -120,7 +120,7 @@ def test_abort_after_a_commit_that_won_keeps_it(log: Log, point: str, how: str, 
     assert "'nightly': the write is reported as failed, but its transaction was already committed" in console.text()
     assert log.ids() == list(range(100))
     assert all(stable == end for stable, end in log.ends())
-    # The job is run again, as one does after a failure: nothing is doubled.
+    # The job runs again, as after any failure: no row is duplicated.
     log.write(log.frame(0, 100), transactional_id="nightly", txn_version=7)
     assert log.ids() == list(range(100))
 
@@ -142,7 +142,7 @@ def test_what_a_dying_abort_leaves_is_settled_by_the_next_run(log: Log) -> None:
             fault_commit=f"crash after 1 {PREPARED}",
             fault_abort="kill before 1 put_if_absent",
         )
-    # Decided, but not all there: readers see nothing until somebody rolls it forward; here the next run of the job.
+    # The commit is decided but incomplete. Readers see nothing until the next run of the job rolls it forward.
     assert log.transactions() == {"nightly": "PREPARE_COMMIT"}
     log.write(log.frame(100, 10), transactional_id="nightly")
     assert log.ids() == list(range(110))

@@ -1,7 +1,7 @@
 """A Spark driver that writes three topics and offsets in one transaction and is killed at a named point.
 
-`python transaction_driver.py <url> batch|stream <fault> <folder>`: the fault in the words of
-`txlog.testing.failing_store.Fault.parse`, or one of SELF, or "none".
+`python transaction_driver.py <url> batch|stream <fault> <folder>`: the fault has the syntax of
+`txlog.testing.failing_store.Fault.parse`, or is one of SELF, or "none".
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STREAM_POINTS = {
 
 
 def write(log: TxLog, frame: DataFrame, version: int, expected: int | None) -> None:
-    """The job: three topics, rows in files of both roads and inline, and the offsets of the range that it took."""
+    """Write three topics, with rows inline and in files of the driver and of executors, and the offsets of the range."""
     with log.transaction(ID, version) as txn:
         txn.write(frame, "orders", key="order_id", road="driver")
         txn.write(frame, "items", road="executors")
@@ -84,7 +84,7 @@ def stream(spark: SparkSession, log: TxLog, folder: Path, fault: str) -> None:
 
 
 def kill_in_job(items: Path) -> None:
-    """SIGKILL as soon as a task of Spark's writer has a file open."""
+    """Send SIGKILL as soon as a task of Spark's writer has a file open."""
     while not list(items.glob("staged/*/_temporary/**/*.parquet")):
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
