@@ -14,6 +14,7 @@ import pytest
 
 import txlog
 from txlog.config import KEYS
+from txlog.maintenance.maintain import STEPS
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -140,6 +141,10 @@ def test_the_table_of_defaults_is_the_code_s() -> None:
     table = dict(re.findall(r"^\| `([a-z.]+)` \| `?([^`|]+?)`? \|", PAGES["docs/settings.md"], re.MULTILINE))
     expected = {key.name: key.text(key.default) for key in KEYS.values() if key.kafka_default}
     assert table == expected
+
+
+def test_the_page_has_the_steps_of_a_round() -> None:
+    assert tuple(re.findall(r"^\d\. `(\w+)`: ", PAGES["docs/maintenance.md"], re.MULTILINE)) == STEPS
 
 
 def test_readme_is_short() -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import typer
 from pyspark.sql import SparkSession
@@ -15,8 +19,10 @@ from pyspark_txlog.jobs import ingest_kafka
 from tests import jars
 from tests.kafka.broker import KafkaClient
 from tests.kafka.records import Expected
+from txlog.errors import FencedError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text(encoding="utf-8")
+(FORGET,) = re.findall(r"`(txlog [^`]+ expire [^`]+)`", PAGE)
 
 
 def test_parameters_are_the_job_s() -> None:
@@ -27,9 +33,23 @@ def test_parameters_are_the_job_s() -> None:
         for parameter in typer.main.get_command(app).params
         for flag in (*parameter.opts, *parameter.secondary_opts)
     }
-    shown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - {"--help", "--packages"}
+    shown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE.replace(FORGET, ""))) - {"--help", "--packages"}
     assert shown
     assert shown <= known
+
+
+def test_the_command_that_forgets_the_id_fences_an_old_run(tmp_path: Path) -> None:
+    with txlog.open(tmp_path / "my-log") as store:
+        store.create_topic("orders", pa.schema([("id", pa.int64())]))
+        old = store.producer("orders-ingest")
+        old.init_transactions()
+        with old.transaction(version=0):
+            old.send("orders", [{"id": 1}])
+        program, *arguments = shlex.split(FORGET)
+        subprocess.run([Path(sys.executable).parent / program, *arguments], cwd=tmp_path, check=True)
+        assert store.admin().list_transactions() == ()
+        with pytest.raises(FencedError), old.transaction(version=1):
+            old.send("orders", [{"id": 2}])
 
 
 def test_versions_are_those_that_are_tested() -> None:
