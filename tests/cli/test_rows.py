@@ -18,7 +18,7 @@ from txlog.cli.rows import decode_rows, encode_row
 from txlog.core.records import SchemaField
 from txlog.core.schema import KAFKA_FIELDS
 from txlog.errors import SchemaMismatchError
-from txlog.storage.arrow_schema import conform
+from txlog.storage.conform import conform
 
 UTC = datetime.UTC
 COLUMNS = [

@@ -9,7 +9,7 @@ from txlog.client.adopted import adopt_files
 from txlog.client.staged import StagedTransaction
 from txlog.core.names import staged_folder
 from txlog.errors import CorruptLogError, TxlogError, UnknownTopicOrPartitionError
-from txlog.storage.arrow_schema import conform
+from txlog.storage.conform import conform
 from txlog.storage.parquet_writer import write_rows_file
 from txlog.testing.damage import overwrite
 

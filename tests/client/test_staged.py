@@ -26,7 +26,7 @@ from txlog.errors import (
 )
 from txlog.protocol.context import PartitionView
 from txlog.protocol.transactions import resolve
-from txlog.storage.arrow_schema import conform
+from txlog.storage.conform import conform
 from txlog.testing.failing_store import Fault
 
 

@@ -18,7 +18,7 @@ from txlog.core.names import parse_rows_path
 from txlog.core.records import StagedPart
 from txlog.errors import ProducerFencedError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txlog.protocol.stores import create_store
-from txlog.storage.arrow_schema import conform
+from txlog.storage.conform import conform
 
 
 def orders(store: Store, first: int, count: int) -> pa.Table:

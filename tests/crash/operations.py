@@ -27,7 +27,7 @@ from txlog.clock import Clock, IdGenerator, SystemClock
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition
 from txlog.errors import FencedError, NotAStoreError, TopicExistsError, UnknownTopicOrPartitionError
-from txlog.storage.arrow_schema import conform
+from txlog.storage.conform import conform
 from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore

@@ -49,7 +49,8 @@ from txlog.core.state import PartitionState
 from txlog.core.transactions import Judgement, Transit, TxnVersion, judge_add_partitions, judge_end, judge_init
 from txlog.protocol import append, groups, load, read, seal, stores, table, topic_changes, transactions
 from txlog.protocol.context import Context, PartitionView, Views
-from txlog.storage.arrow_schema import conform, to_arrow
+from txlog.storage.arrow_schema import to_arrow
+from txlog.storage.conform import conform
 from txlog.storage.driver import Driver
 from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.local import LocalObjectStore

@@ -13,7 +13,7 @@ from txlog.core.records import FIRST_DRAWN_PRODUCER_ID
 from txlog.maintenance.maintain import Maintainer
 from txlog.protocol.append import append_batch
 from txlog.protocol.context import Views
-from txlog.storage.arrow_schema import conform
+from txlog.storage.conform import conform
 from txlog.storage.driver import Driver
 from txlog.storage.inline_rows import encode_ipc
 from txlog.testing.clock import SeededIds

@@ -26,7 +26,7 @@ from txlog.errors import (
     StoreChangedError,
     UnknownTopicOrPartitionError,
 )
-from txlog.storage.arrow_schema import conform
+from txlog.storage.conform import conform
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
 

@@ -16,7 +16,8 @@ from tests.storage.arrow_rows import EVERY_TYPE, FIELDS, ROWS, UTC, rows_table
 from txlog.core import schema as core_schema
 from txlog.errors import CorruptRecordError, SchemaMismatchError
 from txlog.storage import arrow_schema
-from txlog.storage.arrow_schema import KAFKA_SHAPE, conform, field_id, stored_fields, to_arrow, to_fields
+from txlog.storage.arrow_schema import KAFKA_SHAPE, field_id, stored_fields, to_arrow, to_fields
+from txlog.storage.conform import conform
 from txlog.storage.inline_rows import encode_ipc, read_ipc, select_fields
 
 
@@ -34,7 +35,7 @@ def test_every_type_there_and_back():
 
 
 def test_each_scalar_of_the_core_has_one_arrow_type():
-    assert set(arrow_schema._SCALARS) == core_schema.SCALAR_TYPES
+    assert set(arrow_schema.SCALARS) == core_schema.SCALAR_TYPES
 
 
 def test_ids_are_given_depth_first():

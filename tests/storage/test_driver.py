@@ -27,7 +27,8 @@ from txlog.core.effects import (
 )
 from txlog.core.moments import Moment
 from txlog.errors import OutcomeUnknownError, StorageError
-from txlog.storage.arrow_schema import conform, to_fields
+from txlog.storage.arrow_schema import to_fields
+from txlog.storage.conform import conform
 from txlog.storage.driver import Driver
 from txlog.storage.inline_rows import encode_ipc
 from txlog.storage.local import LocalObjectStore

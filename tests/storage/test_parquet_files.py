@@ -21,7 +21,8 @@ from txlog.core import schema as core_schema
 from txlog.core.effects import InlineRows, WriteRows
 from txlog.core.fetch_plan import BY_COLUMN, RowRange
 from txlog.errors import CorruptRecordError, MissingObjectError, SchemaMismatchError, StorageError
-from txlog.storage.arrow_schema import conform, to_arrow, to_fields
+from txlog.storage.arrow_schema import to_arrow, to_fields
+from txlog.storage.conform import conform
 from txlog.storage.inline_rows import encode_ipc, read_inline_rows, select_fields
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.parquet_file import describe_file, verify_file

@@ -33,7 +33,7 @@ def key_columns_of(settings: Settings, topic: TopicMetadata, columns: Sequence[s
 def partitions_of(rows: pa.Table, key_columns: Sequence[str], topic: TopicMetadata) -> NDArray[np.int32]:
     """Return the partition of each row, as Kafka's producer would choose it, or NO_KEY for a row without a key.
 
-    `rows` have exactly the topic's schema (`txlog.storage.arrow_schema.conform`). Raises SchemaMismatchError for a type
+    `rows` have exactly the topic's schema (`txlog.storage.conform.conform`). Raises SchemaMismatchError for a type
     that cannot be a key.
     """
     return partition_table(rows, key_columns, topic.partitions)

@@ -53,7 +53,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol.transactions import EndResult
-from txlog.storage.arrow_schema import conform
+from txlog.storage.conform import conform
 from txlog.text import count_text
 
 _LOG = logging.getLogger(__name__)

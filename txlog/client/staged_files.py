@@ -50,7 +50,7 @@ class StagedFiles:
         self._buffers: dict[tuple[str, int], _Buffer] = {}
 
     def add(self, topic: TopicMetadata, rows: pa.Table, partitions: int | NDArray[np.int32]) -> None:
-        """Add rows with exactly the topic's schema (`arrow_schema.conform`), each to its own partition or all to one.
+        """Add rows with exactly the topic's schema (`conform.conform`), each to its own partition or all to one.
 
         Raises UnknownTopicOrPartitionError for a partition out of range, StorageError.
         """

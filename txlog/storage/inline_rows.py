@@ -11,12 +11,12 @@ import pyarrow as pa
 from txlog.core.fetch_plan import RowRange
 from txlog.core.records import SchemaField
 from txlog.errors import CorruptRecordError
+from txlog.storage.arrow_cast import stored_column
 from txlog.storage.arrow_schema import (
     OFFSET_FIELD,
     TIMESTAMP_FIELD,
     check_stored,
     find_columns,
-    stored_column,
     to_arrow,
     wanted_fields,
 )

@@ -17,12 +17,12 @@ from txlog.core.names import MAX_OFFSET
 from txlog.core.records import DataFile, IndexedFile, SchemaField
 from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN
 from txlog.errors import CorruptRecordError
+from txlog.storage.arrow_cast import stored_column
 from txlog.storage.arrow_schema import (
     OFFSET_FIELD,
     TIMESTAMP_FIELD,
     check_stored,
     find_columns,
-    stored_column,
     to_arrow,
     wanted_fields,
 )

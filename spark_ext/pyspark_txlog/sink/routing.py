@@ -24,7 +24,7 @@ from txlog.client.runtime import Runtime
 from txlog.core.names import check_topic_name
 from txlog.core.records import TopicMetadata
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txlog.storage.arrow_schema import conform
+from txlog.storage.conform import conform
 from txlog.text import count_text
 
 TOPIC, PARTITION = "topic", "partition"

@@ -1,0 +1,270 @@
+"""Do given rows fit the topic, and how do they get exactly its schema?
+
+Rows come in as anything with Arrow's C interface, or as dictionaries. Columns are found by name, types are cast only if
+no value can change, and missing nullable columns become null. Everything else is refused; the error names the column,
+the expected and the found type.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from txlog.core.records import SchemaField
+from txlog.core.schema import NUMBERS, RESERVED_PREFIXES, describe, range_left
+from txlog.errors import SchemaMismatchError
+from txlog.storage.arrow_cast import cast_column, check_nulls, is_lossless
+from txlog.storage.arrow_schema import SCALARS, to_arrow
+from txlog.text import nearest
+
+
+def conform(data: object, fields: Sequence[SchemaField], *, topic: str) -> pa.Table:
+    """Return `data` with exactly the topic's schema.
+
+    `data` is a pyarrow Table or RecordBatch, anything else with `__arrow_c_stream__` or `__arrow_c_array__` (pandas,
+    polars, duckdb), or a list of dictionaries. Raises SchemaMismatchError naming topic and column in these cases.
+
+    * A column is unknown or repeated.
+    * A column or value is missing where nulls are not allowed.
+    * The column cannot hold a type or value, for example a string that is not UTF-8.
+    """
+    where = f"topic {topic!r}"
+    if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
+        return _from_rows(data, fields, where)
+    table = _to_table(data, where)
+    _check_columns(table.column_names, fields, where)
+    columns = []
+    for field, arrow_field in zip(fields, to_arrow(fields), strict=True):
+        if field.name in table.column_names:
+            column = _conformed_column(table.column(field.name), field, arrow_field, where)
+            _check_values(column, field, where)
+        elif field.nullable:
+            column = pa.chunked_array([pa.nulls(table.num_rows, arrow_field.type)])
+        else:
+            raise SchemaMismatchError(
+                f"{where}: column {field.name!r} ({describe(field)}) is missing, and only nullable columns may be left out"
+            )
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=to_arrow(fields))
+
+
+# -- rows that speak Arrow --------------------------------------------------------------------------------------------
+
+
+def _to_table(data: object, where: str) -> pa.Table:
+    try:
+        if isinstance(data, pa.Table):
+            return data
+        if isinstance(data, pa.RecordBatch):
+            return pa.Table.from_batches([data])
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(data).read_all()
+        if hasattr(data, "__arrow_c_array__"):
+            return pa.Table.from_batches([pa.record_batch(data)])
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaMismatchError(
+            f"{where}: {type(data).__name__} could not be read as rows in Arrow's form: {error}"
+        ) from error
+    raise SchemaMismatchError(
+        f"{where}: rows must be a pyarrow Table or RecordBatch, anything with __arrow_c_stream__ (pandas, polars, …) or a list of "
+        f"dictionaries, found {type(data).__name__}"
+    )
+
+
+def _check_columns(found: Sequence[str], fields: Sequence[SchemaField], where: str) -> None:
+    known = [field.name for field in fields]
+    for name in found:
+        if name not in known:
+            raise _unknown_column(name, known, where)
+    if len(set(found)) != len(found):
+        twice = next(name for name in found if list(found).count(name) > 1)
+        raise SchemaMismatchError(f"{where}: column {twice!r} is there more than once")
+
+
+def _unknown_column(name: object, known: Sequence[str], where: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"{where}: column {name!r} is unknown; the topic has {', '.join(known)}.{_hint(str(name), known)}"
+    )
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    if name.lower().startswith(RESERVED_PREFIXES):
+        return f" {name!r} belongs to txlog and is added when rows are read; drop it before sending"
+    if name.startswith("__index_level_"):
+        return " It is the index of a pandas frame; drop it with reset_index(drop=True)"
+    return nearest(name, known)
+
+
+def _conformed_column(column: pa.ChunkedArray[Any], field: SchemaField, target: pa.Field[Any], where: str) -> Any:
+    if not is_lossless(column.type, target.type):
+        raise SchemaMismatchError(
+            f"{where}: column {field.name!r}: expected {_expected(field)}, found {_found(column.type)}; cast it before sending"
+        )
+    check_nulls(column, field, field.name, where)
+    if column.type.equals(target.type, check_metadata=True):
+        return column
+    try:
+        return cast_column(column, field, field.name, where)
+    except pa.ArrowException as error:
+        raise SchemaMismatchError(
+            f"{where}: column {field.name!r}: expected {_expected(field)}, found {_found(column.type)} with values that do not fit: {error}"
+        ) from error
+
+
+def _check_values(column: pa.ChunkedArray[Any], field: SchemaField, where: str) -> None:
+    """Raise SchemaMismatchError for values that their type does not allow.
+
+    Examples are string bytes that are not UTF-8, and decimals with too many digits. Arrow accepts such values without a
+    check, but readers of inline rows refuse them, which is too late.
+    """
+    try:
+        column.validate(full=True)
+    except pa.ArrowException as error:
+        raise SchemaMismatchError(
+            f"{where}: column {field.name!r}: expected {describe(field)}, found values that are not valid: {error}. Decode text of another "
+            "encoding before sending it, or use a binary column"
+        ) from error
+
+
+_OTHER_NAMES = {
+    "bool": "SQL BOOLEAN",
+    "int8": "SQL TINYINT",
+    "int16": "SQL SMALLINT",
+    "int32": "SQL INT",
+    "int64": "SQL BIGINT",
+    "float32": "SQL FLOAT",
+    "float64": "SQL DOUBLE",
+    **{name: f"Arrow {SCALARS[name]}" for name in ("date", "timestamp", "timestamp_ntz")},
+}
+
+
+def _expected(field: SchemaField) -> str:
+    """Return the type of a column for a message, with its SQL or Arrow name if it has one."""
+    return describe(field).removesuffix(" not null") + (
+        f" ({_OTHER_NAMES[field.type]})" if field.type in _OTHER_NAMES else ""
+    )
+
+
+def _found(arrow: pa.DataType) -> str:
+    """Return a type as pyarrow's constructors name it.
+
+    pyarrow.double() does not exist, and Python's float is a double.
+    """
+    return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(arrow), str(arrow))
+
+
+# -- rows as dictionaries ---------------------------------------------------------------------------------------------
+
+
+def _from_rows(rows: Sequence[object], fields: Sequence[SchemaField], where: str) -> pa.Table:
+    columns: list[list[object]] = [[] for _ in fields]
+    names = {field.name for field in fields}
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise SchemaMismatchError(f"{where}: row {number}: expected a dictionary, found {type(row).__name__}")
+        if not names.issuperset(row):
+            unknown = next(name for name in row if name not in names)
+            raise _unknown_column(unknown, [field.name for field in fields], f"{where}: row {number}")
+        for field, values in zip(fields, columns, strict=True):
+            values.append(_checked(row.get(field.name), field, field.name, number, where))
+    arrays = []
+    for field, arrow_field, values in zip(fields, to_arrow(fields), columns, strict=True):
+        try:
+            arrays.append(pa.array(values, arrow_field.type))
+        except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+            raise SchemaMismatchError(
+                f"{where}: column {field.name!r}: expected {_expected(field)}: {error}"
+            ) from error
+    return pa.Table.from_arrays(arrays, schema=to_arrow(fields))
+
+
+def _checked(value: object, field: SchemaField, path: str, row: int, where: str) -> object:
+    """Return `value` if Arrow stores it in this field without changing it. (Arrow itself turns 1.5 into 1 if asked.)"""
+    if value is None:
+        if field.nullable:
+            return None
+        raise SchemaMismatchError(
+            f"{where}: row {row}: column {path!r} is not nullable, and its value is missing or None"
+        )
+    if field.type == "struct" and isinstance(value, Mapping):
+        children = {child.name: child for child in field.fields}
+        for name in value:
+            if name not in children:
+                raise SchemaMismatchError(
+                    f"{where}: row {row}: {path!r} has no field {name!r}, only {', '.join(children)}"
+                )
+        return {
+            name: _checked(value.get(name), child, f"{path}.{name}", row, where) for name, child in children.items()
+        }
+    if field.type == "list" and isinstance(value, list | tuple | np.ndarray):
+        return [_checked(item, field.fields[0], f"{path}.element", row, where) for item in value]
+    if field.type == "map" and isinstance(value, Mapping | list | tuple):
+        key, item = field.fields
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return [
+            (_checked(k, key, f"{path}.key", row, where), _checked(v, item, f"{path}.value", row, where))
+            for k, v in _pairs(pairs, path, row, where)
+        ]
+    if field.type in _ACCEPTS and _ACCEPTS[field.type](value):
+        range_ = range_left(field.type, value) if field.type in NUMBERS else None  # type: ignore[arg-type]
+        if range_ is not None:
+            raise SchemaMismatchError(
+                f"{where}: row {row}: column {path!r}: {value!r:.50} does not fit into {field.type}, which holds {range_}"
+            )
+        # Arrow refuses all integers beyond 2**24 or 2**53 as rounded, also exact ones.
+        return float(value) if field.type.startswith("float") else value  # type: ignore[arg-type]
+    if field.type.startswith("decimal") and isinstance(value, decimal.Decimal | int) and not isinstance(value, bool):
+        return value
+    raise SchemaMismatchError(
+        f"{where}: row {row}: column {path!r}: expected {describe(field)}, found {_kind(value)} {value!r:.100}"
+    )
+
+
+def _pairs(pairs: Any, path: str, row: int, where: str) -> list[tuple[object, object]]:
+    found = list(pairs)
+    for pair in found:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SchemaMismatchError(
+                f"{where}: row {row}: column {path!r}: expected pairs of key and value, found {pair!r:.100}"
+            )
+    return [(pair[0], pair[1]) for pair in found]
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, datetime.datetime):
+        return "datetime with a time zone" if value.tzinfo else "datetime without a time zone"
+    return type(value).__name__
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return _is_integer(value) or isinstance(value, float | np.floating)
+
+
+def _is_datetime(value: object) -> bool:
+    # pandas' own may count nanoseconds, or be NaT, whose year is not an integer.
+    return isinstance(value, datetime.datetime) and not getattr(value, "nanosecond", 0) and isinstance(value.year, int)
+
+
+_ACCEPTS: dict[str, Callable[[object], bool]] = {
+    "bool": lambda value: isinstance(value, bool | np.bool_),
+    "int8": _is_integer,
+    "int16": _is_integer,
+    "int32": _is_integer,
+    "int64": _is_integer,
+    "float32": _is_number,
+    "float64": _is_number,
+    "string": lambda value: isinstance(value, str),
+    "binary": lambda value: isinstance(value, bytes | bytearray | memoryview | str),
+    "date": lambda value: isinstance(value, datetime.date) and not isinstance(value, datetime.datetime),
+    "timestamp": lambda value: _is_datetime(value) and getattr(value, "tzinfo", None) is not None,
+    "timestamp_ntz": lambda value: _is_datetime(value) and getattr(value, "tzinfo", None) is None,
+}
