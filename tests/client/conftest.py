@@ -19,7 +19,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def store(world: World) -> Store:
-    """A store with the topic `orders`: id int64 not null, name string; 4 partitions."""
+    """Return a store with the topic `orders`: id int64 not null, name string; 4 partitions."""
     opened = world.open()
     opened.create_topic("orders", ORDERS, partitions=4)
     return opened

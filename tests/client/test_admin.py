@@ -26,7 +26,7 @@ ORDERS_0 = tp("orders", 0)
 
 @pytest.fixture
 def hung(world, store):
-    """A producer that left its transaction open, with rows in two partitions."""
+    """Return a producer that left its transaction open, with rows in two partitions."""
     producer = store.producer("hung", transaction_timeout_ms=5000)
     producer.init_transactions()
     producer.begin_transaction()
@@ -83,7 +83,7 @@ def test_hanging_transactions_are_found_with_what_ends_them(world, store, hung):
     assert admin.find_hanging() == ()
     world.clock.advance_ms(5000)
     assert "past its time-out; `txlog transactions expire` aborts it" in admin.find_hanging(max_ms=1000)[0].advice
-    # Past its own time-out it hangs, however high the threshold is.
+    # After its own timeout the transaction hangs, however high the threshold is.
     assert [each.partition for each in admin.find_hanging()] == [0, 1]
 
 
@@ -217,7 +217,8 @@ def test_records_are_deleted(world, store):
         admin.delete_records("orders", 0, 9)
     assert admin.delete_records("orders", 0, 2) == 2
     assert world.read() == [3]
-    assert admin.delete_records("orders", 0, 1) == 2  # as in Kafka: it is there already, so a script may be run again
+    # as in Kafka, the log start is already there, so a script may run again
+    assert admin.delete_records("orders", 0, 1) == 2
     with pytest.raises(OffsetOutOfRangeError, match="asks for offset -1"):
         admin.delete_records("orders", 0, -1)
     assert admin.delete_records("orders", 0) == 3
@@ -228,14 +229,14 @@ def test_records_are_deleted(world, store):
 
 @pytest.mark.parametrize("reset", ["latest", "earliest"])
 def test_a_consumer_that_has_read_everything_stays_in_range_of_deleted_records(world, store, reset):
-    """The record that moves the log start takes an offset too, and must not hide it (W49)."""
+    """The record that moves the log start takes an offset too, and must not hide the end (W49)."""
     with store.producer() as producer:
         producer.send("orders", orders(1, 2), partition=0).result()
         with store.consumer("orders", group_id="g", auto_offset_reset=reset) as consumer:
             consumer.commit({ORDERS_0: 0, tp("orders", 1): 0})
             assert [row["id"] for batch in consumer.iterate() for row in batch.to_pylist()] == [1, 2]
             for more in (3, 4):
-                # Twice: the second call must not hide the record of the first one either.
+                # The second call must not hide the record of the first call either.
                 start = store.admin().delete_records("orders", 0)
                 assert store.admin().delete_records("orders", 0) == start
                 producer.send("orders", orders(more), partition=0).result()
@@ -344,14 +345,14 @@ def test_a_member_that_was_killed_is_removed_and_fenced(world, store):
 
 
 def test_a_rival_that_joins_during_a_forced_reset_is_removed_too(world, store, monkeypatch):
-    """What the reset was decided on has changed when its record is written: it is decided anew."""
+    """The state on which the reset was decided changes before its record is written, so the reset is decided again."""
     store.consumer(group_id="g").commit({ORDERS_0: 0})
     rivals = []
     put = world.memory.put_if_absent
 
     def join_first(path, data):
         if path.startswith("__consumer_offsets") and not rivals:
-            rivals.append(None)  # its own record goes through
+            rivals.append(None)  # its own record succeeds
             rivals[0] = world.open().consumer("orders", group_id="g", client_id="r", enable_auto_commit=False)
         return put(path, data)
 

@@ -1,4 +1,4 @@
-"""Files that another writer left for a staged transaction: checked by name and footer, named where they lie."""
+"""Files that another writer left for a staged transaction: checked by name and footer, and named where they are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txlog.testing.damage import overwrite
 
 
 def leave(store, folder, partition, name, *ids):
-    """What Spark's writer does: a file of the topic's columns below the folder."""
+    """Write a file of the topic's columns below the folder, as Spark's writer does."""
     topic = store.runtime.topic("orders")
     rows = conform(orders(*ids), topic.schema, topic="orders")
     path = f"{folder}_partition={partition}/{name}.parquet"

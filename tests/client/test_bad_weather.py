@@ -1,4 +1,4 @@
-"""Many writers over a store that loses requests and replies: nothing lost, nothing doubled, nothing torn."""
+"""Many writers over a store that loses requests and replies: no row is lost, duplicated or torn."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
-# The machine's clock and short pauses: with a clock that moves with every pause, time-outs would strike.
+# The machine's clock and short pauses: a clock that moves with every pause would reach the timeouts.
 QUICK = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 20, "linger.ms": 1}
 
 
 class BadWeather:
-    """Of a hundred requests three fail before and three after they were applied."""
+    """A store where of a hundred requests three fail before they are applied and three after it."""
 
     def __init__(self, inner: ObjectStore, seed: int) -> None:
         self._inner = inner

@@ -8,7 +8,7 @@ from tests.client.world import ORDERS, orders, rows_of, tp
 
 
 def waits_for_all(store, *, staged=False, **settings):
-    """A producer whose sends of one transaction all go out in one flush."""
+    """Return a producer that sends everything of a transaction in one flush."""
     return store.producer("loader", staged=staged, linger_ms=10**6, **settings)
 
 
@@ -50,7 +50,7 @@ def test_staged_transaction(world, store, partitions):
                     producer.send("orders", orders(partition), partition=partition)
             assert (cost.put_if_absent, cost.write_file) == (partitions + 2, partitions)
             if warm:
-                # ... and a look whether the topic still lives
+                # ... and one GET to see whether the topic still exists
                 assert (cost.get, cost.total) == (1, 2 * partitions + 3)
 
 
@@ -60,7 +60,7 @@ def test_offsets_of_one_group_in_a_staged_transaction(world, store):
             with world.counting.counting() as cost, producer.transaction():
                 producer.send("orders", orders(1), partition=0)
                 producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g")
-    # The registration, the offsets, and their marker beside what a transaction of one partition costs.
+    # The registration, the offsets and their marker come on top of the cost of a transaction in one partition.
     assert (cost.put_if_absent, cost.write_file, cost.get, cost.total) == (1 + 2 + 3, 1, 1, 8)
 
 
@@ -147,7 +147,7 @@ def test_sends_do_not_look_at_the_topic_again(world, store):
         world.clock.advance_ms(300_000)
         with world.counting.counting() as cost:
             producer.send("t", orders(99)).result()
-    # It also looks whether this is the same store, and whether the log still holds the last record.
+    # The producer also checks that this is the same store, and that the log still holds the last record.
     assert sorted(path for verb, path in cost.calls() if verb == "get") == [
         "t/0/00000000000000000020.batch",
         "t/topic.00000000000000000001.json",
@@ -161,7 +161,7 @@ def test_the_first_rows_cost_one_index_and_one_file_however_long_the_log_is(worl
     with world.open().producer() as producer:
         for number in range(segments):
             producer.send("long", orders(number), partition=0).result()
-    # Of these the last is the tail.
+    # The last of these segments is the tail.
     with world.open().consumer("long", auto_offset_reset="earliest", max_poll_records=1) as consumer:
         consumer.position(tp("long", 0))
         with world.counting.counting() as cost:
@@ -169,7 +169,7 @@ def test_the_first_rows_cost_one_index_and_one_file_however_long_the_log_is(worl
         assert (cost.get, cost.get_range, cost.list) == (1, 1, 0), str(cost.requests())
         with world.counting.counting() as cost:
             assert [row["id"] for row in rows_of(consumer)] == list(range(1, segments))
-        # One index and one file each, and the look that found nothing more.
+        # One index and one file for each, and one GET that finds no next record.
         assert (cost.get, cost.get_range) == (segments - 2 + 1, segments - 2), str(cost.requests())
 
 

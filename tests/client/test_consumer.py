@@ -239,7 +239,7 @@ def test_a_deleted_topic_does_not_hold_back_the_rows_of_others(world, store, how
             return str(error).partition(" (version")[0]
         return batch and batch.column("id").to_pylist()
 
-    # Reported as soon as a poll looks at the log, and again instead of an end.
+    # The error comes as soon as a poll reads the log, and again instead of an end.
     gone = "topic 'orders' was deleted"
     expected = [[2], [3], gone, [11], [12], [13], gone, gone]
     assert [polled() for _ in expected] == expected
@@ -351,7 +351,7 @@ def test_an_added_partition_is_read_from_its_start_also_if_its_offset_was_undeci
         producer.begin_transaction()
         producer.send_offsets_to_transaction({tp("orders", 4): 1}, "g")
         world.clock.advance_ms(1001)
-        # The partition waits, and the others go on.
+        # This partition waits, and the others continue.
         send(world, 3, partition=0)
         assert ids_of(rows_of(consumer)) == [3]
         producer.abort_transaction()
@@ -522,7 +522,7 @@ def test_newer_member_fences_the_commits_of_the_older(world, store):
     )
     with pytest.raises(CommitFailedError, match=message) as refused:
         one.commit()
-    # A plain consumer has no transaction to abort: what it is to do comes first.
+    # A plain consumer has no transaction to abort, so the message begins with what the user must do.
     assert "hint: call subscribe() again" in str(refused.value)
     assert len(str(refused.value)) <= 300
     two.commit({ORDERS_0: 1})

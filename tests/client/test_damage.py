@@ -1,4 +1,4 @@
-"""A flipped bit in any object of a store: the error names the object, or nobody needed it. Never other rows."""
+"""Flip a bit in any object of a store: the error names the object, or the object was not needed. Wrong rows never appear."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txlog.testing.damage import overwrite
 
 
 def filled() -> World:
-    """A store with at least one object of every kind: sealed and active, inline and files, aborted and committed."""
+    """Return a store with at least one object of every kind: sealed and active, inline and files, aborted and committed."""
     world = World()
     store = world.open(**{"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1})
     store.create_topic("small", ORDERS, config={"segment.batches": 3})
@@ -33,7 +33,7 @@ def filled() -> World:
 
 
 def looked_at(memory: MemoryObjectStore) -> list[object]:
-    """Everything that a reader and an operator see of the store."""
+    """Return everything that a reader and an operator see of the store."""
     world = World()
     world.memory = world.counting.inner = memory
     try:
@@ -51,7 +51,7 @@ def looked_at(memory: MemoryObjectStore) -> list[object]:
 
 
 def outcome_of(memory: MemoryObjectStore) -> list[object] | TxlogError:
-    """What is seen, or why not."""
+    """Return what is visible, or the error."""
     try:
         return looked_at(memory)
     except TxlogError as error:
@@ -121,6 +121,6 @@ def test_object_that_is_gone(healthy, kind):
             assert path.rpartition("/")[0].partition("/")[0] in str(found)
             noticed += 1
         else:
-            # An index or a snapshot can be done without as long as the records that it stands for are there.
+            # A reader does not need an index or a snapshot as long as the records that it covers exist.
             assert found[:2] == expected[:2], path
     assert noticed or kind in ("snapshot", "index")

@@ -96,7 +96,7 @@ def test_reader_of_offsets_times_a_dead_transaction_out(world, pipe):
 
 
 def test_reader_that_may_not_write_gets_the_offsets_that_are_decided(world, pipe):
-    """It answers what it can, and waits for the rest (R18)."""
+    """The reader returns the decided offsets, and waits for the others (R18)."""
     world.open().admin().reset_offsets("g", {IN_0: 2})
     read_only = Fault(action="403", match=r"^(put|write|delete)", times=10**6)
     peek = world.failing(read_only)[1].consumer(group_id="g", default_api_timeout_ms=500)
@@ -264,7 +264,7 @@ def test_what_a_job_fetches_after_its_init_stays_committed(world, pipe, staged):
     fetched_before = committed(world)
     with older.transaction():
         older.send_offsets_to_transaction({IN_0: 3}, "g")
-    with world.open().producer("copy", staged=staged):  # it inits
+    with world.open().producer("copy", staged=staged):  # the block calls init_transactions
         fetched_after = committed(world)
         with pytest.raises(ProducerFencedError), older.transaction():
             older.send_offsets_to_transaction({IN_0: 5}, "g")

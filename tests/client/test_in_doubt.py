@@ -1,5 +1,7 @@
-"""One call, several tries: the first may have won unseen, and the next is refused because the world has moved on. What
-the caller is told must hold for the call, not for its last try: `failed` means that nothing of it will ever be seen."""
+"""One call makes several tries: the first may have won without a reply, and the next is refused because the log has changed.
+
+The answer must hold for the call, not for its last try: `failed` means that no part of it will ever be visible.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,11 @@ TAKEOVERS = 110
 
 
 class Silent:
-    """A store that applies a conditional write to a folder, says that it does not know, and fails every other request to
-    that folder from then on, until it is told to speak again. Or it fails them all and applies nothing."""
+    """A store that applies one conditional write to a folder and answers UNKNOWN.
+
+    From then on every other request to that folder fails, until the test disarms it. Or it fails all of them and
+    applies nothing.
+    """
 
     def __init__(self, inner: ObjectStore, folder: str, *, applies: bool) -> None:
         self._inner = inner
@@ -71,7 +76,7 @@ def world() -> Iterator[World]:
 
 
 def between_tries(world: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> list[bool]:
-    """Has `act` happen while a call waits for its second try. -> whether it did."""
+    """Let `act` happen while a call waits for its second try. Return a list that then contains True."""
     from txlog.client import patience
 
     done: list[bool] = []
@@ -89,12 +94,12 @@ def between_tries(world: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[
 
 def silent_process(world: World, folder: str, *, applies: bool) -> tuple[Silent, Store]:
     silent = Silent(world.counting, folder, applies=applies)
-    # Short pauses: the first try is to end in doubt well before the call's time is up.
+    # The pauses are short, so that the first try ends in doubt well before the call's timeout.
     return silent, world.open(cast(ObjectStore, silent), retry_backoff_ms=1, retry_backoff_max_ms=10)
 
 
 def decide_unseen(world: World, silent: Silent, store: Store, monkeypatch: pytest.MonkeyPatch, late_ms: int) -> Any:
-    """A producer whose next commit is decided, cannot write its marker, and then meets newer instances."""
+    """Return a producer whose next commit is decided, cannot write its marker, and then meets newer instances."""
     producer = store.producer("x")
     producer.init_transactions()
     producer.begin_transaction()
@@ -122,7 +127,8 @@ def test_a_commit_that_won_is_answered_so_although_its_record_is_sealed_since(wo
 
 def test_a_commit_of_which_nothing_is_left_to_see_is_unknown_and_not_refused(world, monkeypatch):
     """Nothing shows whether the first try won (W44)."""
-    # A grace so short that what this process had read of the table is too old: it opens it anew, and the tail has gone.
+    # The grace is so short that this process's view of the table is too old. It opens the table again, without the
+    # deleted tail.
     world.open(delete_grace_ms=10_000).create_topic("orders", ORDERS)
     silent, store = silent_process(world, "orders/0/", applies=False)
     producer = decide_unseen(world, silent, store, monkeypatch, late_ms=2_000)
@@ -153,7 +159,7 @@ def test_a_commit_that_the_caller_repeats_is_refused_only_if_the_records_show_th
     silent.armed = False
     for _ in range(takeovers):
         world.open().producer("x").init_transactions()
-    world.clock.advance_ms(3 * 3600_000)  # what this process had read of the table is too old: it opens it anew
+    world.clock.advance_ms(3 * 3600_000)  # this process's view of the table is too old, so it opens the table again
     if takeovers > 1:
         with pytest.raises(OutcomeUnknownError, match=r"this one met ProducerFencedError.*no longer show"):
             producer.commit_transaction()
@@ -220,7 +226,7 @@ def test_a_change_of_a_group_that_is_tried_again_joins_the_one_that_won(
 
     def go_on() -> None:
         silent.armed = False
-        # Who takes the group over then is not touched by the second try.
+        # The second try must not touch a member that takes over the group after the first one.
         world.open().consumer("orders", group_id="g", client_id="next")
 
     silent.armed = True
@@ -233,7 +239,7 @@ def test_a_change_of_a_group_that_is_tried_again_joins_the_one_that_won(
     assert change(admin) == (member,), "the member that the first try has removed"
     (found,) = store.admin().list_groups()
     assert found.client_id == "next"
-    # That settles it: the next call is another one.
+    # The call has its answer, so the next one is a new call.
     assert change(admin) == (found.member_id,)
 
 
@@ -246,7 +252,7 @@ def test_a_deletion_that_may_have_won_is_not_said_to_be_refused(world: World) ->
     with pytest.raises(TxlogTimeoutError):
         admin.delete_group("g")
     silent.armed = False
-    # Its record is in no tail any more.
+    # The tail does not contain its record any more.
     other = world.open().admin()
     for _ in range(TAKEOVERS):
         other.reset_offsets("g", {A: 0})
@@ -326,7 +332,7 @@ def test_rows_of_a_transaction_that_may_be_in_the_log_are_not_said_to_be_refused
 
 @pytest.mark.parametrize("refusal", ["403", "404", "501"])
 def test_a_refusal_while_sealing_is_not_the_answer_to_the_commit_before_it(world, refusal):
-    """The commit is in, whatever becomes of the sealing (W44)."""
+    """The commit is in the log, whatever the result of the sealing is (W44)."""
     store = world.open()
     store.create_topic("orders", ORDERS)
     _, other = world.failing(

@@ -1,4 +1,4 @@
-"""Texts of offsets, and which offsets they mean."""
+"""Texts of offsets, and the offsets that they mean."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_times_and_partitions():
 
 @pytest.fixture
 def session(world, store):
-    """orders-0 holds 0 to 5, of which 2 are gone and 1 is undecided; orders-1 nothing."""
+    """orders-0 has offsets 0 to 5: two of them are removed, and one is undecided. orders-1 is empty."""
     with store.producer() as producer:
         producer.send("orders", orders(1, 2), partition=0).result()
         world.clock.advance_ms(100)

@@ -1,4 +1,4 @@
-"""A writer that meets a dead transaction past its time-out ends it, so that readers go on (PROTOCOL.md, W28)."""
+"""A writer that meets a dead transaction after its timeout ends it, so that readers continue (PROTOCOL.md, W28)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOK_MS = 10_000
 
 @pytest.fixture
 def dead(world, store):
-    """A producer that opened a transaction in orders-0 and was never heard of again; its time-out is 1 s."""
+    """Return a producer that opened a transaction in orders-0 and then died; its timeout is 1 s."""
     producer = world.open().producer("dead", transaction_timeout_ms=1000)
     producer.init_transactions()
     producer.begin_transaction()
@@ -54,7 +54,7 @@ def test_a_writer_ends_the_timed_out_transaction_that_it_meets(world, store, dea
 
 @pytest.fixture
 def slow(world, store):
-    """A living producer, whose transaction may be open for a minute."""
+    """Return a living producer whose transaction may be open for a minute."""
     producer = world.open().producer("slow", transaction_timeout_ms=60_000)
     producer.init_transactions()
     producer.begin_transaction()
@@ -95,7 +95,7 @@ def test_a_living_transaction_is_looked_up_no_oftener_than_every_ten_seconds(wor
             writer.flush()
         requests.append(cost.total)
         world.clock.advance_ms(1000)
-    # Each append comes a second after the one before: two GETs show first that the log still holds what was seen of it.
+    # Appends are one second apart, so two GETs first check that the log still holds what the writer has seen.
     assert [number for number, count in enumerate(requests) if count > 3] == [0, 10], requests
 
 

@@ -1,4 +1,4 @@
-"""Offsets that could not be sent when they were given, rows that were never taken, and calls that wait for others' offsets."""
+"""Offsets that could not be sent at once, rows that were never accepted, and calls that wait for others' offsets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def committed(world: World) -> int | None:
 
 
 def begun(store: Store, name: str = "x", **settings: Any) -> Producer:
-    """A producer with a row in its open transaction."""
+    """Return a producer with a row in its open transaction."""
     producer = store.producer(name, **settings)
     producer.init_transactions()
     producer.begin_transaction()
@@ -159,7 +159,7 @@ def test_offsets_with_too_much_metadata_do_so_too(world):
     producer.abort_transaction()
 
 
-# -- nor without rows that were never taken ---------------------------------------------------------------------------
+# -- ... nor without rows that were never accepted --------------------------------------------------------------------
 
 
 def unknown_topic(producer: Producer) -> None:

@@ -259,7 +259,7 @@ def test_file_that_cannot_be_written_is_written_again(world, store):
 
 
 def test_a_file_that_vacuum_might_take_is_written_anew(world):
-    """W8: of a drawn producer id vacuum goes by the age of the file."""
+    """W8: for files of a drawn producer id, vacuum decides by the age of the file."""
     world.open(delete_grace_ms=10_000).create_topic("orders", ORDERS)
     failing, other = world.failing(Fault(action="fail", match=r"put_if_absent orders/0/.*batch", times=20))
     with other.producer() as producer:
@@ -272,7 +272,7 @@ def test_a_file_that_vacuum_might_take_is_written_anew(world):
 
 
 def test_a_producer_that_slept_between_its_file_and_its_commit_writes_it_anew(world, monkeypatch):
-    """Within one try, too: vacuum may have taken the file meanwhile."""
+    """This also holds within one try: vacuum may have deleted the file meanwhile."""
     world.open(delete_grace_ms=10_000).create_topic("orders", ORDERS)
     failing, other = world.failing()
     listing, nights = failing.list, iter([11_000])
@@ -294,7 +294,7 @@ def test_a_producer_that_slept_between_its_file_and_its_commit_writes_it_anew(wo
 
 
 def test_an_unknown_outcome_of_a_drawn_id_is_not_tried_again(world, store):
-    """Where the partition has forgotten the id meanwhile, a first batch would look new: the rows could be there twice."""
+    """If the partition has forgotten the id, a first batch would look new, and the rows could be there twice."""
     settles = Fault(action="lose_reply", match=r"put_if_absent orders/0/.*batch", times=Context().max_settles)
     _, other = world.failing(settles)
     producer = other.producer()
@@ -313,7 +313,7 @@ def test_other_partitions_go_on_while_one_is_tried_again(world, store):
 
 
 def test_delivery_timeout_ends_the_tries_and_says_that_nothing_was_written(world, store):
-    """Every create was refused: whoever sent the rows may send them again without a look."""
+    """The store refused every create, so the sender may send the rows again without a check."""
     _, other = world.failing(Fault(action="fail", match=r"put_if_absent orders/0/.*batch", times=10**6))
     producer = other.producer(delivery_timeout_ms=3000)
     future = producer.send("orders", orders(1), partition=0)
@@ -327,7 +327,7 @@ def test_delivery_timeout_ends_the_tries_and_says_that_nothing_was_written(world
 
 
 def test_delivery_timeout_after_a_lost_reply_says_that_nobody_knows(world, store):
-    """The first create was not refused, all that came after it was: nothing settles it."""
+    """The first create was not refused, and all later requests were, so the outcome stays unknown."""
     _, other = world.failing(
         Fault(action="lose_reply", match=r"put_if_absent orders/0/.*batch"),
         Fault(action="fail", match=r"(put_if_absent|get) orders/0/.*batch", number=2, times=10**6),
@@ -368,7 +368,7 @@ def test_after_an_unknown_outcome_the_producer_goes_on_with_a_new_id(world, stor
 @pytest.mark.parametrize("retries", [0, 1, None])
 @pytest.mark.parametrize("failures", [0, 6])
 def test_forgotten_producer_starts_afresh(world, store, failures, retries):
-    """Also after a try that failed without effect."""
+    """Also after a try that failed without an effect."""
     outage, other = world.outage(**({} if retries is None else {"retries": retries}))
     with other.producer() as producer:
         producer.send("orders", orders(1), partition=0).result()
@@ -412,7 +412,7 @@ def test_topic_deleted_and_made_anew_meanwhile(world, store):
             producer.send("orders", orders(2), partition=0).result()
         with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted"):
             producer.flush()
-        # The topic is looked up again by then.
+        # By then the producer reads the topic's metadata again.
         assert producer.send("orders", orders(3), partition=0).result().base_offset == 2
     assert world.read() == [3]
 
@@ -563,7 +563,7 @@ def test_a_writer_forgets_whose_dead_transactions_it_looked_at(world, store):
             dead.send("orders", orders(number), partition=0).result()
             plain.send("orders", orders(10 + number), partition=0).result()
             world.clock.advance_ms(11_000)
-            # The first of these is answered before the writer looks; the second one waits for that.
+            # The first send completes before the writer looks; the second one waits for the look.
             plain.send("orders", orders(20 + number), partition=0).result()
             plain.send("orders", orders(30 + number), partition=0).result()
             assert len(plain._session._looked_at_ms) == 1

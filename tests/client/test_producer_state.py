@@ -23,7 +23,7 @@ STATES = (
     "FATAL_ERROR",
     "CLOSED",
 )
-# Rows are calls, columns states: + allowed, i IllegalStateError, e the error that the state stands for.
+# Rows are calls, columns are states: + allowed, i IllegalStateError, e the error that the state carries.
 TABLE = {
     "init_transactions": "+iiiieei",
     "begin_transaction": "i+iiieei",

@@ -1,4 +1,4 @@
-"""Plans and tasks, as another process gets them."""
+"""Plans and tasks as another process receives them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from txlog.testing.damage import overwrite
 
 @pytest.fixture
 def filled(world, store):
-    """orders-0: a sealed segment of inline rows and a file, and a tail of both."""
+    """Fill orders-0 with a sealed segment of inline rows and a file, and with a tail of both."""
     store.create_topic("mixed", ORDERS, config={"segment.batches": 3})
     with store.producer() as producer:
         producer.send("mixed", orders(0, 1)).result()
@@ -173,11 +173,11 @@ def test_planning_goes_without_pyarrow():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-# -- while a clean-up goes on ---------------------------------------------------------------------------------------
+# -- while maintenance runs -----------------------------------------------------------------------------------------
 
 
 def clean_up(memory: MemoryObjectStore, store) -> None:
-    """Replaces the sealed segment by a cleaned run of the same rows and takes the old files away, as vacuum does later."""
+    """Replace the sealed segment by a cleaned run of the same rows and delete the old files, as vacuum does later."""
     names = memory.list("mixed/0/")
     (old,) = (name for name in names if name.endswith("-0.index"))
     index, _ = envelope.decode(memory.get(f"mixed/0/{old}"), SegmentIndex, old)

@@ -1,4 +1,4 @@
-"""Rounds of a producer's background thread: what fails is dropped once, what registers at the same time is kept."""
+"""Rounds of a producer's background thread: a failed batch is dropped once, a batch that registers meanwhile is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged transactions by hand, as Spark's driver makes them; sessions and their patience."""
+"""Staged transactions by hand, as Spark's driver makes them; sessions, their retries and timeouts."""
 
 from __future__ import annotations
 
@@ -127,18 +127,18 @@ def test_parts_of_different_schemas_cannot_be_one_batch(world, store):
 
 
 def small_segments(store):
-    """Makes "orders" roll after three batches."""
+    """Let "orders" roll after three batches."""
     store.alter_topic("orders", config={"segment.batches": 3})
 
 
 def sealed(world):
-    """(sealed segments, batches in the tail) of the first partition."""
+    """Return (sealed segments, batches in the tail) of the first partition."""
     described = world.open().admin().describe_partition("orders", 0)
     return len(described.segments), described.tail_batches
 
 
 def test_commits_by_processes_that_never_opened_the_topic_roll_and_seal_as_it_says(world, store):
-    """As Spark does it: one process begins, another one commits and knows nothing but files."""
+    """As in Spark, one process begins the transaction, and another one commits it and knows only the files."""
     small_segments(store)
     for number in range(10):
         begun = StagedTransaction.begin(world.open().runtime, "nightly")
@@ -171,7 +171,7 @@ def test_whoever_rolls_a_commit_forward_rolls_its_segments_as_the_topic_says(wor
 
 
 def test_a_topic_is_looked_up_once_a_commit_however_many_partitions(world, store):
-    """Its settings with it, once: later commits only look for a newer version."""
+    """The topic's settings come with it, once. Later commits only look for a newer version."""
     txn = StagedTransaction.begin(store.runtime, "nightly")
     cold = StagedTransaction.resume(world.open().runtime, txn.txn, drawn=False, attempted=False)
     for expected in (["list", "get"], ["get"]):
@@ -202,7 +202,7 @@ def test_a_decided_commit_goes_on_in_a_topic_that_was_deleted_or_whose_settings_
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_rows_of_a_deleted_topic_refuse_the_whole_commit(world, store, anew):
-    """Before its decision, whoever commits: nothing of it is visible, and the next transaction goes on."""
+    """The commit is refused before its decision, in every process. Nothing is visible, and the next transaction works."""
     store.create_topic("other", ORDERS)
     txn = StagedTransaction.begin(store.runtime, "nightly")
     parts = [*staged(store, txn, 1), *staged(store, txn, 2, topic="other")]
@@ -232,9 +232,9 @@ def test_a_commit_that_is_decided_or_skipped_does_not_ask_for_its_topics(world, 
     store.delete_topic("orders")
     store.create_topic("orders", ORDERS, 4)
     outage.pattern = None
-    # The call that is repeated joins the first one, whatever became of its topic.
+    # A repeated call joins the first one, even if the topic changed meanwhile.
     assert txn.commit(parts, version=7).txn.txn_version == 7
-    # A version that is there is skipped. The process that wrote these rows knows the deleted topic.
+    # A version that was committed is skipped. The process that wrote these rows knows the deleted topic.
     old = staged(knows, txn, 2)
     assert txn.commit(old, version=7).skipped
     with pytest.raises(UnknownTopicOrPartitionError):
@@ -244,7 +244,7 @@ def test_a_commit_that_is_decided_or_skipped_does_not_ask_for_its_topics(world, 
 
 @pytest.mark.parametrize("landed", [False, True])
 def test_a_refusal_never_contradicts_an_earlier_try(world, store, landed):
-    """The first call may have been decided, for all the client knows: the repetition decides, and never says 'failed'."""
+    """The first call may have been decided, and the client cannot know. The second decides, and must not answer 'failed'."""
     fault = Fault(action="lose_reply", moment="after", match=r"put_if_absent .*PREPARE_COMMIT")
     outage, other = world.outage(*([fault] if landed else []), max_block_ms=300)
     txn = StagedTransaction.begin(other.runtime, "nightly")
@@ -263,12 +263,12 @@ def test_columns_that_were_added_meanwhile_do_no_harm(world, store):
     world.open().alter_topic("orders", add_columns=pa.schema([pa.field("extra", pa.string())]))
     with world.counting.counting() as cost:
         txn.commit(parts)
-    # The new version, that there is none above it, and the one that the rows were made for.
+    # The new version, the check that no newer one exists, and the version for which the rows were made.
     assert [int(path[13:-5]) for verb, path in cost.calls() if path.startswith("orders/topic.")] == [1, 2, 0]
     assert world.read() == [1]
 
 
-# -- patience ---------------------------------------------------------------------------------------------------------
+# -- retries and timeouts ---------------------------------------------------------------------------------------------
 
 
 def test_trouble_with_the_store_is_ridden_out(world, store):
@@ -291,7 +291,7 @@ def test_time_is_limited_and_the_message_says_by_which_setting(world, store):
 
 @pytest.mark.parametrize(("retries", "requests"), [(0, 1), (1, 4), (3, 16)])
 def test_retries_are_limited(world, store, retries, requests):
-    """A request is tried again, and then the whole call."""
+    """The request is retried first, and then the whole call."""
     failing, other = world.failing(Fault(action="fail", match=r"list orders/0/", times=10**6))
     with pytest.raises(TxlogTimeoutError):
         other.admin(retries=retries).list_offsets("orders")

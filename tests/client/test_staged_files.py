@@ -27,7 +27,7 @@ def orders(store: Store, first: int, count: int) -> pa.Table:
 
 
 def ids(store: Store) -> dict[int, list[int]]:
-    """Order ids as read, by partition."""
+    """Return the order ids by partition, as a consumer reads them."""
     runtime = store.runtime
     plans = plan_reads(read_session(runtime), dict.fromkeys(runtime.partitions("orders"), (0, None)))
     found: dict[int, list[int]] = {}
@@ -78,7 +78,7 @@ def test_more_rows_than_memory_are_several_files_in_order(store: Store) -> None:
 def few(
     store: Store, transaction: StagedTransaction, first: int, count: int, partition: int = 1
 ) -> tuple[StagedPart, ...]:
-    """What a task hands back for so many rows, if it may hand them back inline."""
+    """Return the result of a task with that many rows, if it may return them inline."""
     files = StagedFiles(store.runtime, transaction.txn, inline_bytes=64 * 1024)
     files.add(store.runtime.topic("orders"), orders(store, first, count), partition)
     return files.finish()
@@ -101,7 +101,7 @@ def test_what_tasks_hand_back_for_one_partition_is_joined(world: World, store: S
     with world.counting.counting() as cost:
         transaction.commit(travelled)
     assert cost.write_file == 0
-    # Too much together, though not alone; the other partition's ride on.
+    # The two are too large together, but not alone. The rows of the other partition stay inline.
     large = [*few(store, transaction, 5, 2500), *few(store, transaction, 2505, 2500), *few(store, transaction, 0, 1, 2)]
     assert all(part.payload for part in large)
     with world.counting.counting() as cost:

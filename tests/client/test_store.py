@@ -1,4 +1,4 @@
-"""Opening a store, its topics, and what is refused: the messages that a user sees."""
+"""Opening a store, its topics, and refused calls: the messages that a user sees."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_store_is_named_by_a_path_object_or_below_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     with txlog.open(tmp_path / "log") as store:
         store.create_topic("orders", ORDERS)
-        # What another process opens, a task of Spark for one.
+        # Another process, for example a Spark task, opens this URL.
         assert store.runtime.url == f"file://{tmp_path}/log"
     with txlog.open("~/log") as store:
         assert [topic.name for topic in store.topics()] == ["orders"]
@@ -377,9 +377,9 @@ def test_deleted_topic_is_gone_and_its_offsets_are_not_given_again(world, store)
 
 
 class Interrupted:
-    """A store whose requests that match fail so often that one try of a call fails, and then something happens: `then`.
+    """A store whose matching requests fail so often that one try of a call fails; then `then` runs.
 
-    With `landed` they are reads that come back damaged, after writes that were applied and whose answers are lost.
+    With `landed`, the requests are reads that return damaged objects, after writes that were applied without a reply.
     """
 
     def __init__(self, inner: ObjectStore, pattern: str, then: Callable[[], object], *, landed: bool = False) -> None:
@@ -405,7 +405,7 @@ class Interrupted:
 
 
 def made_anew_by_another(world):
-    """Another process deletes `orders`, if it is still there, and makes it anew with a row. -> the topic."""
+    """Delete `orders` in another process if it exists, and create it again with a row. Return the topic."""
     other = world.open()
     with contextlib.suppress(UnknownTopicOrPartitionError):
         other.delete_topic("orders")
@@ -417,12 +417,12 @@ def made_anew_by_another(world):
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_deletion_that_is_tried_again_spares_the_topic_that_was_made_anew_meanwhile(world, store, twice):
-    """All tries of one call are about one topic (W50)."""
+    """All tries of one call are about the same topic (W50)."""
     made = []
 
     def others() -> None:
         made_anew_by_another(world)
-        # The topic that is there now may also be a third one, or have changed.
+        # The topic that exists now may also be a third one, or have changed.
         made.append(made_anew_by_another(world) if twice else world.open().alter_topic("orders", partitions=5))
 
     slow = Interrupted(world.memory, "put_if_absent orders/0/", others)
@@ -433,7 +433,7 @@ def test_a_deletion_that_is_tried_again_spares_the_topic_that_was_made_anew_mean
 
 def test_a_deletion_in_doubt_is_finished_by_its_next_try_and_no_other_is(world, store):
     slow = Interrupted(world.memory, "get orders/topic.*1.json", lambda: made_anew_by_another(world), landed=True)
-    # The version that was in doubt is this call's own, so the answer is that of a deletion.
+    # The version in doubt is this call's own, so the answer is that of a deletion.
     world.open(slow).delete_topic("orders")
     assert not slow.left
     assert world.open().topic("orders").version == 2
@@ -489,7 +489,7 @@ def test_a_topic_made_anew_with_other_columns_is_written_sealed_and_merged(world
     store = world.open()
     store.create_topic("t", other, config={"segment.batches": 4})
     for number in range(8):
-        # Rows of both that rode inline are never of one segment: no file could hold them.
+        # Inline rows of both topics are never in the same segment, because no file could hold them.
         with store.producer(f"loader-{number % 2}") as producer, producer.transaction():
             producer.send("t", [{"code": f"c{number}", "count": number}])
     report = Maintainer(store.runtime, MaintainPolicy(merge_min_segments=2)).run()

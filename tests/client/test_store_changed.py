@@ -1,7 +1,7 @@
-"""What does a client do whose store was made anew, or put back to an older state, between two of its calls (W47, R20)?
+"""Does a client notice that its store was created again, or put back to an older state, between two calls (W47, R20)?
 
-It must notice before it writes, and say so. A client that is made afterwards works. The clock moves by PROOF_AGE_MS before
-each call that is to notice.
+It must notice before it writes, and raise an error that names the change. A client that is created afterwards works.
+The clock moves by PROOF_AGE_MS before each call that must notice.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def reader(store: Store) -> tuple[Calls, Calls]:
 
 
 def committer(store: Store) -> tuple[Calls, Calls]:
-    """Holds no view of the group's partition that went back: it commits for the first time."""
+    """Make a client without a view of the group's partition that went back: it commits for the first time."""
     consumer = store.consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
     consumer.assign([IN_0])
     return lambda: (send(store.producer(), 3), rows_of(consumer)), consumer.commit
@@ -100,7 +100,7 @@ CLIENTS = {
 
 @dataclass
 class Copies:
-    """Puts the store in memory back, behind everybody's back."""
+    """Put the store in memory back, without the knowledge of its clients."""
 
     world: World
 
@@ -137,7 +137,7 @@ def copies(world: World) -> Copies:
 
 @pytest.fixture
 def living(world: World) -> Store:
-    """A process that has written two rows, and is about to make its client."""
+    """Return a process that has written two rows and is about to make its client."""
     store = world.open()
     store.create_topic("orders", ORDERS, partitions=1)
     send(store.producer(), 1, 2)
@@ -154,7 +154,7 @@ def test_a_client_notices_that_the_store_was_put_back(world, living, copies, mak
         StoreChangedError, match=r"log ends at .* this process has seen it up to .*put back to an older state"
     ):
         after()
-    # Nothing was written, and who comes now can go on.
+    # Nothing was written, and a new client can continue.
     assert world.read() == [1, 2]
     fresh = world.open()
     send(fresh.producer(), 4)
@@ -207,7 +207,7 @@ def test_topics_are_not_changed_in_another_store(world, living, copies):
 
 
 def test_a_log_that_went_back_and_on_again_is_noticed_by_its_records(world, living, copies):
-    """Somebody has appended since, up to the end that this producer knows and beyond: other rows stand there."""
+    """Another producer has appended up to this producer's end and beyond, so other records are there."""
     producer = living.producer()
     send(producer, 3)
     copy = copies.take()
@@ -220,8 +220,10 @@ def test_a_log_that_went_back_and_on_again_is_noticed_by_its_records(world, livi
 
 
 def test_a_hole_made_within_the_second_is_noticed_after_it(world, living, copies):
-    """A busy producer appends behind the end of a log that was put back: this is not promised to be refused. But its own
-    record, which is there, does not hide that the one before is missing: the log is damaged."""
+    """A busy producer appends behind the end of a log that was put back; the protocol does not promise to refuse this.
+
+    Its own record exists, but it does not hide that the record before it is missing: the log is damaged.
+    """
     producer = living.producer()
     copy = copies.take()
     send(producer, 3)
@@ -267,7 +269,7 @@ def test_an_idle_reader_looks_in_the_same_round(world, living):
 
 
 def test_a_commit_that_was_decided_is_not_called_failed(world, living, copies):
-    """The store is put back between the decision and the markers: the answer must not be that nothing was written."""
+    """The store is put back between the decision and the markers. The answer must not be that nothing was written."""
     copy: dict[str, Any] = {}
 
     def put_back_behind_prepare(verb: str, path: str) -> None:
@@ -287,7 +289,7 @@ def test_a_commit_that_was_decided_is_not_called_failed(world, living, copies):
 
 @pytest.mark.parametrize(("others", "kind"), [(0, "missing"), (1, "missing"), (2, "damaged")])
 def test_a_check_does_not_promise_a_copy_of_what_was_written_behind_the_end(world, others, kind):
-    """A write within a second after the look: the gap that it leaves was never filled in the log that was put back."""
+    """A writer that checked the store within the last second leaves a gap behind the old end. No copy can fill this gap."""
     store = world.open()
     store.create_topic("orders", ORDERS, partitions=1)
     send(producer := store.producer(), 1)

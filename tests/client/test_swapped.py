@@ -1,4 +1,4 @@
-"""Objects of one partition in the place of another's, and versions that are gone: an error that names one, never other rows."""
+"""Objects of one partition in the place of another's, and lost versions: an error names one of them. Wrong rows never appear."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EAST = "east/0/00000000000000000000-00000000000000000004-0.txnindex"
 
 
 def alike(world: World) -> None:
-    """Two topics whose first segments have the same names, and transactions of different producers."""
+    """Make two topics whose first segments have the same names, with transactions of different producers."""
     store = world.open()
     for topic in ("east", "west"):
         store.create_topic(topic, ORDERS, config={"segment.batches": 4})
         with store.producer("a-" + topic) as first, store.producer("b-" + topic) as second:
-            # The aborted one is the first in `east`, the second in `west`.
+            # The aborted transaction is the first one in `east` and the second one in `west`.
             for number, producer in enumerate((first, second)):
                 producer.begin_transaction()
                 producer.send(topic, orders(10 * number), partition=0).result()
@@ -62,7 +62,7 @@ def swap_folders(world: World, one: str, other: str) -> None:
 
 
 def rewritten(world: World, source: str, target: str, **fields: object) -> None:
-    """The record of `source`, with other fields and a right checksum, in the place of `target`."""
+    """Put the record of `source`, with changed fields and a right checksum, in the place of `target`."""
     record, payload = envelope.decode(world.memory.get(source) or b"", CommitRecord, source)
     overwrite(world.memory, target, envelope.encode(msgspec.structs.replace(record, **fields), payload))
 
@@ -85,7 +85,7 @@ def test_a_transaction_index_of_another_partition_is_not_believed(world: World) 
 
 
 def test_a_transaction_index_of_the_same_transaction_is_not_believed(world: World) -> None:
-    """Its marker has one offset in both partitions; it began in a segment before, at another offset in each."""
+    """The marker has the same offset in both partitions. The transaction began in an earlier segment, at different offsets."""
     store = world.open()
     store.create_topic("east", ORDERS, partitions=2, config={"segment.batches": 4})
     with store.producer() as plain, store.producer("loader") as loader:
@@ -126,7 +126,7 @@ def test_an_index_of_markers_alone_does_not_hide_rows(world: World) -> None:
 
 
 def test_a_folder_of_another_topic_is_not_believed(world: World) -> None:
-    """Sealed, it is opened by its snapshot: the first record, which names the partition, is not looked at."""
+    """A sealed partition is opened by its snapshot, so the first record, which names the partition, is not read."""
     store = world.open()
     for topic in ("east", "west"):
         store.create_topic(topic, ORDERS, config={"segment.batches": 2})
@@ -140,7 +140,7 @@ def test_a_folder_of_another_topic_is_not_believed(world: World) -> None:
 
 
 def test_a_folder_of_other_transactions_is_not_believed(world: World) -> None:
-    """An id that its partition does not know has no version: a transaction that had been committed would be again."""
+    """An id that its partition does not know has no version, so a committed transaction would commit again."""
     store = world.open()
     store.create_topic("east", ORDERS)
     folders = []
@@ -178,7 +178,7 @@ def test_rows_that_do_not_fit_name_their_record(world: World) -> None:
     overwrite(world.memory, path, world.memory.get(path.replace("east", "plain")) or b"")
     with pytest.raises(CorruptRecordError, match=f"^{path}: as the first record of east-0 .* another partition's"):
         read(world, "east")
-    # Even with links that hold.
+    # Even if the links are right.
     rewritten(world, path.replace("east", "plain"), path, previous=PartitionState.empty(tp("east", 0)).last_digest)
     with pytest.raises(CorruptRecordError, match=f"^{path}: column"):
         read(world, "east")
@@ -212,7 +212,7 @@ def test_a_replaced_record_is_named_with_the_one_after_it(world: World) -> None:
 
 
 def test_a_record_that_no_other_leads_to_is_not_passed_over(world: World) -> None:
-    """A first record of two rows in the place of one of one row: the second record lies inside it then."""
+    """The first record has two rows, but replaces one with one row, so the second record overlaps it."""
     store = world.open()
     store.create_topic("east", ORDERS, partitions=2)
     with store.producer() as producer:

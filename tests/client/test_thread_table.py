@@ -40,7 +40,7 @@ PAIRS = [(first, second) for first in CALLS for second in CALLS]
 
 @cache
 def prepared() -> dict[str, object]:
-    """The objects of a store with topics, rows, an idle transactional.id and an idle group."""
+    """Return the objects of a store with topics, rows, an idle transactional.id and an idle group."""
     world = World()
     store = world.open(offsets_topic_num_partitions=2, transaction_state_log_num_partitions=2)
     for name, partitions in (("a", 2), ("in", 2), ("spare", 1)):
@@ -57,10 +57,10 @@ def prepared() -> dict[str, object]:
 
 
 class Run:
-    """One schedule of one pair: the second call comes in at switch point `at` of the first.
+    """One schedule of one pair: the second call starts at switch point `at` of the first.
 
-    When the second call waits, the first one goes on. If it is `asleep`, the producer's thread goes on instead of it.
-    With a seed the order is random from there on; with an odd one it may change at each line of the client.
+    When the second call waits, the first one continues. If it is `asleep`, the producer's thread continues instead.
+    With a seed the order is random from there on. With an odd seed it may change at each line of the client.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Run:
         self._judge(scene)
 
     def _judge(self, scene: Scene) -> None:
-        """Ends what is open, closes all, and compares what the calls were told with what a new process reads."""
+        """End what is open, close all clients, and compare their answers with what a new process reads."""
         excused = scene.moved & {"ended", "deleted"}
         for kind, producer in scene.producers.items():
             if scene.is_closed and not producer._closed:
@@ -142,7 +142,7 @@ class Run:
             state = producer._state.state
             try:
                 if state == "READY" and kind != "plain 2":
-                    # What an earlier transaction lost or left would be lost, or show, here.
+                    # A row that an earlier transaction lost or left behind shows here.
                     scene.transaction(kind)
                 if state in ("IN_TRANSACTION", "COMMITTING"):
                     scene.commit(kind)
@@ -183,7 +183,7 @@ class Run:
                 self.wrong.append(f"{sent}: acknowledged, and lost")
 
     def _judge_transaction(self, scene: Scene, kind: str, rows: Counter[int], reader: Store) -> None:
-        """The rows and the offset that were in the transaction before the race show together, if it was committed."""
+        """If the transaction was committed, its rows and its offset from before the race show together."""
         first = [sent for sent in scene.sent if sent.kind == kind][:2]
         shows = {bool(rows[sent.id]) for sent in first}
         groups = {group.group: group.offsets for group in reader.admin().list_groups()}
@@ -208,12 +208,12 @@ def test_every_public_method_has_an_entry() -> None:
 
 
 def schedules(hook: Hook, first: Name, second: Name, *, most: int, seeds: int) -> Iterator[Run]:
-    """Runs of one pair: the second call after the first, then within it at `most` of its switch points, then by seeds."""
+    """Yield runs of one pair: the second call after the first, then at `most` of its switch points, then by seeds."""
     whole = Run(hook, first, second, NEVER)
     yield whole
     points = range(whole.steps + 1)
     step = -(-len(points) // most)
-    # Other pairs take other points, the same ones in each run.
+    # Each pair takes different switch points, the same ones in every run.
     offset = zlib.crc32(repr((first, second)).encode()) % step
     for number, at in enumerate(points[offset::step]):
         yield Run(hook, first, second, at, asleep=number % 2 == 0)
@@ -224,7 +224,7 @@ def schedules(hook: Hook, first: Name, second: Name, *, most: int, seeds: int) -
 
 
 def failures(pairs: Sequence[tuple[Name, Name]], *, most: int, seeds: int) -> tuple[int, list[str]]:
-    """How many schedules were run, and what went wrong in the first bad one of each pair."""
+    """Return how many schedules ran, and what failed in the first bad one of each pair."""
     prepared()
     count, wrong = 0, []
     with hooked(*HOOKED) as hook:
@@ -244,7 +244,7 @@ def test_calls_that_once_went_wrong(first: Name, second: Name) -> None:
 
 
 def test_a_part_of_the_table() -> None:
-    """A share of the pairs of one kind of client, at one switch point each. `make test-storm` runs the whole table."""
+    """Run a part of the pairs of one kind of client, at one switch point each. `make test-storm` runs the whole table."""
     prepared()
     with hooked(*HOOKED) as hook:
         for first, second in PAIRS:
@@ -258,7 +258,11 @@ def test_a_part_of_the_table() -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_call_beside_every_other(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The whole table: calls of one client at each switch point and in random orders, calls of two at one point and in one."""
+    """Run the whole table.
+
+    Calls of one client meet at each switch point and in random orders, calls of two clients at one point and in one
+    order.
+    """
     pairs = [pair for pair in PAIRS if pair[0][0] == kind]
     own = [pair for pair in pairs if pair[1][0] == kind]
     others = [pair for pair in pairs if pair[1][0] != kind]

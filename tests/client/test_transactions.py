@@ -1,4 +1,4 @@
-"""Transactions of a producer: eager and staged, fencing, time-outs, versions, failures."""
+"""Transactions of a producer: eager and staged, fencing, timeouts, versions, failures."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_topic_made_anew_does_not_wait_for_a_transaction_of_the_deleted_one(wo
     _, stable, end = world.ends()
     assert stable == end
     if again:
-        # ... until it writes to the new one: there it is open like any other
+        # ... until it writes to the new topic: there the transaction is open like any other
         store.runtime.forget_topic("orders")
         old.send("orders", orders(3), partition=0).result()
         assert world.read() == [2]
@@ -107,7 +107,7 @@ def test_a_topic_made_anew_does_not_wait_for_a_transaction_of_the_deleted_one(wo
 @pytest.mark.parametrize("when", ["before", "between"])
 @pytest.mark.parametrize("anew", [False, True])
 def test_rows_for_a_topic_that_was_deleted_fail_the_transaction(world, store, staged, when, anew):
-    """Deleted after this producer looked it up, before the transaction or between its rows and its commit."""
+    """The topic is deleted after this producer read its metadata, before the transaction or between its rows and its commit."""
     store.create_topic("other", ORDERS)
     admin = world.open()
     with store.producer("loader", staged=staged) as producer:
@@ -125,7 +125,7 @@ def test_rows_for_a_topic_that_was_deleted_fail_the_transaction(world, store, st
         if when == "before":
             producer.send("other", orders(5))
         if when == "between" and not staged:
-            # As in Kafka: it was in the log, and the deletion has removed it.
+            # As in Kafka, the row was in the log, and the deletion has removed it.
             producer.commit_transaction()
             assert world.read() == [1, 4]
             return
@@ -418,7 +418,7 @@ def test_id_that_was_forgotten_is_fatal_for_its_instance(world, store):
     assert world.read() == [1]
 
 
-# -- time-outs --------------------------------------------------------------------------------------------------------
+# -- timeouts ---------------------------------------------------------------------------------------------------------
 
 
 def timed_out(world, store):
@@ -520,7 +520,7 @@ def test_batches_behind_a_failed_one_fail_with_its_error(world, store):
     producer = other.producer("loader", delivery_timeout_ms=2000, batch_size=1, linger_ms=0)
     producer.init_transactions()
     producer.begin_transaction()
-    with producer._lock:  # the thread shall not fail the first before the last is sent
+    with producer._lock:  # the thread must not fail the first row before the last one is sent
         futures = [producer.send("orders", orders(n), partition=1) for n in range(3)]
     errors = [future.exception(timeout=30) for future in futures]
     assert [type(error) for error in errors] == [TransactionAbortableError] * 3
@@ -728,7 +728,7 @@ def test_version_that_was_committed_is_skipped(world, store, staged):
 
 @both_kinds
 def test_a_repeated_version_writes_nothing(world, store, staged, caplog):
-    """A job that is started again every night must not leave its whole input behind each time."""
+    """A job that starts again every night must not leave its whole input behind each time."""
 
     def run(version=7):
         with world.open().producer("loader", staged=staged) as producer:
@@ -813,7 +813,7 @@ def test_crash_at_each_operation_of_a_commit_is_all_or_nothing(staged):
 
 
 def _commit_or_die(world: World, staged: bool, *faults: Fault) -> tuple[int, tuple[str, ...]]:
-    """A process commits two partitions, or dies trying. -> its operations, and how many were made before it began."""
+    """Commit two partitions in a process, or die. Return its operations, and how many came before the commit."""
     world.open().create_topic("orders", ORDERS, partitions=2)
     failing, store = world.failing(*faults)
     producer = store.producer("loader", staged=staged, linger_ms=10**6)

@@ -1,4 +1,4 @@
-"""A client and the other threads and processes: a forked child leaves its parent's clients alone, callbacks cannot wait for themselves."""
+"""A client and other threads and processes: a forked child does not touch its parent's clients, and callbacks cannot deadlock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 
 def refuses_all(client: Consumer | Producer | StagedTransaction, *, but: tuple[str, ...]) -> bool:
-    """Whether every public method says that the client is another process's."""
+    """Return whether every public method refuses the call, because the client belongs to another process."""
     for name, _method in inspect.getmembers(type(client), inspect.isfunction):
         if name.startswith("_") or name in but:
             continue
@@ -67,7 +67,7 @@ def test_a_forked_child_leaves_the_parents_membership_alone(folder: Store) -> No
     consumer = folder.consumer(
         "orders", group_id="g", auto_offset_reset="earliest", max_poll_records=5, enable_auto_commit=True
     )
-    assert consumer.poll(0) is not None  # these rows are not worked through yet
+    assert consumer.poll(0) is not None  # the application has not processed these rows yet
 
     def child() -> bool:
         refused = refuses_all(consumer, but=("close",))
@@ -151,7 +151,7 @@ def test_a_callback_that_would_wait_for_itself_is_refused(store: Store, transact
                 ask("abort_transaction", producer.abort_transaction)
             called.set()
 
-        with producer._lock:  # the callback is there before the rows are in
+        with producer._lock:  # the callback is registered before the rows are in the log
             producer.send("orders", orders(1), partition=0).add_done_callback(callback)
         assert called.wait(60)
         if transactional_id is not None:
@@ -166,7 +166,7 @@ def test_a_callback_that_would_wait_for_itself_is_refused(store: Store, transact
 
 
 def test_close_of_a_fenced_producer_leaves_no_future_open(world: World, store: Store) -> None:
-    """Offsets were refused while rows lingered: close() ends the thread that would have told their future."""
+    """Offsets were refused while rows lingered: close() ends the thread that would have completed their future."""
     producer = store.producer("loader", linger_ms=60_000)
     producer.init_transactions()
     producer.begin_transaction()

@@ -1,4 +1,4 @@
-"""Programs that end without closing their producer: what is in the log afterwards, and what their user reads."""
+"""Programs that end without closing their producer: the log afterwards, and the message that the user gets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def log(tmp_path: Path) -> Store:
 
 
 def end_of(program: str, log: Store, *flags: str) -> str:
-    """What a program prints to standard error; it ends well."""
+    """Run a program that must exit with status 0. Return what it prints to standard error."""
     done = subprocess.run([sys.executable, *flags, "-c", program, log.url], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
     return done.stderr

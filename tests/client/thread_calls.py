@@ -1,7 +1,7 @@
-"""Every public method of the client, ready to be called beside another one: what the table of threads runs.
+"""Every public method of the client, ready to run beside another one. The table of threads runs these calls.
 
-A `Scene` is one store and what a program made from it; its clients are made by the first call that needs them. `CALLS` has an entry
-for each public method of each kind of client. A method without an entry fails a test.
+A `Scene` is one store and the clients that a program made from it; the first call that needs a client makes it. `CALLS`
+has an entry for each public method of each kind of client. A method without an entry fails a test.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ KINDS: dict[str, type] = {
 
 @dataclass(slots=True)
 class Sent:
-    """A row of one call of `send`, and what became of it."""
+    """A row of one call of `send`, and its result."""
 
     kind: str
     id: int
@@ -60,7 +60,7 @@ class Sent:
 
 @dataclass
 class Scene:
-    """One store, what a program made from it, and what it was told."""
+    """One store, the clients of a program, and the answers that they got."""
 
     memory: MemoryObjectStore
     baton: Baton
@@ -92,13 +92,13 @@ class Scene:
             ids=SeededIds(seed),
             config={"linger.ms": 20},
         )
-        opened.runtime.driver._threads = 0  # a gather runs in the thread that asks for it
+        opened.runtime.driver._threads = 0  # a gather runs in the thread that calls it
         return opened
 
     # -- clients, made once and in the state that the first caller needs ----------------------------------------------
 
     def producer(self, kind: str, state: str = "open") -> Producer:
-        """One of `kind`: new, ready (no transaction is open), or open with rows in two partitions and an offset."""
+        """Return a producer of `kind`: new, ready (no open transaction), or open with rows in two partitions and an offset."""
         made = self.producers.get(kind)
         if made is None:
             settings: dict[str, Any] = {} if kind == "plain" else {"transactional_id": kind, "staged": kind == "staged"}
@@ -137,7 +137,7 @@ class Scene:
 
     @property
     def is_closed(self) -> bool:
-        """Whether a racing call closed the store."""
+        """Return whether a racing call closed the store."""
         return self.store._closed
 
     @property
@@ -158,7 +158,7 @@ class Scene:
         return self._handle
 
     def commit_parts(self) -> None:
-        """Commits a row of its own with the staged transaction."""
+        """Commit one row with the staged transaction."""
         self._next += 1
         sent = Sent("handle", self._next)
         self.sent.append(sent)
@@ -169,7 +169,7 @@ class Scene:
         sent.future = Future()
         sent.future.set_result(None)
 
-    # -- calls that note what they were told --------------------------------------------------------------------------
+    # -- calls that note their answers --------------------------------------------------------------------------------
 
     def commit(self, kind: str) -> object:
         before = [sent for sent in self.sent if sent.kind == kind and sent.future is not None]
@@ -382,7 +382,7 @@ CALLS: dict[tuple[str, str], Prepare] = {
 
 
 def public_names(kind: type) -> set[str]:
-    """Methods and properties that the class itself adds; what it inherits of Python's is Python's to keep."""
+    """Return the methods and properties that the class itself adds, without those that it inherits from Python's types."""
     wanted = (staticmethod, classmethod, property)
     return {
         name
@@ -392,7 +392,7 @@ def public_names(kind: type) -> set[str]:
 
 
 def is_documented(kind: str, name: str, error: BaseException) -> bool:
-    """Whether the docstring of the method, or of its class, names the error or one of its kinds."""
+    """Return whether the docstring of the method, or of its class, names the error or one of its base classes."""
     owner = KINDS[kind]
     text = f"{inspect.getdoc(getattr(owner, name))} {inspect.getdoc(owner)}"
     text += "".join(str(inspect.getdoc(getattr(owner, other))) for other in re.findall(r"what `(\w+)` raises", text))

@@ -1,4 +1,4 @@
-"""A store in memory with a clock that moves only when told, and as many processes as a test wants to open it."""
+"""A store in memory with a clock that moves only when the test moves it, and any number of processes that open it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name",
 
 
 class Outage:
-    """A store that fails every request that matches `pattern`, as long as there is one."""
+    """A store that fails every request that matches `pattern`, as long as `pattern` is set."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -31,7 +31,7 @@ class Outage:
         self.pattern: str | None = None
 
     def fails(self, pattern: str, times: int) -> None:
-        """An outage of so many requests."""
+        """Let that many matching requests fail."""
         self.pattern, self._left = (pattern, times) if times else (None, None)
 
     def __getattr__(self, verb: str) -> Any:
@@ -51,7 +51,7 @@ class Outage:
 
 
 class World:
-    """One object store, and the processes that opened it. Sends go out at once unless a test says `linger_ms`."""
+    """One object store, and the processes that opened it. Sends do not wait unless a test sets `linger_ms`."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(oversleeps_ms=3)
@@ -60,7 +60,7 @@ class World:
         self.processes: list[Store] = []
 
     def open(self, object_store: ObjectStore | None = None, **config: Any) -> Store:
-        """Another process: its own ids and caches."""
+        """Open the store in another process, with its own ids and caches."""
         settings = {"linger.ms": 0, **{name.replace("_", "."): value for name, value in config.items()}}
         store = txlog.open(
             "memory://",
@@ -73,12 +73,12 @@ class World:
         return store
 
     def failing(self, *faults: Fault, **config: Any) -> tuple[FailingStore, Store]:
-        """A process whose store goes wrong as the faults say."""
+        """Open the store in a process whose requests fail as the faults describe."""
         failing = FailingStore(self.memory, *faults)
         return failing, self.open(failing, **config)
 
     def outage(self, *faults: Fault, **config: Any) -> tuple[Outage, Store]:
-        """A process whose store can be made to fail, and to work again."""
+        """Open the store in a process whose requests can be made to fail, and to work again."""
         outage = Outage(FailingStore(self.memory, *faults))
         return outage, self.open(cast(ObjectStore, outage), **config)
 
@@ -86,38 +86,38 @@ class World:
         for store in self.processes:
             store.runtime.close()
 
-    # -- looking at the log, as a process of its own ----------------------------------------------------------------
+    # -- reading the log, as a separate process ---------------------------------------------------------------------
 
     def read(self, topic: str = "orders", isolation: str = "read_committed", column: str = "id") -> list[Any]:
-        """The values of a column, partition by partition, in order of offsets."""
+        """Return the values of a column, partition by partition, in order of offsets."""
         consumer = self.open().consumer(topic, isolation_level=isolation, auto_offset_reset="earliest")
         rows = sorted(rows_of(consumer), key=lambda row: (row["_partition"], row["_offset"]))
         return [row[column] for row in rows]
 
     def ends(self, topic: str = "orders", partition: int = 0) -> tuple[int, int, int]:
-        """(log start, last stable offset, log end)."""
+        """Return (log start, last stable offset, log end)."""
         offsets = self.open().admin().list_offsets(topic)
         info = offsets[TopicPartition(topic, partition)]
         return info.log_start_offset, info.last_stable_offset, info.log_end_offset
 
 
 def tp(topic: str, partition: int) -> TopicPartition:
-    """A partition."""
+    """Return a partition."""
     return TopicPartition(topic, partition)
 
 
 def rows_of(consumer: Consumer | Iterable[pa.RecordBatch], timeout_ms: int = 0) -> list[dict[str, Any]]:
-    """All rows up to the end of the log."""
+    """Return all rows up to the end of the log."""
     batches = consumer.iterate(timeout_ms) if isinstance(consumer, Consumer) else consumer
     return [row for batch in batches for row in batch.to_pylist()]
 
 
 def orders(*ids: int) -> list[dict[str, Any]]:
-    """Rows for the topic `orders`."""
+    """Return rows for the topic `orders`."""
     return [{"id": number, "name": f"n{number}"} for number in ids]
 
 
 def many(rows: int, start: int = 0, width: int = 40) -> pa.Table:
-    """Rows that are too many bytes to ride inline, if there are thousands of them."""
+    """Return rows that have too many bytes to be inline, if there are thousands of them."""
     ids = range(start, start + rows)
     return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array([f"{i:0{width}d}" for i in ids])}, schema=ORDERS)
