@@ -45,7 +45,7 @@ from txlog.errors import (
     TxlogError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import groups, topic_changes, transactions
+from txlog.protocol import expiry, groups, topic_changes, transactions
 from txlog.protocol import topics as topic_programs
 from txlog.protocol.append import append_batch, append_log_start
 from txlog.protocol.context import Context, Views
@@ -488,7 +488,7 @@ def sweep() -> Call:
 
     def call(client: Client) -> Program[Client]:
         try:
-            views, _ = yield from transactions.expire(client.ctx, client.views)
+            views, _ = yield from expiry.expire(client.ctx, client.views)
         except (RetriableError, OutcomeUnknownError) as error:
             return client.noted("unknown", text=str(error))
         return replace(client, views=views).noted("done")
@@ -528,7 +528,7 @@ def expire_producers(tp: TopicPartition) -> Call:
 
     def call(client: Client) -> Program[Client]:
         try:
-            views, _ = yield from transactions.expire_producers(client.ctx, client.views, tp)
+            views, _ = yield from expiry.expire_producers(client.ctx, client.views, tp)
         except (RetriableError, OutcomeUnknownError) as error:
             return client.noted("unknown", text=str(error))
         return replace(client, views=views).noted("done")

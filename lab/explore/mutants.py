@@ -845,7 +845,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("no re-read before the first batch", "expiry", "W21", {HERE + "append.registered_guard": _no_guard}),
         ("the re-read is of what is held", "expiry", "W21", {HERE + "table.get_fresh_view": load.get_view}),
         ("no re-read before a marker", "slow marker", "W21", {HERE + "transactions.prepared_guard": _no_guard}),
-        ("a producer expires whatever its transaction does", "slow marker", "W33", {HERE + "transactions.IDLE": frozenset(get_args(TransactionState))}),
+        ("a producer expires whatever its transaction does", "slow marker", "W33", {HERE + "expiry.IDLE": frozenset(get_args(TransactionState))}),
         ("producers expire by the clock", "pause", "W33", {CORE + "state._Fold.apply": _apply_with_a_clock}),
         # Epochs and decisions
         ("markers are compared with >", "late abort", "W26", {HERE + "transactions.marker_is_there": _newer_only}),
@@ -865,7 +865,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("an abort is answered after an attempted commit", "unsure", "W30", {HERE + "transactions.judge_end": _abort_of_nothing_decides_nothing}),
         ("versions are not compared", "version", "W31", {CORE + "transactions.judge_version": _nothing}),
         ("a version is checked before init", "version", "W31", {HERE + "transactions.init_producer": _init_remembering_the_version_before, HERE + "transactions.judge_end": _end_by_the_version_of_init}),
-        ("an id with a version expires", "replay", "W32", {HERE + "transactions.may_expire": _may_expire_with_versions}),
+        ("an id with a version expires", "replay", "W32", {HERE + "expiry.may_expire": _may_expire_with_versions}),
         # Offsets
         ("conditions look at committed offsets alone", "offsets", "W34", {CORE + "groups.check_commit": _committed_alone}),
         ("the starting offset is not compared", "offsets", "W34", {CORE + "groups.check_commit": _condition_unchecked}),
@@ -900,7 +900,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a run tells no transaction apart", "merge looks", "C3", {HERE + "clean.Merge.is_told": lambda *_: False}),
         ("a run tells a transaction apart until it is complete", "merge looks", "C3", {HERE + "clean.Merge.is_told": _told_by_the_table_alone, CORE + "cleaning.settled_epochs": _settled_by_now}),
         ("an old batch need not be told apart, however lately its transaction was complete", "merge looks late", "C3", {CORE + "cleaning.settled_epochs": _settled_by_now}),
-        ("an id expires as soon as its hung commit is finished", "merge looks, forgotten", "W32", {HERE + "transactions.may_expire": _may_expire_after_hanging}),
+        ("an id expires as soon as its hung commit is finished", "merge looks, forgotten", "W32", {HERE + "expiry.may_expire": _may_expire_after_hanging}),
         ("a run tells a transaction apart for the grace", "merge looks late", "C3", {HERE + "clean.Merge.is_told": _told_by_age_alone}),
         # Compacted
         ("an aborted row supersedes a committed one", "compaction", "C2", {HERE + "compact.CompactionPlan.dirty_pieces": property(_dirt_with_aborted_rows)}),

@@ -30,7 +30,7 @@ from txlog.core.names import (
 from txlog.core.records import Boundary, Clean, CommitRecord, SegmentIndex, TransactionMetadata
 from txlog.core.state import PartitionState, replay, to_snapshot
 from txlog.errors import TxlogError
-from txlog.protocol import transactions
+from txlog.protocol import expiry, transactions
 from txlog.protocol.append import append_batch
 from txlog.protocol.context import Context
 from txlog.protocol.load import load
@@ -157,7 +157,7 @@ class Rules:
         views: Any = {}
         for transactional_id in self.transactional_ids:
             views, _ = yield from transactions.init_producer(self.ctx, views, transactional_id, 60_000)
-        views, _ = yield from transactions.expire(self.ctx, views)
+        views, _ = yield from expiry.expire(self.ctx, views)
         for tp in self.partitions:
             pid = yield NewProducerId()
             draft = BatchDraft(

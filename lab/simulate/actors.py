@@ -54,7 +54,7 @@ from txlog.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import transactions
+from txlog.protocol import expiry, table, transactions
 from txlog.protocol.append import append_log_start
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.compact import CompactionPlan, plan_compaction
@@ -279,7 +279,7 @@ def auditor(life: Life) -> Program[None]:
         for tp in ACCOUNTS:
             client.go_elsewhere(tp)
             polls.append((yield from client.poll(tp, -1, audit=name, again=choose.random() < 0.5)))
-        client.views, rows = yield from transactions.list_transactions(client.ctx, client.views)
+        client.views, rows = yield from table.list_transactions(client.ctx, client.views)
         quiet = all(row.value.state not in PREPARED for row in rows)
         for tp, poll in zip(ACCOUNTS, polls, strict=True):
             now = yield from client.look(tp)
@@ -362,7 +362,7 @@ def sweeper(life: Life) -> Program[None]:
     what = choose.choice(["expire", "expire", "seal", "producers", "abort"])
     client.record(Note(text=what))
     if what == "expire":
-        client.views, _ = yield from transactions.expire(client.ctx, client.views)
+        client.views, _ = yield from expiry.expire(client.ctx, client.views)
     elif what == "seal":
         for tp in PARTITIONS:
             yield from seal(client.ctx, (yield from load(client.ctx, tp)))
@@ -378,7 +378,7 @@ def sweeper(life: Life) -> Program[None]:
 def expire_idle_producers(life: Life) -> Program[None]:
     client = life.client
     for tp in PARTITIONS:
-        client.views, _ = yield from transactions.expire_producers(client.ctx, client.views, tp)
+        client.views, _ = yield from expiry.expire_producers(client.ctx, client.views, tp)
 
 
 def vacuum(life: Life) -> Program[None]:

@@ -10,8 +10,7 @@ import pytest
 
 from tests.cli.support import Cli
 from txlog.core import envelope, names
-from txlog.core.records import Boundary, Clean, CleanedRun, DataFile, StagedPart, StagedRows, Superseded
-from txlog.protocol.transactions import StagedList
+from txlog.core.records import Boundary, Clean, CleanedRun, DataFile, StagedList, StagedPart, StagedRows, Superseded
 
 NOW_MS = 1_356_998_400_123
 FILE = DataFile(

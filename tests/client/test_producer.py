@@ -24,7 +24,7 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol.context import Context
-from txlog.protocol.transactions import expire_producers
+from txlog.protocol.expiry import expire_producers
 from txlog.storage.local import LocalObjectStore
 from txlog.testing.failing_store import Fault, SimulatedCrash
 

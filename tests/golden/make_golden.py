@@ -47,7 +47,7 @@ from txlog.core.records import (
 )
 from txlog.core.state import PartitionState
 from txlog.core.transactions import Judgement, Transit, TxnVersion, judge_add_partitions, judge_end, judge_init
-from txlog.protocol import append, groups, load, read, seal, stores, table, topic_changes, transactions
+from txlog.protocol import append, expiry, groups, load, read, seal, stores, table, topic_changes, transactions
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.storage.arrow_schema import to_arrow
 from txlog.storage.conform import conform
@@ -193,11 +193,11 @@ class Story:
             groups.join_group(self.ctx, self.views, "audit", "audit-member-1", "audit-client", ("orders",))
         )
         once = self.init("once")
-        self.views, _ = self.run(transactions.remove(self.ctx, self.views, once.transactional_id, force=True))
+        self.views, _ = self.run(expiry.remove(self.ctx, self.views, once.transactional_id, force=True))
 
     def a_day_later(self) -> None:
         self.clock.advance_ms(25 * HOUR_MS)
-        self.views, _ = self.run(transactions.expire_producers(self.ctx, self.views, ORDERS_0))
+        self.views, _ = self.run(expiry.expire_producers(self.ctx, self.views, ORDERS_0))
         self.views, _ = self.run(append.append_log_start(self.ctx, self.views, ORDERS_1, 2))
         # The partition has forgotten this producer: the table is read again before its first batch.
         txn = self.init("loader")

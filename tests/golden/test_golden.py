@@ -21,7 +21,7 @@ from txlog.core.fetch_plan import InlinePiece
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, TopicMetadata
 from txlog.errors import CorruptLogError
-from txlog.protocol import groups, load, read, stores, topics, transactions
+from txlog.protocol import expiry, groups, load, read, stores, table, topics, transactions
 from txlog.protocol.context import Context, PartitionView
 from txlog.storage.driver import Driver
 from txlog.storage.inline_rows import read_inline_rows
@@ -117,9 +117,9 @@ class Opened:
         descriptor = self.run(stores.read_store())
         listed = self.run(topics.list_topics(deleted=True))
         rows = {tp: self.rows(tp, level) for tp in PARTITIONS for level in LEVELS}
-        _, table = self.run(transactions.list_transactions(self.ctx, {}))
+        _, ids = self.run(table.list_transactions(self.ctx, {}))
         _, described = self.run(groups.list_groups(self.ctx, {}))
-        return descriptor, listed, rows, table, described
+        return descriptor, listed, rows, ids, described
 
 
 def _text(value: object) -> object:
@@ -211,7 +211,7 @@ def test_timestamps_find_offsets(golden: Opened) -> None:
 
 
 def test_the_table_of_transactions(golden: Opened) -> None:
-    _, rows = golden.run(transactions.list_transactions(golden.ctx, {}))
+    _, rows = golden.run(table.list_transactions(golden.ctx, {}))
     assert [
         (row.value.transactional_id, row.value.state, row.value.producer_id, row.value.producer_epoch) for row in rows
     ] == [
@@ -255,7 +255,7 @@ def test_topics_and_their_versions(golden: Opened) -> None:
 
 
 def test_one_sweep_finishes_what_the_old_program_left(golden: Opened) -> None:
-    _, swept = golden.run(transactions.expire(golden.ctx, {}))
+    _, swept = golden.run(expiry.expire(golden.ctx, {}))
     assert (swept.aborted, swept.rolled_forward) == (("hanging",), ("bulk", "decided"))
     for tp in PARTITIONS:
         state = golden.view(tp).state
@@ -308,7 +308,7 @@ def test_a_new_producer_takes_an_old_id_over_and_goes_on(client: txlog.Store) ->
 def read_and_finish(opened: Opened) -> object:
     """All that a reader learns, then what it learns once everything is finished: staged rows too are read."""
     before = opened.everything()
-    opened.run(transactions.expire(opened.ctx, {}))
+    opened.run(expiry.expire(opened.ctx, {}))
     return before, opened.everything()
 
 

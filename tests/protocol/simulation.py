@@ -39,7 +39,7 @@ from txlog.errors import (
     RetriableError,
     TxlogError,
 )
-from txlog.protocol import transactions
+from txlog.protocol import expiry
 from txlog.protocol.load import load, refresh
 from txlog.protocol.read import plan_read
 from txlog.protocol.seal import seal
@@ -168,13 +168,13 @@ class Simulation:
         try:
             what = self.random.choice(["expire", "seal", "producers"])
             if what == "expire":
-                yield from transactions.expire(self.ctx, {})
+                yield from expiry.expire(self.ctx, {})
             elif what == "seal":
                 for tp in PARTITIONS:
                     yield from seal(self.ctx, (yield from load(self.ctx, tp)))
             else:
                 for tp in PARTITIONS:
-                    yield from transactions.expire_producers(self.ctx, {}, tp)
+                    yield from expiry.expire_producers(self.ctx, {}, tp)
         except TxlogError:
             return
 

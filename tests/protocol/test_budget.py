@@ -22,7 +22,7 @@ from txlog.core.groups import OffsetsCondition, offsets_partition
 from txlog.core.names import TopicPartition
 from txlog.core.records import Clean, SchemaField
 from txlog.core.transactions import TxnVersion
-from txlog.protocol import groups, topic_changes, topics, transactions
+from txlog.protocol import expiry, groups, table, topic_changes, topics
 from txlog.protocol.load import gather_fresh_views, load, refresh
 from txlog.protocol.read import offset_for_timestamp, plan_read
 from txlog.protocol.seal import seal
@@ -112,7 +112,7 @@ def test_init_is_one_conditional_put_when_warm() -> None:
 
 def test_a_tombstone_is_one_conditional_put() -> None:
     cluster, process = warm(1)
-    program = transactions.remove(process.ctx, process.views, "x", force=True)
+    program = expiry.remove(process.ctx, process.views, "x", force=True)
     assert cost(cluster, program) == Cost(puts=1, rounds=1, put_rounds=1)
 
 
@@ -329,5 +329,5 @@ def test_nothing_to_seal_costs_nothing() -> None:
 
 def test_describing_everything_opens_each_internal_partition_once() -> None:
     cluster, process = warm(1)
-    assert cost(cluster, transactions.list_transactions(process.ctx, {})).lists == 2
+    assert cost(cluster, table.list_transactions(process.ctx, {})).lists == 2
     assert cost(cluster, groups.list_groups(process.ctx, {})).lists == 2

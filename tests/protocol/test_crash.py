@@ -28,7 +28,7 @@ from txlog.core.effects import Effect, PutIfAbsent
 from txlog.core.names import TopicPartition
 from txlog.core.transactions import TxnVersion
 from txlog.errors import OutcomeUnknownError, StorageError, TopicExistsError, TxlogError, UnknownTopicOrPartitionError
-from txlog.protocol import topic_changes, topics, transactions
+from txlog.protocol import expiry, topic_changes, topics
 from txlog.protocol.append import append_log_start
 
 # A crash before a request leaves the same store as a crash after the previous request.
@@ -214,7 +214,7 @@ def test_one_maintenance_pass_does_as_well(job: str) -> None:
         with pytest.raises(Died):
             dead.do(JOBS[job](dead))
         cluster.pass_ms(60_001)
-        cluster.run(transactions.expire(context(), {}))
+        cluster.run(expiry.expire(context(), {}))
         check_whole(cluster)
 
 
@@ -235,7 +235,7 @@ def test_a_recovery_by_two_at_once_after_any_crash(job: str) -> None:
                 if not init.done:
                     init.step()
             over = init.done
-            Task(cluster, transactions.expire(context(), {})).run()
+            Task(cluster, expiry.expire(context(), {})).run()
             cluster.land()
             init.run()
             assert init.result.state == "EMPTY"

@@ -39,7 +39,7 @@ from txlog.errors import (
     StorageError,
     UnstableOffsetCommitError,
 )
-from txlog.protocol import groups
+from txlog.protocol import group_admin, groups
 
 G = offsets_partition("g", CONSTANTS.consumer_offsets_partitions)
 OFFSETS = "__consumer_offsets"
@@ -468,23 +468,23 @@ def test_deleting_a_group(cluster: Cluster) -> None:
     process.do(process.commit_offsets({0: 5, 1: 6}))
     member = join(cluster, "m1")
     with pytest.raises(InvalidRequestError, match="'m1'"):
-        cluster.run(groups.delete_group(context(), {}, "g"))
+        cluster.run(group_admin.delete_group(context(), {}, "g"))
     cluster.run(groups.leave_group(context(), {}, "g", member.generation, "m1"))
     process.do(process.send_offsets({2: 7}))
     with pytest.raises(InvalidRequestError, match="undecided"):
-        cluster.run(groups.delete_group(context(), {}, "g"))
+        cluster.run(group_admin.delete_group(context(), {}, "g"))
     process.do(process.abort())
-    cluster.run(groups.delete_group(context(), {}, "g"))
+    cluster.run(group_admin.delete_group(context(), {}, "g"))
     assert cluster.committed() == {}
     with pytest.raises(GroupIdNotFoundError):
-        cluster.run(groups.delete_group(context(), {}, "g"))
+        cluster.run(group_admin.delete_group(context(), {}, "g"))
 
 
 @pytest.mark.parametrize("meanwhile", ["join", "pending"])
 def test_a_deletion_is_checked_at_its_own_slot(cluster: Cluster, meanwhile: str) -> None:
     process = started(cluster)
     process.do(process.commit_offsets({0: 5}))
-    task = Task(cluster, groups.delete_group(context(), {}, "g")).run(until=is_put(OFFSETS))
+    task = Task(cluster, group_admin.delete_group(context(), {}, "g")).run(until=is_put(OFFSETS))
     if meanwhile == "join":
         join(cluster, "m1")
     else:
@@ -517,8 +517,8 @@ def described(cluster: Cluster) -> groups.GroupDescription:
 def operators(**how: bool) -> dict[str, Any]:
     """Return the calls that an operator may make on a group, each as a program."""
     return {
-        "reset": lambda: groups.reset_offsets(context(), {}, "g", FIVE, **how),
-        "delete": lambda: groups.delete_group(context(), {}, "g", **how),
+        "reset": lambda: group_admin.reset_offsets(context(), {}, "g", FIVE, **how),
+        "delete": lambda: group_admin.delete_group(context(), {}, "g", **how),
     }
 
 
@@ -547,7 +547,7 @@ def test_a_member_that_is_removed_is_fenced(cluster: Cluster, call: str) -> None
     member = join(cluster, "m1")
     process = started(cluster)
     process.do(process.commit_offsets({0: 3}, condition=of(member)))
-    calls = {**operators(force=True), "remove": lambda: groups.remove_members(context(), {}, "g")}
+    calls = {**operators(force=True), "remove": lambda: group_admin.remove_members(context(), {}, "g")}
     assert cluster.run(calls[call]())[1] == member
     for program in (process.commit_offsets, process.send_offsets):
         with pytest.raises(CommitFailedError, match=r"the group has no member now: this one left, or was removed"):
@@ -565,11 +565,11 @@ def test_a_member_that_is_removed_is_fenced(cluster: Cluster, call: str) -> None
 
 def test_removing_nobody(cluster: Cluster) -> None:
     with pytest.raises(GroupIdNotFoundError):
-        cluster.run(groups.remove_members(context(), {}, "g"))
+        cluster.run(group_admin.remove_members(context(), {}, "g"))
     member = join(cluster, "m1")
     cluster.run(groups.leave_group(context(), {}, "g", member.generation, "m1"))
     before = dict(cluster.objects)
-    assert cluster.run(groups.remove_members(context(), {}, "g"))[1] is None
+    assert cluster.run(group_admin.remove_members(context(), {}, "g"))[1] is None
     assert cluster.objects == before
 
 
@@ -577,7 +577,7 @@ def test_a_deletion_removes_what_it_saw(cluster: Cluster) -> None:
     """Another client commits an offset before the deletion gets its slot. This offset must not stay in a deleted group."""
     process = started(cluster)
     process.do(process.commit_offsets({0: 5}))
-    task = Task(cluster, groups.delete_group(context(), {}, "g")).run(until=is_put(OFFSETS))
+    task = Task(cluster, group_admin.delete_group(context(), {}, "g")).run(until=is_put(OFFSETS))
     process.do(process.commit_offsets({1: 6}))
     with pytest.raises(ConcurrentTransactionsError, match="changed"):
         _ = task.run().result
@@ -592,7 +592,7 @@ def test_a_reset_does_not_overtake_conditional_offsets(cluster: Cluster) -> None
     process = started(cluster)
     process.do(process.send_offsets({0: 7}, condition=OffsetsCondition(expected={A: None})))
     with pytest.raises(ConcurrentTransactionsError):
-        cluster.run(groups.reset_offsets(context(), {}, "g", FIVE))
+        cluster.run(group_admin.reset_offsets(context(), {}, "g", FIVE))
     process.do(process.commit())
     assert cluster.committed() == {0: 7}
 
@@ -604,7 +604,7 @@ def test_a_reset_and_a_join_at_once(force: bool) -> None:
 
     def make() -> tuple[Cluster, Task, Task]:
         cluster = Cluster()
-        reset = groups.reset_offsets(context(), {}, "g", FIVE, force=force)
+        reset = group_admin.reset_offsets(context(), {}, "g", FIVE, force=force)
         return cluster, Task(cluster, reset), Task(cluster, groups.join_group(context(), {}, "g", "m1", "", ()))
 
     for cluster, reset, joined in preempted(make):
@@ -637,7 +637,7 @@ def test_a_reset_and_a_join_at_once(force: bool) -> None:
 def test_a_forced_reset_whose_reply_is_lost_is_one_record(cluster: Cluster, fault: Fault) -> None:
     join(cluster, "m1")
     process = Process(cluster, faults=nth_put(1, fault))
-    _, removed = process.do(groups.reset_offsets(context(), {}, "g", FIVE, force=True))
+    _, removed = process.do(group_admin.reset_offsets(context(), {}, "g", FIVE, force=True))
     cluster.land()
     assert removed is not None
     assert cluster.committed() == {0: 5}
@@ -646,7 +646,7 @@ def test_a_forced_reset_whose_reply_is_lost_is_one_record(cluster: Cluster, faul
 
 
 def test_a_reset_without_offsets_asks_nothing(cluster: Cluster) -> None:
-    assert cluster.run(groups.reset_offsets(context(), {}, "g", {}, force=True)) == ({}, None)
+    assert cluster.run(group_admin.reset_offsets(context(), {}, "g", {}, force=True)) == ({}, None)
     assert cluster.requests == []
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.protocol.harness import GRACE_MS, PRODUCER_IDLE_MS, A, Cluster, Process, Task, is_put, rolling
 from txlog.errors import InvalidProducerEpochError, OutcomeUnknownError
-from txlog.protocol import transactions
+from txlog.protocol import expiry
 
 CTX = rolling(1)
 
@@ -55,7 +55,7 @@ def test_nor_does_a_fold_that_has_forgotten_the_producer() -> None:
     _, task = asleep_after_its_put(cluster)
     take_over_and_clean(cluster)
     cluster.pass_ms(PRODUCER_IDLE_MS)
-    _, gone = cluster.run(transactions.expire_producers(CTX, {}, A))
+    _, gone = cluster.run(expiry.expire_producers(CTX, {}, A))
     assert gone
 
     task.run()

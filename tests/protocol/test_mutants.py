@@ -238,10 +238,10 @@ MUTANTS = {
         "txlog.core.transactions.judge_version", nothing, on_transactions.test_two_runs_of_one_query, "W31"
     ),
     "an id with a version expires": Mutant(
-        HERE + "transactions.may_expire", lambda txn, now, _: txn.state in transactions.IDLE, on_transactions.test_an_id_with_a_version_stays_until_an_operator_removes_it, "W32"
+        HERE + "expiry.may_expire", lambda txn, now, _: txn.state in transactions.IDLE, on_transactions.test_an_id_with_a_version_stays_until_an_operator_removes_it, "W32"
     ),
     "a producer expires whatever its transaction does": Mutant(
-        HERE + "transactions.IDLE", frozenset(get_args(TransactionState)), on_transactions.test_a_producer_whose_marker_is_in_but_whose_transaction_is_not_complete_is_kept, "W33"
+        HERE + "expiry.IDLE", frozenset(get_args(TransactionState)), on_transactions.test_a_producer_whose_marker_is_in_but_whose_transaction_is_not_complete_is_kept, "W33"
     ),
     "parts of one partition are not merged": Mutant(
         HERE + "transactions.merge_parts", tuple, with_cluster(on_slot.test_two_parts_of_one_partition_are_one_commit), "W29"

@@ -9,7 +9,7 @@ from tests.protocol.harness import PRODUCER_IDLE_MS, A, B, Cluster, Process, con
 from txlog.core import envelope
 from txlog.core.state import to_snapshot
 from txlog.errors import RecordTooLargeError
-from txlog.protocol import transactions
+from txlog.protocol import expiry
 from txlog.protocol.load import load
 from txlog.protocol.seal import seal
 from txlog.protocol.table import state_partition
@@ -80,12 +80,12 @@ def test_more_idle_producers_than_one_record_may_name_go_one_record_after_anothe
 ) -> None:
     """With 200,000 producers the one record was too large, every pass failed, and the state could only grow (W43)."""
     cluster = Cluster()
-    monkeypatch.setattr(transactions, "MAX_EXPIRED_PRODUCERS", 2)
+    monkeypatch.setattr(expiry, "MAX_EXPIRED_PRODUCERS", 2)
     writers = [Process(cluster) for _ in range(3)]
     for writer in writers:
         writer.do(writer.idempotent())
         writer.do(writer.send(A, "a"))
     cluster.pass_ms(PRODUCER_IDLE_MS)
-    gone = [cluster.run(transactions.expire_producers(context(), {}, A))[1] for _ in range(3)]
+    gone = [cluster.run(expiry.expire_producers(context(), {}, A))[1] for _ in range(3)]
     assert gone == [(writers[0].pid, writers[1].pid), (writers[2].pid,), ()]
     assert cluster.kinds(A) == "dddee"

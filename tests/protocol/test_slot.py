@@ -41,7 +41,7 @@ from txlog.errors import (
     RecordTooLargeError,
     StorageError,
 )
-from txlog.protocol import append, transactions
+from txlog.protocol import append, expiry
 from txlog.protocol.table import state_partition
 
 change = msgspec.structs.replace
@@ -416,7 +416,7 @@ def test_a_drawn_producer_that_the_fold_forgot_is_unknown(cluster: Cluster) -> N
     task.step("applied")
     rolled_and_cleaned(cluster)
     cluster.pass_ms(PRODUCER_IDLE_MS)
-    _, gone = cluster.run(transactions.expire_producers(context(), {}, A))
+    _, gone = cluster.run(expiry.expire_producers(context(), {}, A))
     assert process.pid in gone
     task.run()
     with pytest.raises(OutcomeUnknownError, match="open a new one"):
@@ -430,7 +430,7 @@ def test_a_drawn_producer_s_first_batch_that_the_fold_forgot_is_unknown(cluster:
     task.step("applied")
     rolled_and_cleaned(cluster)
     cluster.pass_ms(PRODUCER_IDLE_MS)
-    cluster.run(transactions.expire_producers(context(), {}, A))
+    cluster.run(expiry.expire_producers(context(), {}, A))
     task.run()
     with pytest.raises(OutcomeUnknownError):
         _ = task.result
@@ -519,7 +519,7 @@ def test_an_init_in_doubt_bumps_again(cluster: Cluster) -> None:
 def sweep_and_clean(cluster: Cluster, state_tp: Any) -> None:
     """Roll forward what is prepared, and fill the table's partition until it is sealed and cleaned."""
     ctx = rolling(1)
-    cluster.run(transactions.expire(ctx, {}))
+    cluster.run(expiry.expire(ctx, {}))
     for number in range(8):
         neighbour = Process(cluster, f"n{number}", ctx=ctx)
         neighbour.do(neighbour.init())

@@ -33,9 +33,9 @@ from txlog.core.names import TopicPartition
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidRequestError
 from txlog.protocol.context import Context, Views
+from txlog.protocol.expiry import expire, expire_producers, remove
 from txlog.protocol.read import plan_read
 from txlog.protocol.snapshot import take_snapshot
-from txlog.protocol.transactions import expire, expire_producers, remove
 
 ALL = (A, B, C)
 

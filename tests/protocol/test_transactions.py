@@ -50,7 +50,7 @@ from txlog.errors import (
     TxnVersionScopeError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import transactions
+from txlog.protocol import expiry, table, transactions
 from txlog.protocol.append import append_log_start
 from txlog.protocol.table import partition_of_producer_id, state_partition, transit
 
@@ -424,7 +424,7 @@ def test_rolled_forward_by_two_at_once(commit: bool, others: str) -> None:
             if who == "init":
                 new = Process(cluster)
                 return new.start(new.init())
-            return Task(cluster, transactions.expire(context(), {}))
+            return Task(cluster, expiry.expire(context(), {}))
 
         return cluster, task(one), task(two)
 
@@ -449,7 +449,7 @@ def prepared_twice() -> tuple[Cluster, Task, Task]:
     cluster = Cluster()
     process = mixed(cluster)
     crash_at_put(process, process.commit(), 1)
-    sweeps = [Task(cluster, transactions.expire(context(), {})) for _ in range(2)]
+    sweeps = [Task(cluster, expiry.expire(context(), {})) for _ in range(2)]
     return cluster, sweeps[0], sweeps[1]
 
 
@@ -460,7 +460,7 @@ def test_a_late_second_abort_leaves_the_next_transaction_alone(part: str) -> Non
     process = started(cluster)
     process.do(process.send(A, "gone"))
     cluster.pass_ms(60_001)
-    slow = Task(cluster, transactions.expire(context(), {}))
+    slow = Task(cluster, expiry.expire(context(), {}))
     slow.run(until=is_put(TXN_LOG)).step()
     slow.run(until=is_put(part))
     process.do(process.abort())
@@ -481,10 +481,10 @@ def test_a_slow_roll_forward_after_the_partition_forgot_the_producer() -> None:
     process = started(cluster)
     process.stage(A, "once")
     crash_at_put(process, process.commit(), 1)
-    slow = Task(cluster, transactions.expire(context(), {})).run(until=is_put(A.folder))
-    cluster.run(transactions.expire(context(), {}))
+    slow = Task(cluster, expiry.expire(context(), {})).run(until=is_put(A.folder))
+    cluster.run(expiry.expire(context(), {}))
     cluster.pass_ms(PRODUCER_IDLE_MS)
-    _, gone = cluster.run(transactions.expire_producers(context(), {}, A))
+    _, gone = cluster.run(expiry.expire_producers(context(), {}, A))
     assert gone == (process.pid,)
     slow.run()
     assert cluster.read(A) == {0: "once"}
@@ -497,16 +497,16 @@ def test_a_slow_roll_forward_is_not_vouched_for_by_the_next_decision() -> None:
     process = started(cluster)
     process.stage(A, "once")
     crash_at_put(process, process.commit(), 1)
-    slow = Task(cluster, transactions.expire(context(), {})).run(until=is_put(A.folder))
-    cluster.run(transactions.expire(context(), {}))
+    slow = Task(cluster, expiry.expire(context(), {})).run(until=is_put(A.folder))
+    cluster.run(expiry.expire(context(), {}))
     cluster.pass_ms(PRODUCER_IDLE_MS)
-    assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == (process.pid,)
+    assert cluster.run(expiry.expire_producers(context(), {}, A))[1] == (process.pid,)
     process = started(cluster)
     process.stage(B, "then")
     crash_at_put(process, process.commit(), 1)
     slow.run()
     assert cluster.read(A) == {0: "once"}
-    cluster.run(transactions.expire(context(), {}))
+    cluster.run(expiry.expire(context(), {}))
     assert cluster.read(B) == {0: "then"}
     cluster.check()
 
@@ -517,9 +517,9 @@ def test_a_zombie_s_first_append_after_the_partition_forgot_its_producer() -> No
     process.do(process.register(A))
     zombie = process.start(process.append(A, process.draft(A, "late"))).run(until=is_put(A.folder))
     cluster.pass_ms(60_001)
-    cluster.run(transactions.expire(context(), {}))
+    cluster.run(expiry.expire(context(), {}))
     cluster.pass_ms(PRODUCER_IDLE_MS)
-    assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == (process.pid,)
+    assert cluster.run(expiry.expire_producers(context(), {}, A))[1] == (process.pid,)
     assert cluster.state(A).producers == {}
     zombie.run()
     with pytest.raises(InvalidProducerEpochError, match="time-out"):
@@ -536,7 +536,7 @@ def timed_out(swept: bool = True) -> tuple[Cluster, Process]:
     process.do(process.send(A, "a"))
     cluster.pass_ms(60_001)
     if swept:
-        _, did = cluster.run(transactions.expire(context(), {}))
+        _, did = cluster.run(expiry.expire(context(), {}))
         assert did.aborted == ("x",)
     return cluster, process
 
@@ -545,7 +545,7 @@ def test_a_sweep_aborts_what_is_past_its_timeout_and_nothing_else() -> None:
     cluster, process = timed_out(swept=False)
     young = started(cluster, "young")
     young.do(young.send(B, "b"))
-    _, did = cluster.run(transactions.expire(context(), {}))
+    _, did = cluster.run(expiry.expire(context(), {}))
     assert (did.aborted, did.rolled_forward, did.removed) == (("x",), (), ())
     assert cluster.state(A).last_stable_offset == 2
     assert cluster.state(B).last_stable_offset == 0
@@ -554,7 +554,7 @@ def test_a_sweep_aborts_what_is_past_its_timeout_and_nothing_else() -> None:
     stored = cluster.txn()
     assert stored is not None
     assert (stored.state, stored.producer_epoch) == ("COMPLETE_ABORT", process.epoch + 1)
-    _, did = cluster.run(transactions.expire(context(), {}))
+    _, did = cluster.run(expiry.expire(context(), {}))
     assert (did.aborted, did.rolled_forward, did.removed) == ((), (), ())
     cluster.check()
 
@@ -605,7 +605,7 @@ def test_an_owner_that_comes_before_the_sweep_may_still_commit() -> None:
 def test_a_sweep_that_races_the_commit() -> None:
     def make() -> tuple[Cluster, Task, Task]:
         cluster, process = timed_out(swept=False)
-        return cluster, Task(cluster, transactions.expire(context(), {})), process.start(process.commit())
+        return cluster, Task(cluster, expiry.expire(context(), {})), process.start(process.commit())
 
     outcomes = set()
     for cluster, sweep, commit in pauses(make):
@@ -624,7 +624,7 @@ def test_a_sweep_that_races_the_commit() -> None:
 def test_a_prepared_transaction_never_times_out() -> None:
     cluster, process = brought_to("PREPARE_COMMIT")
     cluster.pass_ms(10**9)
-    _, did = cluster.run(transactions.expire(context(), {}))
+    _, did = cluster.run(expiry.expire(context(), {}))
     assert (did.aborted, did.rolled_forward) == ((), ("x",))
     assert (cluster.read(A), cluster.read(B)) == ({0: "a"}, {0: "b"})
     assert process.pid == 0
@@ -637,9 +637,9 @@ def test_the_time_out_counts_from_the_first_partition() -> None:
     process.do(process.send(A, "a"))
     cluster.pass_ms(60_000)
     process.do(process.send(B, "b"))
-    assert cluster.run(transactions.expire(context(), {}))[1].aborted == ()
+    assert cluster.run(expiry.expire(context(), {}))[1].aborted == ()
     cluster.pass_ms(1)
-    assert cluster.run(transactions.expire(context(), {}))[1].aborted == ("x",)
+    assert cluster.run(expiry.expire(context(), {}))[1].aborted == ("x",)
 
 
 def test_a_staged_job_can_take_as_long_as_it_likes() -> None:
@@ -647,7 +647,7 @@ def test_a_staged_job_can_take_as_long_as_it_likes() -> None:
     process = started(cluster)
     process.stage(A, "a")
     cluster.pass_ms(10**8)
-    cluster.run(transactions.expire(context(), {}))
+    cluster.run(expiry.expire(context(), {}))
     process.do(process.commit())
     assert cluster.read(A) == {0: "a"}
 
@@ -672,7 +672,7 @@ def test_a_sweep_goes_on_past_an_id_that_fails() -> None:
     record = msgspec.structs.replace(last.record, entries=(bad,))
     cluster.objects[tp.folder + names.batch_name(record.base_offset)] = envelope.encode(record)
     with pytest.raises(Exception, match="orders-7"):
-        cluster.run(transactions.expire(context(), {}))
+        cluster.run(expiry.expire(context(), {}))
     for name in ("a1", "c1"):
         stored = cluster.txn(name)
         assert stored is not None
@@ -801,7 +801,7 @@ def test_an_abort_and_a_time_out_do_not_use_a_version_up() -> None:
     process.do(process.abort())
     process.do(process.send(A, "b"))
     cluster.pass_ms(60_001)
-    cluster.run(transactions.expire(context(), {}))
+    cluster.run(expiry.expire(context(), {}))
     assert not versioned(cluster, 0, "c")
     assert list(cluster.read(A).values()) == ["c"]
 
@@ -976,9 +976,9 @@ def test_a_deletion_is_written_once() -> None:
 
 def test_an_idle_id_gets_a_tombstone_and_its_old_instance_is_done() -> None:
     cluster, old = brought_to("COMPLETE_COMMIT")
-    assert cluster.run(transactions.expire(context(), {}))[1].removed == ()
+    assert cluster.run(expiry.expire(context(), {}))[1].removed == ()
     cluster.pass_ms(ID_IDLE_MS)
-    assert cluster.run(transactions.expire(context(), {}))[1].removed == ("x",)
+    assert cluster.run(expiry.expire(context(), {}))[1].removed == ("x",)
     assert cluster.txn() is None
     for call in (old.register(A), old.commit(), old.abort(), old.send_offsets({0: 1})):
         with pytest.raises(InvalidProducerIdMappingError, match="it is gone"):
@@ -999,7 +999,7 @@ def test_an_id_with_a_transaction_is_never_removed(state: str) -> None:
     cluster, _ = brought_to(state)
     cluster.pass_ms(ID_IDLE_MS)
     for force in (False, True):
-        assert cluster.run(transactions.remove(context(), {}, "x", force=force))[1] is False
+        assert cluster.run(expiry.remove(context(), {}, "x", force=force))[1] is False
     assert cluster.txn() is not None
 
 
@@ -1007,10 +1007,10 @@ def test_an_id_with_a_version_stays_until_an_operator_removes_it() -> None:
     cluster = Cluster()
     versioned(cluster, 0, "a")
     cluster.pass_ms(10 * CONSTANTS.transactional_id_expiration_ms)
-    assert cluster.run(transactions.expire(context(), {}))[1].removed == ()
+    assert cluster.run(expiry.expire(context(), {}))[1].removed == ()
     assert versioned(cluster, 0, "replay")
-    assert cluster.run(transactions.remove(context(), {}, "x", force=True))[1] is True
-    assert cluster.run(transactions.remove(context(), {}, "x", force=True))[1] is False
+    assert cluster.run(expiry.remove(context(), {}, "x", force=True))[1] is True
+    assert cluster.run(expiry.remove(context(), {}, "x", force=True))[1] is False
     assert not versioned(cluster, 0, "again")
 
 
@@ -1024,7 +1024,7 @@ def test_a_removal_that_races_a_new_instance() -> None:
             yield from new.init()
             yield from new.send(A, "new")
 
-        return cluster, Task(cluster, transactions.expire(context(), {})), new.start(use())
+        return cluster, Task(cluster, expiry.expire(context(), {})), new.start(use())
 
     for cluster, sweep, use in pauses(make):
         _ = use.result
@@ -1043,10 +1043,10 @@ def test_an_idle_producer_leaves_by_a_record_and_its_id_goes_on() -> None:
     plain.do(plain.idempotent())
     plain.do(plain.send(A, "p0"))
     cluster.pass_ms(PRODUCER_IDLE_MS - 1)
-    assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == ()
+    assert cluster.run(expiry.expire_producers(context(), {}, A))[1] == ()
     plain.do(plain.send(A, "p1"))
     cluster.pass_ms(1)
-    assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == (process.pid,)
+    assert cluster.run(expiry.expire_producers(context(), {}, A))[1] == (process.pid,)
     assert set(cluster.state(A).producers) == {plain.pid}
     process.do(process.send(A, "again"))
     process.do(process.commit())
@@ -1062,7 +1062,7 @@ def test_a_producer_with_a_transaction_is_kept(state: str) -> None:
     extra = Process(cluster, "x")
     extra.__dict__.update(process.__dict__)
     cluster.pass_ms(10 * CONSTANTS.producer_id_expiration_ms)
-    assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == ()
+    assert cluster.run(expiry.expire_producers(context(), {}, A))[1] == ()
 
 
 def test_a_producer_whose_marker_is_in_but_whose_transaction_is_not_complete_is_kept() -> None:
@@ -1074,17 +1074,17 @@ def test_a_producer_whose_marker_is_in_but_whose_transaction_is_not_complete_is_
     crash_at_put(process, process.commit(), 1, A.folder)
     assert cluster.state(A).open_transactions == ()
     cluster.pass_ms(10 * CONSTANTS.producer_id_expiration_ms)
-    assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == ()
+    assert cluster.run(expiry.expire_producers(context(), {}, A))[1] == ()
     started(cluster)
     assert (cluster.read(A), cluster.read(B)) == ({0: "a"}, {0: "b"})
-    assert cluster.run(transactions.expire_producers(context(), {}, A))[1] == (process.pid,)
+    assert cluster.run(expiry.expire_producers(context(), {}, A))[1] == (process.pid,)
 
 
 def test_an_expiry_gives_way_to_an_append() -> None:
     """The record takes the folded slot, or it is not appended."""
     cluster, process = brought_to("COMPLETE_COMMIT")
     cluster.pass_ms(PRODUCER_IDLE_MS)
-    task = Task(cluster, transactions.expire_producers(context(), {}, A)).run(until=is_put(A.folder))
+    task = Task(cluster, expiry.expire_producers(context(), {}, A)).run(until=is_put(A.folder))
     process.do(process.send(A, "alive"))
     task.run()
     assert task.result[1] == ()
@@ -1104,20 +1104,20 @@ def test_an_expiry_reads_the_table_after_its_fold() -> None:
             yield from process.send(A, "after")
             return (yield from process.commit())
 
-        return cluster, Task(cluster, transactions.expire_producers(context(), {}, A)), process.start(use())
+        return cluster, Task(cluster, expiry.expire_producers(context(), {}, A)), process.start(use())
 
-    for cluster, expiry, use in pauses(make):
-        _ = expiry.result
+    for cluster, sweep, use in pauses(make):
+        _ = sweep.result
         _ = use.result
         assert list(cluster.read(A).values()) == ["a", "next", "after"]
         cluster.check()
 
     def other() -> tuple[Cluster, Task, Task]:
-        cluster, expiry, use = make()
-        return cluster, use, expiry
+        cluster, sweep, use = make()
+        return cluster, use, sweep
 
-    for cluster, use, expiry in pauses(other):
-        _ = expiry.result
+    for cluster, use, sweep in pauses(other):
+        _ = sweep.result
         _ = use.result
         assert list(cluster.read(A).values()) == ["a", "next", "after"]
         cluster.check()
@@ -1146,12 +1146,12 @@ def test_the_operator_s_abort(state: str) -> None:
 def test_list_and_describe() -> None:
     cluster, _ = brought_to("ONGOING")
     started(cluster, "b")
-    _, rows = cluster.run(transactions.list_transactions(context(), {}))
+    _, rows = cluster.run(table.list_transactions(context(), {}))
     assert [(row.value.transactional_id, row.value.state) for row in rows] == [("b", "EMPTY"), ("x", "ONGOING")]
-    _, row = cluster.run(transactions.describe(context(), {}, "x"))
+    _, row = cluster.run(table.describe(context(), {}, "x"))
     assert row.value.partitions == (A, B)
     with pytest.raises(TransactionalIdNotFoundError):
-        cluster.run(transactions.describe(context(), {}, "y"))
+        cluster.run(table.describe(context(), {}, "y"))
 
 
 def test_resolve_does_what_a_waiting_reader_may() -> None:

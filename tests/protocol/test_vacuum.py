@@ -31,7 +31,7 @@ from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import IndexedFile
 from txlog.core.vacuum import Why
 from txlog.errors import MissingObjectError, StorageError, StoreAccessError
-from txlog.protocol import clean, transactions
+from txlog.protocol import clean, expiry, staged_lists, transactions
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Views
 from txlog.protocol.read import aborted_transactions, plan_read
@@ -245,7 +245,7 @@ def test_a_file_of_a_decided_transaction_stays_until_somebody_has_finished_it(co
     assert len(stored) == 2
     pass_over(cluster)
     assert rows_files(cluster) == stored
-    cluster.run(transactions.expire(CTX, {}))
+    cluster.run(expiry.expire(CTX, {}))
     assert words(cluster) == ([["eager"], ["staged"]] if commit else [[], []])
     pass_over(cluster)
     # read_uncommitted still returns the aborted rows in the log. Staged rows were never in the log.
@@ -279,7 +279,7 @@ def test_files_of_an_id_that_is_gone_go() -> None:
     writer.do(writer.commit())
     kept = rows_files(cluster)
     writer.stage(A, "left")
-    cluster.run(transactions.remove(CTX, {}, "x", force=True))
+    cluster.run(expiry.remove(CTX, {}, "x", force=True))
     assert set(whys(pass_over(cluster)).values()) == {Why.NO_PRODUCER}
     assert rows_files(cluster) == kept
 
@@ -323,7 +323,7 @@ def test_what_sparks_committer_left_goes_with_its_folder() -> None:
 
 
 def test_a_staged_list_goes_when_no_record_of_the_table_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "MAX_STAGED_INLINE_BYTES", 0)
+    monkeypatch.setattr(staged_lists, "MAX_STAGED_INLINE_BYTES", 0)
     cluster = Cluster()
     writer = Process(cluster, "x", CTX)
     writer.do(writer.init())

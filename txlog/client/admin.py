@@ -32,15 +32,16 @@ from txlog.errors import (
     TxlogError,
     TxlogTimeoutError,
 )
+from txlog.protocol import expiry, group_admin, table
 from txlog.protocol import groups as group_protocol
 from txlog.protocol import transactions as protocol
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
+from txlog.protocol.expiry import ExpireResult
 from txlog.protocol.groups import GroupChange, GroupDescription
 from txlog.protocol.load import get_fresh_view
 from txlog.protocol.read import aborted_transactions, end_offset, plan_read
 from txlog.protocol.table import state_partition
-from txlog.protocol.transactions import ExpireResult
 
 STATES = ("EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT")
 HANGING_AFTER_MS = 15 * 60_000
@@ -186,7 +187,7 @@ class Admin:
         self._require_ids(transactional_id)
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionRow]]:
-            return protocol.describe(ctx, views, transactional_id)
+            return table.describe(ctx, views, transactional_id)
 
         return self._describe(self._session.call("describing a transaction", program))
 
@@ -264,7 +265,7 @@ class Admin:
         if dry_run:
             return self._expirable()
         self._runtime.ensure_writable()
-        return self._session.call("expiring transactions", protocol.expire)
+        return self._session.call("expiring transactions", expiry.expire)
 
     def expire_id(self, transactional_id: str, *, force: bool = False) -> bool:
         """Delete an idle id, and return whether it was deleted.
@@ -276,7 +277,7 @@ class Admin:
         self._runtime.ensure_writable()
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
-            return protocol.remove(ctx, views, transactional_id, force=force)
+            return expiry.remove(ctx, views, transactional_id, force=force)
 
         return self._session.call(f"forgetting {transactional_id!r}", program)
 
@@ -474,7 +475,7 @@ class Admin:
         self._runtime.ensure_writable()
 
         def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
-            return group_protocol.remove_members(ctx, views, group, change)
+            return group_admin.remove_members(ctx, views, group, change)
 
         return self._change(group, f"removing the member of group {group!r}", (), program)
 
@@ -489,7 +490,7 @@ class Admin:
             self._runtime.ensure_writable()
 
         def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
-            return group_protocol.delete_group(ctx, views, group, force=force, dry_run=dry_run, change=change)
+            return group_admin.delete_group(ctx, views, group, force=force, dry_run=dry_run, change=change)
 
         return self._change(group, f"deleting group {group!r}", (force,), program, dry_run=dry_run)
 
@@ -497,7 +498,7 @@ class Admin:
 
     def _transactions(self) -> tuple[TransactionRow, ...]:
         self._runtime.require_store()
-        return self._session.call("listing transactions", protocol.list_transactions)
+        return self._session.call("listing transactions", table.list_transactions)
 
     def _require_ids(self, transactional_id: str) -> None:
         if self._runtime.descriptor is None:
@@ -571,7 +572,7 @@ class Admin:
             self._runtime.ensure_writable()
 
         def program(ctx: Context, views: Views, change: GroupChange) -> Program[tuple[Views, GroupValue | None]]:
-            return group_protocol.reset_offsets(ctx, views, group, values, force=force, dry_run=dry_run, change=change)
+            return group_admin.reset_offsets(ctx, views, group, values, force=force, dry_run=dry_run, change=change)
 
         return self._change(group, f"{what} of group {group!r}", (values, force), program, dry_run=dry_run)
 

@@ -28,7 +28,7 @@ from txlog.errors import (
     TxnVersionScopeError,
     UnknownTopicOrPartitionError,
 )
-from txlog.protocol import topics
+from txlog.protocol import expiry, table, topics
 from txlog.protocol import transactions as protocol
 from txlog.protocol.context import Context, Views
 from txlog.protocol.groups import send_offsets
@@ -201,7 +201,7 @@ class Coordinator:
         """Write a tombstone for the id, which must have no open transaction."""
 
         def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
-            return protocol.remove(ctx, views, self.transactional_id, force=True)
+            return expiry.remove(ctx, views, self.transactional_id, force=True)
 
         return self.session.call("forgetting the transactional.id", program)
 
@@ -233,7 +233,7 @@ def look_up(session: Session, transactional_id: str) -> TransactionMetadata | No
     check_transactional_id(transactional_id)
 
     def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | None]]:
-        return protocol.look_up(ctx, views, transactional_id)
+        return table.look_up(ctx, views, transactional_id)
 
     return session.call("looking up the transactional.id", program)
 

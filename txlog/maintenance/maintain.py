@@ -45,10 +45,10 @@ from txlog.maintenance.vacuum import vacuum
 from txlog.protocol import topics as topic_protocol
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.expiry import ExpireResult, expire, expire_producers, idle_producers
 from txlog.protocol.groups import expire_groups
 from txlog.protocol.retention import RetentionPolicy
 from txlog.protocol.seal import finished_segments, seal
-from txlog.protocol.transactions import ExpireResult, expire, expire_producers, idle_producers
 from txlog.text import bytes_text, count_text, duration_text, time_text
 
 Merger: TypeAlias = Callable[[Sequence[TopicPartition], MergePolicy], tuple[Sequence[Merged], Sequence[TxlogError]]]

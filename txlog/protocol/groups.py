@@ -43,7 +43,6 @@ from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import Appended, Guard, Stop, append_slot, find_own
 from txlog.protocol.table import registered_guard
 from txlog.protocol.transactions import add_partitions, resolve
-from txlog.text import time_text
 
 MAX_METADATA_LENGTH = 4096
 MAX_REMOVED_ENTRIES = 4000
@@ -144,12 +143,12 @@ def commit_offsets(
     if not offsets:
         return views
     now_ms = yield Now()
-    entries = offset_entries(group, {tp: _stamped(tp, value, now_ms, False) for tp, value in offsets.items()})
+    entries = offset_entries(group, {tp: stamped(tp, value, now_ms, False) for tp, value in offsets.items()})
 
     def check(state: PartitionState) -> TxlogError | None:
         return rules.check_commit(state, entries, group=group, condition=condition, producer_id=None)
 
-    return (yield from _append_entries(ctx, views, group, BatchDraft(records=len(entries), entries=entries), check))
+    return (yield from append_entries(ctx, views, group, BatchDraft(records=len(entries), entries=entries), check))
 
 
 def send_offsets(
@@ -176,7 +175,7 @@ def send_offsets(
         return views, registered
     now_ms = yield Now()
     conditional = condition is not None
-    entries = offset_entries(group, {key: _stamped(key, value, now_ms, conditional) for key, value in offsets.items()})
+    entries = offset_entries(group, {key: stamped(key, value, now_ms, conditional) for key, value in offsets.items()})
     draft = BatchDraft(
         records=len(entries),
         transactional_id=txn.transactional_id,
@@ -190,7 +189,7 @@ def send_offsets(
         return rules.check_commit(state, entries, group=group, condition=condition, producer_id=txn.producer_id)
 
     guard = registered_guard(ctx, views, registered, tp)
-    return (yield from _append_entries(ctx, views, group, draft, check, guard)), registered
+    return (yield from append_entries(ctx, views, group, draft, check, guard)), registered
 
 
 def join_group(
@@ -271,147 +270,9 @@ def describe_group(ctx: Context, views: Views, group: str) -> Program[tuple[View
     views, view = yield from get_fresh_view(
         ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
     )
-    description = _describe(view.state, group)
+    description = find_group(view.state, group)
     if description is None:
-        raise _no_such_group(group)
-    return views, description
-
-
-def reset_offsets(
-    ctx: Context,
-    views: Views,
-    group: str,
-    offsets: Mapping[TopicPartition, OffsetValue | None],
-    *,
-    force: bool = False,
-    dry_run: bool = False,
-    change: GroupChange | None = None,
-) -> Program[tuple[Views, GroupValue | None]]:
-    """Commit offsets for an operator to a group without a member. A None offset removes one; an empty map does nothing.
-
-    With `force` the same record removes the member. Return the removed member. If a member joins or leaves before the
-    record has its slot, the call is judged again. With `dry_run` nothing is written. With the `change` of an earlier
-    try the call continues that try. Raises InvalidRequestError (a member, without `force`), ConcurrentTransactionsError
-    (a pending conditional offset; the membership changed: repeat the call).
-    """
-    if not offsets:
-        return views, None
-    views, view = yield from get_fresh_view(
-        ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
-    )
-    change = change or GroupChange((yield NewId()))
-    if change.has_won(view):
-        return views, change.member
-    member = _member(view.state, group)
-
-    def check_member(state: PartitionState) -> TxlogError | None:
-        now = _member(state, group)
-        if now is not None and not force:
-            return _in_use(group, now)
-        return _changed(group) if now != member else None
-
-    if wrong := check_member(view.state):
-        raise wrong
-    if dry_run:
-        return views, member
-    change.member = member
-    now_ms = yield Now()
-    moved = offset_entries(group, {tp: _stamped(tp, value, now_ms, False) for tp, value in offsets.items()})
-    entries: tuple[Entry, ...] = (*_removal(group, member, now_ms), *moved)
-
-    def check(state: PartitionState) -> TxlogError | None:
-        wrong = check_member(state)
-        return wrong or rules.check_commit(state, moved, group=group, condition=None, producer_id=None)
-
-    draft = BatchDraft(records=len(entries), entries=entries)
-    return (yield from _append_entries(ctx, views, group, draft, check, change=change)), change.member
-
-
-def remove_members(
-    ctx: Context, views: Views, group: str, change: GroupChange | None = None
-) -> Program[tuple[Views, GroupValue | None]]:
-    """End the membership with generation + 1: if the member is still alive, its next commit fails. Return the member.
-
-    With the `change` of an earlier try the call continues that try. Raises GroupIdNotFoundError,
-    ConcurrentTransactionsError (the membership changed: repeat the call).
-    """
-    change = change or GroupChange((yield NewId()))
-    views, description = yield from _describe_unless_won(ctx, views, group, change)
-    if description is None:
-        return views, change.member
-    member = _held(description.member)
-    if member is None:
-        return views, None
-    change.member = member
-    entries = _removal(group, member, (yield Now()))
-
-    def check(state: PartitionState) -> TxlogError | None:
-        return None if _member(state, group) == member else _changed(group)
-
-    draft = BatchDraft(records=len(entries), entries=entries)
-    return (yield from _append_entries(ctx, views, group, draft, check, change=change)), change.member
-
-
-def delete_group(
-    ctx: Context,
-    views: Views,
-    group: str,
-    *,
-    force: bool = False,
-    dry_run: bool = False,
-    change: GroupChange | None = None,
-) -> Program[tuple[Views, GroupValue | None]]:
-    """Remove membership and offsets of a group without pending offsets.
-
-    With `force` also remove its member, whose next commit fails. Return the removed member. With `dry_run` nothing is
-    written. With the `change` of an earlier try the call continues that try. Raises GroupIdNotFoundError,
-    InvalidRequestError (a member, without `force`; pending offsets), ConcurrentTransactionsError (the group changed:
-    repeat the call).
-    """
-    change = change or GroupChange((yield NewId()))
-    views, description = yield from _describe_unless_won(ctx, views, group, change)
-    if description is None:
-        return views, change.member
-    member = _held(description.member)
-    entries = _tombstones(description)
-
-    def check(state: PartitionState) -> TxlogError | None:
-        """Check at the slot of the record: a member may have joined since the group was described."""
-        now = _describe(state, group)
-        if now is None:
-            return _no_such_group(group)
-        if now.pending:
-            return InvalidRequestError(
-                f"group {group!r} has offsets in an undecided transaction; it cannot be deleted before that ends "
-                "(`txlog transactions list` shows it)"
-            )
-        if not force and (joined := _held(now.member)) is not None:
-            return _in_use(group, joined)
-        if now.offsets.keys() != description.offsets.keys() or now.member != description.member:
-            return _changed(group)
-        return None
-
-    if wrong := check(views[offsets_partition(group, ctx.constants.consumer_offsets_partitions)].state):
-        raise wrong
-    if dry_run:
-        return views, member
-    change.member = member
-    draft = BatchDraft(records=len(entries), entries=entries)
-    return (yield from _append_entries(ctx, views, group, draft, check, change=change)), change.member
-
-
-def _describe_unless_won(
-    ctx: Context, views: Views, group: str, change: GroupChange
-) -> Program[tuple[Views, GroupDescription | None]]:
-    """Return the group, read fresh; None if an earlier try of `change` has won. Raises GroupIdNotFoundError."""
-    views, view = yield from get_fresh_view(
-        ctx, views, offsets_partition(group, ctx.constants.consumer_offsets_partitions)
-    )
-    if change.has_won(view):
-        return views, None
-    description = _describe(view.state, group)
-    if description is None:
-        raise _no_such_group(group)
+        raise no_such_group(group)
     return views, description
 
 
@@ -440,10 +301,10 @@ def expire_groups(
             def check(state: PartitionState, taken: list[GroupDescription] = taken) -> TxlogError | None:
                 now = {found.group: found for found in _describe_all(state)}
                 changed = next((each for each in taken if now.get(each.group) != each), None)
-                return None if changed is None else _changed(changed.group)
+                return None if changed is None else group_changed(changed.group)
 
             try:
-                views = yield from _append_entries(
+                views = yield from append_entries(
                     ctx, views, taken[0].group, BatchDraft(records=len(entries), entries=entries), check
                 )
             except ConcurrentTransactionsError:
@@ -462,7 +323,7 @@ def _removed_together(idle: list[GroupDescription]) -> tuple[list[GroupDescripti
     taken: list[GroupDescription] = []
     entries: list[Entry] = []
     for found in idle:
-        its = _tombstones(found)
+        its = tombstones(found)
         if taken and len(entries) + len(its) > MAX_REMOVED_ENTRIES:
             break
         taken.append(found)
@@ -470,7 +331,7 @@ def _removed_together(idle: list[GroupDescription]) -> tuple[list[GroupDescripti
     return taken, tuple(entries)
 
 
-def _tombstones(found: GroupDescription) -> tuple[Entry, ...]:
+def tombstones(found: GroupDescription) -> tuple[Entry, ...]:
     """Return the entries that remove a group."""
     member = (GroupEntry(group=found.group, value=None),) if found.member is not None else ()
     return (*offset_entries(found.group, dict.fromkeys(found.offsets)), *member)
@@ -480,12 +341,12 @@ def _is_idle(found: GroupDescription, now_ms: int, idle_ms: int) -> bool:
     times = [value.timestamp for value in found.offsets.values()]
     if found.member is not None:
         times.append(found.member.updated_at)
-    if found.pending or _held(found.member) is not None or min(times, default=-1) < 0:
+    if found.pending or active(found.member) is not None or min(times, default=-1) < 0:
         return False
     return now_ms - max(times) >= idle_ms
 
 
-def _append_entries(
+def append_entries(
     ctx: Context,
     views: Views,
     group: str,
@@ -543,41 +404,25 @@ def _pending_elsewhere(state: PartitionState, draft: BatchDraft) -> list[int]:
     return sorted(pid for pid, rows in state.pending.items() if pid != draft.producer_id and not keys.isdisjoint(rows))
 
 
-def _member(state: PartitionState, group: str) -> GroupValue | None:
-    row = state.groups.get(group)
-    return _held(row.entry.value) if row is not None else None
-
-
-def _held(value: GroupValue | None) -> GroupValue | None:
+def active(value: GroupValue | None) -> GroupValue | None:
     """Return the membership if a member holds it, else None: a member that leaves keeps only the generation."""
     return value if value is not None and value.member_id else None
 
 
-def _removal(group: str, member: GroupValue | None, now_ms: int) -> tuple[GroupEntry, ...]:
-    if member is None:
-        return ()
-    value = GroupValue(generation=member.generation + 1, member_id="", updated_at=now_ms)
-    return (GroupEntry(group=group, value=value),)
-
-
-def _in_use(group: str, member: GroupValue) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"group {group!r} is in use by member {member.member_id!r}, which joined {time_text(member.updated_at)}. Close that "
-        "consumer first; if it is gone, --force (force=True) removes the member first. If it is still alive, its next commit fails"
-    )
-
-
-def _changed(group: str) -> ConcurrentTransactionsError:
+def group_changed(group: str) -> ConcurrentTransactionsError:
+    """Return the error of a change that was judged on an older state of the group."""
     return ConcurrentTransactionsError(f"group {group!r} changed while it was being changed here; try again")
 
 
-def _no_such_group(group: str) -> GroupIdNotFoundError:
+def no_such_group(group: str) -> GroupIdNotFoundError:
+    """Return the error for a group without membership and offsets."""
     return GroupIdNotFoundError(
         f"no consumer group {group!r} in this store; `txlog consumer-groups list` shows them all"
     )
 
 
-def _stamped(tp: TopicPartition, value: OffsetValue | None, now_ms: int, conditional: bool) -> OffsetValue | None:
+def stamped(tp: TopicPartition, value: OffsetValue | None, now_ms: int, conditional: bool) -> OffsetValue | None:
+    """Return the value with its time; None removes the offset. Raises OffsetMetadataTooLargeError."""
     if value is None:
         return None
     if len(value.metadata) > MAX_METADATA_LENGTH:
@@ -587,7 +432,8 @@ def _stamped(tp: TopicPartition, value: OffsetValue | None, now_ms: int, conditi
     return msgspec.structs.replace(value, timestamp=now_ms, conditional=conditional)
 
 
-def _describe(state: PartitionState, group: str) -> GroupDescription | None:
+def find_group(state: PartitionState, group: str) -> GroupDescription | None:
+    """Return the group; None if it has neither a membership nor offsets."""
     return next((found for found in _describe_all(state, group)), None)
 
 

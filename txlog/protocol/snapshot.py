@@ -19,7 +19,7 @@ from txlog.core.snapshots import SnapshotCut
 from txlog.core.transactions import PREPARED
 from txlog.protocol.context import Context, Views
 from txlog.protocol.load import MAX_SLOTS_BY_NAME, gather_fresh_views
-from txlog.protocol.transactions import partitions_of
+from txlog.protocol.staged_lists import partitions_of
 
 
 def fold_table(ctx: Context, views: Views) -> Program[tuple[Views, list[TransactionMetadata], tuple[int, ...]]]:

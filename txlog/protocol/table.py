@@ -6,10 +6,11 @@ compare-and-set append on that record; the loser reloads and decides again (PROT
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from txlog.core import names
 from txlog.core.append_rules import BatchDraft, Refuse, next_record
 from txlog.core.effects import NewId, Program
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
@@ -17,8 +18,9 @@ from txlog.core.partitioning import internal_partition
 from txlog.core.records import CommitRecord, TransactionEntry, TransactionMetadata, TransactionRow
 from txlog.core.state import PartitionState
 from txlog.core.transactions import Judgement, Refused, Transit, is_this_ongoing, not_registered_error
+from txlog.errors import TransactionalIdNotFoundError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
-from txlog.protocol.load import get_fresh_view, get_view
+from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import Appended, Guard, Stop, append_slot, encode_checked
 
@@ -155,3 +157,32 @@ def _table_record(
 ) -> CommitRecord:
     draft = BatchDraft(records=1, entries=(entry,), roll=ctx.internal_roll)
     return next_record(state, draft, now_ms=now_ms, write_id=write_id)
+
+
+def list_transactions(
+    ctx: Context, views: Views, partitions: Collection[int] | None = None
+) -> Program[tuple[Views, tuple[TransactionRow, ...]]]:
+    """Return every id's last record, by transactional.id: the whole table (or these partitions of it), read fresh."""
+    numbers = range(ctx.constants.transaction_state_partitions) if partitions is None else sorted(partitions)
+    tps = [TopicPartition(names.TRANSACTION_STATE_TOPIC, number) for number in numbers]
+    views = yield from gather_fresh_views(ctx, views, tps)
+    rows = [row for tp in tps for row in views[tp].state.transactions.values()]
+    return views, tuple(sorted(rows, key=lambda row: row.value.transactional_id))
+
+
+def look_up(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionMetadata | None]]:
+    """Return the id's last record, read fresh; None if it has no record."""
+    views, view = yield from get_fresh_view(ctx, views, state_partition(ctx, transactional_id))
+    row = view.state.transactions.get(transactional_id)
+    return views, None if row is None else row.value
+
+
+def describe(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionRow]]:
+    """Return the id's last record, read fresh; raise TransactionalIdNotFoundError if it has no record."""
+    views, view = yield from get_fresh_view(ctx, views, state_partition(ctx, transactional_id))
+    row = view.state.transactions.get(transactional_id)
+    if row is None:
+        raise TransactionalIdNotFoundError(
+            f"no transactional.id {transactional_id!r} in this store; `txlog transactions list` shows them all"
+        )
+    return views, row

@@ -1,4 +1,4 @@
-"""The transaction coordinator, as a library: init, register, end, roll forward, time out, expire.
+"""The transaction coordinator, as a library: init, register, end, roll forward, time out.
 
 No process owns a coordinator partition: the next process finishes what a dead one began (PROTOCOL.md, "Transactions",
 W21 to W33).
@@ -6,29 +6,24 @@ W21 to W33).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import msgspec
-
-from txlog.core import envelope, names
-from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, next_control, next_marker
-from txlog.core.effects import Gather, Get, NewId, Now, Program
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
+from txlog.core import names
+from txlog.core.append_rules import MarkerDraft, RollPolicy, marker_is_there, next_marker
+from txlog.core.effects import Gather, NewId, Program
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
     CommitRecord,
     Outcome,
-    StagedList,
-    StagedObject,
     StagedPart,
     TransactionEntry,
     TransactionMetadata,
     TransactionRow,
 )
 from txlog.core.staged_parts import merge_parts
-from txlog.core.state import PartitionState, check_targets
+from txlog.core.state import PartitionState
 from txlog.core.transactions import (
     IDLE,
     PREPARED,
@@ -40,44 +35,19 @@ from txlog.core.transactions import (
     Skipped,
     Transit,
     TxnVersion,
-    is_timed_out,
     judge_abort_by_others,
     judge_add_partitions,
     judge_complete,
     judge_end,
     judge_init,
-    may_be_forgotten,
-    may_expire,
 )
-from txlog.errors import (
-    CorruptRecordError,
-    InvalidRequestError,
-    InvalidTxnTimeoutError,
-    MissingObjectError,
-    OutcomeUnknownError,
-    RecordTooLargeError,
-    TransactionalIdNotFoundError,
-    TxlogError,
-)
+from txlog.errors import InvalidRequestError, InvalidTxnTimeoutError, OutcomeUnknownError, TxlogError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
-from txlog.protocol.load import gather_fresh_views, get_fresh_view, get_view
-from txlog.protocol.put import put_pure
+from txlog.protocol.load import get_fresh_view, get_view
 from txlog.protocol.seal import seal_quietly
 from txlog.protocol.slot import Stop, append_slot, encode_checked
-from txlog.protocol.table import (
-    Written,
-    partition_of_producer_id,
-    prepared_guard,
-    put_tombstone,
-    state_partition,
-    transit,
-)
-
-MAX_STAGED_INLINE_BYTES = 256 * 2**10
-"""A longer list of staged files is written to a separate object, so that the table's records stay small."""
-
-MAX_EXPIRED_PRODUCERS = 100_000
-"""Ids that one `expire` record may name (W43): 2 MB of its 4 MiB. The next pass takes the rest."""
+from txlog.protocol.staged_lists import read_parts, store_parts
+from txlog.protocol.table import Written, describe, partition_of_producer_id, prepared_guard, state_partition, transit
 
 _MARKER_HEADROOM_BYTES = 1024
 """How much longer the real marker may be than the trial one, because of its offsets, digest and timestamp."""
@@ -93,15 +63,6 @@ class EndResult:
     """The version was not above the last committed one, so nothing of this transaction was written."""
     already_committed: bool = False
     """An abort came too late: the commit had won."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpireResult:
-    """What a sweep did, by transactional.id (producer id for producers)."""
-
-    aborted: tuple[str, ...] = ()
-    rolled_forward: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
 
 
 def init_producer(
@@ -197,7 +158,7 @@ def end_transaction(
     the call; delete nothing). Raises InvalidRequestError or RecordTooLargeError, before anything is decided, for staged
     parts that could not be rolled forward.
     """
-    staged, staged_object = yield from _staged_object(ctx, txn, _checked_parts(txn, staged if commit else ()))
+    staged, staged_object = yield from store_parts(ctx, txn, _checked_parts(txn, staged if commit else ()))
     outcome: Outcome = "commit" if commit else "abort"
     decided = False
 
@@ -276,7 +237,7 @@ def roll_forward(ctx: Context, views: Views, prepare: TransactionRow) -> Program
     """
     txn = prepare.value
     commit = txn.state == "PREPARE_COMMIT"
-    staged = yield from _staged_parts(ctx, txn)
+    staged = yield from read_parts(ctx, txn)
     parts = {part.topic_partition: part for part in staged} if commit else {}
     tps = sorted({*txn.partitions, *parts})
     ctx = yield from _with_rolls(ctx, tps)
@@ -325,7 +286,7 @@ def abort_transaction(
     views, row = yield from describe(ctx, views, transactional_id)
     if row.value.state in IDLE:
         return views, None
-    views, _ = yield from _finish(ctx, views, transactional_id, only_if_timed_out=False)
+    views, _ = yield from finish(ctx, views, transactional_id, only_if_timed_out=False)
     views, row = yield from describe(ctx, views, transactional_id)
     return views, row.value
 
@@ -338,111 +299,9 @@ def resolve(ctx: Context, views: Views, producer_id: int) -> Program[Views]:
     views, view = yield from get_fresh_view(ctx, views, tp)
     for row in view.state.transactions.values():
         if row.value.producer_id == producer_id:
-            views, _ = yield from _finish(ctx, views, row.value.transactional_id, only_if_timed_out=True)
+            views, _ = yield from finish(ctx, views, row.value.transactional_id, only_if_timed_out=True)
             break
     return views
-
-
-def expire(
-    ctx: Context, views: Views, partitions: Collection[int] | None = None
-) -> Program[tuple[Views, ExpireResult]]:
-    """Sweep the whole table once: roll every PREPARE_* forward, abort what is past its timeout, remove idle ids.
-
-    `partitions` are those of the table that hold anything, if known. If one id fails, the sweep continues with the
-    others and raises the first error at the end.
-    """
-    views, rows = yield from list_transactions(ctx, views, partitions)
-    aborted: list[str] = []
-    rolled: list[str] = []
-    removed: list[str] = []
-    first_error: Exception | None = None
-    for row in rows:
-        transactional_id = row.value.transactional_id
-        try:
-            now_ms = yield Now()
-            if row.value.state in PREPARED or is_timed_out(row.value, now_ms):
-                views, what = yield from _finish(ctx, views, transactional_id, only_if_timed_out=True)
-                if what is not None:  # None: another process has finished it meanwhile
-                    (aborted if what == "aborted" else rolled).append(transactional_id)
-            elif may_expire(row.value, now_ms, ctx.constants):
-                views, gone = yield from remove(ctx, views, transactional_id)
-                if gone:
-                    removed.append(transactional_id)
-        except TxlogError as error:
-            first_error = first_error or error
-    if first_error is not None:
-        raise first_error
-    return views, ExpireResult(aborted=tuple(aborted), rolled_forward=tuple(rolled), removed=tuple(removed))
-
-
-def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = False) -> Program[tuple[Views, bool]]:
-    """Write a tombstone if the id is idle and expired. Return whether it was removed.
-
-    With `force` (an operator, or a drawn id after its commit) the id need not be expired, and may hold a `txn.version`.
-    It still must not have an open transaction, nor one that hung and was finished a moment ago.
-    """
-
-    def may(txn: TransactionMetadata, now_ms: int) -> bool:
-        if force:
-            return may_be_forgotten(txn, now_ms, ctx.constants.delete_grace_ms)
-        return may_expire(txn, now_ms, ctx.constants)
-
-    return (yield from put_tombstone(ctx, views, transactional_id, may))
-
-
-def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, tuple[int, ...]]]:
-    """End the state of producers idle beyond `producer.id.expiration.ms`, by a record (W33). Return their ids.
-
-    A transactional PID is included only if its id, folded later than the partition, is neither ONGOING nor PREPARE_*.
-    One call ends at most MAX_EXPIRED_PRODUCERS.
-    """
-    views, view = yield from get_fresh_view(ctx, views, tp)
-    now_ms = yield Now()
-    idle = idle_producers(view.state, now_ms, ctx.constants.producer_id_expiration_ms)
-    if not idle:
-        return views, ()
-    tables = sorted({partition_of_producer_id(ctx, pid) for pid in idle if pid < FIRST_DRAWN_PRODUCER_ID})
-    folded_at = view.state.next_offset
-    views = yield from gather_fresh_views(ctx, views, tables)
-    busy = {
-        row.value.producer_id
-        for table in tables
-        for row in views[table].state.transactions.values()
-        if row.value.state not in IDLE
-    }
-    write_id = yield NewId()
-
-    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
-        if state.next_offset != folded_at:
-            return Stop(())  # the table was folded before this state: try next time
-        still_idle = idle_producers(state, now_ms, ctx.constants.producer_id_expiration_ms)
-        expired = tuple(sorted((still_idle & idle) - busy)[:MAX_EXPIRED_PRODUCERS])
-        if not expired:
-            return Stop(())
-        return next_control(state, now_ms=now_ms, write_id=write_id, expired=expired, roll=ctx.roll_of(tp))
-
-    before = set(view.state.producers)
-    view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
-    view = yield from seal_quietly(ctx, view)
-    return with_view(views, view), tuple(sorted(before - set(view.state.producers)))
-
-
-def list_transactions(
-    ctx: Context, views: Views, partitions: Collection[int] | None = None
-) -> Program[tuple[Views, tuple[TransactionRow, ...]]]:
-    """Return every id's last record, by transactional.id: the whole table (or these partitions of it), read fresh."""
-    numbers = range(ctx.constants.transaction_state_partitions) if partitions is None else sorted(partitions)
-    tps = [TopicPartition(names.TRANSACTION_STATE_TOPIC, number) for number in numbers]
-    views = yield from gather_fresh_views(ctx, views, tps)
-    rows = [row for tp in tps for row in views[tp].state.transactions.values()]
-    return views, tuple(sorted(rows, key=lambda row: row.value.transactional_id))
-
-
-def look_up(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionMetadata | None]]:
-    """Return the id's last record, read fresh; None if it has no record."""
-    views, view = yield from get_fresh_view(ctx, views, state_partition(ctx, transactional_id))
-    row = view.state.transactions.get(transactional_id)
-    return views, None if row is None else row.value
 
 
 def shows_lost(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[tuple[Views, bool]]:
@@ -465,28 +324,7 @@ def shows_lost(ctx: Context, views: Views, txn: TransactionMetadata) -> Program[
     )
 
 
-def describe(ctx: Context, views: Views, transactional_id: str) -> Program[tuple[Views, TransactionRow]]:
-    """Return the id's last record, read fresh; raise TransactionalIdNotFoundError if it has no record."""
-    views, view = yield from get_fresh_view(ctx, views, state_partition(ctx, transactional_id))
-    row = view.state.transactions.get(transactional_id)
-    if row is None:
-        raise TransactionalIdNotFoundError(
-            f"no transactional.id {transactional_id!r} in this store; `txlog transactions list` shows them all"
-        )
-    return views, row
-
-
-def partitions_of(ctx: Context, prepare: TransactionMetadata) -> Program[tuple[TopicPartition, ...]]:
-    """Return the partitions that need a marker of a PREPARE_*.
-
-    These are the registered ones and, for a commit, those of staged parts.
-    """
-    staged = yield from _staged_parts(ctx, prepare)
-    parts = {part.topic_partition for part in staged} if prepare.state == "PREPARE_COMMIT" else set()
-    return tuple(sorted({*prepare.partitions, *parts}))
-
-
-def _finish(
+def finish(
     ctx: Context, views: Views, transactional_id: str, *, only_if_timed_out: bool
 ) -> Program[tuple[Views, str | None]]:
     """Roll a PREPARE_* forward, or abort an ONGOING transaction. Return "rolled forward", "aborted" or None."""
@@ -602,60 +440,3 @@ def _completed(prepare: TransactionMetadata) -> TransactionMetadata:
     finished = judge_complete(prepare, prepare, now_ms=prepare.updated_at, write_id=prepare.write_id)
     assert finished is not None
     return finished.to
-
-
-def _staged_object(
-    ctx: Context, txn: TransactionMetadata, staged: tuple[StagedPart, ...]
-) -> Program[tuple[tuple[StagedPart, ...], StagedObject | None]]:
-    if len(msgspec.json.encode(staged)) <= MAX_STAGED_INLINE_BYTES:
-        return staged, None
-    unique = yield NewId()
-    name = names.staged_list_name(txn.producer_id, txn.producer_epoch, unique)
-    data = envelope.encode(StagedList(staged=staged))
-    if len(data) > envelope.MAX_OBJECT_BYTES:
-        raise RecordTooLargeError(
-            f"transactional.id {txn.transactional_id!r}: a list of staged files of {len(data)} bytes, more than the {envelope.MAX_OBJECT_BYTES} that one "
-            "may have; write fewer and larger files"
-        )
-    yield from put_pure(ctx, state_partition(ctx, txn.transactional_id).folder + name, data)
-    return (), StagedObject(name=name, bytes=len(data), digest=envelope.digest(data))
-
-
-def _staged_parts(ctx: Context, txn: TransactionMetadata) -> Program[tuple[StagedPart, ...]]:
-    table = state_partition(ctx, txn.transactional_id).folder
-    where = f"{table} transactional.id {txn.transactional_id!r}"
-    if txn.staged_object is None:
-        check_targets(txn.partitions, txn.staged, where)
-        return txn.staged
-    if names.parse_staged_list_name(txn.staged_object.name) is None:
-        raise CorruptRecordError(
-            f"transactional.id {txn.transactional_id!r}: {txn.staged_object.name!r} is not the name of a staged list"
-        )
-    path = table + txn.staged_object.name
-    data = yield Get(path)
-    if data is None:
-        raise MissingObjectError(
-            f"{path}: the staged files of transactional.id {txn.transactional_id!r} are listed there, and it is gone"
-        )
-    if envelope.digest(data) != txn.staged_object.digest:
-        raise CorruptRecordError(f"{path}: its digest is not the one in the PREPARE record of {txn.transactional_id!r}")
-    if len(data) != txn.staged_object.bytes:
-        raise CorruptRecordError(
-            f"{path}: it has {len(data)} bytes, and the PREPARE record of {txn.transactional_id!r} says {txn.staged_object.bytes}"
-        )
-    value, _ = envelope.decode(data, StagedList, path)
-    check_targets(txn.partitions, value.staged, path)
-    return value.staged
-
-
-def idle_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> frozenset[int]:
-    """Return the producers whose state may be expired, as far as the partition shows (W33).
-
-    The time of a record is its writer's.
-    """
-    newest_ms, idle_ms = max(now_ms, state.last_timestamp), expiration_ms + 2 * MAX_CLOCK_ERROR_MS
-    return frozenset(
-        pid
-        for pid, entry in state.producers.items()
-        if entry.txn_first_offset < 0 and pid not in state.pending and newest_ms - entry.timestamp >= idle_ms
-    )

@@ -1,0 +1,130 @@
+"""Which transactional ids and producers are forgotten, and which transactions does a sweep end (W28, W32, W33)?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from txlog.core.append_rules import next_control
+from txlog.core.effects import NewId, Now, Program
+from txlog.core.moments import MAX_CLOCK_ERROR_MS
+from txlog.core.names import TopicPartition
+from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, TransactionMetadata
+from txlog.core.state import PartitionState
+from txlog.core.transactions import IDLE, PREPARED, is_timed_out, may_be_forgotten, may_expire
+from txlog.errors import TxlogError
+from txlog.protocol.context import Context, Views, with_view
+from txlog.protocol.load import gather_fresh_views, get_fresh_view
+from txlog.protocol.seal import seal_quietly
+from txlog.protocol.slot import Stop, append_slot
+from txlog.protocol.table import list_transactions, partition_of_producer_id, put_tombstone
+from txlog.protocol.transactions import finish
+
+MAX_EXPIRED_PRODUCERS = 100_000
+"""Ids that one `expire` record may name (W43): 2 MB of its 4 MiB. The next pass takes the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireResult:
+    """What a sweep did, by transactional.id (producer id for producers)."""
+
+    aborted: tuple[str, ...] = ()
+    rolled_forward: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def expire(
+    ctx: Context, views: Views, partitions: Collection[int] | None = None
+) -> Program[tuple[Views, ExpireResult]]:
+    """Sweep the whole table once: roll every PREPARE_* forward, abort what is past its timeout, remove idle ids.
+
+    `partitions` are those of the table that hold anything, if known. If one id fails, the sweep continues with the
+    others and raises the first error at the end.
+    """
+    views, rows = yield from list_transactions(ctx, views, partitions)
+    aborted: list[str] = []
+    rolled: list[str] = []
+    removed: list[str] = []
+    first_error: Exception | None = None
+    for row in rows:
+        transactional_id = row.value.transactional_id
+        try:
+            now_ms = yield Now()
+            if row.value.state in PREPARED or is_timed_out(row.value, now_ms):
+                views, what = yield from finish(ctx, views, transactional_id, only_if_timed_out=True)
+                if what is not None:  # None: another process has finished it meanwhile
+                    (aborted if what == "aborted" else rolled).append(transactional_id)
+            elif may_expire(row.value, now_ms, ctx.constants):
+                views, gone = yield from remove(ctx, views, transactional_id)
+                if gone:
+                    removed.append(transactional_id)
+        except TxlogError as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+    return views, ExpireResult(aborted=tuple(aborted), rolled_forward=tuple(rolled), removed=tuple(removed))
+
+
+def remove(ctx: Context, views: Views, transactional_id: str, *, force: bool = False) -> Program[tuple[Views, bool]]:
+    """Write a tombstone if the id is idle and expired. Return whether it was removed.
+
+    With `force` (an operator, or a drawn id after its commit) the id need not be expired, and may hold a `txn.version`.
+    It still must not have an open transaction, nor one that hung and was finished a moment ago.
+    """
+
+    def may(txn: TransactionMetadata, now_ms: int) -> bool:
+        if force:
+            return may_be_forgotten(txn, now_ms, ctx.constants.delete_grace_ms)
+        return may_expire(txn, now_ms, ctx.constants)
+
+    return (yield from put_tombstone(ctx, views, transactional_id, may))
+
+
+def expire_producers(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[Views, tuple[int, ...]]]:
+    """End the state of producers idle beyond `producer.id.expiration.ms`, by a record (W33). Return their ids.
+
+    A transactional PID is included only if its id, folded later than the partition, is neither ONGOING nor PREPARE_*.
+    One call ends at most MAX_EXPIRED_PRODUCERS.
+    """
+    views, view = yield from get_fresh_view(ctx, views, tp)
+    now_ms = yield Now()
+    idle = idle_producers(view.state, now_ms, ctx.constants.producer_id_expiration_ms)
+    if not idle:
+        return views, ()
+    tables = sorted({partition_of_producer_id(ctx, pid) for pid in idle if pid < FIRST_DRAWN_PRODUCER_ID})
+    folded_at = view.state.next_offset
+    views = yield from gather_fresh_views(ctx, views, tables)
+    busy = {
+        row.value.producer_id
+        for table in tables
+        for row in views[table].state.transactions.values()
+        if row.value.state not in IDLE
+    }
+    write_id = yield NewId()
+
+    def decide(state: PartitionState, now_ms: int) -> CommitRecord | Stop:
+        if state.next_offset != folded_at:
+            return Stop(())  # the table was folded before this state: try next time
+        still_idle = idle_producers(state, now_ms, ctx.constants.producer_id_expiration_ms)
+        expired = tuple(sorted((still_idle & idle) - busy)[:MAX_EXPIRED_PRODUCERS])
+        if not expired:
+            return Stop(())
+        return next_control(state, now_ms=now_ms, write_id=write_id, expired=expired, roll=ctx.roll_of(tp))
+
+    before = set(view.state.producers)
+    view, _ = yield from append_slot(ctx, view, decide, write_id=write_id)
+    view = yield from seal_quietly(ctx, view)
+    return with_view(views, view), tuple(sorted(before - set(view.state.producers)))
+
+
+def idle_producers(state: PartitionState, now_ms: int, expiration_ms: int) -> frozenset[int]:
+    """Return the producers whose state may be expired, as far as the partition shows (W33).
+
+    The time of a record is its writer's.
+    """
+    newest_ms, idle_ms = max(now_ms, state.last_timestamp), expiration_ms + 2 * MAX_CLOCK_ERROR_MS
+    return frozenset(
+        pid
+        for pid, entry in state.producers.items()
+        if entry.txn_first_offset < 0 and pid not in state.pending and newest_ms - entry.timestamp >= idle_ms
+    )
