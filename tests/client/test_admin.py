@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.client.world import ORDERS, orders, rows_of, tp
-from txlog.client.admin import OffsetReset
+from txlog.client.descriptions import OffsetReset
 from txlog.core.records import AbortedTxn
 from txlog.errors import (
     CommitFailedError,

@@ -34,7 +34,7 @@ from pyspark_txlog.demo.show import NOISE, Show, SparkMessages
 from tests.cli.support import run
 from tests.spark.conftest import Log
 from txlog.cli.program import app
-from txlog.client.admin import OffsetInfo
+from txlog.client.descriptions import OffsetInfo
 from txlog.client.store import Store
 from txlog.errors import TxlogError
 

@@ -13,7 +13,7 @@ from txlog.errors import InvalidRequestError
 from txlog.text import duration_text, time_text
 
 if TYPE_CHECKING:
-    from txlog.client.admin import TransactionDescription
+    from txlog.client.descriptions import TransactionDescription
 
 app = group("transactions", "List and describe transactions, find hanging ones, abort and expire them.")
 

@@ -7,13 +7,21 @@ since 1970; -1 and None mean that there is no value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import get_args
 
 from txlog.client import offsets as lookup
 from txlog.client.coordinator import check_transactional_id
+from txlog.client.descriptions import (
+    GroupInfo,
+    HangingTransaction,
+    OffsetInfo,
+    OffsetReset,
+    PartitionDescription,
+    ProducerDescription,
+    TransactionDescription,
+)
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
 from txlog.client.offsets import OffsetSpec
-from txlog.client.partitions import PartitionDescription, ProducerDescription, SegmentDescription
 from txlog.client.patience import Patience
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
@@ -21,7 +29,7 @@ from txlog.client.topics import Topics
 from txlog.config import DEFAULT_ISOLATION, Layer, parse_isolation
 from txlog.core.effects import Program
 from txlog.core.names import TopicPartition, is_reserved
-from txlog.core.records import GroupValue, OffsetValue, TransactionMetadata, TransactionRow
+from txlog.core.records import GroupValue, OffsetValue, TransactionRow, TransactionState
 from txlog.core.transactions import PREPARED, is_timed_out, may_expire
 from txlog.errors import (
     CorruptLogError,
@@ -43,113 +51,8 @@ from txlog.protocol.load import get_fresh_view
 from txlog.protocol.read import aborted_transactions, end_offset, plan_read
 from txlog.protocol.table import state_partition
 
-STATES = ("EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT")
+STATES = get_args(TransactionState)
 HANGING_AFTER_MS = 15 * 60_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionDescription:
-    """A transactional.id and its last transaction."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    last_epoch: int
-    state: str
-    last_outcome: str | None
-    timeout_ms: int
-    started_at: int
-    """When the open or last transaction registered its first partition."""
-    updated_at: int
-    duration_ms: int
-    """How long the transaction has been open, or -1 if no transaction is open."""
-    partitions: tuple[tuple[str, int], ...]
-    """Partitions that are registered with it, or that its staged rows belong to."""
-    txn_scope: str
-    txn_version: int
-    coordinator: str
-    """The partition of the transaction-state table that holds the id."""
-    offset: int
-    """Offset of the id's last record in that partition."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HangingTransaction:
-    """An open transaction that has held back a partition's last stable offset for too long."""
-
-    topic: str
-    partition: int
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-    last_timestamp: int
-    open_ms: int
-    """Time since its last row in this partition."""
-    transactional_id: str | None
-    state: str | None
-    """The id's state. None if no id has this producer."""
-    advice: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetInfo:
-    """The ends of a partition, and the offset that was looked up."""
-
-    topic: str
-    partition: int
-    log_start_offset: int
-    last_stable_offset: int
-    log_end_offset: int
-    offset: int | None
-    """The offset that was asked for. None if no row is as new as the time that was asked for."""
-    timestamp: int | None
-    """Append time of `offset`, if it was looked up by time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOffset:
-    """A group's offset for one partition."""
-
-    topic: str
-    partition: int
-    committed: int | None
-    pending: int | None
-    """Offset in a transaction that is not decided yet."""
-    metadata: str
-    committed_at: int
-    log_start_offset: int | None
-    last_stable_offset: int | None
-    log_end_offset: int | None
-    """None if the topic was deleted."""
-    lag: int | None
-    """Offsets up to the last stable one that the group has not consumed yet, markers and aborted rows included."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupInfo:
-    """A consumer group."""
-
-    group: str
-    state: str
-    """STABLE with a member, EMPTY without one."""
-    generation: int
-    member_id: str
-    client_id: str
-    topics: tuple[str, ...]
-    updated_at: int
-    offsets: tuple[GroupOffset, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetReset:
-    """A change of a group's offset."""
-
-    topic: str
-    partition: int
-    before: int | None
-    after: int
-    asked: int | None = None
-    """The offset that was asked for, if it is outside of the log: then `after` is the nearer end of the log."""
 
 
 class Admin:
@@ -186,10 +89,11 @@ class Admin:
         check_transactional_id(transactional_id)
         self._require_ids(transactional_id)
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionRow]]:
-            return table.describe(ctx, views, transactional_id)
-
-        return self._describe(self._session.call("describing a transaction", program))
+        return self._describe(
+            self._session.call(
+                "describing a transaction", lambda ctx, views: table.describe(ctx, views, transactional_id)
+            )
+        )
 
     def find_hanging(self, max_ms: int = HANGING_AFTER_MS, topic: str | None = None) -> tuple[HangingTransaction, ...]:
         """Return transactions that are open in a partition for too long, and what ends each of them.
@@ -208,20 +112,7 @@ class Admin:
                 is_overdue = txn is not None and is_timed_out(txn, now_ms)
                 if now_ms - entry.timestamp <= max_ms and not is_overdue:
                     continue
-                found.append(
-                    HangingTransaction(
-                        topic=tp.topic,
-                        partition=tp.partition,
-                        producer_id=entry.producer_id,
-                        producer_epoch=entry.producer_epoch,
-                        first_offset=entry.txn_first_offset,
-                        last_timestamp=entry.timestamp,
-                        open_ms=now_ms - entry.timestamp,
-                        transactional_id=txn.transactional_id if txn is not None else None,
-                        state=txn.state if txn is not None else None,
-                        advice=_advice(txn, tp, now_ms),
-                    )
-                )
+                found.append(HangingTransaction.of(tp, entry, txn, now_ms))
         return tuple(found)
 
     def abort_transaction(self, transactional_id: str) -> TransactionDescription | None:
@@ -234,10 +125,10 @@ class Admin:
         self._require_ids(transactional_id)
         self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata | None]]:
-            return protocol.abort_transaction(ctx, views, transactional_id)
-
-        ended = self._session.call(f"aborting the transaction of {transactional_id!r}", program)
+        ended = self._session.call(
+            f"aborting the transaction of {transactional_id!r}",
+            lambda ctx, views: protocol.abort_transaction(ctx, views, transactional_id),
+        )
         return None if ended is None else self.describe_transaction(transactional_id)
 
     def fence(self, transactional_id: str, timeout_ms: int = 60_000) -> TransactionDescription:
@@ -249,10 +140,10 @@ class Admin:
         self._runtime.require_store()
         self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, TransactionMetadata]]:
-            return protocol.init_producer(ctx, views, transactional_id, timeout_ms)
-
-        self._session.call(f"fencing {transactional_id!r}", program)
+        self._session.call(
+            f"fencing {transactional_id!r}",
+            lambda ctx, views: protocol.init_producer(ctx, views, transactional_id, timeout_ms),
+        )
         return self.describe_transaction(transactional_id)
 
     def expire(self, *, dry_run: bool = False) -> ExpireResult:
@@ -276,10 +167,10 @@ class Admin:
         self.describe_transaction(transactional_id)
         self._runtime.ensure_writable()
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, bool]]:
-            return expiry.remove(ctx, views, transactional_id, force=force)
-
-        return self._session.call(f"forgetting {transactional_id!r}", program)
+        return self._session.call(
+            f"forgetting {transactional_id!r}",
+            lambda ctx, views: expiry.remove(ctx, views, transactional_id, force=force),
+        )
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
@@ -303,7 +194,7 @@ class Admin:
         """
         level = parse_isolation(isolation)
         named = [topics] if isinstance(topics, str) else list(topics)
-        wanted = _spec(spec)
+        wanted = lookup.spec_of(spec)
         if wanted.kind not in ("earliest", "latest", "timestamp"):
             raise InvalidRequestError(f"{wanted.option}: offsets are listed for 'earliest', 'latest' or a time")
         tps = [tp for name in named for tp in self._runtime.partitions(name, self._session.metadata_max_age_ms)]
@@ -318,18 +209,7 @@ class Admin:
             answers = {tp: end_offset(view, level) for tp, view in views.items()}
         else:
             answers = {tp: view.state.log_start_offset for tp, view in views.items()}
-        return {
-            tp: OffsetInfo(
-                topic=tp.topic,
-                partition=tp.partition,
-                log_start_offset=views[tp].state.log_start_offset,
-                last_stable_offset=views[tp].state.last_stable_offset,
-                log_end_offset=views[tp].state.next_offset,
-                offset=answers[tp],
-                timestamp=hit[1] if (hit := hits.get(tp)) else None,
-            )
-            for tp in tps
-        }
+        return {tp: OffsetInfo.of(views[tp], answers[tp], hit[1] if (hit := hits.get(tp)) else None) for tp in tps}
 
     def describe_partition(self, topic: str, partition: int) -> PartitionDescription:
         """Return segments, tail, open and aborted transactions of a partition. Costs one GET for each segment.
@@ -418,7 +298,7 @@ class Admin:
         lookup.check_exist(self._session, wanted)
         if shift_by is None:
             assert spec is not None
-            target = _spec(spec)
+            target = lookup.spec_of(spec)
             asked = {tp: offset for tp, offset in target.offsets.items() if offset >= 0}
             after = lookup.resolve(self._session, wanted, target, missing="latest", clamp=True)
         else:
@@ -507,26 +387,8 @@ class Admin:
             )
 
     def _describe(self, row: TransactionRow) -> TransactionDescription:
-        txn = row.value
-        open_now = txn.state not in ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT")
-        tps = sorted({*txn.partitions, *(part.topic_partition for part in txn.staged)})
-        return TransactionDescription(
-            transactional_id=txn.transactional_id,
-            producer_id=txn.producer_id,
-            producer_epoch=txn.producer_epoch,
-            last_epoch=txn.last_epoch,
-            state=txn.state,
-            last_outcome=txn.last_outcome,
-            timeout_ms=txn.timeout_ms,
-            started_at=txn.started_at,
-            updated_at=txn.updated_at,
-            duration_ms=max(self._runtime.clock.now_ms() - txn.started_at, 0) if open_now else -1,
-            partitions=tuple((tp.topic, tp.partition) for tp in tps),
-            txn_scope=txn.txn_scope,
-            txn_version=txn.txn_version,
-            coordinator=str(state_partition(self._session.context(), txn.transactional_id)),
-            offset=row.offset,
-        )
+        coordinator = state_partition(self._session.context(), row.value.transactional_id)
+        return TransactionDescription.of(row, coordinator, self._runtime.clock.now_ms())
 
     def _expirable(self) -> ExpireResult:
         now_ms = self._runtime.clock.now_ms()
@@ -552,10 +414,9 @@ class Admin:
     def _group(self, group: str) -> GroupDescription:
         self._require_group(group)
 
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, GroupDescription]]:
-            return group_protocol.describe_group(ctx, views, group)
-
-        return self._session.call(f"describing group {group!r}", program)
+        return self._session.call(
+            f"describing group {group!r}", lambda ctx, views: group_protocol.describe_group(ctx, views, group)
+        )
 
     def _reset(
         self,
@@ -623,57 +484,11 @@ class Admin:
         tps = {tp for group in described for tp in (*group.offsets, *group.pending)}
         known = sorted(tp for tp in tps if tp.partition < existing.get(tp.topic, 0))
         views = self._session.readable_views(known, "looking up the lag of groups", damaged)
-        return tuple(_group_info(group, views) for group in described)
-
-
-def _group_info(group: GroupDescription, views: Mapping[TopicPartition, PartitionView]) -> GroupInfo:
-    member = group.member
-    rows = []
-    for tp in sorted({*group.offsets, *group.pending}):
-        value, pending, view = group.offsets.get(tp), group.pending.get(tp), views.get(tp)
-        lag = None
-        if view is not None and value is not None:
-            lag = max(view.state.last_stable_offset - max(value.offset, view.state.log_start_offset), 0)
-        rows.append(
-            GroupOffset(
-                topic=tp.topic,
-                partition=tp.partition,
-                committed=value.offset if value is not None else None,
-                pending=pending.offset if pending is not None else None,
-                metadata=value.metadata if value is not None else "",
-                committed_at=value.timestamp if value is not None else -1,
-                log_start_offset=view.state.log_start_offset if view is not None else None,
-                last_stable_offset=view.state.last_stable_offset if view is not None else None,
-                log_end_offset=view.state.next_offset if view is not None else None,
-                lag=lag,
-            )
-        )
-    return GroupInfo(
-        group=group.group,
-        state="STABLE" if member is not None and member.member_id else "EMPTY",
-        generation=member.generation if member is not None else -1,
-        member_id=member.member_id if member is not None else "",
-        client_id=member.client_id if member is not None else "",
-        topics=member.topics if member is not None else (),
-        updated_at=member.updated_at if member is not None else -1,
-        offsets=tuple(rows),
-    )
+        return tuple(GroupInfo.of(group, views) for group in described)
 
 
 def _ids(member: GroupValue | None) -> tuple[str, ...]:
     return () if member is None else (member.member_id,)
-
-
-def _advice(txn: TransactionMetadata | None, tp: TopicPartition, now_ms: int) -> str:
-    if txn is None:
-        return "no transactional.id has this producer; look at it with `txlog dump-log`"
-    if txn.state in PREPARED:
-        return f"{txn.state} is decided and was not finished; `txlog transactions expire` rolls it forward"
-    if is_timed_out(txn, now_ms):
-        return "it is past its time-out; `txlog transactions expire` aborts it"
-    if txn.state == "ONGOING" and tp in txn.partitions:
-        return f"its producer may still be at work; `txlog transactions abort {txn.transactional_id}` ends it"
-    return "its transactional.id does not know this partition; look at it with `txlog dump-log`"
 
 
 def _check_states(states: Iterable[str]) -> frozenset[str]:
@@ -683,26 +498,3 @@ def _check_states(states: Iterable[str]) -> frozenset[str]:
         if state not in STATES:
             raise InvalidRequestError(f"{given!r} is not a state of a transaction; expected one of {', '.join(STATES)}")
     return frozenset(wanted)
-
-
-def _spec(spec: str | int | OffsetSpec) -> OffsetSpec:
-    if isinstance(spec, OffsetSpec):
-        return spec
-    if isinstance(spec, int):
-        return lookup.parse_timestamp(str(spec), "timestamp")
-    return replace(lookup.parse_spec(spec, "offsets"), option=f"offsets {spec.strip().lower()!r}")
-
-
-__all__ = [
-    "Admin",
-    "ExpireResult",
-    "GroupInfo",
-    "GroupOffset",
-    "HangingTransaction",
-    "OffsetInfo",
-    "OffsetReset",
-    "PartitionDescription",
-    "ProducerDescription",
-    "SegmentDescription",
-    "TransactionDescription",
-]

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from txlog.client import reading
-from txlog.client.partitions import PartitionDescription
+from txlog.client.descriptions import PartitionDescription
 from txlog.client.runtime import Runtime
 from txlog.core import envelope, names
 from txlog.core.effects import Gather, Program

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from txlog.client.groups import check_group
@@ -89,6 +89,15 @@ def parse_spec(text: str, option: str, *, words: Sequence[str] = ("earliest", "l
 def parse_offsets(text: str, option: str) -> dict[TopicPartition, int]:
     """Parse `{"topic": {"0": 23, "1": -2}}`. Raises InvalidConfigurationError with the name of the option."""
     return _parse_numbers(text, option, EARLIEST, "an offset, -2 (earliest) or -1 (latest)")
+
+
+def spec_of(spec: str | int | OffsetSpec) -> OffsetSpec:
+    """Return what a call's argument means: a name or text of `parse_spec`, a time (ms), or an OffsetSpec itself."""
+    if isinstance(spec, OffsetSpec):
+        return spec
+    if isinstance(spec, int):
+        return parse_timestamp(str(spec), "timestamp")
+    return replace(parse_spec(spec, "offsets"), option=f"offsets {spec.strip().lower()!r}")
 
 
 def parse_timestamps(text: str, option: str) -> OffsetSpec:

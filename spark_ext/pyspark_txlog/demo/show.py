@@ -24,7 +24,7 @@ from txlog.text import count_text, duration_text
 if TYPE_CHECKING:
     from pyspark_txlog.demo.proof import Proof
     from txlog.client import Store
-    from txlog.client.admin import OffsetInfo, PartitionDescription
+    from txlog.client.descriptions import OffsetInfo, PartitionDescription
 
 PIPE_WIDTH = 120
 """Columns without a terminal and without COLUMNS; every table fits in 80."""

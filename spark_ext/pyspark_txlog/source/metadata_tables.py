@@ -23,7 +23,7 @@ from pyspark_txlog.source import packing
 from pyspark_txlog.source.subscription import subscribed_partitions, subscribed_topics
 from txlog.client import reading
 from txlog.client.admin import Admin
-from txlog.client.partitions import PartitionDescription
+from txlog.client.descriptions import PartitionDescription
 from txlog.client.runtime import Runtime
 from txlog.core.fetch_plan import FilePiece
 from txlog.core.names import TopicPartition, parse_rows_path
