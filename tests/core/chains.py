@@ -1,7 +1,7 @@
 """Random chains of one partition, and the naive model of what a reader of them sees.
 
-A `Chain` is built batch by batch as a careful appender would; beside each commit record the model keeps, row by row,
-where the row lies and whether it was aborted. Nothing here uses the code under test.
+A `Chain` is built batch by batch, as a careful writer would append. For each commit record the model keeps the place of
+every row, and whether the row was aborted. Nothing here uses the code under test.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TP = TopicPartition("orders", 3)
 
 @dataclass
 class Row:
-    """One row as the model knows it: its place as written, and its fate."""
+    """One row in the model: its place as written, and whether it was aborted."""
 
     offset: int
     producer_id: int
@@ -40,7 +40,7 @@ def data_file(path: str, rows: int, groups: int = 1) -> DataFile:
 
 @dataclass
 class Chain:
-    """A partition's commit records and, row by row, what they mean."""
+    """A partition's commit records and, row by row, their meaning."""
 
     records: list[CommitRecord] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Chain:
         roll: bool = False,
         later_ms: int = 1,
     ) -> CommitRecord:
-        """One more batch; `rows` are those of each of its files, or of its payload."""
+        """Append one more batch; `rows` are the numbers of rows of its files, or of its payload."""
         base = self.end
         if roll:
             self.segment_base = base
@@ -127,7 +127,10 @@ class Chain:
         return record
 
     def visible(self, start: int, end: int, isolation: str) -> list[Row]:
-        """What a reader gets, by the definition: all rows, or those that are neither open, nor behind an open one, nor aborted."""
+        """Return the rows that a reader gets, by the definition.
+
+        These are all rows, or those that are not open, not behind an open transaction, and not aborted.
+        """
         bound = self.lso if isolation == "read_committed" else self.end
         return [
             row
@@ -136,7 +139,7 @@ class Chain:
         ]
 
     def segments(self) -> list[list[CommitRecord]]:
-        """The records by segment, the active one last."""
+        """Return the records by segment, with the active one at the end."""
         found: list[list[CommitRecord]] = []
         for record in self.records:
             if not found or record.segment_base == record.base_offset:
@@ -146,12 +149,12 @@ class Chain:
 
 
 def payload_of(base_offset: int) -> bytes:
-    """What stands for the inline rows of the batch at `base_offset`."""
+    """Return the stand-in for the inline rows of the batch at `base_offset`."""
     return b"rows of %d" % base_offset
 
 
 def inline_file_of(records: Iterable[CommitRecord]) -> DataFile | None:
-    """The file that a sealer would write for the inline rows of a segment."""
+    """Return the file that a sealer would write for the inline rows of a segment."""
     listed = list(records)
     rows = sum(record.records for record in listed if record.payload_bytes)
     name = SegmentName(listed[0].base_offset, listed[-1].end_offset, 0, "abcdef12")
@@ -160,7 +163,7 @@ def inline_file_of(records: Iterable[CommitRecord]) -> DataFile | None:
 
 @st.composite
 def chains(draw: st.DrawFn, max_size: int = 40) -> Chain:
-    """Four producers that interleave data, markers (some with rows), and a few other control batches."""
+    """Draw a chain of four producers that interleave data, markers (some with rows), and a few other control batches."""
     chain = Chain()
     kinds = st.sampled_from(
         ["data", "data", "data", "data", "plain", "commit", "abort", "staged", "log_start", "expire"]
@@ -179,12 +182,14 @@ def chains(draw: st.DrawFn, max_size: int = 40) -> Chain:
         if kind == "data":
             chain.append("data", producer_id, rows, inline=inline, roll=roll, later_ms=later_ms)
         elif kind == "plain":
-            # Kafka refuses plain data of a producer with an open transaction, so these have ids of their own.
+            # Kafka refuses plain data of a producer with an open transaction, so plain data has producer ids of its own
+            # here.
             chain.append(
                 "data", 10 + producer_id, rows, inline=inline, roll=roll, later_ms=later_ms, transactional=False
             )
         elif kind == "staged":
-            # A staged COMMIT: rows in files, under the marker; its producer may have an eager transaction open as well.
+            # A staged COMMIT has its rows in files, under the marker. Its producer may have an eager transaction open
+            # as well.
             chain.append("commit", producer_id, rows, roll=roll, later_ms=later_ms)
         else:
             chain.append("commit" if kind == "commit" else "abort", producer_id, roll=roll, later_ms=later_ms)

@@ -1,4 +1,4 @@
-"""One partition's log for tests of the fold: records made by the shipped rules, bytes by the shipped codec, state by replay."""
+"""One partition's log for tests of the fold: the shipped rules make records, the shipped codec bytes, a replay the state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def offset_entry(group: str, partition: int, offset: int | None, conditional: bo
 
 
 class Log:
-    """Appends what the rules allow; `now_ms` is the wall clock, to be set by hand."""
+    """A log that appends what the rules allow. The test sets `now_ms`, the wall clock."""
 
     def __init__(self, tp: TopicPartition = TP, roll: RollPolicy = NEVER_ROLL, start: PartitionState | None = None):
         self.tp = tp
@@ -91,11 +91,11 @@ class Log:
         )
 
     def put(self, draft: BatchDraft) -> StoredRecord:
-        """Appends without asking the rules: what lies in a log is replayed, never judged."""
+        """Append without checking the rules: a replay accepts every record that is in a log."""
         return self.append(lambda state, write_id: next_record(state, draft, now_ms=self.now_ms, write_id=write_id))
 
     def data(self, pid: int, epoch: int, sequence: int, rows: int = 1, **kwargs: Any) -> Any:
-        """What `check_batch` says: the base offset, `("duplicate", offset)`, or the error's type."""
+        """Return the answer of `check_batch`: the base offset, `("duplicate", offset)`, or the error's type."""
         draft = self.draft(pid, epoch, sequence, rows, **kwargs)
         verdict = check_batch(self.state, draft)
         if isinstance(verdict, Duplicate):
@@ -123,7 +123,7 @@ class Log:
         coordinator_epoch: int = 0,
         force: bool = False,
     ) -> int | None:
-        """The marker's offset, None if `marker_is_there`."""
+        """Return the marker's offset, or None if `marker_is_there`."""
         if not force and marker_is_there(self.state, pid, epoch):
             return None
         files = (rows_file(self.tp, pid, epoch - 1, rows),) if rows else ()
@@ -178,7 +178,7 @@ class Log:
         return self.records[-1].record
 
     def committed(self) -> dict[tuple[str, int], int]:
-        """(group, partition) -> committed offset."""
+        """Return (group, partition) -> committed offset."""
         return {
             (key[0], key[2]): row.entry.value.offset
             for key, row in self.state.committed.items()

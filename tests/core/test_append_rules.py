@@ -31,7 +31,7 @@ GAP = OutOfOrderSequenceError
 
 
 def log_with(*batches: tuple[int, int, int]) -> Log:
-    """A log of producer 1 with batches (epoch, base sequence, rows)."""
+    """Return a log of producer 1 with batches (epoch, base sequence, rows)."""
     log = Log()
     for epoch, sequence, rows in batches:
         assert isinstance(log.data(1, epoch, sequence, rows), int)
@@ -82,7 +82,7 @@ def test_only_a_marker_is_left() -> None:
 
 
 def test_sequences_do_not_wrap() -> None:
-    # int64 sequences: where Kafka wraps to 0, ours goes on.
+    # sequences are int64: Kafka wraps to 0 where ours continue
     log = Log()
     log.put(log.draft(1, 0, 2**31 - 11, 10))
     assert log.data(1, 0, 0, 10) == GAP
@@ -96,7 +96,7 @@ def test_a_marker_ends_the_epoch() -> None:
     assert log.commit(1, 1) == 5
     assert log.state.producers[1].last_sequence == -1
     assert log.state.producers[1].batches == ()
-    # the finished transaction's late write is fenced, not taken for a new transaction (KIP-890)
+    # the late write of the finished transaction is fenced, not taken as a new transaction (KIP-890)
     assert log.data(1, 0, 5, 5, txn=True) == FENCED
     assert log.data(1, 0, 0, 5, txn=True) == FENCED
     assert log.data(1, 1, 5, 5, txn=True) == GAP
@@ -140,7 +140,7 @@ def test_offsets_have_no_sequence_and_are_checked_for_the_epoch_alone() -> None:
 
 
 def test_a_snapshot_keeps_all_five_batches() -> None:
-    # Kafka's keeps one: after a restart it takes a duplicate of the second last for a gap.
+    # Kafka keeps one batch: after a restart it treats a duplicate of the second last one as a gap
     log = log_with(*SIX)
     again = Log(start=from_snapshot(to_snapshot(log.state), TP))
     assert [again.data(1, 0, n * 10, 10) for n in range(1, 6)] == [("duplicate", n * 10) for n in range(1, 6)]
@@ -175,7 +175,8 @@ def test_marker_epochs(stored_epoch: int | None, marker_epoch: int, there: bool)
 
 
 def test_a_repeated_abort_leaves_the_next_transaction_alone() -> None:
-    # KIP-1228 (W26): the second coordinator's late ABORT of transaction 0 meets the open transaction of the same producer.
+    # KIP-1228 (W26): the second coordinator's late ABORT of transaction 0 meets the open transaction of the same
+    # producer.
     log = Log()
     log.data(1, 0, 0, txn=True)
     assert log.abort(1, 1) == 1
@@ -223,7 +224,7 @@ def test_a_staged_commit_of_a_deleted_topic_is_a_bare_marker() -> None:
 
 
 def test_timestamps_never_decrease() -> None:
-    # W11: log-append time, and a writer whose clock is behind does not pull it back.
+    # W11: log-append time, and a writer whose clock is behind does not move it back.
     log = Log()
     log.now_ms = 5_000
     log.plain()
@@ -246,7 +247,7 @@ def test_timestamps_never_decrease() -> None:
     ],
 )
 def test_roll(policy: RollPolicy, rolls: bool) -> None:
-    """The topic's `segment.*` settings say when a segment is full (W20)."""
+    """The topic's `segment.*` settings decide when a segment is full (W20)."""
     log = Log()
     log.plain(5)
     log.plain(5)

@@ -1,4 +1,4 @@
-"""The chain rule: every walk is complete, whatever clean-ups have done, or says what is missing."""
+"""The chain rule: every walk is complete after any maintenance, or names what is missing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TestListing:
         assert walk(listing, None, 0) == ()
 
     def test_everything_finds_its_place_and_the_rest_is_skipped(self) -> None:
-        """Names that do not parse are not ours (R3)."""
+        """Other software's names do not parse, and are ignored (R3)."""
         listing = listing_of(
             "rows/",
             "notes.txt",
@@ -73,7 +73,7 @@ class TestListing:
         )
         assert listing == PartitionListing(
             folder=FOLDER,
-            batches=(20, 30),  # below the boundary a slot may be a stale writer's
+            batches=(20, 30),  # below the boundary a slot may be from a stale writer
             segments=(seg(0, 10), seg(10, 20)),
             runs=(run_of(0, 20),),
             snapshots=(10, 20),
@@ -123,7 +123,7 @@ class TestWalk:
         assert walk(listing, clean, start) == tuple(expected)
 
     def test_internal_chain_begins_at_the_boundary(self) -> None:
-        # What lies below was folded into the snapshot and is superseded: it may be there in part.
+        # The snapshot contains what is below and replaces it, so that only a part of it may still exist.
         listing = listing_of(A, C, D, names.boundary_name(25))
         assert walk(listing, None, 25) == (C, D)
         assert walk(listing_of(names.boundary_name(50)), None, 50) == ()
@@ -170,7 +170,7 @@ class TestWalk:
 
     @given(st.data())
     def test_every_walk_is_complete(self, data: st.DataObject) -> None:
-        """Random bounds; runs over random stretches, current or stale; covered inputs deleted or not."""
+        """Draw bounds, runs over random stretches, current or stale, and covered inputs that are deleted or not."""
         bounds = [0, *sorted(data.draw(st.sets(st.integers(1, 10_000), min_size=1, max_size=12)))]
         segments = [seg(base, end) for base, end in pairwise(bounds)]
         cuts = sorted(data.draw(st.sets(st.sampled_from(bounds), max_size=6)))

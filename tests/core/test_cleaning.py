@@ -10,7 +10,7 @@ from txlog.core.records import IndexedFile, SegmentIndex
 
 
 def groups(sizes: list[int], *, target_bytes: int = 1000, max_ratio: int = 0) -> list[list[int]]:
-    """The sizes of the members of each run that would be made; every segment is one file of that size."""
+    """Return the sizes of the members of each run that would be made. Every segment is one file of that size."""
     walk = [SegmentName(at, at + 1, 0) for at in range(len(sizes))]
     indexes = {name: index(name, size) for name, size in zip(walk, sizes, strict=True)}
     found = choose_merges(
@@ -71,7 +71,7 @@ def test_a_large_one_waits_for_a_fourth_of_its_bytes(sizes: list[int], expected:
 
 
 def test_who_merges_at_every_chance_writes_a_row_a_few_times() -> None:
-    """2,000 equal segments, merged whenever ten more are there: without the ratio each would be written a hundred times."""
+    """Merge 2,000 equal segments whenever ten more exist: without the ratio, each would be written a hundred times."""
     for max_ratio, most in ((0, 200), (4, 15)):
         sizes: list[int] = []
         written = 0

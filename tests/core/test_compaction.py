@@ -1,4 +1,4 @@
-"""What a compaction keeps: the rules as tables, and any log at all against a dict."""
+"""Which rows does a compaction keep? The rules as tables, and random logs against a dict."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def compacted(
     end_offset: int | None = None,
     policy: CompactionPolicy = POLICY,
 ) -> tuple[list[Row], Compaction, Selection]:
-    """One pass over a whole log."""
+    """Compact the whole log once."""
     end = log[-1].offset + 1 if end_offset is None else end_offset
     latest = OffsetMap(max_keys)
     dirty = [row for row in log if row.offset >= before.end_offset and row.key is not None]
@@ -192,7 +192,7 @@ def test_any_log_says_after_each_pass_what_it_said_before(rounds: list[tuple[obj
             before = {row.key: row for row in log}
             left, after, _ = compacted(log, state, now_ms, max_keys=max_keys)
             assert after.end_offset > state.end_offset
-            # The newest of a key is what it was, or a tombstone whose time has come.
+            # The newest row of a key is the same, or it was a tombstone whose retention has passed.
             newest = {row.key: row for row in left}
             for key, row in before.items():
                 if key is None or newest.get(key) == row:
@@ -337,7 +337,7 @@ def test_a_pass_ends_where_a_segment_does_unless_that_is_no_progress() -> None:
     assert choose_end(names, first_dirty_offset=30, map_end=30) == (tuple(names), 30)
 
 
-# -- what an index may say of it --------------------------------------------------------------------------------------
+# -- what an index may contain about it -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("retention_ms", [10**17, 2**63 - 1])

@@ -1,4 +1,4 @@
-"""Whatever happens to a stored object, it is refused by name; what was written comes back."""
+"""A damaged object is refused with its name, and an undamaged one decodes to what was written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORED = envelope.encode(RECORD, b"rows")
 
 
 def sealed(line: bytes, payload: bytes = b"") -> bytes:
-    """`line`, a JSON object, with a right checksum: what only somebody who means it can make."""
+    """Return `line`, a JSON object, with a right checksum. No accident can produce such an object."""
     head = line[:-1] + (b"," if line != b"{}" else b"") + b'"crc32c":"'
     crc = google_crc32c.value(head + b'00000000"}\n' + payload)
     return head + b'%08x"}\n' % crc + payload

@@ -1,4 +1,4 @@
-"""A store that needs what is unknown here is refused by name."""
+"""A store that needs an unknown feature is refused, and the error names the feature."""
 
 from __future__ import annotations
 

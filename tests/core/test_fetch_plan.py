@@ -1,4 +1,4 @@
-"""What a reader gets: Kafka's cases as tables, and random chains, sealed and cleaned at random, against the naive model."""
+"""What does a reader get? Kafka's cases as tables, and random chains, sealed and cleaned, against the naive model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def aborted(*ranges: tuple[int, int, int]) -> list[AbortedTxn]:
 
 
 def offsets_of(pieces: Iterable[Piece], columns: dict[str, list[int]] | None = None) -> list[int]:
-    """All offsets that the pieces return, in their order; `columns` are the `_offset` columns of files."""
+    """Return all offsets of the pieces, in their order; `columns` are the `_offset` columns of files."""
     found: list[int] = []
     for piece in pieces:
         if isinstance(piece, InlinePiece):
@@ -57,7 +57,7 @@ Step = tuple[str, int, int]
 
 
 def chain_of(*steps: Step) -> list[CommitRecord]:
-    """Batches as (kind, producer, base offset), one row or marker each; offsets may jump, as after compaction."""
+    """Return batches from (kind, producer, base offset), one row or marker each; offsets may jump, as after compaction."""
     records = []
     for kind, producer_id, base in steps:
         chain = Chain()
@@ -71,7 +71,7 @@ def rows(producer_id: int, *offsets: int) -> list[Step]:
 
 
 def filled(steps: Sequence[Step], end: int) -> list[CommitRecord]:
-    """The steps, with plain control batches where compaction left holes: the plan wants a chain without."""
+    """Return the steps with plain control batches in the holes of compaction: the plan needs a chain without holes."""
     at = {base: (kind, producer_id, base) for kind, producer_id, base in steps}
     return chain_of(*(at.get(base, ("expire", -1, base)) for base in range(end)))
 
@@ -143,7 +143,7 @@ def build(*batches: tuple[str, int, list[int], bool]) -> Chain:
 
 
 def shape(pieces: Iterable[Piece]) -> list[tuple[str, list[tuple[int, int, int]]]]:
-    """(last letters of the file or payload, [(first_row, rows, base_offset)])."""
+    """Return (last letters of the file or payload, [(first_row, rows, base_offset)])."""
     found = []
     for piece in pieces:
         if isinstance(piece, InlinePiece):
@@ -226,7 +226,7 @@ class TestPieces:
 
     @pytest.mark.parametrize("sealed", [False, True])
     def test_rows_of_a_commit_are_never_hidden(self, sealed: bool) -> None:
-        # Even if a damaged list claimed so: they exist because the transaction committed.
+        # Even if a damaged list named them: these rows exist because the transaction committed.
         assert 12 in offsets_of(self.plan(0, 17, sealed=sealed, hidden=aborted((1, 0, 16))))
 
     def test_schema_ids_are_the_files_own(self) -> None:
@@ -317,11 +317,11 @@ def test_aborted_ranges(producer_id: int, offset: int, kind: str, hidden: bool) 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @given(chain=chains(), data=st.data())
 def test_any_plan_returns_what_the_model_does(isolation: str, chain: Chain, data: st.DataObject) -> None:
-    """The first segments sealed, the rest tail; a slice of the log; both levels: offsets, places and timestamps agree."""
+    """Seal the first segments, keep the rest as tail, and read a slice at both levels: offsets, places and timestamps agree."""
     segments = chain.segments()
     sealed = data.draw(st.integers(0, len(segments)))
     indexes = [index_of(records) for records in segments[:sealed]]
-    # A tail may still hold what is sealed meanwhile.
+    # A tail may still contain records that were sealed meanwhile.
     overlap = data.draw(st.integers(0, sealed))
     tail = tail_of(record for records in segments[overlap:] for record in records)
     bound = chain.lso if isolation == "read_committed" else chain.end
@@ -378,7 +378,7 @@ def placed(pieces: Iterable[Piece]) -> list[tuple[tuple[str, int], int, int]]:
 def cleaned_run(
     base: int, end: int, kept: list[Row], entry_sizes: Sequence[int], file_rows: int
 ) -> tuple[SegmentIndex, dict[str, list[int]]]:
-    """A run as a cleaner would write it: rows in files of `file_rows`, entries that cover `entry_sizes` rows each."""
+    """Return a run as a cleaner would write it: rows in files of `file_rows`, entries that cover `entry_sizes` rows each."""
     columns: dict[str, list[int]] = {}
     files = []
     for number, first in enumerate(range(0, len(kept), file_rows)):
@@ -427,7 +427,7 @@ def cleaned_run(
 
 @given(chain=chains(), data=st.data())
 def test_cleaned_runs_return_the_same_committed_rows(chain: Chain, data: st.DataObject) -> None:
-    """Neighbouring segments below the LSO merged at random, some rows compacted away: what is left is read, and once."""
+    """Merge neighbouring segments below the LSO at random and compact some rows away: each row that is left is read once."""
     segments = chain.segments()
     below = [records for records in segments if records[-1].end_offset <= chain.lso]
     indexes: list[SegmentIndex] = []

@@ -25,7 +25,7 @@ PLAIN = None
 
 
 def log_of(*steps: tuple[Any, ...]) -> Log:
-    """("plain", partition, offset) | ("pending", pid, partition, offset, conditional) | ("join", generation, member)."""
+    """A log of ("plain", partition, offset), ("pending", pid, partition, offset, conditional), ("join", generation, id)"""
     log = Log(OFFSETS_TP)
     for step in steps:
         if step[0] == "plain":
@@ -51,19 +51,19 @@ def generation(number: int, member: str) -> OffsetsCondition:
     [
         ((), PLAIN, None, None),
         ((), ME, None, None),
-        # 132: without metadata accepted, members or not
+        # a commit without metadata is accepted, with members or without
         ((("join", 3, "m"),), ME, None, None),
         ((("join", 3, "m"),), PLAIN, None, None),
-        # 131: generation and member
+        # the generation and the member decide
         ((("join", 3, "m"),), ME, generation(3, "m"), None),
         ((("join", 3, "m"), ("join", 4, "n")), ME, generation(3, "m"), CommitFailedError),
         ((("join", 3, "m"),), ME, generation(3, "n"), CommitFailedError),
         ((("join", 3, "m"),), ME, generation(4, "m"), CommitFailedError),
         ((), ME, generation(1, "m"), CommitFailedError),
         ((("join", 3, "m"),), PLAIN, generation(2, "m"), CommitFailedError),
-        # a fenced member is told so, whatever else is pending
+        # a fenced member gets this error, whatever else is pending
         ((("join", 4, "n"), ("pending", OTHER, 0, 9, True)), ME, generation(3, "m"), CommitFailedError),
-        # the offset that the job started from
+        # the offset at which the job started decides
         ((), ME, started_from(p0=None), None),
         ((), ME, started_from(p0=0), CommitFailedError),
         ((("plain", 0, 5),), ME, started_from(p0=5), None),
@@ -71,14 +71,14 @@ def generation(number: int, member: str) -> OffsetsCondition:
         ((("plain", 0, 5),), ME, started_from(p0=None), CommitFailedError),
         ((("plain", 0, 5), ("plain", 0, None)), ME, started_from(p0=None), None),
         ((("plain", 0, 5),), PLAIN, started_from(p0=4), CommitFailedError),
-        # others' pending offsets: undecided, so try again
+        # others' pending offsets are undecided, so the commit is retriable
         ((("pending", OTHER, 0, 9, True),), ME, started_from(p0=None), ConcurrentTransactionsError),
         ((("pending", OTHER, 0, 9, False),), ME, started_from(p0=None), ConcurrentTransactionsError),
         ((("pending", OTHER, 0, 9, False),), PLAIN, started_from(p0=None), ConcurrentTransactionsError),
-        # one's own are no obstacle: a repeated call
+        # the producer's own pending offsets do not matter: this is a repeated call
         ((("pending", ME, 0, 9, True),), ME, started_from(p0=None), None),
         ((("pending", OTHER, 1, 9, True),), ME, started_from(p0=None), None),
-        # a plain commit may not overtake conditional ones; unconditional ones it may (130)
+        # a plain commit must not overtake conditional offsets; it may overtake unconditional ones
         ((("pending", OTHER, 0, 9, True),), PLAIN, None, ConcurrentTransactionsError),
         ((("pending", OTHER, 0, 9, False),), PLAIN, None, None),
         ((("pending", OTHER, 1, 9, True),), PLAIN, None, None),
@@ -99,7 +99,7 @@ def test_another_group_is_another_matter() -> None:
 
 
 def test_two_jobs_of_one_range_cannot_both_commit() -> None:
-    # the second is refused while the first is undecided, and for good once it has committed
+    # the second is refused while the first is undecided, and always after the first has committed
     log = log_of(("plain", 0, 5))
     entries = [offset_entry("g", 0, 9, True)]
     condition = started_from(p0=5)

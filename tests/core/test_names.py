@@ -1,4 +1,4 @@
-"""Every name that is made parses to what it was made of; nothing else parses."""
+"""Every name that is made parses back to its parts, and nothing else parses."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TestTopics:
         folder, _, name = names.topic_metadata_path(topic, number).rpartition("/")
         assert folder == topic
         assert names.parse_topic_metadata_name(name) == number
-        # A LIST after `topic.` finds it, and no partition or staged folder.
+        # A LIST after `topic.` returns it, but no partition and no staged folder.
         assert name > "topic."
 
     @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ class TestRowFiles:
             "0/rows/99999999999999999999-0-abcdef12.parquet",
             "0/rows/9223372036854775808-0-abcdef12.parquet",
             "0/rows/1--1-abcdef12.parquet",
-            "1/rows/1-0-abcdef12.parquet",  # another partition's
+            "1/rows/1-0-abcdef12.parquet",  # a file of another partition
             "staged/1-0-abcdef12/_partition=1/part-0.parquet",
             "staged/1-0-abcdef12/_partition=0/../x.parquet",
             "staged/1-0-abcdef12/_partition=0/.hidden.parquet",

@@ -1,4 +1,4 @@
-"""Kafka's own vectors, and the vectorised hash against the plain one."""
+"""Kafka's own test vectors, and the vectorised hash against the plain one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MURMUR2 = {
     "a-little-bit-longer-string": -1486304829,
     "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
     "abc": 479470107,
-    # what org.apache.kafka.common.utils.Utils.murmur2 returns
+    # the results of org.apache.kafka.common.utils.Utils.murmur2
     "": 275646681,
     "a": -1563381124,
     "ab": 316155434,

@@ -1,4 +1,4 @@
-"""Every kind of object survives its own encoding; what a commit record says of itself is arithmetic."""
+"""Every kind of object survives its own encoding, and the sums in a commit record are right."""
 
 from __future__ import annotations
 
@@ -337,8 +337,11 @@ def test_objects_cannot_be_changed() -> None:
 
 
 def test_types_are_made_before_threads_can_race_for_them() -> None:
-    """msgspec makes what it knows of a struct at the first decode, and not under a lock: a second thread finds it half made,
-    and the process dies of SIGSEGV. A new process opens many partitions at once, so its first decodes are in threads."""
+    """msgspec prepares a struct type at its first decode, without a lock.
+
+    A second thread would find the type half prepared, and the process would die of SIGSEGV. A new process opens many
+    partitions at once, so its first decodes run in threads.
+    """
     code = """
         import threading, time
         import msgspec._utils

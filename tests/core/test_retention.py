@@ -1,4 +1,4 @@
-"""How far the log start may move: Kafka's rules for whole segments, and what a group holds back."""
+"""How far may the log start move? Kafka's rules for whole segments, and the limit that a group sets."""
 
 from __future__ import annotations
 

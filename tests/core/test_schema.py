@@ -1,4 +1,4 @@
-"""The closed list of types, ids that are given once, and the only change there is."""
+"""The closed list of types, ids that are never reused, and the only allowed change."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class TestNames:
     def test_reserved(self, name: str) -> None:
         with pytest.raises(SchemaMismatchError, match="belong to txlog; rename it"):
             check_fields([col(name)])
-        check_fields(assign_ids([col("x", "struct", col(name))]))  # only whole columns are added to what is read
+        check_fields(assign_ids([col("x", "struct", col(name))]))  # a read adds only whole columns
 
     @pytest.mark.parametrize(("one", "other"), [("a", "a"), ("a", "A"), ("É", "é")])
     def test_equal_but_for_case(self, one: str, other: str) -> None:
@@ -249,7 +249,7 @@ class TestIds:
 class TestEvolve:
     def test_nothing_new(self) -> None:
         assert evolve(OLD, OLD) == OLD
-        assert evolve(OLD, assign_ids(OLD[::-1], 50)) == OLD  # ids and order of the new one do not matter
+        assert evolve(OLD, assign_ids(OLD[::-1], 50)) == OLD  # ids and order of the new schema do not matter
 
     def test_new_columns_come_last_with_new_ids(self) -> None:
         schema = evolve(OLD, [col("note", "string"), *OLD, col("more", "list", col("element"))])

@@ -1,4 +1,4 @@
-"""What sealing writes down: entries, files, look-ups, and that a damaged index is refused by name."""
+"""What does sealing write? Entries, files, look-ups; a damaged index is refused with its name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check(index: SegmentIndex) -> None:
 
 
 def mixed() -> Chain:
-    """Files, inline rows, markers with and without rows, in one segment that begins at offset 5."""
+    """Return files, inline rows, markers with and without rows, in one segment that begins at offset 5."""
     chain = Chain()
     chain.append("data", 1, [5])
     chain.append("data", 1, [2, 3], roll=True)  # 5..9
@@ -187,7 +187,7 @@ class TestLookUp:
         assert floor_entry(self.INDEX, offset) == entry
 
     @pytest.mark.parametrize(
-        # Timestamps of the entries: 1002 … 1008; control batches without rows hold nothing to be found.
+        # Timestamps of the entries: 1002 … 1008. Control batches without rows contain nothing to find.
         ("timestamp", "entry"),
         [(0, 0), (1002, 0), (1003, 1), (1004, 3), (1005, 3), (1006, 4), (1007, None), (1009, None)],
     )
@@ -277,7 +277,7 @@ class TestCheckIndex:
 
 
 def run_index(*entries: tuple[int, int, int, int], rows: tuple[int, ...] = (4, 6)) -> SegmentIndex:
-    """A cleaned run over [100, 200): entries (base_offset, records, file, first_row)."""
+    """Return a cleaned run over [100, 200): entries (base_offset, records, file, first_row)."""
     name = SegmentName(100, 200, 1, "abcdef12")
     return SegmentIndex(
         partition=str(TP),

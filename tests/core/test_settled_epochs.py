@@ -1,4 +1,4 @@
-"""Which transactions had been complete for so long that no snapshot that still holds can have missed them?"""
+"""Which transactions have been complete for so long that no valid snapshot can have missed them?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def row(state: TransactionState, epoch: int, *, started_at: int, updated_at: int
 
 
 def index(*entries: tuple[BatchKind, int, int], transactional: bool = True) -> SegmentIndex:
-    """(kind, epoch, timestamp) of each batch."""
+    """Return an index of (kind, epoch, timestamp) for each batch."""
     made = tuple(
         IndexEntry(
             base_offset=number, records=1, kind=kind, producer_id=PID, producer_epoch=epoch, base_sequence=0,
@@ -36,8 +36,8 @@ def index(*entries: tuple[BatchKind, int, int], transactional: bool = True) -> S
     ("state", "started_at", "updated_at", "settled"),
     [
         ("COMPLETE_COMMIT", OLD, OLD, 4),
-        ("COMPLETE_ABORT", OLD, YOUNG, 3),  # a commit that hung, and was finished just now
-        ("COMPLETE_COMMIT", YOUNG, YOUNG, -1),  # when the one before it was complete, nothing here says
+        ("COMPLETE_ABORT", OLD, YOUNG, 3),  # a hanging commit that was finished just now
+        ("COMPLETE_COMMIT", YOUNG, YOUNG, -1),  # the record does not show when the transaction before was complete
         ("PREPARE_COMMIT", OLD, OLD, 3),
         ("PREPARE_COMMIT", YOUNG, YOUNG, -1),
         ("ONGOING", OLD, YOUNG, 4),

@@ -1,4 +1,4 @@
-"""Parts that were staged for a transaction, as one batch a partition."""
+"""Parts that were staged for a transaction become one batch for each partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fold: the LSO (PROTOCOL.md, invariant 7) and offsets as tables, and what must hold of every log."""
+"""The fold: the LSO (PROTOCOL.md, invariant 7) and offsets as tables, and the properties of every log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def aborted(log: Log) -> list[tuple[int, int, int, int]]:
     return [(a.producer_id, a.first_offset, a.last_offset, a.last_stable_offset) for a in found if a is not None]
 
 
-# -- E: the last stable offset ----------------------------------------------------------------------------------------
+# -- the last stable offset -------------------------------------------------------------------------------------------
 
 
 def test_without_transactions_the_lso_is_the_end() -> None:
@@ -151,9 +151,9 @@ def test_the_log_start_moves_into_an_open_transaction(log_start: int, lso: int) 
     log.plain(3)
     log.data(1, 0, 5, 5, txn=True)
     log.log_start(log_start)
-    # where nothing of it is left, Kafka's LSO stays at the log start all the same
+    # if none of its rows is left, Kafka's LSO stays at the log start anyway
     assert (log.state.log_start_offset, log.lso) == (log_start, lso)
-    # its first offset stays as it was: the aborted range covers all of it
+    # its first offset does not change: the aborted range covers all of it
     log.abort(1, 1)
     assert (log.last().first_offset, log.last().last_stable_offset, log.lso) == (0, 15, 15)
 
@@ -168,7 +168,7 @@ def test_a_transaction_of_a_deleted_topic_holds_nobody_back_in_the_one_made_anew
     assert (log.lso, log.leo) == (4, 6)
     log.commit(3, 1)
     assert log.lso == log.leo == 7
-    # ... until it writes there too: it opens anew, and the LSO never goes back
+    # ... until it writes there too: it opens again, and the LSO never moves back
     assert log.data(1, 0, 2, 3, txn=True, schema_id=2) == 7
     assert (log.lso, log.leo) == (7, 10)
     log.plain()
@@ -178,7 +178,7 @@ def test_a_transaction_of_a_deleted_topic_holds_nobody_back_in_the_one_made_anew
     log.abort(1, 1)
     assert (log.last().first_offset, log.last().last_stable_offset) == (7, 13)
     assert log.lso == log.leo == 13
-    # the same from any snapshot on, also from one that was made before the deletion
+    # the result is the same from any snapshot on, also from one that was made before the deletion
     state = log.start
     for number, stored in enumerate(log.records):
         if stored.record.segment_base == stored.record.base_offset:
@@ -236,7 +236,7 @@ def test_a_staged_commit_closes_the_eager_part_and_takes_an_offset_a_row() -> No
     assert (log.last().span, log.last().last_offset) == (4, 5)
 
 
-# -- D, H: producer state ---------------------------------------------------------------------------------------------
+# -- producer state ---------------------------------------------------------------------------------------------------
 
 
 def test_producers_leave_by_a_record_alone() -> None:
@@ -249,10 +249,10 @@ def test_producers_leave_by_a_record_alone() -> None:
     assert set(log.state.producers) == {1, 2}
     log.expire(1)
     assert set(log.state.producers) == {2}
-    assert log.data(1, 1, 1) != 5  # unknown again: only 0 is accepted
+    assert log.data(1, 1, 1) != 5  # the producer is unknown again, so only 0 is accepted
 
 
-# -- G: offsets of groups ---------------------------------------------------------------------------------------------
+# -- offsets of groups ------------------------------------------------------------------------------------------------
 
 
 def offsets_log() -> Log:
@@ -308,7 +308,7 @@ def test_the_later_record_wins_whatever_the_order_of_commits(steps: tuple[str, .
         else:
             log.marker(word == "commit", 2 if number else 1, 1)
     assert log.committed().get(("g", 0)) == expected
-    # "needed so that live state equals state after compaction"
+    # Kafka: "needed so that live state equals state after compaction"
     assert from_snapshot(to_snapshot(log.state), OFFSETS_TP).committed == log.state.committed
 
 
@@ -407,9 +407,9 @@ def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     epoch = st.integers(0, 3)
     step = st.one_of(
         st.tuples(st.just("plain"), st.integers(1, 3)),
-        # what the rules allow: the producer's next sequence, in its newest epoch or the next
+        # allowed by the rules: the producer's next sequence, in its newest epoch or the next one
         st.tuples(st.just("next"), pid, st.integers(1, 3), st.booleans(), st.integers(0, 1)),
-        # anything at all: replay is lenient
+        # any record: a replay accepts it
         st.tuples(st.just("any"), pid, epoch, st.integers(0, 4), st.booleans()),
         st.tuples(st.just("marker"), st.booleans(), pid, st.integers(0, 2)),
         st.tuples(st.just("log_start"), st.integers(0, 60)),
@@ -430,7 +430,8 @@ def apply(log: Log, step: tuple[Any, ...], lenient: bool = True) -> None:
                 epoch, txn = entry.producer_epoch, True
             sequence = entry.last_sequence + 1 if entry is not None and entry.producer_epoch == epoch else 0
             if lenient:
-                # After "any" the window may hold a batch of these very sequences: the rules would call it a duplicate.
+                # After "any" the window may contain a batch with the same sequences, which the rules would treat as a
+                # duplicate.
                 log.put(log.draft(pid, epoch, sequence, rows, txn=txn))
             else:
                 assert isinstance(log.data(pid, epoch, sequence, rows, txn=txn), int)
@@ -478,7 +479,7 @@ def test_from_any_snapshot_on_the_state_is_the_same(script: list[tuple[Any, ...]
 
 
 def test_a_snapshot_keeps_all_of_the_state() -> None:
-    """Every field, for some show long after: who deleted the topic, the time of the last record, a group's member."""
+    """Every field survives, also those that matter much later: the topic's deletion, the last record's time, a member."""
     offset = OffsetRow(position=4, write_id="0" * 32, entry=offset_entry("g", 0, 5))
     group = GroupEntry(group="g", value=GroupValue(generation=2, member_id="m"))
     txn = TransactionMetadata(
@@ -552,7 +553,7 @@ def hides(txn: AbortedTxn, pid: int, offset: int) -> bool:
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(0, 2)), max_size=30))
 def test_the_sequence_window_against_a_list(batches: list[tuple[int, int, int]]) -> None:
-    """The model keeps every batch; the rules keep five: same answers but for duplicates older than those."""
+    """The model keeps every batch, the rules keep five. The answers differ only for duplicates of older batches."""
     log = Log()
     accepted: list[tuple[int, int, int]] = []  # epoch, first, last
     for sequence, rows, epoch in batches:
@@ -586,8 +587,10 @@ KEYS = st.tuples(st.sampled_from("gh"), st.integers(0, 1))
 )
 @settings(max_examples=200)
 def test_committed_offsets_against_last_record_of_those_that_count(script: list[tuple[Any, ...]]) -> None:
-    """Kafka's rule said in another way: of all records that count (plain, or of a committed transaction), the last in
-    the log decides, once every transaction has ended."""
+    """Kafka's rule in other words: the last record that counts decides, once every transaction has ended.
+
+    A record counts if it is plain or belongs to a committed transaction.
+    """
     log = offsets_log()
     history: list[tuple[int, int, tuple[str, int], int | None]] = []  # position, txn (0: plain), key, value
     committed = {0}

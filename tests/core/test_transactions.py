@@ -1,5 +1,7 @@
-"""The transaction state machine over every state, as tables after Kafka's transaction.version 2 (PROTOCOL.md, W24 to W32),
-and every pair of states against VALID_PREVIOUS_STATES."""
+"""The transaction state machine over every state, as tables after Kafka's transaction.version 2 (PROTOCOL.md, W24 to W32).
+
+Every pair of states is also checked against VALID_PREVIOUS_STATES.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ NOW = 10_000
 
 
 def record(state: TransactionState, epoch: int = 5, **changes: Any) -> TransactionMetadata:
-    """An id's record as a transaction of epoch 4 (PREPARE_*, COMPLETE_*) or 5 left it."""
+    """Return an id's record as a transaction of epoch 4 (PREPARE_*, COMPLETE_*) or 5 left it."""
     ended = state not in ("EMPTY", "ONGOING")
     base = TransactionMetadata(
         transactional_id="x",
@@ -89,7 +91,7 @@ def end(current: TransactionMetadata | None, txn: TransactionMetadata, outcome: 
 
 
 def word(verdict: Any) -> str:
-    """A verdict in a word or two, for tables."""
+    """Return a verdict in a word or two, for tables."""
     match verdict:
         case Transit(to):
             return f"{to.state} {to.producer_epoch}"
@@ -101,7 +103,7 @@ def word(verdict: Any) -> str:
             return type(verdict).__name__
 
 
-# -- A: init ----------------------------------------------------------------------------------------------------------
+# -- init -------------------------------------------------------------------------------------------------------------
 
 
 def test_first_init() -> None:
@@ -115,7 +117,7 @@ def test_a_new_instance_bumps_the_epoch(state: TransactionState) -> None:
     to = init(record(state)).to
     assert (to.producer_id, to.producer_epoch, to.state) == (7, 6, "EMPTY")
     assert to.last_epoch == -1  # makes the old instance's retry fail
-    assert to.last_outcome == record(state).last_outcome  # what people look up: how the last transaction ended
+    assert to.last_outcome == record(state).last_outcome  # the outcome of the last transaction, which people look up
     assert (to.partitions, to.started_at, to.timeout_ms, to.updated_at) == ((), -1, 30_000, NOW)
 
 
@@ -148,7 +150,7 @@ def test_an_old_instance_cannot_retry_past_an_init() -> None:
     assert word(add(current)) == "ProducerFencedError"
 
 
-# -- C: add partitions ------------------------------------------------------------------------------------------------
+# -- add partitions ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", sorted(IDLE))
@@ -182,7 +184,7 @@ def test_an_id_that_is_gone_or_another_s_is_fatal(current: TransactionMetadata |
 
 
 def test_add_partitions_after_the_time_out_is_abortable() -> None:
-    # KIP-588: a newer instance is fatal, one's own time-out is not
+    # KIP-588: a newer instance is fatal, the producer's own timeout is not
     timed_out = record("COMPLETE_ABORT", epoch=6)
     verdict = add(timed_out)
     assert isinstance(verdict, Refused)
@@ -190,7 +192,7 @@ def test_add_partitions_after_the_time_out_is_abortable() -> None:
     assert "60000 ms" in str(verdict.error)
 
 
-# -- C: end -----------------------------------------------------------------------------------------------------------
+# -- end --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", ["commit", "abort"])
@@ -201,7 +203,8 @@ def test_end_of_an_open_transaction(outcome: Any) -> None:
     assert (to.partitions, to.started_at, to.updated_at) == ((P0, P1), 1_000, NOW)
 
 
-# `current` is the stored epoch's owner (5), `retry` the one of the epoch before (4), `stale` older, `future` newer.
+# `current` is the stored epoch's owner (5), `retry` the owner of the epoch before (4), `stale` is older, `future`
+# newer.
 @pytest.mark.parametrize(
     ("state", "who", "abort", "commit"),
     [
@@ -256,7 +259,7 @@ def test_a_retry_is_told_the_stored_identity() -> None:
 
 
 def test_an_empty_abort_is_a_decision_too() -> None:
-    # once a PREPARE_COMMIT was attempted, only a compare-and-set abort is sure that it will never land (W30)
+    # after an attempted PREPARE_COMMIT, only a compare-and-set abort proves that it will never land (W30)
     to = end(record("EMPTY"), OWNER, "abort", staged=STAGED).to
     assert (to.state, to.partitions, to.staged, to.started_at) == ("PREPARE_ABORT", (), (), NOW)
 
@@ -268,7 +271,7 @@ def test_a_commit_after_the_time_out_says_why() -> None:
         assert part in str(verdict.error)
 
 
-# -- C: complete ------------------------------------------------------------------------------------------------------
+# -- complete ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", sorted(PREPARED))
@@ -286,7 +289,7 @@ def test_complete_is_a_compare_and_set_on_that_very_prepare(state: TransactionSt
         assert judge_complete(current, prepare, now_ms=NOW, write_id="w") is None
 
 
-# -- H: time-outs and expiry ------------------------------------------------------------------------------------------
+# -- timeouts and expiry ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("elapsed", "timed_out"), [(59_999, False), (60_000, False), (60_001, True)])
@@ -308,7 +311,7 @@ def test_only_ongoing_times_out(state: TransactionState) -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_an_idle_id_expires_but_not_one_with_a_version(state: TransactionState) -> None:
     constants = StoreConstants(transactional_id_expiration_ms=500, delete_grace_ms=400)
-    # The grace takes four clocks, the expiration two (W32).
+    # The grace counts the error of four clocks, the expiration of two (W32).
     constants = msgspec.structs.replace(constants, transactional_id_expiration_ms=500 + 2 * MAX_CLOCK_ERROR_MS)
     idle_ms = 500 + 4 * MAX_CLOCK_ERROR_MS
     assert may_expire(record(state), 2_000 + idle_ms, constants) is (state in IDLE)
@@ -328,7 +331,7 @@ def test_an_id_is_not_forgotten_in_the_grace_after_a_commit_that_hung(state: Tra
 @pytest.mark.parametrize("state", STATES)
 def test_nor_does_it_expire_within_the_grace_of_its_last_change(state: TransactionState) -> None:
     constants = StoreConstants(transactional_id_expiration_ms=500, delete_grace_ms=1_000)
-    # An init may have finished a commit that had hung, and its record does not say so.
+    # An init may have finished a hanging commit, and its record does not show that.
     since_ms = 3_000 + 4 * MAX_CLOCK_ERROR_MS
     assert not may_expire(record(state), since_ms - 1, constants)
     assert may_expire(record(state), since_ms, constants) is (state in IDLE)
@@ -363,7 +366,7 @@ def test_versions(state: TransactionState, stored: tuple[int, str], given: TxnVe
     assert word(verdict) == expected
     if isinstance(verdict, Transit):
         assert (verdict.to.txn_version, verdict.to.txn_scope) == (given.version, given.scope)
-    # the ONGOING that registers conditional offsets is judged alike, before any condition is looked at
+    # the version of the ONGOING that registers conditional offsets is also checked before any condition
     registered = add(current, OWNER, P0, version=given)
     if expected.startswith("PREPARE"):
         assert not isinstance(registered, Skipped | Refused)
@@ -460,7 +463,7 @@ def test_the_scope_error_says_how_to_reset() -> None:
 
 @pytest.mark.parametrize("version", [-1, 2**63])
 def test_a_version_that_cannot_be_stored_is_refused(version: int) -> None:
-    # -1 is how a record says that it holds none
+    # -1 means that a record has no version
     with pytest.raises(InvalidRequestError):
         TxnVersion(version=version)
 
@@ -471,7 +474,7 @@ def test_a_version_that_cannot_be_stored_is_refused(version: int) -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_is_this_ongoing(state: TransactionState) -> None:
     assert is_this_ongoing(record(state), OWNER) is (state == "ONGOING")
-    assert not is_this_ongoing(record("ONGOING"), RETRY)  # a later transaction of the same id is not this one (W21)
+    assert not is_this_ongoing(record("ONGOING"), RETRY)  # a later transaction of the same id is a different one (W21)
     assert not is_this_ongoing(record("ONGOING", producer_id=8), OWNER)
     assert not is_this_ongoing(None, OWNER)
 
@@ -483,7 +486,8 @@ def test_is_this_ongoing(state: TransactionState) -> None:
         (record("ONGOING", producer_id=8), InvalidProducerIdMappingError),
         (record("ONGOING"), IllegalStateError),
         (record("COMPLETE_ABORT", epoch=6), InvalidProducerEpochError),
-        # KIP-588: whether its time-out or a new instance began to abort it is not known yet, so it is not fatal yet
+        # KIP-588: its own timeout or a new instance may have begun the abort; until that is known, the error is not
+        # fatal
         (record("PREPARE_ABORT", epoch=6), InvalidProducerEpochError),
         (record("EMPTY", epoch=7), ProducerFencedError),
         (record("ONGOING", epoch=7), ProducerFencedError),
@@ -497,7 +501,7 @@ def test_why_a_partition_may_not_be_written(current: TransactionMetadata | None,
 
 
 def every_transit(current: TransactionMetadata | None) -> list[TransactionMetadata]:
-    """Every record that any judge may write over `current`."""
+    """Return every record that any check allows over `current`."""
     version = TxnVersion(version=8)
     verdicts: list[Any] = [init(current)]
     for txn in (OWNER, RETRY):
@@ -540,7 +544,7 @@ ACTIONS = ("init", "add", "commit", "abort", "staged", "time out", "complete", "
 
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2)), max_size=40))
 def test_no_two_transactions_share_an_epoch(script: list[tuple[str, int]]) -> None:
-    """Instances act in any order on one id, each with what it knows; whatever is decided for an epoch stays decided."""
+    """Instances act in any order on one id, each with what it knows. The decision for an epoch never changes."""
     current: TransactionMetadata | None = None
     known: dict[int, TransactionMetadata] = {}
     owners: dict[int, int] = {}

@@ -16,7 +16,7 @@ def txn(producer_id: int, first: int, last: int, lso: int) -> AbortedTxn:
     return AbortedTxn(producer_id=producer_id, first_offset=first, last_offset=last, last_stable_offset=lso)
 
 
-# Of Kafka's TransactionIndexTest, testCollectAbortedTransactions.
+# From Kafka's TransactionIndexTest, testCollectAbortedTransactions.
 FOUR = (txn(0, 0, 10, 11), txn(1, 5, 15, 13), txn(2, 18, 35, 25), txn(3, 32, 50, 40))
 
 
@@ -48,7 +48,7 @@ def test_nothing_in_nothing() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[int, list[AbortedTxn], set[tuple[int, int]]]:
-    """A random run of batches and markers, one offset each: the log end, the index, the aborted (producer, offset)s."""
+    """Draw batches and markers with one offset each. Return the log end, the index, the aborted (producer, offset) pairs."""
     opened: dict[int, int] = {}
     rows: dict[int, list[int]] = {}
     index: list[AbortedTxn] = []
@@ -132,7 +132,7 @@ class TestCheck:
     PATH = "orders/0/" + NAME.txnindex
 
     def test_right_ones(self) -> None:
-        # The rows may lie in an earlier segment. The LSO stays while an older one is open.
+        # The rows may be in an earlier segment. The LSO does not move while an older transaction is open.
         check_txn_index(
             TxnIndex(partition="orders-0", aborted=(txn(1, 0, 20, 5), txn(2, 5, 59, 60))),
             self.NAME,

@@ -1,4 +1,4 @@
-"""What may be deleted, and why: each reason, and for each of them what looks alike and is none."""
+"""What may vacuum delete, and why? Each reason, and similar objects that must stay."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_run_that_overlaps_a_current_one_of_its_generation_can_never_be_publis
 
 @pytest.mark.parametrize("other", [run(0, 4), run(12, 16), run(4, 8, 1)])
 def test_a_run_that_is_not_published_yet_stays(other: CleanedRun) -> None:
-    """Disjoint runs say nothing of it, and one of a lower generation may be one of its inputs."""
+    """Disjoint runs do not matter for it, and a run of a lower generation may be one of its inputs."""
     waiting = run(4, 12, 2, U2)
     assert superseded([*objects_of(waiting), *objects_of(other)], other, named=[other.name.parquet]) == {}
 
@@ -166,7 +166,7 @@ def clean(number: int, created_at: int, *superseded: tuple[str, int], runs: tupl
 
 
 def test_since_when_is_what_the_highest_list_says() -> None:
-    """The grace counts from what the highest `.clean` says (C5)."""
+    """The grace counts from the time in the highest `.clean` (C5)."""
     old, new = clean(3, 50, ("a", 20)), clean(4, 90, ("a", 20), ("b", 90))
     assert vacuum.collect_notes([(old, 51), (new, 91)]) == {"a": 20, "b": 91}
     assert vacuum.collect_notes([(new, 91)]) == {"a": 20, "b": 91}
@@ -175,7 +175,7 @@ def test_since_when_is_what_the_highest_list_says() -> None:
 
 
 def test_a_list_that_came_late_counts_from_when_it_came() -> None:
-    """Its author read the clock, slept, and created it: to everybody else its inputs were current until then."""
+    """The author read the clock, slept, and then created the list. For other processes its inputs were current until then."""
     late, next_one = clean(3, 50, ("a", 50)), clean(4, 5_001, ("a", 50))
     assert vacuum.collect_notes([(late, 5_000)]) == {"a": 5_000}
     assert vacuum.collect_notes([(late, 5_000), (next_one, 5_001)]) == {"a": 5_000}
@@ -241,7 +241,7 @@ def test_what_is_deleted_is_forgotten_and_what_is_found_noted() -> None:
         clean(4, 1, (first.index, 1), (second.index, 1)), left(*segment(8, 16)), (U1,), log_start_offset=0, now_ms=9
     )
     assert made == clean(5, 9, (second.index, 1), (U1, 9))
-    # As long as anything of the segment is left.
+    # A later list names the segment as long as any of its objects is left.
     rows = SegmentName(0, 8, 0, U1).parquet
     assert vacuum.next_notes(clean(4, 1, (first.index, 1)), left(rows), (), 0, 9) is None
 
