@@ -1,8 +1,8 @@
-"""Every public operation that writes, as a program that may die anywhere, with what must be true after a restart.
+"""Every public operation that writes, as a program that may die anywhere, with the conditions after a restart.
 
-An operation acts through the public client on a store with a history. It notes what it begins and what it was
-acknowledged; `judge` compares that with what readers see: a unit is there as a whole, once, or not at all, whatever was
-acknowledged is there, and committed offsets stand exactly where the rows do that they belong to.
+An operation acts through the public client on a store with a history. It notes what it begins and which acknowledgement
+it gets. `judge` compares these notes with what readers see. A unit is there as a whole and once, or not at all. What
+was acknowledged is there. Committed offsets match the rows to which they belong.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ Notes: TypeAlias = Sequence[tuple[str, str]]
 Restart: TypeAlias = Literal["init", "maintenance"]
 
 SETTINGS: Mapping[str, object] = {
-    # Rows go out when somebody waits for them: the same batches in each run.
+    # Rows are sent when the operation waits for them, so that each run has the same batches.
     "linger.ms": 10_000,
     "retry.backoff.ms": 1,
     "retry.backoff.max.ms": 20,
-    # What a dead process leaves open is overdue at once, so that a maintenance pass need not wait for it.
+    # The open transaction of a dead process is overdue at once, so that a maintenance pass need not wait for it.
     "transaction.timeout.ms": 1,
-    # One file of rows beside inline batches in every operation that sends `large` rows.
+    # Every operation that sends `large` rows has one file of rows beside inline batches.
     "inline.max.bytes": 4096,
-    # Two partitions of each internal topic: a maintenance pass lists all of them.
+    # A maintenance pass lists all partitions of each internal topic, so there are two.
     "transaction.state.log.num.partitions": 2,
     "offsets.topic.num.partitions": 2,
 }
@@ -60,7 +60,7 @@ SETTINGS: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What is there as a whole or not at all: a transaction, or one batch."""
+    """A transaction or one batch. It is there as a whole, or not at all."""
 
     rows: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -75,8 +75,8 @@ class Unit:
 class Operation:
     """One public operation.
 
-    What it notes of a unit: begin, before the call that may bring it about; ok or aborted, what the call answered. A caller
-    that is answered by an error notes failed.
+    It notes for each unit: begin, before the call that may create the unit; ok or aborted, the answer of the call. A
+    caller that gets an error notes failed.
     """
 
     act: Callable[[Store, Note], None]
@@ -91,7 +91,7 @@ HISTORY = Unit(rows={A: (1, 4), B: (2,)}, offsets={A: 1})
 
 
 def history(store: Store, segment_batches: int) -> None:
-    """Two topics; a committed and an aborted transaction, a plain append, a group's offset."""
+    """Make two topics, a committed and an aborted transaction, a plain append and a group's offset."""
     config = {"segment.batches": segment_batches}
     store.create_topic("orders", SCHEMA, partitions=2, config=config)
     store.create_topic("audit", SCHEMA, config=config)
@@ -112,7 +112,7 @@ def history(store: Store, segment_batches: int) -> None:
 
 
 def left_open(store: Store, note: Note) -> Producer:
-    """A producer with an open transaction, whose rows are in."""
+    """Return a producer with an open transaction, whose rows are in the log."""
     producer = store.producer(ID)
     producer.init_transactions()
     note("begin", "txn")
@@ -204,7 +204,7 @@ def pipeline(store: Store, note: Note) -> None:
 
 
 def takeover(store: Store, note: Note) -> None:
-    """What an older instance left open, and what it left decided, is ended by inits that may die themselves."""
+    """End what an older instance left open and what it left decided, by inits that may die themselves."""
     old = left_open(store, note)
     with store.producer(ID) as new:
         note("aborted", "txn")
@@ -235,7 +235,7 @@ def group_reset(store: Store, note: Note) -> None:
 
 
 def group_close(store: Store, note: Note) -> None:
-    """A consumer that commits by itself, when it is closed."""
+    """Close a consumer with auto-commit."""
     consumer = store.consumer("orders", group_id=GROUP, enable_auto_commit=True, auto_offset_reset="earliest")
     note("begin", "offsets")
     consumer.seek(A, 5)
@@ -251,7 +251,7 @@ def subscribe(store: Store, note: Note) -> None:
 
 
 def _had_member(store: Store) -> bool:
-    return store.admin().describe_group(GROUP).generation >= 1  # whoever leaves keeps it
+    return store.admin().describe_group(GROUP).generation >= 1  # the group keeps the generation after a member leaves
 
 
 def remove_members(store: Store, note: Note) -> None:
@@ -276,11 +276,11 @@ def _has_no_group(store: Store) -> bool:
     return GROUP not in {found.group for found in store.admin().list_groups()}
 
 
-# -- what Spark does --------------------------------------------------------------------------------------------------
+# -- the calls of Spark -----------------------------------------------------------------------------------------------
 
 
 def spark_commit(store: Store, note: Note, transactional_id: str | None = ID) -> None:
-    """The calls of a Spark write, in its driver's order: begin, the tasks' files, commit by another process, forget."""
+    """Make the calls of a Spark write, in its driver's order: begin, the tasks' files, commit by another process, forget."""
     with contextlib.closing(_as_another_process(store)) as driver:
         txn = StagedTransaction.begin(driver, transactional_id, transaction_timeout_ms=1)
     note("begin", "txn")
@@ -304,12 +304,12 @@ def spark_commit(store: Store, note: Note, transactional_id: str | None = ID) ->
 
 
 def spark_commit_drawn(store: Store, note: Note) -> None:
-    """Without a transactional.id of the user's: one is drawn, and forgotten after the commit."""
+    """The user gives no transactional.id: one is drawn, and forgotten after the commit."""
     spark_commit(store, note, None)
 
 
 def spark_abort(store: Store, note: Note) -> None:
-    """A commit that failed, as Spark's driver sees it, and the abort that it calls then."""
+    """Make a commit fail as Spark's driver sees it, and then the abort that the driver calls."""
     with contextlib.closing(_as_another_process(store)) as driver:
         txn = StagedTransaction.begin(driver, ID, transaction_timeout_ms=1)
         files = StagedFiles(driver, txn.txn)
@@ -362,7 +362,7 @@ def _has_fewer_records(store: Store) -> bool:
 
 
 def _unheard(event: str, unit: str) -> None:
-    """Nobody notes what a repetition does."""
+    """Ignore the notes of a repetition."""
 
 
 def create_topic(store: Store, note: Note = _unheard) -> None:
@@ -388,7 +388,7 @@ def alter_topic(store: Store, note: Note = _unheard) -> None:
 
 
 def delete_topic(store: Store, note: Note = _unheard) -> None:
-    """The topic, while a transaction has rows in it; the rows go with it."""
+    """Delete the topic while a transaction has rows in it; the rows are deleted too."""
     with contextlib.suppress(UnknownTopicOrPartitionError):
         note("begin", "deleted")
         store.delete_topic("orders")
@@ -407,7 +407,7 @@ def delete_beside_transaction(store: Store, note: Note) -> None:
 
 
 def make_anew(store: Store, note: Note = _unheard) -> None:
-    """Deleted, and made again under the same name."""
+    """Delete the topic, and create it again under the same name."""
     if store.topic("audit").config.get("retention.ms") is None:
         with contextlib.suppress(UnknownTopicOrPartitionError):
             store.delete_topic("orders")
@@ -420,7 +420,7 @@ def make_anew(store: Store, note: Note = _unheard) -> None:
 
 
 def first_topic(store: Store, note: Note = _unheard) -> None:
-    """In an empty place: the store itself is made."""
+    """Create a topic in an empty place, which also creates the store."""
     create_topic(store, note)
 
 
@@ -489,7 +489,7 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 CALLS: Mapping[str, Operation] = {
     **OPERATIONS,
-    # One record each, so a crash has little to tear; what they answer is another question.
+    # These write one record each, so a crash cannot tear them. Other tests check their answers.
     "delete records": Operation(act=delete_records, units={"removed": Unit(shows=_has_fewer_records)}),
     "delete a group": Operation(act=delete_group, units={"gone": Unit(shows=_has_no_group)}),
     "remove a member": Operation(act=remove_members, units={"removed": Unit(shows=_is_removed)}),
@@ -516,7 +516,7 @@ def open_store(
     ids: IdGenerator | None = None,
     settings: Mapping[str, object] = SETTINGS,
 ) -> Store:
-    """As one process does. With a clock of the test's it makes one request after the other: the same ones in each run."""
+    """Open the store as one process does. With a test's clock it makes requests one by one, the same in each run."""
     store = txlog.open(object_store.url, object_store=object_store, config=settings, clock=clock, ids=ids)
     if clock is not None:
         _make_sequential(store.runtime)
@@ -526,7 +526,7 @@ def open_store(
 def prepared(
     name: str, segment_batches: int, clock: Clock | None = None, ids: IdGenerator | None = None
 ) -> dict[str, bytes]:
-    """Objects of the store that an operation finds, by path."""
+    """Return the objects of the store that an operation finds, by path."""
     memory = MemoryObjectStore(clock=clock)
     if name != "make a store":
         with open_store(memory, clock, ids) as store:
@@ -535,13 +535,13 @@ def prepared(
 
 
 def fill(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
-    """Puts them there."""
+    """Put the objects into the store."""
     for path, data in objects.items():
         overwrite(store, path, data)
 
 
 def objects_of(store: ObjectStore, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-    """Every object, by path."""
+    """Yield every object, by path."""
     for name in store.list(prefix):
         if name.endswith("/"):
             yield from objects_of(store, prefix + name)
@@ -554,7 +554,7 @@ def objects_of(store: ObjectStore, prefix: str = "") -> Iterator[tuple[str, byte
 def run(
     name: str, object_store: ObjectStore, note: Note, clock: Clock | None = None, ids: IdGenerator | None = None
 ) -> None:
-    """A process that does the operation, and may die."""
+    """Run the operation in a process that may die."""
     with open_store(object_store, clock, ids) as store:
         CALLS[name].act(store, note)
 
@@ -567,7 +567,7 @@ def restart(
     clock: Clock | None = None,
     ids: IdGenerator | None = None,
 ) -> Census:
-    """A new process recovers; then everything must be in order, and stay so while it writes on."""
+    """Recover in a new process. Then check that everything is in order, and stays so while the process writes."""
     operation = CALLS[name]
     with open_store(object_store, clock, ids) as store:
         if how == "init" and operation.ids:
@@ -576,7 +576,7 @@ def restart(
         else:
             store.runtime.clock.sleep_ms(3)
             store.admin().expire()
-        # A deletion that died half-way is finished by calling it again.
+        # A second call finishes a deletion that died midway.
         operation.repeat(store)
         check_store(object_store)
         if name not in WITHOUT_ROWS:
@@ -586,7 +586,7 @@ def restart(
 
 
 def judge(store: Store, operation: Operation, notes: Notes) -> None:
-    """Compares what readers see with what was noted."""
+    """Compare what readers see with the notes."""
     committed, uncommitted = read(store, "read_committed"), read(store, "read_uncommitted")
     units = {"history": HISTORY, **operation.units}
     events = {unit: [event for event, name in notes if name == unit] for unit in units}
@@ -618,7 +618,7 @@ def judge(store: Store, operation: Operation, notes: Notes) -> None:
 
 
 def later(store: Store) -> None:
-    """Writes after the recovery succeed: with the same id, without an id, and in the group."""
+    """Check that writes after the recovery succeed: with the same id, without an id, and in the group."""
     topics = [topic for topic in store.topics() if topic.name in ("orders", "audit", "new")]
     tps = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
     before = read(store, "read_committed", tps)
@@ -641,7 +641,7 @@ def later(store: Store) -> None:
 def read(
     store: Store, isolation: str, partitions: Iterable[TopicPartition] = (A, B, C)
 ) -> dict[TopicPartition, list[int]]:
-    """The ids in every partition, in the order of offsets."""
+    """Return the ids of every partition, in the order of offsets."""
     found: dict[TopicPartition, list[int]] = {tp: [] for tp in partitions}
     with store.consumer(isolation_level=isolation, auto_offset_reset="earliest") as consumer:
         if found:
@@ -653,12 +653,12 @@ def read(
 
 
 def send(producer: txlog.Producer, tp: TopicPartition, *ids: int) -> None:
-    """Rows that ride inline."""
+    """Send inline rows."""
     producer.send(tp.topic, [{"id": one} for one in ids], partition=tp.partition)
 
 
 def large(producer: txlog.Producer, tp: TopicPartition, *ids: int) -> None:
-    """Rows that get a file of their own."""
+    """Send rows that get a file of their own."""
     producer.send(tp.topic, [{"id": one, "name": "x" * 8000} for one in ids], partition=tp.partition)
 
 

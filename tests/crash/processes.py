@@ -1,6 +1,6 @@
 """An operation in a process that really dies, and the restart in another one.
 
-Processes come from the fork server, so each costs milliseconds and none inherits anything of another's.
+Processes come from the fork server. So each of them costs milliseconds, and none inherits state of another.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(slots=True)
 class Tally:
-    """What was done."""
+    """The counts of kills and restarts."""
 
     kills: int = 0
     restarts: int = 0
@@ -45,7 +45,7 @@ class Tally:
 def kill_everywhere(
     name: str, place: Callable[[str], Place], scratch: Path, *, moments: tuple[Moment, ...] = ("before", "after")
 ) -> Tally:
-    """A real SIGKILL before and after every write of an operation; after each a new process, which finds all in order.
+    """Send SIGKILL before and after every write of an operation; after each kill a new process checks the store.
 
     Raises AssertionError with what the new process printed.
     """
@@ -59,7 +59,7 @@ def kill_everywhere(
             notes = scratch / f"notes-{moment}-{number}"
             fault = Fault(action="kill", moment=moment, match=WRITES, number=number)
             dying = _start(act, here, name, fault, str(notes))
-            # The restart before this one runs beside it: there are two cores.
+            # The restart after the previous kill runs at the same time: there are two cores.
             status = _wait(dying)
             if restarted is not None:
                 restarted.check()
@@ -79,18 +79,18 @@ def kill_everywhere(
 
 
 def act(place: Place, name: str, fault: Fault, notes: str) -> None:
-    """The process that dies."""
+    """Run the operation in the process that dies."""
     descriptor = os.open(notes, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
     def note(event: str, unit: str) -> None:
-        # One write, straight to the kernel: what was noted survives the kill.
+        # This is one write, directly to the kernel: the note survives the kill.
         os.write(descriptor, json.dumps([event, unit]).encode() + b"\n")
 
     operations.run(name, FailingStore(open_object_store(place.url, place.options), fault), note)
 
 
 def recover(place: Place, name: str, notes: str, how: Restart) -> None:
-    """The process after it; what it does not like it writes beside the notes."""
+    """Recover in the process after it. It writes what it finds wrong beside the notes."""
     lines: list[str] = []
     errors = open(f"{notes}.error", "w")  # noqa: SIM115  as long as the process lives: a fatal signal writes to it too
     faulthandler.enable(errors)
@@ -104,7 +104,7 @@ def recover(place: Place, name: str, notes: str, how: Restart) -> None:
 
 
 class _Restarted:
-    """A restart that is under way."""
+    """A restart that is running."""
 
     def __init__(self, place: Place, name: str, notes: Path, how: Restart, what: str) -> None:
         self._what = what

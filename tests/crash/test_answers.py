@@ -1,9 +1,10 @@
-"""What does a call answer when one of its requests goes wrong, and is the answer true?
+"""What does a call answer when one of its requests fails, and is the answer true?
 
-Every public operation that writes, each of its requests, each way in which a request can go wrong. A call ends in *ok*,
-*failed* or *unknown* (PROTOCOL.md, "What is promised, and what is not"). *Failed* never shows later, *ok* always does; the
-call that is repeated joins the first; an abort after the decision says "committed". What shows is read by another process,
-whose requests all succeed, after it has recovered what was left.
+The test tries every public operation that writes, each of its requests, and each way in which a request can fail. A
+call ends in *ok*, *failed* or *unknown* (PROTOCOL.md, "What is promised, and what is not"). The effect of a *failed*
+call never shows later, that of an *ok* call always does. A repeated call joins the first one. An abort after the
+decision answers "committed". Another process, whose requests all succeed, reads the result after it has recovered the
+store.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ OF_READS: Mapping[str, Faults] = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One operation, and what goes wrong at one of its requests."""
+    """One operation, and the fault at one of its requests."""
 
     name: str
     number: int
@@ -138,7 +139,7 @@ class Cell:
 
 
 class World:
-    """One operation: the store that it finds, and every cell of it."""
+    """One operation, the store that it finds, and all its cells."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -153,7 +154,7 @@ class World:
         failing = FailingStore(self.store(clock := _clock()))
         with operations.open_store(failing, clock, SeededIds(2), PATIENCE) as store:
             CALLS[self.name].act(store, lambda event, unit: None)
-            # What comes after this closes the store.
+            # The later requests close the store.
             requests = [request for request in failing.operations if "__probe/" not in request]
         for number, request in enumerate(requests, 1):
             verb, _, path = request.partition(" ")
@@ -162,7 +163,7 @@ class World:
                 yield Cell(self.name, number, request, outcome, faults(number, path))
 
     def run(self, cell: Cell, then: Then) -> tuple[str, bool]:
-        """-> what the operation answered, and whether a caller had to go on from *unknown*."""
+        """Return the answer of the operation, and whether the caller had to continue after *unknown*."""
         clock = _clock()
         memory = self.store(clock)
         failing = FailingStore(memory, *cell.faults)
@@ -178,7 +179,7 @@ class World:
         return answer, bool(went_on)
 
     def judge(self, memory: MemoryObjectStore, clock: ManualClock, notes: list[tuple[str, str]]) -> None:
-        """Raises AssertionError if an answer was not true."""
+        """Raise AssertionError if an answer was not true."""
         operation = CALLS[self.name]
         with operations.open_store(memory, clock, SeededIds(3)) as store:
             for event, unit in notes:
@@ -196,12 +197,12 @@ class World:
 
 
 def _clock() -> ManualClock:
-    """Later than all that happened before."""
+    """Return a clock that is later than everything before."""
     return ManualClock(ManualClock().now_ms() + 1_000_000, oversleeps_ms=1)
 
 
 def _act(failing: FailingStore, clock: ManualClock, name: str, notes: list[tuple[str, str]]) -> str:
-    """Does the operation. -> what it answered."""
+    """Run the operation. Return its answer."""
     try:
         with operations.open_store(failing, clock, SeededIds(2), PATIENCE) as store:
             CALLS[name].act(store, lambda event, unit: notes.append((event, unit)))
@@ -213,7 +214,7 @@ def _act(failing: FailingStore, clock: ManualClock, name: str, notes: list[tuple
 
 
 def _go_on(patch: pytest.MonkeyPatch, then: Then) -> list[str]:
-    """Has whoever is answered *unknown* repeat the call, or abort its transaction. -> the calls that did."""
+    """Let every caller that gets *unknown* repeat the call, or abort its transaction. Return the calls that did this."""
     went_on: list[str] = []
     for owner, name in REPEATED:
         original = getattr(owner, name)
@@ -235,23 +236,23 @@ def _go_on(patch: pytest.MonkeyPatch, then: Then) -> list[str]:
 
 
 def _repeat(call: Callable[[], Any], first: Exception) -> Any:
-    """Repeats a call of unknown outcome. A verdict on the repetition is the answer to both, and is judged as that."""
+    """Repeat a call of unknown outcome. The answer to the repetition is the answer to both calls, and is checked as such."""
     for _ in range(3):
         try:
             return call()
         except UNKNOWN:
             continue
         except (StoreAccessError, NotAStoreError, UnsupportedStoreError, CorruptLogError) as error:
-            # The store has refused the repetition before it could look: that says nothing of the first call.
+            # The store refused the repetition before it could look, so the first call stays unknown.
             raise first from error
         except TransactionalIdNotFoundError as error:
-            # Of `expire_id`: nobody can tell who has removed the id.
+            # For `expire_id` it is unknown which call removed the id.
             raise first from error
     raise first
 
 
 def _abort(transaction: Any, first: Exception) -> Any:
-    """Aborts after a commit of unknown outcome; what it says is the answer."""
+    """Abort after a commit of unknown outcome. The abort's answer counts."""
     try:
         if isinstance(transaction, StagedTransaction):
             if (ended := transaction.abort()).already_committed:

@@ -1,7 +1,7 @@
-"""A crash at every storage request of every public operation, simulated: the store answers nothing more (invariant 11).
+"""A simulated crash at every storage request of every public operation: the store then answers nothing (invariant 11).
 
-Time and ids belong to the test, so two crashes that leave the same bytes and the same acknowledgements are one case, and
-only one of them is judged. `test_kill` does the same with real processes and real SIGKILLs.
+The test controls time and ids. So two crashes that leave the same bytes and the same acknowledgements are one case, and
+only one of them is checked. `test_kill` does the same with real processes and real SIGKILLs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CASES += [pytest.param(name, "tail") for name in TAIL]
 
 
 class World:
-    """One operation: the store that it finds, and the states that its crashes left so far."""
+    """One operation, the store that it finds, and the states that its crashes have left so far."""
 
     def __init__(self, name: str, segments: str) -> None:
         self.name = name
@@ -46,11 +46,11 @@ class World:
         return store
 
     def clock(self) -> ManualClock:
-        """Later than all that happened before."""
+        """Return a clock that is later than everything before."""
         return ManualClock(ManualClock().now_ms() + 1_000_000)
 
     def crash(self, inner: ObjectStore, fault: Fault) -> list[tuple[str, str]] | None:
-        """What was noted before the crash; None if the operation came to its end without it."""
+        """Return the notes from before the crash, or None if the operation ended without the crash."""
         notes: list[tuple[str, str]] = []
         failing = FailingStore(inner, fault)
         with contextlib.suppress(SimulatedCrash, Exception):
@@ -71,7 +71,7 @@ class World:
 @pytest.mark.parametrize("first", RESTARTS)
 @pytest.mark.parametrize(("name", "segments"), CASES)
 def test_a_crash_at_every_request(name: str, segments: str, first: int) -> None:
-    """After each state that a crash can leave: a restart, by init and by maintenance in turns."""
+    """Restart after each state that a crash can leave, in turn by init and by maintenance."""
     world = World(name, segments)
     moments: tuple[Moment, ...] = ("before", "after")
     for moment in moments:
@@ -100,7 +100,7 @@ def test_a_crash_at_every_request(name: str, segments: str, first: int) -> None:
 
 @pytest.mark.parametrize("name", ["eager transaction", "pipeline", "delete beside a transaction"])
 def test_a_crash_at_every_write_on_disk(name: str, tmp_path: Path) -> None:
-    """The same over a folder, with the machine's clock and requests in parallel."""
+    """The same over a folder, with the machine's clock and parallel requests."""
     objects = operations.prepared(name, 100)
     for number in range(1, ENDLESS):
         store = LocalObjectStore(str(tmp_path / str(number)), fsync=False)

@@ -1,7 +1,7 @@
-"""A real SIGKILL after (in a storm also before) every write of every public operation, on the local store; then a new process.
+"""A real SIGKILL after every write of every public operation on the local store, and then a new process.
 
-`test_crash` covers each request, reads too, in one process; here the operating system takes the process away with all
-its threads, and the rest is what lies on disk.
+The storm also kills before each write. `test_crash` covers each request, also reads, in one process. Here the operating
+system ends the process with all its threads, and the state is what the disk has.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_a_kill_at_every_write(name: str, moment: Moment, tmp_path: Path, tallie
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_enough_were_killed(moment: Moment, tallies: dict[Moment, Tally], request: pytest.FixtureRequest) -> None:
-    """So that a change that makes the kills miss is seen. (It counts what ran before it.)"""
+    """Detect a change that makes the kills miss. (This counts the tests that ran before it.)"""
     names = [item.name for item in request.session.items]
     ran = [name for name in names if name.startswith("test_a_kill_at_every_write[") and name.endswith(f"-{moment}]")]
     if len(ran) >= len(OFTEN):

@@ -1,6 +1,6 @@
-"""The same deaths over an object store: SIGKILL at every write of each operation, and storms, on S3's protocol.
+"""The same kills over an object store: SIGKILL at every write of each operation, and storms, over the S3 protocol.
 
-Run by `make test-storm`; `make test` kills at every write on the local store.
+`make test-storm` runs this; `make test` kills at every write on the local store.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_a_kill_at_every_write(server: Server, name: str, tmp_path: Path) -> Non
     def place(point: str) -> Place:
         return Place(url=server.store_url(f"{folder}/{point}"), options=server.storage_options)
 
-    # Before a write is after the one before it, but for the first; the local store's test has both.
+    # Except for the first write, "before a write" is "after the one before it"; the local store's test has both.
     done = kill_everywhere(name, place, tmp_path, moments=("after",))
     print(f"{name}: {done.kills} SIGKILLs")
     assert done.kills > 0

@@ -1,4 +1,4 @@
-"""`python -m tests.kill`: every point, every victim, so many rounds; a table for each sink. `make test-kill`."""
+"""`python -m tests.kill`: strike at every point with every victim, for some rounds; a table for each sink. `make test-kill`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def main() -> int:
     for name in chosen.sink or ["txlog"]:
         strikes = strikes_of(SINKS[name](), chosen.victim or ("driver", "worker", "executor"))
         strikes = [strike for strike in strikes if chosen.point is None or chosen.point in strike.point.name]
-        # Kept if something raises: the console and all that lies there say why.
+        # If something raises, the folder stays, because the console and the files in it show the reason.
         folder = tempfile.mkdtemp(prefix=f"txlog-kill-{name}-")
         report = kill_stream(name, strikes * chosen.rounds, Path(folder), speculation=True)
         shutil.rmtree(folder, ignore_errors=True)
         print(report.table(), end="\n\n", flush=True)
-        # Others are shown beside txlog, not judged.
+        # Other sinks are shown beside txlog, but do not change the exit status.
         wrong += name.startswith("txlog") and bool(report.lost or report.doubled or report.missed)
     return 1 if wrong else 0
 

@@ -1,8 +1,8 @@
 """One life of a streaming query's driver: `python driver.py <spec.json>`.
 
-It starts the query, arms one strike after another, each once a further micro-batch was committed, starts the query again when
-a strike at the sink's own process has ended it, and ends with the input, or is killed on the way. With `"read": true` it
-writes down at the end what a reader finds.
+It starts the query and arms one strike after another, each after a further micro-batch was committed. If a strike kills
+the sink's own process, the query ends, and the driver starts it again. The driver ends with the input, or a strike
+kills it. With `"read": true` it writes at the end what a reader finds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(spec_path: str) -> None:
                 print(json.dumps(str(error)), file=failures)
             if not struck(folder) > spec.setdefault("excused", 0):
                 raise
-            # A sink's commit is not tried again by Spark: the query ends, and whoever runs it starts it again.
+            # Spark does not retry a sink's commit: the query ends, and its operator starts it again.
             spec["excused"] += 1
     if spec["read"]:
         found = sink.read(spark, Path(spec["place"])).toArrow()["id"].to_pylist()
@@ -67,7 +67,7 @@ def main(spec_path: str) -> None:
 
 
 def rows(spark: SparkSession, spec: dict[str, Any]) -> DataFrame:
-    """The input, one file a micro-batch, through a function that strikes may meet."""
+    """Return the input, one file for each micro-batch, through a function in which strikes can happen."""
     for module in (sys.modules[__name__], strikes):
         cloudpickle.register_pickle_by_value(module)
     striker, speculative, marks = Striker(spec["strikes_folder"]), spec["speculation"], spec["strikes_folder"]
@@ -90,7 +90,7 @@ def rows(spark: SparkSession, spec: dict[str, Any]) -> DataFrame:
 
 
 def arm(spec: dict[str, Any], folder: Path) -> None:
-    """Arms the strikes in turn, and watches for the files that some of them wait for."""
+    """Arm the strikes in turn, and watch for the files for which some of them wait."""
     checkpoint, roots = Path(spec["checkpoint"]), {"checkpoint": spec["checkpoint"], "sink": spec["place"]}
     for number, strike in enumerate(spec["strikes"], struck(folder)):
         before = commits(checkpoint)
@@ -112,13 +112,13 @@ def arm(spec: dict[str, Any], folder: Path) -> None:
 
 
 def commits(checkpoint: Path) -> frozenset[str]:
-    """The micro-batches that Spark has noted."""
+    """Return the micro-batches in Spark's commit log."""
     folder = checkpoint / "commits"
     return frozenset(name for name in os.listdir(folder) if name.isdigit()) if folder.is_dir() else frozenset()
 
 
 def struck(folder: Path) -> int:
-    """How many strikes there were."""
+    """Return how many strikes happened."""
     return sum(name.startswith("struck-") for name in os.listdir(folder))
 
 
@@ -130,7 +130,7 @@ def _paths(roots: dict[str, str]) -> Iterator[str]:
 
 
 def _straggle(task: TaskContext, marks: Path) -> None:
-    """The first attempt waits until Spark has started a second one beside it, which then is the faster one."""
+    """Let the first attempt wait until Spark has started a second one, which is then faster."""
     mark = marks / f"speculated-{task.stageId()}"
     if task.attemptNumber() > 0:
         mark.touch()

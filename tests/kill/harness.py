@@ -1,8 +1,8 @@
-"""Is a row lost or doubled, wherever a streaming query is killed? The query's lives, one after another, and the count.
+"""Is a row lost or doubled, wherever a streaming query is killed? The harness runs the query's lives and counts.
 
-The input is a folder of files; Spark takes one a micro-batch, so that batch n should have brought the ids of file n. A strike
-ends a life of the driver or not; the next life goes on from the checkpoint. After the last one all ids are counted, and what
-is lost or doubled is put down to the strike at whose micro-batch it happened.
+The input is a folder of files. Spark takes one file in each micro-batch, so batch n must bring the ids of file n. A
+strike may end a life of the driver. The next life continues from the checkpoint. After the last one the harness counts
+all ids. It assigns each lost or doubled row to the strike at whose micro-batch this happened.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SPARE_BATCHES = 6
 
 @dataclass(slots=True)
 class Outcome:
-    """What was seen at one point, for one victim."""
+    """The result at one point, for one victim."""
 
     kills: int = 0
     lost: int = 0
@@ -47,7 +47,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Report:
-    """What was seen in all."""
+    """The result of the whole run."""
 
     sink: str
     outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Report:
         return sum(outcome.doubled for outcome in self.outcomes.values())
 
     def table(self) -> str:
-        """Points by outcomes, as text."""
+        """Return the points with their outcomes, as text."""
         lines = [f"{self.sink:<44} {'killed':<9} {'kills':>5} {'lost':>6} {'doubled':>8}", "─" * 77]
         for (point, victim), seen in self.outcomes.items():
             lines.append(f"{point:<44} {victim:<9} {seen.kills:>5} {seen.lost:>6} {seen.doubled:>8}")
@@ -80,21 +80,23 @@ class Report:
 
 
 def strikes_of(sink: Sink, victims: Iterable[Victim] = ("driver", "worker", "executor")) -> list[Strike]:
-    """Every point of a sink with each of its victims."""
+    """Return every point of a sink with each of its victims."""
     wanted = set(victims)
     points = (*COMMON[:-1], *sink.points, COMMON[-1])
     return [Strike(point=point, victim=victim) for point in points for victim in point.victims if victim in wanted]
 
 
 def kill_stream(name: str, strikes: Sequence[Strike], folder: Path, *, speculation: bool = False) -> Report:
-    """Runs a query into the sink `name` through all `strikes`, to its end. Raises AssertionError if a life ends otherwise
-    than it should, or the sink is not in order afterwards; what is lost or doubled is in the report. With `speculation` a
-    first life runs on a cluster that starts tasks twice."""
+    """Run a query into the sink `name` through all `strikes`, to its end.
+
+    Raises AssertionError if a life ends in an unexpected way, or if the sink is damaged afterwards. Lost and doubled
+    rows are in the report. With `speculation` a first life runs on a cluster that starts tasks twice.
+    """
     run = Run(SINKS[name](), folder)
     if speculation:
         with running_cluster(folder / "cluster") as cluster:
             run.live([], cluster.master, files=_SPARE_BATCHES, speculation=True)
-    # Those that the driver survives need no new JVM; executors of their own are the dearer ones, so they come together.
+    # Strikes that the driver survives need no new JVM. Separate executors cost more, so these strikes come together.
     survived = sorted(
         (strike for strike in strikes if strike.victim != "driver"), key=lambda strike: strike.victim != "executor"
     )
@@ -128,7 +130,7 @@ class Run:
     def live(
         self, strikes: Sequence[Strike], master: str, *, files: int, speculation: bool = False, read: bool = False
     ) -> None:
-        """One life, up to its end or its death, with so many files more to read."""
+        """Run one life to its end or its death, with that many further files to read."""
         self._add(files)
         status = _wait(self._start(strikes, master, speculation=speculation, read=read))
         dies = any(strike.victim == "driver" for strike in strikes)
@@ -138,8 +140,10 @@ class Run:
         )
 
     def outlive(self, strike: Strike, *, files: int) -> str:
-        """A life whose JVM is stopped at a point, a second one beside it, to its end, and then the first goes on, to its own.
-        What Spark said to the first."""
+        """Return what Spark reported to a life whose JVM is stopped at a point while a second life runs to its end.
+
+        Then the first life continues, to its own end.
+        """
         self._add(files)
         first = self._start([strike], LOCAL)
         try:
@@ -156,7 +160,7 @@ class Run:
         return "".join(json.loads(line) for line in (self._marks / "failures.txt").read_text().splitlines())
 
     def report(self, strikes: Sequence[Strike]) -> Report:
-        """Counts what the last life has read."""
+        """Count what the last life has read."""
         self._sink.check(self._place)
         found = Counter(json.loads((self._marks / "read.json").read_text()))
         marks = sorted(self._marks.glob("struck-*"), key=lambda path: int(path.name.partition("-")[2]))
@@ -229,7 +233,7 @@ class Run:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """The status it ends with; whatever it leaves behind is killed."""
+    """Return the exit status of the process, and kill what it leaves behind."""
     try:
         return process.wait(LIFE_S)
     finally:

@@ -1,9 +1,10 @@
 """What becomes of a streaming query whose checkpoint is deleted? `python -m tests.kill.lost_checkpoint <sink>`
 
-A query reads four files, one a micro-batch, its checkpoint is deleted, two files more come, and it starts again: with the same
-cuts between micro-batches, and, since all six wait now, with two files in each. txlog's sink knows the query that wrote last, and
-refuses another one until it is told where to go on. Delta takes the new query for another one, and writes everything again;
-Spark's file sink knows numbers of batches only, and takes new ones for old.
+A query reads four files, one in each micro-batch. Its checkpoint is deleted, two more files come, and the query starts
+again. It runs once with the same micro-batches, and once with two files in each, since all six wait now. txlog's sink
+knows the query that wrote last, and refuses a different one until the user names where to continue. Delta treats the
+new query as a different one, and writes everything again. Spark's file sink knows only batch numbers, and treats new
+batches as old ones.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CUTS = {"the same": 1, "other": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the second run said, and what is there after it; counts are rows."""
+    """The error of the second run, and the rows after it."""
 
     said: str
     lost: int
@@ -46,7 +47,7 @@ def main(name: str) -> None:
 
 
 def run_twice(sink: Sink, at_once: int) -> Outcome:
-    """The query, and after the loss of its checkpoint the query again, with so many files in a micro-batch."""
+    """Run the query, delete its checkpoint, and run it again with that many files in a micro-batch."""
     with tempfile.TemporaryDirectory(prefix="txlog-lost-") as place:
         folder = Path(place)
         files, target, checkpoint, strikes = (folder / part for part in ("files", "sink", "checkpoint", "strikes"))
@@ -63,7 +64,7 @@ def run_twice(sink: Sink, at_once: int) -> Outcome:
             try:
                 writer.start().awaitTermination()
             except StreamingQueryException as error:
-                # The line of txlog's own error, its class first, as Spark hands it on.
+                # The line of txlog's own error, with its class first, as Spark passes it on.
                 said = next((line for line in str(error).splitlines() if "Error: " in line), str(error))
             shutil.rmtree(checkpoint)
         found = Counter(row.id for row in sink.read(spark, target).collect())
@@ -75,7 +76,7 @@ def run_twice(sink: Sink, at_once: int) -> Outcome:
 
 
 def add(files: Path, count: int) -> None:
-    """So many files more, each of them newer than those before it."""
+    """Add that many files, each newer than the files before it."""
     first = len(list(files.iterdir()))
     for number in range(first, first + count):
         path = files / f"{number:03}.parquet"

@@ -1,12 +1,12 @@
 """Where in a micro-batch can something die?
 
-A point is a name and how it is recognised: in the rows' own path (`task`), at a request of txlog's to its store (`store`),
+A point is a name and a way to recognise it: in the rows' own path (`task`), at a request of txlog to its store (`store`),
 or by a file that appears (`file`, which any sink has). A strike is a point and a victim, killed with SIGKILL:
 
     driver    the driver's JVM and its Python program, at once
-    worker    the Python process that is at the point: of a task, or the one that begins or commits a micro-batch
+    worker    the Python process at the point: of a task, or the one that begins or commits a micro-batch
     executor  the JVM of the executor that runs the task (in a local session that is the driver)
-    stopped   nobody: the driver's JVM gets SIGSTOP, and goes on when somebody says so
+    stopped   no process is killed: the driver's JVM gets SIGSTOP, and continues after a signal of the harness
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strike:
-    """A kill to be."""
+    """A kill that is planned."""
 
     point: Point
     victim: Victim
@@ -57,7 +57,7 @@ COMMON = (PLANNED, FIRST_ROW, HALF, LAST_ROW, NOTED)
 
 
 def store_point(name: str, step: str, match: str) -> Point:
-    """A point at a request of txlog's; tasks write files on executors, all else happens beside the driver."""
+    """Return a point at a request of txlog. Tasks write files on executors, all other steps run beside the driver."""
     victims = ON_EXECUTORS if step == "write" else BESIDE_THE_DRIVER
     return Point(name=name, hook="store", step=step, match=match, victims=victims)
 

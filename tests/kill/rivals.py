@@ -1,7 +1,7 @@
-"""The sinks that txlog is compared with: Delta's, and Spark's own Parquet file sink, each as Spark's users run it.
+"""The sinks with which txlog is compared: Delta's, and Spark's own Parquet file sink, each as Spark's users run it.
 
-Their code is out of reach, so their own points are files that appear. Delta needs a pyspark that it was built for, and its
-JARs (`tests.jars`); `make test-rivals` has both.
+Their code cannot be changed, so their own points are files that appear. Delta needs a pyspark for which it was built,
+and its JARs (`tests.jars`); `make test-rivals` has both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DeltaSink:
             "spark.jars": ",".join(map(str, jars.fetch(jars.DELTA_LAKE))),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            # For two cores; the default is 50 tasks for each look at the log.
+            # This is for two cores; by default each look at the log has 50 tasks.
             "spark.databricks.delta.snapshotPartitions": "2",
         }
 
@@ -51,8 +51,10 @@ class DeltaSink:
 
 
 class ParquetSink:
-    """`format("parquet")`: exactly once for who reads the folder's own list of files, as Spark does. Whoever reads all files that
-    lie there meets those of batches that died, torn ones among them."""
+    """`format("parquet")`: exactly once for a reader that uses the folder's own list of files, as Spark does.
+
+    A reader of all files in the folder also sees files of batches that died, some of them torn.
+    """
 
     name = "parquet"
     points: Sequence[Point] = (

@@ -1,7 +1,7 @@
-"""Which sinks does the harness kill? One interface, so that the same strikes meet txlog and what it is compared with.
+"""Which sinks does the harness kill? They have one interface, so that txlog and the others meet the same strikes.
 
-A sink is made anew, by name, in every process that needs it. What it adds to the common points are its own: for a sink whose
-code cannot be reached they are files that appear (`Point.hook` "file").
+Every process that needs a sink makes it again, by name. A sink adds points of its own to the common ones. If its code
+cannot be changed, they are files that appear (`Point.hook` "file").
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
 
 class Sink(Protocol):
-    """A place that a streaming query appends to. Rows have one column, `id` (bigint)."""
+    """A place to which a streaming query appends. Rows have one column, `id` (bigint)."""
 
     name: str
     points: Sequence[Point]
@@ -44,16 +44,16 @@ class Sink(Protocol):
     """What a session needs for it."""
 
     def prepare(self, place: Path) -> None:
-        """Makes the empty sink, before any session is there."""
+        """Make the empty sink, before any session exists."""
 
     def writer(self, stream: DataFrame, place: Path, strikes: Path) -> DataStreamWriter:
-        """The write, without checkpoint and trigger; strikes at its own points are looked up in the folder `strikes`."""
+        """Return the write, without checkpoint and trigger. Strikes at its own points are in the folder `strikes`."""
 
     def read(self, spark: SparkSession, place: Path) -> DataFrame:
-        """What a reader sees."""
+        """Return what a reader sees."""
 
     def check(self, place: Path) -> None:
-        """Raises if what lies there is not in order, once no process is left."""
+        """Raise if the sink is damaged, after all processes have ended."""
 
 
 class TxlogSink:
@@ -66,7 +66,7 @@ class TxlogSink:
             store.create_topic("out", SCHEMA, partitions=2, config={"key.columns": "id"})
 
     def writer(self, stream: DataFrame, place: Path, strikes: Path) -> DataStreamWriter:
-        # Spark's processes know no folder `tests`: these travel by value.
+        # Spark's processes do not have the folder `tests`, so these modules are pickled by value.
         for module in _BY_VALUE:
             cloudpickle.register_pickle_by_value(module)
         stream.sparkSession.dataSource.register(StrikingDataSource)
@@ -91,7 +91,7 @@ class AppendStreamSink(TxlogSink):
 
 
 class _AppendStream:
-    """What the harness asks of a writer."""
+    """The part of a writer's interface that the harness uses."""
 
     def __init__(self, stream: DataFrame, place: Path, strikes: Path) -> None:
         os.environ[STEP] = "commit"
@@ -132,7 +132,7 @@ _FOLDER = "strikes.folder"
 
 
 class StrikingDataSource(TxlogDataSource):
-    """`format("txlog-striking")`; shipped code knows nothing of it."""
+    """`format("txlog-striking")`; shipped code does not know it."""
 
     @classmethod
     def name(cls) -> str:
@@ -163,14 +163,14 @@ class StrikingWriter(TxlogStreamWriter):
             super().commit(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # After a commit that died Spark asks a new process, whose later commits use the store that this call opens.
+        # After a commit that died Spark calls a new process, whose later commits use the store that this call opens.
         with _striking(self.folder, "abort"):
             super().abort(messages, batchId)
 
 
 @contextmanager
 def _striking(folder: str, step: str) -> Iterator[None]:
-    """Every store that is opened meanwhile has a striker, which is told of the end, too."""
+    """Give every store that is opened in this block a striker, which also learns about the end of the block."""
     original, striker = Runtime.open, Striker(folder)
     os.environ[STEP] = step
 

@@ -1,10 +1,10 @@
-"""How does a kill find its moment, over the processes of Spark?
+"""How does a kill reach its point, over the processes of Spark?
 
-Through files in one folder, which all of them see. The driver writes `armed.json`, the strike that is next; whoever comes to
-its point first creates `struck-<number>` (which only one process can), with what was hit, and kills the victim. So every
-strike happens once, and a task that is run again passes.
+All processes share the files in one folder. The driver writes `armed.json`, the next strike. The process that first
+reaches its point creates `struck-<number>`, which only one process can do, with what it hit, and kills the victim. So
+every strike happens once, and a task that runs again passes.
 
-This module goes to Spark's Python processes by value: it imports nothing of `tests` there.
+Spark's Python processes get this module by value: it imports nothing from `tests` there.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ a process that got it by value twice, and a store that is kept from one micro-ba
 
 
 class Striker:
-    """What a process asks at each point that it passes."""
+    """The calls that a process makes at each point that it passes."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def at_task(self, name: str) -> None:
-        """A point in the rows' path."""
+        """Pass a point in the rows' path."""
         armed = self._armed()
         if armed is not None and (armed["hook"], armed["name"]) == ("task", name):
             self._strike(armed)
 
     def at_request(self, what: str) -> None:
-        """A request to the store, before or after it; or `done`, a call's own end."""
+        """Pass a request to the store, before or after it, or `done`, the end of a call."""
         armed, step = self._armed(), os.environ.get(STEP)
         if armed is not None and (armed["hook"], armed["step"]) == ("store", step) and re.search(armed["match"], what):
             self._strike(armed)
 
     def at_file(self, path: str) -> None:
-        """A new file."""
+        """Pass a new file."""
         armed = self._armed()
         if armed is not None and armed["hook"] == "file" and re.search(armed["match"], path):
             self._strike(armed)
@@ -76,12 +76,12 @@ class Striker:
             return
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
-        # A worker of the dead must not work on either; the driver's own program has just killed itself.
+        # A worker of the killed JVM must not continue either; the driver's own program has just killed itself.
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class StrikingStore:
-    """An object store that tells the striker of each request, before it is applied and after."""
+    """An object store that reports each request to the striker, before and after it is applied."""
 
     def __init__(self, inner: Any, striker: Striker) -> None:
         self._inner = inner
@@ -105,7 +105,7 @@ class StrikingStore:
 
 
 def _java_above(pid: int) -> int:
-    """The JVM that a Python worker belongs to."""
+    """Return the JVM to which a Python worker belongs."""
     while pid > 1:
         stat = Path(f"/proc/{pid}/stat").read_text()
         name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()

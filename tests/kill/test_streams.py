@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 @pytest.mark.storm  # `make test-kill` does the same at every point.
 def test_every_kind_of_kill(tmp_path: Path) -> None:
-    """An executor's JVM, the process of the sink's commit, and the driver after the decision.
+    """Kill an executor's JVM, the process of the sink's commit, and the driver after the decision.
 
-    A driver that dies between the sink's commit and Spark's note of it has tests/spark/test_demo.py.
+    tests/spark/test_demo.py has a driver that dies between the sink's commit and Spark's commit log.
     """
     strikes = [
         Strike(point=points.HALF, victim="executor"),
@@ -33,7 +33,7 @@ def test_every_kind_of_kill(tmp_path: Path) -> None:
 
 @pytest.mark.storm
 def test_append_stream_carries_its_offsets_through_kills(tmp_path: Path) -> None:
-    """The driver, once it is decided: rows and offsets are in the decision, and the next life finishes it."""
+    """Kill the driver after the decision, which contains rows and offsets. The next life finishes it."""
     strikes = [Strike(point=points.DECIDED, victim="driver")]
     report = kill_stream("txlog-append", strikes, tmp_path)
     assert (report.lost, report.doubled, report.missed) == (0, 0, []), report.table()

@@ -1,9 +1,11 @@
-"""`python -m tests.kill.torn_views`: does a reader that polls three tables see a part of what was written to all three?
+"""`python -m tests.kill.torn_views`: does a reader that polls three tables see only a part of a write to all three?
 
-A writer puts a row with the commit's number into each of three tables, again and again, in one transaction where there is
-one. Meanwhile a reader takes the three, first a frame of each and then their rows, and compares which commits it sees in each:
-if they differ, it has seen a part of one, a torn view. Delta commits a table at a time, and so do three reads of txlog's topics
-end where each topic ends; a snapshot is one cut. Only that is judged: the exit status is 1 if a view of it is torn.
+A writer puts a row with the commit's number into each of three tables, again and again, in one transaction if the
+format has one. Meanwhile a reader makes a frame of each table and then reads the rows. If the three show different
+commits, the reader saw a part of one: a torn view.
+
+Delta commits one table at a time, and three reads of txlog's topics end where each topic ends. A snapshot is one cut.
+Only the snapshot decides the exit status: it is 1 if one of its views is torn.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ Look = Callable[[], Sequence[DataFrame]]
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """What the reader has counted."""
+    """The counts of the reader."""
 
     looks: int = 0
     torn: int = 0
@@ -67,7 +69,7 @@ def main() -> int:
 
 
 def poll(write: Write, look: Look, commits: int) -> Seen:
-    """Looks again and again while another thread commits. Raises what the writer raised."""
+    """Read again and again while another thread commits. Raise what the writer raised."""
     failed: list[BaseException] = []
 
     def commit() -> None:
@@ -77,7 +79,7 @@ def poll(write: Write, look: Look, commits: int) -> Seen:
         except BaseException as error:
             failed.append(error)
 
-    # The tables are there, with a first commit.
+    # The tables exist, with a first commit.
     write(0)
     writer = threading.Thread(target=commit)
     writer.start()
@@ -95,7 +97,7 @@ def poll(write: Write, look: Look, commits: int) -> Seen:
 
 @contextmanager
 def delta_tables(spark: SparkSession, place: str) -> Iterator[tuple[Write, Look]]:
-    """Three tables of Delta, each with a log of its own. A frame stands for the version that its making found."""
+    """Make three Delta tables, each with its own log. A frame shows the version that existed when it was made."""
     paths = [str(Path(place) / table) for table in TABLES]
 
     def write(number: int) -> None:
@@ -107,7 +109,7 @@ def delta_tables(spark: SparkSession, place: str) -> Iterator[tuple[Write, Look]
 
 @contextmanager
 def txlog_topics(spark: SparkSession, place: str, *, snapshot: bool) -> Iterator[tuple[Write, Look]]:
-    """Three topics of one store, a transaction over all of them."""
+    """Make three topics of one store, with a transaction over all of them."""
     with txlog.open(place) as store:
         for topic in TABLES:
             store.create_topic(topic, SCHEMA, partitions=2)
@@ -127,7 +129,7 @@ def txlog_topics(spark: SparkSession, place: str, *, snapshot: bool) -> Iterator
 
 
 def row(spark: SparkSession, number: int) -> DataFrame:
-    """What is committed to each table."""
+    """Return the row that is committed to each table."""
     return spark.createDataFrame([(number,)], COLUMNS)
 
 
