@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txlog.core.effects import Program
+from txlog.protocol import vacuum
 from txlog.protocol.context import Context, Views
-from txlog.protocol.vacuum import Deleted, TopicFiles, list_files, plan_topic, read_store_clock, read_table, sweep
 
 
 def vacuum_topics(
     ctx: Context, views: Views, topics: Sequence[str], *, dry_run: bool = False
-) -> Program[tuple[Views, tuple[Deleted, ...]]]:
+) -> Program[tuple[Views, tuple[vacuum.Deleted, ...]]]:
     """Run one pass over `topics`, from the first LIST to the last deletion. Return what was deleted, or would be.
 
     Raises CorruptLogError naming the damaged or missing object. Nothing of its partition is deleted then.
     """
-    now_ms = yield from read_store_clock(dry_run=dry_run)
-    files: list[TopicFiles] = []
+    now_ms = yield from vacuum.read_store_clock(dry_run=dry_run)
+    files: list[vacuum.TopicFiles] = []
     for topic in topics:
-        files += [(yield from list_files(topic))]
-    views, table = yield from read_table(ctx, views)
-    deleted: list[Deleted] = []
+        files += [(yield from vacuum.list_files(topic))]
+    views, table = yield from vacuum.read_table(ctx, views)
+    deleted: list[vacuum.Deleted] = []
     for each in files:
-        views, plans = yield from plan_topic(ctx, views, each, table, now_ms=now_ms, dry_run=dry_run)
+        views, plans = yield from vacuum.plan_topic(ctx, views, each, table, now_ms=now_ms, dry_run=dry_run)
         for plan in plans:
-            deleted += yield from sweep(ctx, plan, dry_run=dry_run, sizes=False)
+            deleted += yield from vacuum.sweep(ctx, plan, dry_run=dry_run, sizes=False)
     return views, tuple(deleted)
