@@ -1,9 +1,9 @@
-"""A verb of clean-up, struck at every storage operation that it makes: dead before it, dead after it, told nothing, told no.
+"""A maintenance verb meets a fault at each of its storage operations: it dies before or after, gets no answer or a refusal.
 
-A verb is any callable that takes an opened store. For each strike the store is laid out anew. A writer, a transaction and a
-reader that began before go on after it; then the verb is run again, to its end, and a second time, when it finds nothing
-left to do that would change what is read. The store must be clean by `fsck` and by the test kit's invariants, and what
-read_committed returns must be what it was, or what `judge` allows.
+A verb is any callable that takes an opened store. The store is prepared again for each fault. A writer, a transaction
+and a reader that began before the verb continue after it. Then the verb runs again to its end, and once more, which
+must not change what readers see. The store must be clean by `fsck` and by the test kit's invariants. read_committed
+must return the same rows as before, or rows that `judge` allows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MAX_OPERATIONS = 1000
 
 @dataclass(slots=True)
 class Tally:
-    """What was done."""
+    """The counts of faults and operations."""
 
     operations: int = 0
     """That the verb makes if nothing happens to it."""
@@ -67,7 +67,7 @@ class Tally:
 
 
 class Place:
-    """One store in memory with a clock of its own; every process draws other ids."""
+    """One store in memory with its own clock; every process draws other ids."""
 
     def __init__(self, objects: Mapping[str, bytes] | None = None, now_ms: int | None = None) -> None:
         self.clock = ManualClock() if now_ms is None else ManualClock(now_ms)
@@ -78,7 +78,7 @@ class Place:
             overwrite(self.memory, path, data)
 
     def open(self, object_store: ObjectStore | None = None) -> Store:
-        """Another process, which makes one request after the other."""
+        """Open the store in another process, which makes its requests one by one."""
         number = next(self._processes)
         store = txlog.open(
             "memory://", config=SETTINGS, clock=self.clock, ids=SeededIds(number), object_store=object_store or self.memory
@@ -92,12 +92,12 @@ class Place:
             store.runtime.close()
 
     def objects(self) -> dict[str, bytes]:
-        """Everything that lies there."""
+        """Return all objects in the store."""
         return dict(_objects(self.memory, ""))
 
 
 def prepared(history: Callable[[Store], None]) -> tuple[dict[str, bytes], int]:
-    """What a history leaves: objects by path, and the time when it ended (ms)."""
+    """Return what a history leaves: objects by path, and the time when it ended (ms)."""
     with closing(Place()) as place:
         history(place.open())
         return place.objects(), place.clock.now_ms()
@@ -113,17 +113,17 @@ def strike_everywhere(
     pass_ms: int = 0,
     strikes: Strikes = STRIKES,
 ) -> Tally:
-    """Strikes `verb` at each operation in each way, on a store that begins with `objects` at `now_ms`.
+    """Let `verb` meet each fault at each operation, on a store that begins with `objects` at `now_ms`.
 
-    `pass_ms` go by between the beginning of the writers and readers that live on, and the verb. Raises AssertionError or
-    the error that somebody met, with a note that says at which strike.
+    `pass_ms` is the time between the start of the surviving writers and readers, and the verb. Raises AssertionError,
+    or the error that a client met, with a note that names the fault.
     """
     judge = judge or _is_unchanged
     tally = Tally()
     for action, moment in strikes:
         for number in range(1, MAX_OPERATIONS):
             with closing(Place(objects, now_ms)) as place:
-                # A read leaves all as it was: to die at one is to die after the write before it.
+                # A read changes nothing, so a crash at a read is the same as a crash after the write before it.
                 match = "" if (action, moment) == ("lose_reply", "before") else WRITES
                 failing = FailingStore(place.memory, Fault(action=action, moment=moment, match=match, number=number))
                 try:
@@ -140,7 +140,7 @@ def strike_everywhere(
 
 
 def read_all(store: Store) -> Rows:
-    """What read_committed returns, of every partition of every topic."""
+    """Return the rows that read_committed returns, for every partition of every topic."""
     return {
         TopicPartition(topic.name, number): read_partition(store, TopicPartition(topic.name, number))
         for topic in store.topics()
@@ -149,12 +149,12 @@ def read_all(store: Store) -> Rows:
 
 
 def read_partition(store: Store, tp: TopicPartition) -> list[tuple[object, ...]]:
-    """... of one."""
+    """Return these rows for one partition."""
     start = store.admin().list_offsets(tp.topic)[tp].log_start_offset
     return list(_rows_of(store, _plan(store, tp, start)))
 
 
-# -- one strike -------------------------------------------------------------------------------------------------------
+# -- one fault --------------------------------------------------------------------------------------------------------
 
 
 def _one_strike(
@@ -166,7 +166,7 @@ def _one_strike(
     pass_ms: int,
     tally: Tally,
 ) -> bool:
-    """-> whether the verb got as far as that operation."""
+    """Return whether the verb reached that operation."""
     held = place.open()
     start = held.admin().list_offsets(tp.topic)[tp].log_start_offset
     tasks = _plan(held, tp, start)
@@ -191,7 +191,8 @@ def _one_strike(
 def _go_on(place, verb, tp, judge, before, held, tasks, plain, eager) -> None:  # type: ignore[no-untyped-def]
     judge(before, read_all(place.open()))
     kept = {row[-2]: row for row in read_partition(place.open(), tp)}
-    # Who planned a read before it sees the rows that it planned: those that are still there, where the verb may take some.
+    # A reader that planned before the verb sees the rows of its plan, or those that still exist if the verb may delete
+    # some.
     seen = {row[-2]: row for row in _rows_of(held, tasks)}
     assert all(seen.get(offset, row) == row for offset, row in kept.items()), "a row changed under a reader"
     plain.send(tp.topic, _row(10_002), partition=tp.partition).result()

@@ -1,7 +1,7 @@
 """Which stores are damaged, in which ways, and what do readers and operators see of them?
 
-`golden` has every kind of object that the format knows. In `twins` all partitions look alike (same names, same sizes,
-other rows), so an object that is swapped fits wherever its own words are all that tells it apart.
+`golden` has every kind of object of the format. In `twins` all partitions look alike: the same names and sizes, but
+different rows. So a swapped object fits in its new place, unless its own fields show that it is wrong.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ LEVELS = ("read_committed", "read_uncommitted")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """One way to damage a store: paths and what lies there instead; None: nothing."""
+    """One way to damage a store: paths with their new contents; None deletes the object."""
 
     name: str
     changes: Mapping[str, bytes | None]
 
     @property
     def path(self) -> str:
-        """The object that it is about."""
+        """Return the object that is damaged."""
         return next(iter(self.changes))
 
     def applied_to(self, objects: Objects) -> dict[str, bytes]:
@@ -56,7 +56,7 @@ class Damage:
 
 
 def kind_of(path: str) -> str:
-    """`batch`, `index`, …; files of rows by how they are named."""
+    """Return `batch`, `index`, …; files of rows by the form of their names."""
     if path == "txlog.json":
         return "txlog.json"
     if "/topic." in path:
@@ -94,8 +94,11 @@ def golden() -> dict[str, bytes]:
 
 
 def twins() -> dict[str, bytes]:
-    """Two topics of two partitions: each with two sealed segments, one transaction committed and one aborted in each
-    segment, rows inline and in files, and a tail."""
+    """Return two topics of two partitions, which look alike.
+
+    Each partition has two sealed segments and a tail. Each segment has a committed and an aborted transaction, with
+    rows inline and in files.
+    """
     world = World()
     store = world.open(**{"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2})
     for topic in TWINS:
@@ -114,7 +117,7 @@ def twins() -> dict[str, bytes]:
             else:
                 producer.abort_transaction()
     world.close()
-    # The probe's folder is scratch.
+    # The probe's folder is not part of the log.
     return {path: data for path, data in objects_of(world.memory).items() if not path.startswith("__probe/")}
 
 
@@ -122,7 +125,7 @@ def twins() -> dict[str, bytes]:
 
 
 def truncations(path: str, data: bytes) -> Iterator[Damage]:
-    """At each class of lengths: nothing, a beginning, around the borders of the object's parts, all but a byte."""
+    """Cut the object at each class of lengths: empty, in the middle, around the borders of its parts, one byte short."""
     lengths = {0, 1, len(data) // 2, len(data) - 1}
     if path.endswith(".parquet"):
         footer = int.from_bytes(data[-8:-4], "little")
@@ -135,7 +138,7 @@ def truncations(path: str, data: bytes) -> Iterator[Damage]:
 
 
 def flips(path: str, data: bytes, count: int, seed: int = 7) -> Iterator[Damage]:
-    """Bits all over the object, the same ones at every run."""
+    """Flip bits all over the object, the same ones in every run."""
     chosen = random.Random(f"{seed} {path}").sample(range(len(data) * 8), min(count, len(data) * 8))
     for bit in sorted(chosen):
         yield Damage(name=f"flipped bit {bit}", changes={path: flipped(data, bit)})
@@ -156,7 +159,7 @@ def deletion(path: str) -> Damage:
 
 
 def swaps(path: str, objects: Objects, count: int) -> Iterator[Damage]:
-    """With others of its kind, first of all those of the same name in another folder. Each pair once."""
+    """Swap with others of its kind, beginning with those of the same name in another folder. Each pair comes once."""
     others = [each for each in sorted(objects) if each > path and kind_of(each) == kind_of(path)]
     others.sort(key=lambda each: (each.rpartition("/")[2] != path.rpartition("/")[2], each))
     for other in others[:count]:
@@ -164,7 +167,7 @@ def swaps(path: str, objects: Objects, count: int) -> Iterator[Damage]:
             yield Damage(name=f"swapped with {other}", changes={path: objects[other], other: objects[path]})
 
 
-# -- what is seen -----------------------------------------------------------------------------------------------------
+# -- what readers and operators see -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,14 +180,14 @@ class Seen:
     state: list[Any]
 
     def is_beginning_of(self, other: Seen, levels: Collection[str] = LEVELS) -> bool:
-        """Whether every partition's rows are the first ones that `other` has."""
+        """Return whether every partition's rows are the first rows that `other` has."""
         return all(
             found == other.rows.get(where, [])[: len(found)] for where, found in self.rows.items() if where[0] in levels
         )
 
 
 def seen(objects: Objects) -> Seen | TxlogError:
-    """All that consumers of both levels and an operator see of the store, or why not."""
+    """Return all that consumers of both levels and an operator see of the store, or the error."""
     clock = ManualClock(1_764_000_000_000 + 26 * 3_600_000)
     try:
         store = txlog.open(
@@ -193,7 +196,7 @@ def seen(objects: Objects) -> Seen | TxlogError:
     except TxlogError as error:
         return error
     try:
-        store.runtime.driver._threads = 0  # a store in memory is slower with helpers
+        store.runtime.driver._threads = 0  # threads make a store in memory slower
         admin = store.admin()
         topics = {topic.name: topic for topic in store.topics()}
         rows: dict[tuple[str, str, int], list[Any]] = {}
@@ -211,14 +214,14 @@ def seen(objects: Objects) -> Seen | TxlogError:
 
 
 def checked(objects: Objects) -> FsckReport:
-    """What fsck says of the store."""
+    """Return the report of fsck on the store."""
     return check_store(memory_store(objects), threads=0, clock=ManualClock(1_764_000_000_000 + 26 * 3_600_000))
 
 
 def names_it(error: TxlogError, damage: Damage) -> bool:
-    """Whether the error names a damaged object.
+    """Return whether the error names a damaged object.
 
-    What is gone, or is another's, may show in its neighbours only: then the folder is named.
+    A deleted or foreign object may only be noticed in its neighbours. Then the error names the folder.
     """
     text = str(error)
     if isinstance(error, NotAStoreError):

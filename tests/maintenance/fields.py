@@ -1,7 +1,7 @@
 """Every field of every stored object × wrong type, missing, out of range, another value, each under a right checksum.
 
-The list of fields is that of the structs in `txlog.core.records`. `python -m tests.maintenance.fields` tries all places of the
-golden store, and counts. The test beside this file tries each field once.
+The list of fields comes from the structs in `txlog.core.records`. `python -m tests.maintenance.fields` tries all places
+of the golden store, and counts. The test beside this file tries each field once.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class HungError(Exception):
 
 
 class Cell(NamedTuple):
-    """One field of one object, and what stands there instead."""
+    """One field of one object, and its new value."""
 
     name: str
     """Struct.field."""
@@ -123,7 +123,7 @@ class Cell(NamedTuple):
 
 
 def cells(path: str, data: bytes) -> Iterator[Cell]:
-    """Every cell of one object."""
+    """Yield every cell of one object."""
     fields, _ = opened(data)
     kind = types.type_info(STRUCTS[d.kind_of(path)])
     for name, where, field in _places(fields, kind, ()):
@@ -141,7 +141,7 @@ def _default(field: types.Field) -> Any:
 
 
 def _places(value: Any, kind: types.Type, at: Path) -> Iterator[tuple[str, Path, types.Field]]:
-    """Every field of a struct in a JSON value, by its name, with its place and type."""
+    """Yield every field of a struct in a JSON value, by its name, with its place and type."""
     if isinstance(kind, types.UnionType):
         kind = next((each for each in kind.types if _fits(value, each)), kind)
     if isinstance(kind, types.StructType) and isinstance(value, dict | list):
@@ -168,7 +168,7 @@ def _at(value: Any, where: Path) -> Any:
 
 
 def _values(old: Any, kind: types.Type, how: str) -> list[Any]:
-    """What stands in the place of `old`."""
+    """Return the new values in the place of `old`."""
     options = kind.types if isinstance(kind, types.UnionType) else (kind,)
     (one, *_) = [each for each in options if not isinstance(each, types.NoneType)]
     if how == "missing":
@@ -192,7 +192,7 @@ def _values(old: Any, kind: types.Type, how: str) -> list[Any]:
 
 
 def _others(old: Any, kind: types.Type) -> list[Any]:
-    """Values of the field's own type and range."""
+    """Return other values of the field's own type and range."""
     if isinstance(kind, types.IntType):
         least, greatest = (-(2**63) if kind.ge is None else kind.ge), (2**63 - 1 if kind.le is None else kind.le)
         return [each for each in ((old or 0) + 1, (old or 0) - 1, 10**6, 0, -1) if least <= each <= greatest]
@@ -213,7 +213,7 @@ def _others(old: Any, kind: types.Type) -> list[Any]:
 
 
 def limited(call: Any, *args: Any) -> Any:
-    """What the call returns; raises HungError after LIMIT_S of CPU time."""
+    """Return what the call returns, or raise HungError after LIMIT_S of CPU time."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         raise HungError
@@ -229,7 +229,7 @@ def limited(call: Any, *args: Any) -> Any:
 
 @cache
 def healthy(topic: str) -> tuple[Seen, frozenset[str]]:
-    """What is seen of a topic alone, and where fsck finds something."""
+    """Return what is visible of a topic alone, and the paths where fsck finds something."""
     objects = alone(topic)
     found = d.seen(objects)
     assert isinstance(found, Seen), found
@@ -238,13 +238,13 @@ def healthy(topic: str) -> tuple[Seen, frozenset[str]]:
 
 @cache
 def alone(topic: str) -> Objects:
-    """The golden store without other topics; whole for the descriptor."""
+    """Return the golden store without other topics, or the whole store if `topic` is empty."""
     golden = d.golden()
     return {path: data for path, data in golden.items() if "/" not in path or not topic or path.startswith(f"{topic}/")}
 
 
 def judge(damage: Damage) -> tuple[str, str]:
-    """What a reader and a check of the store make of it."""
+    """Return the answers of a reader and of fsck."""
     topic = damage.path.partition("/")[0] if "/" in damage.path else ""
     objects = damage.applied_to(alone(topic))
     whole, findings = healthy(topic)
@@ -252,7 +252,7 @@ def judge(damage: Damage) -> tuple[str, str]:
 
 
 def _named(text: str, path: str) -> bool:
-    """By its path, or by the folder or partition: where two objects contradict each other one of them lies."""
+    """Return whether the text names the path, its folder or its partition. One of two contradictory objects is wrong."""
     folder = path.rpartition("/")[0]
     topic, _, partition = folder.partition("/")
     return (
@@ -296,7 +296,7 @@ def every_cell() -> Iterator[Cell]:
 
 
 def some_cells(fields_in: int) -> Iterator[Cell]:
-    """Every `fields_in`-th field once: its ways and places take turns."""
+    """Yield every `fields_in`-th field once, with changing damages and places."""
     by_field: dict[str, list[Cell]] = {}
     for cell in every_cell():
         by_field.setdefault(cell.name, []).append(cell)
@@ -305,7 +305,7 @@ def some_cells(fields_in: int) -> Iterator[Cell]:
 
 
 def try_all(found: Iterable[Cell]) -> tuple[Counter[str], list[str], frozenset[str]]:
-    """Counts of (how, reader, fsck), what should not have been, and the exceptions that were needed."""
+    """Return the counts of (how, reader, fsck), the wrong results, and the exceptions that were used."""
     counts: Counter[str] = Counter()
     faults = []
     needed = set()

@@ -1,4 +1,4 @@
-"""Every object × every damage: what do readers and fsck say? `python -m tests.maintenance.matrix` tries all, and counts.
+"""Every object × every damage: what do readers and fsck report? `python -m tests.maintenance.matrix` tries all and counts.
 
 The test beside this file tries a part of them, chosen so that each object is damaged in several ways.
 """
@@ -16,21 +16,22 @@ from tests.maintenance.damage import Damage, Objects, Seen
 from txlog.errors import TxlogError
 from txlog.maintenance.fsck import FsckReport
 
-# -- what cannot be seen ----------------------------------------------------------------------------------------------
+# -- what cannot be noticed -------------------------------------------------------------------------------------------
 
 BATCH = "{:020d}.batch".format
 
 LAST_RECORDS = {
     "golden": {
-        # A record that nothing speaks of yet: the log is as if it had never been written.
+        # No other object depends on this record yet: the log looks as if it had never been written.
         "__consumer_offsets/5/" + BATCH(1),  # a member that joined
         "__transaction_state/0/" + BATCH(2),  # a decision without markers: the transaction is as before, ONGOING
-        "__transaction_state/10/" + BATCH(3),  # likewise: the staged list and its file are orphans
+        # a decision without markers, too: the staged list and its file are orphans
+        "__transaction_state/10/" + BATCH(3),
         "__transaction_state/31/" + BATCH(1),  # the tombstone of an id
-        "audit/0/" + BATCH(1),  # rows of a transaction without a marker: it may as well have sent none
-        "orders/1/" + BATCH(7),  # likewise
+        "audit/0/" + BATCH(1),  # rows of a transaction without a marker: it may have sent none
+        "orders/1/" + BATCH(7),  # rows of a transaction without a marker, too
         "scratch/0/" + BATCH(3),  # rows of a producer without transactional.id
-        # COMPLETE_*: the transaction is rolled forward again, and finds its markers there.
+        # COMPLETE_*: the transaction is rolled forward again, and its markers are already there.
         "__transaction_state/29/" + BATCH(2),
         "__transaction_state/35/" + BATCH(11),
     },
@@ -83,7 +84,7 @@ partition alone sees a shorter log, whose transaction is open again: the rows be
 
 
 def undetectable(store: str) -> set[str]:
-    """Objects whose deletion leaves a store that could have come about by itself."""
+    """Return the objects whose deletion leaves a store that could also exist without damage."""
     return LAST_RECORDS[store] | UNFINISHED[store] | SUPERSEDED[store] | UNPUBLISHED[store]
 
 
@@ -103,7 +104,7 @@ def healthy(store: str) -> Seen:
 
 
 def all_damages(store: str) -> Iterator[Damage]:
-    """All that there are."""
+    """Yield all damages."""
     objects = objects_of(store)
     for path, data in sorted(objects.items()):
         yield d.deletion(path)
@@ -114,11 +115,11 @@ def all_damages(store: str) -> Iterator[Damage]:
 
 
 def some_damages(store: str) -> Iterator[Damage]:
-    """Each object of the golden store deleted, swapped, cut and flipped; of the twins' deleted, and swapped for its twin."""
+    """Damage each object: delete, swap, cut and flip it in the golden store, delete it or swap it for its twin in the twins."""
     objects = objects_of(store)
     for number, (path, data) in enumerate(sorted(objects.items())):
         if store == "twins":
-            if not path.startswith("west/"):  # they are as those in `east`, and swapped with these
+            if not path.startswith("west/"):  # these are like the objects in `east`, and swapped with them
                 yield d.deletion(path)
                 yield from (each for each in d.swaps(path, objects, count=1) if _same_name(each))
             continue
@@ -135,7 +136,7 @@ def _same_name(each: Damage) -> bool:
 
 @dataclass(slots=True)
 class Figures:
-    """How many damages were tried, and how they ended."""
+    """The number of damages that were tried, and their results."""
 
     tried: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -151,7 +152,7 @@ class Figures:
 
 
 def try_all(store: str, damages: Iterable[Damage], figures: Figures) -> None:
-    """Damages the store in each way, and judges what readers and fsck say."""
+    """Damage the store in each way, and check what readers and fsck report."""
     objects = objects_of(store)
     for each in damages:
         if len(each.changes) == 1 and each.applied_to(objects) == objects:
@@ -175,7 +176,7 @@ def _judge_reader(store: str, each: Damage, found: Seen | TxlogError) -> str:
     if each.name != "deleted":
         return "WRONG rows"
     if each.path in UNPUBLISHED[store]:
-        # The rows of aborted transactions, which the run had dropped, are there again for read_uncommitted.
+        # read_uncommitted returns the rows of aborted transactions again, which the run had dropped.
         same = all(found.rows[at] == rows for at, rows in expected.rows.items() if at[0] == "read_committed")
         return "the right rows, from before the clean-up" if same else "WRONG rows"
     earlier = found.is_beginning_of(expected)
@@ -198,7 +199,7 @@ def _judge_fsck(store: str, each: Damage, report: FsckReport) -> str:
     if named:
         return "found"
     if d.kind_of(each.path) == "parquet of Spark's" and each.name.startswith("flipped") and report.is_clean:
-        # No digest of the whole file is known; page CRCs and the footer's digest cover what rows are made of.
+        # The digest of the whole file is unknown. Page CRCs and the footer's digest cover the bytes of the rows.
         return "not found in a file of Spark's, and the rows are right"
     return "WRONG: not found"
 

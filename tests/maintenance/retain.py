@@ -9,7 +9,7 @@ from txlog.maintenance.retention import Retained, policy_of, retain_partition
 
 
 def retain(store: Store, tp: TopicPartition, *, dry_run: bool = False) -> Retained | None:
-    """What went, or would; None if nothing does."""
+    """Return what retention removed, or would remove; None if nothing."""
     policy = policy_of(store.runtime, tp.topic)
     return (
         None if policy is None else retain_partition(reading.read_session(store.runtime), tp, policy, dry_run=dry_run)

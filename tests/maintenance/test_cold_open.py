@@ -1,4 +1,4 @@
-"""A partition that is maintained opens in the same few requests, however many batches it has (PROTOCOL.md, "Request budget")."""
+"""A maintained partition opens in the same few requests, however many batches it has (PROTOCOL.md, "Request budget")."""
 
 from __future__ import annotations
 

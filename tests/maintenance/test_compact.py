@@ -1,4 +1,4 @@
-"""A compaction keeps the latest committed row of each key, and moves nothing; at any moment, killed at any point."""
+"""A compaction keeps the latest committed row of each key and moves no row, at any time and after a crash at any point."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def store(world: World) -> Store:
 
 
 def rows_of(pairs: list[tuple[int | None, str | None]]) -> pa.Table:
-    """(key, value) each; no value: a tombstone."""
+    """Return a table of (key, value) pairs. A pair without a value is a tombstone."""
     return pa.table(
         {
             "id": [key for key, _ in pairs],
@@ -61,7 +61,7 @@ def rows_of(pairs: list[tuple[int | None, str | None]]) -> pa.Table:
 
 
 def send(store: Store, *pairs: tuple[int | None, str | None]) -> None:
-    """A batch each; afterwards what is finished is sealed."""
+    """Send each pair in a batch of its own. Finished segments are then sealed."""
     with store.producer() as producer:
         for pair in pairs:
             producer.send("orders", rows_of([pair]), partition=0).result()
@@ -70,7 +70,7 @@ def send(store: Store, *pairs: tuple[int | None, str | None]) -> None:
 def fill(
     store: Store, seed: int, transactions: int = 24, keys: int = 12, sizes: tuple[int, ...] = (1, 2, 5, 400)
 ) -> None:
-    """Random transactions, aborted ones among them, inline and as files, eager and staged, and plain batches between."""
+    """Fill the log with random transactions: some aborted, inline and files, eager and staged, and plain batches between."""
     dice = random.Random(seed)
     number = 0
 
@@ -114,7 +114,7 @@ def read(store: Store, start: int = 0, end: int | None = None, isolation: str = 
 
 
 def latest(rows: list[Row]) -> dict[Any, Row]:
-    """By key; a key that is gone is not in it."""
+    """Return the latest row by key, without keys whose latest row is a tombstone."""
     newest = {row[0]: row for row in rows}
     return {key: row for key, row in newest.items() if row[1:3] != (None, None)}
 
@@ -135,7 +135,7 @@ def merge(store: Store, layout: FileLayout = PLAIN) -> None:
 
 
 def index_entries(store: Store) -> list[IndexEntry]:
-    """Of the sealed part, as readers see it."""
+    """Return the entries of the sealed part, as readers see it."""
     view = reading.read_session(store.runtime).fresh_views([TP], "looking")[TP]
     read = store.runtime.run(read_indexes(TP, list(view.walk), {}))
     return [entry for name in view.walk for entry in read[name].index.entries]
@@ -167,13 +167,13 @@ def test_the_latest_row_of_each_key_stays_where_it_was(store: Store, seed: int) 
     assert [row for row in before if row[-2] >= done.end_offset] == [row for row in after if row[-2] >= done.end_offset]
     assert done.rows_before - done.superseded == done.rows
     check(store)
-    # Every part of it, whatever gaps lie in it.
+    # Read random parts of it, with all their gaps.
     dice = random.Random(seed)
     for _ in range(20):
         start, end = sorted(dice.randrange(before[-1][-2]) for _ in range(2))
         assert read(store, start, end) == [row for row in after if start <= row[-2] < end]
     assert set(after) <= set(read(store, isolation="read_uncommitted"))
-    # A second one finds nothing to do, whatever the ratio.
+    # A second compaction finds nothing to do, whatever the ratio.
     assert compact(store, min_cleanable_dirty_ratio=0.0) == ()
 
 
@@ -209,7 +209,7 @@ def test_a_tombstone_goes_its_time_after_the_first_compaction_that_saw_it(world:
     assert (first.rows, first.tombstones, first.superseded) == (4, 2, 4)
     assert [row[:2] for row in read(store)] == [(2, "b"), (1, None), (3, None), (9, "w"), (8, "")]
     world.clock.advance_ms(DAY_MS // 2)
-    # A merge forgets neither what was compacted nor since when a tombstone waits.
+    # A merge keeps the compacted range and the time since which a tombstone waits.
     send(store, *((100 + number, "new") for number in range(4)))
     assert compact(store, min_cleanable_dirty_ratio=0.7) == ()
     merge(store)
@@ -297,7 +297,7 @@ def test_killed_at_any_request_it_changes_nothing_or_everything(world: World, st
     kept = dict(world.memory._objects)
     counting, other = world.failing()
     (done,) = compact(other)
-    # Dying at a request that only reads leaves what dying after the write before it leaves.
+    # A crash at a read leaves the same store as a crash after the write before it.
     writes = [each for each in counting.operations if re.match(WRITES, each)]
     after = read(store)
     assert latest(after) == latest(before)
@@ -404,7 +404,7 @@ def test_retention_takes_batches_of_a_compacted_run_and_the_next_compaction_thei
         assert moved.rows == len(before) - len(left) == 20
         assert retain(store, TP) is None
     else:
-        # Not a batch more than the limit asks for, and its own record of 1 KB counts too.
+        # Retention keeps as many batches as the limit allows, and its own record of 1 KB counts too.
         assert 10 < len(left) < 20
     (again,) = compact(store, min_cleanable_dirty_ratio=0.1)
     assert again.rows_before <= len(left)
@@ -442,7 +442,7 @@ def test_a_snapshot_that_began_before_shows_what_it_showed_or_says_that_it_is_to
     assert before == [(0, "old"), (1, "old"), (2, "old"), (3, "old"), (5, "old")]
     (done,) = compact(store)
     assert done.compacted_to > cut.ends[TP]
-    # What newer rows superseded is gone from the run, and stays for the grace where the snapshot found it.
+    # The run lacks the superseded rows. For the grace they stay where the snapshot found them.
     assert snapshot(held) == before
     with pytest.raises(
         InvalidRequestError, match=f"older than a compaction by key of offsets below {done.compacted_to}"
@@ -456,7 +456,7 @@ def test_a_snapshot_that_began_before_shows_what_it_showed_or_says_that_it_is_to
 
 
 def test_a_commit_that_hangs_ends_what_is_compacted(world: World, store: Store) -> None:
-    """Its marker is in one partition only: its rows are below the last stable offset, and no snapshot shows them."""
+    """Its marker is in one partition only. Its rows are below the last stable offset, and no snapshot shows them."""
     store.create_topic("pairs", SCHEMA)
     send(store, (1, "old"), (2, "old"), (1, "older"), (1, "newest"))
     outage, slow = world.outage(delivery_timeout_ms=1000, max_block_ms=1000)

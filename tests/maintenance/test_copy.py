@@ -1,4 +1,4 @@
-"""How is a store copied while it is written to? All that is not younger than a moment is a whole store."""
+"""How is a store copied during writes? All objects that are not younger than a moment are a whole store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_is_not_younger_than_a_moment_is_a_whole_store(tmp_path: Path) -> N
         _copy(tmp_path / "log", copy, moment)
         assert check_store(LocalObjectStore(copy, fsync=False)).is_clean
         with txlog.open(copy, storage_options=FAST) as again, again.producer("loader") as producer:
-            # What was decided is finished, what was open is aborted, and each partition has the same rows.
+            # Decided transactions are finished, open ones are aborted, and each partition has the same rows.
             with producer.transaction():
                 producer.send("orders", orders(-1), partition=0)
             ids: dict[int, list[int]] = {0: [], 1: [], 2: []}

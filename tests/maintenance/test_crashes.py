@@ -1,4 +1,4 @@
-"""Each verb of clean-up dies, or is told nothing, at every storage operation: nobody who reads or writes may notice."""
+"""Each maintenance verb dies or gets no answer at every storage operation: no reader and no writer notices it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A = TopicPartition("orders", 0)
 
 
 def history(store: Store, config: Mapping[str, object] | None = None) -> None:
-    """Committed and aborted rows of two producers over several segments, inline and in files; one transaction is open."""
+    """Commit and abort rows of two producers over several segments, inline and in files; leave one transaction open."""
     store.create_topic("orders", SCHEMA, config={"segment.batches": 2, "inline.max.bytes": 2000, **(config or {})})
     with store.producer() as plain, store.producer("x") as eager, store.producer("y", staged=True) as staged:
         for number in range(3):
@@ -41,7 +41,7 @@ def merge(store: Store) -> object:
 
 
 def merged_history(store: Store) -> None:
-    """... and it was merged, and an aborted file and a run that nobody published lie there."""
+    """Merge that history, and leave an aborted file and a run that was not published."""
     history(store)
     merge(store)
 
@@ -61,21 +61,21 @@ def retain_a(store: Store) -> object:
 
 
 def is_unchanged_by_key(before: Rows, now: Rows) -> None:
-    """The latest row of each key is what it was, and no row is new."""
+    """Check that the latest row of each key is the same, and that no row is new."""
     for tp, rows in now.items():
         assert set(rows) <= set(before[tp])
         assert {row[1]: row for row in rows} == {row[1]: row for row in before[tp]}
 
 
 def is_unchanged_from_its_start(before: Rows, now: Rows) -> None:
-    """Rows went from the beginning, and no other ones."""
+    """Check that rows were removed only from the beginning."""
     for tp, rows in now.items():
         assert rows == before[tp][len(before[tp]) - len(rows) :]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A verb, what was before it, and what it may change."""
+    """A verb, the store before it, and the changes that it may make."""
 
     verb: Verb
     before: Callable[[Store], None] = history

@@ -1,4 +1,4 @@
-"""Every decision that is still written down is compared with its markers, also once its id has gone on."""
+"""Every decision that is still stored is compared with its markers, even after its id has begun new transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFFSETS = "__consumer_offsets/0/"
 
 @dataclass(slots=True)
 class Pipeline:
-    """One id that moves rows, with offsets in the transaction, into a topic that another id writes to as well."""
+    """One id that moves rows, with offsets in the transaction, into a topic to which another id writes, too."""
 
     world: World = field(default_factory=World)
 
@@ -39,7 +39,7 @@ class Pipeline:
         return self.world.memory
 
     def producer(self, name: str = "pipeline") -> Producer:
-        """A new process's."""
+        """Return a producer of a new process."""
         return self.world.open().producer(name)
 
     def run(self, number: int, *, commit: bool = True, name: str = "pipeline") -> None:
@@ -56,7 +56,7 @@ class Pipeline:
         return folder + max(name for name in self.memory.list(folder) if name.endswith(".batch"))
 
     def delete_last(self, folder: str = "orders/0/") -> str:
-        """Deletes the last record of a partition; its path."""
+        """Delete the last record of a partition and return its path."""
         path = self.last(folder)
         self.memory.delete(path)
         return path
@@ -90,7 +90,7 @@ def missing(report: FsckReport, folder: str) -> Finding:
 @pytest.mark.parametrize("commit", [True, False], ids=["then a commit", "then an abort"])
 @pytest.mark.parametrize("lost", [True, False], ids=["a COMMIT", "an ABORT"])
 def test_a_marker_is_deleted_and_its_id_goes_on(pipeline: Pipeline, lost: bool, commit: bool) -> None:
-    """The next transaction's row takes the slot, and its epoch is higher: only the decision can tell."""
+    """The next transaction's row takes the slot, and its epoch is higher: only the decision shows the loss."""
     pipeline.run(1)
     pipeline.run(2, commit=lost)
     assert pipeline.check().is_clean
@@ -149,7 +149,7 @@ def test_a_marker_of_committed_offsets_is_deleted_and_the_pipeline_goes_on(pipel
 
 
 def test_sealed_segments_are_looked_at_too(pipeline: Pipeline) -> None:
-    """The decisions of a table that was sealed, and markers in sealed segments: all are compared, and all are there."""
+    """fsck compares the decisions of a sealed table with markers in sealed segments, and finds all of them."""
     pipeline.world.open().alter_topic("orders", config={"segment.batches": 3})
     for number in range(12):
         pipeline.run(number, commit=number % 3 != 0)
@@ -159,7 +159,7 @@ def test_sealed_segments_are_looked_at_too(pipeline: Pipeline) -> None:
 
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_an_older_marker_of_the_other_kind(pipeline: Pipeline, epochs: int) -> None:
-    """A COMMIT where the decision was ABORT: under checksums that are right, if it is the last record."""
+    """A COMMIT where the decision was ABORT has a right checksum if it is the last record."""
     pipeline.run(1, commit=False)
     path = pipeline.last("orders/0/")
     changes = {"kind": "commit", "first_offset": -1, "last_stable_offset": -1}
@@ -185,7 +185,7 @@ def test_a_marker_of_another_decision(pipeline: Pipeline) -> None:
 
 
 def test_decisions_are_deleted_and_their_id_goes_on(pipeline: Pipeline) -> None:
-    """The other way round: the marker is there, and the table says something else where it points to."""
+    """In the other direction: the marker exists, and the table has another record at the offset to which it points."""
     pipeline.run(1)
     decided = pipeline.marker(pipeline.last("orders/0/")).coordinator_epoch
     while pipeline.delete_last(TABLE) != TABLE + names.batch_name(decided):
@@ -218,7 +218,7 @@ def test_a_topic_that_was_deleted_since(pipeline: Pipeline) -> None:
 
 
 def test_what_a_clean_up_dropped_need_not_be_there() -> None:
-    """The golden store's first segments are one cleaned run; their slots, and then their indexes, were vacuumed."""
+    """The golden store's first segments are one cleaned run. Vacuum deleted their slots, and then their indexes."""
     objects = {
         path: data
         for path, data in d.golden().items()

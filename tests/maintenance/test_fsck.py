@@ -1,4 +1,4 @@
-"""What fsck compares: objects that are whole in themselves and disagree with others, and stores that change under it."""
+"""What does fsck compare? Objects that are whole but disagree with others, and stores that change during the check."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def of(report: FsckReport, path: str, kind: str = "damaged") -> Finding:
 
 
 def rewritten(path: str, kind: type[Any], change: Callable[[Any], Any]) -> MemoryObjectStore:
-    """The golden store with one object that says something else, under a checksum that is right."""
+    """Return the golden store with one object that has other fields, under a right checksum."""
     store = d.memory_store(d.golden())
     value, payload = envelope.decode(d.golden()[path], kind, path)
     overwrite(store, path, envelope.encode(change(value), payload))
@@ -119,7 +119,7 @@ def test_a_run_that_the_clean_names_must_be_there() -> None:
     ids=["falls", "outside", "shifted"],
 )
 def test_the_offset_column_is_what_the_index_says(stem: str, change: Callable[[list[int]], list[int]]) -> None:
-    """A file with other offsets, and an index with its true digest: only the column itself can tell."""
+    """The file has other offsets, and the index has its true digest: only the column itself shows the damage."""
     store = d.memory_store(d.golden())
     index_path = f"{stem}.index"
     index, _ = envelope.decode(d.golden()[index_path], records.SegmentIndex, index_path)
@@ -159,7 +159,7 @@ def test_a_marker_of_the_other_kind() -> None:
 
 
 def test_the_descriptor_of_another_store() -> None:
-    """Of a younger one, that is: nothing but the moment tells."""
+    """Only the time of a younger store's descriptor shows that it is another one."""
     later = START_MS + 2 * HOUR_MS
     assert of(check(rewritten("txlog.json", records.StoreDescriptor, replace(created_at=later))), "txlog.json")
     assert check(rewritten("txlog.json", records.StoreDescriptor, replace(store_id="f" * 32))).is_clean
@@ -258,7 +258,7 @@ def test_a_store_that_cannot_be_listed_is_an_error() -> None:
 
 
 def test_a_store_in_use_is_whole() -> None:
-    """Records, sealings and transactions come in while it is looked at: no race looks like damage."""
+    """Records, sealings and transactions arrive during the check: no race looks like damage."""
     world = World()
     store = world.open(**{"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 1})
     store.create_topic("orders", ORDERS, partitions=2, config={"segment.batches": 3})
@@ -295,7 +295,7 @@ def test_a_store_in_use_is_whole() -> None:
 
 
 def test_memory_is_bounded_by_a_segment() -> None:
-    """A thousand records with their inline rows: a few at a time are in memory."""
+    """The store has a thousand records with inline rows. fsck has only a few at a time in memory."""
     world = World()
     store = world.open()
     store.create_topic("orders", ORDERS, config={"segment.batches": 10_000})
@@ -319,7 +319,7 @@ def test_memory_is_bounded_by_a_segment() -> None:
 def test_what_an_older_writer_folded_over_an_open_transaction_is_no_damage(
     world: World, monkeypatch: pytest.MonkeyPatch, ends: bool, more: bool
 ) -> None:
-    """It let a transaction hold the LSO when all its rows lay below the log start, and did not open it anew."""
+    """This writer let a transaction hold the LSO although all its rows were below the log start, and did not open it again."""
     with monkeypatch.context() as older:
         older.setattr(state, "_holds_back", lambda entry, _: entry.txn_first_offset >= 0)
         store = world.open()

@@ -1,4 +1,4 @@
-"""What clean-ups tell of themselves is there afterwards, in order, bounded, and in nobody's way."""
+"""The history of maintenance jobs: complete, in order, bounded, and never an obstacle for the jobs."""
 
 from __future__ import annotations
 

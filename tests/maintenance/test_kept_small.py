@@ -1,5 +1,7 @@
-"""Merge, retention and vacuum by turns, in any order and at any time, on a store that is written to: no row that is kept
-changes, nothing is missed, and in the end nothing lies there that nothing needs."""
+"""Merge, retention and vacuum in any order and at any time, on a store to which producers write.
+
+No kept row changes, no row is lost, and in the end the store has no unneeded object.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ HOUR_MS = 3_600_000
 
 
 class _Life:
-    """A topic, its writers, and whoever cleans up."""
+    """A topic, its writers, and its maintenance."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -34,7 +36,7 @@ class _Life:
         self.producers: dict[str, Producer] = {}
 
     def table(self) -> pa.Table:
-        """Few rows ride inline, many are a file."""
+        """Return few rows, which are inline, or many, which become a file."""
         count = self.dice.choice([1, 2, 5, 4000])
         self.rows += count
         return pa.table({"id": range(self.rows - count, self.rows), "name": ["x"] * count}, SCHEMA)
@@ -62,7 +64,7 @@ class _Life:
             producer.send("orders", self.table()).result()
 
     def die(self) -> None:
-        """Without a word, with rows on their way; another instance takes over."""
+        """Let a producer die without an abort, with rows in its transaction. Another instance takes over."""
         name = self.dice.choice(["eager", "staged"])
         producer = self.producer(name)
         producer.begin_transaction()
@@ -76,7 +78,7 @@ class _Life:
         self.world.clock.advance_ms(self.dice.choice([HOUR_MS, 12 * HOUR_MS, 25 * HOUR_MS]))
 
     def clean_up(self) -> None:
-        """One of the three. What it leaves is what was there, from the log start on."""
+        """Run one of the three verbs. The rows from the log start on must not change."""
         before = read(self.store, self.world.ends()[0])
         start = 0
         match self.dice.choice(["merge", "retention", "vacuum", "vacuum"]):
@@ -89,7 +91,7 @@ class _Life:
             case "vacuum":
                 assert self.vacuum().failed == ()
         expected = before.filter(pc.greater_equal(before.column("_offset"), start)) if before.num_rows else before
-        # An instance that took over in the background may have let go of more rows meanwhile.
+        # An instance that took over in the background may have released more rows meanwhile.
         after = read(self.store, self.world.ends()[0])
         assert not expected.num_rows or after.slice(0, expected.num_rows) == expected
 

@@ -1,4 +1,4 @@
-"""The long run, short: a store with maintenance stops growing after a grace or two, and loses nothing by it."""
+"""A short version of the long run: a store with maintenance stops growing after a grace or two, and loses nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks import long_run
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grace of 16 transactions, small segments, and few looks."""
+    """Set a grace of 16 transactions, small segments and few samples."""
     monkeypatch.setattr(long_run, "TRANSACTION_MS", long_run.GRACE_MS // 16)
     monkeypatch.setattr(long_run, "MAINTAIN_EVERY", 8)
     monkeypatch.setattr(long_run, "SEGMENT_BATCHES", 10)

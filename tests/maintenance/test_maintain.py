@@ -1,4 +1,4 @@
-"""A round does what is due, in the right order, beside others; and one in which nothing is due writes nothing."""
+"""A round does what is due, in the right order, beside others. A round in which nothing is due writes nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def send(store: Store, first: int, batches: int, partition: int = 0) -> None:
 
 
 def hang(store: Store, transactional_id: str, timeout_ms: int = 1000) -> None:
-    """Leaves a transaction open that nobody will end."""
+    """Leave a transaction open that no producer will end."""
     producer = store.producer(transactional_id, transaction_timeout_ms=timeout_ms)
     producer.init_transactions()
     producer.begin_transaction()
@@ -78,7 +78,7 @@ def test_a_round_ends_what_is_overdue_forgets_what_is_idle_seals_and_merges(worl
     assert done(report, "vacuum")["deleted_objects"] >= 4
     world.clock.advance_ms(2 * DAY_MS)
     maintainer.run()
-    # A run and the tail are left: one file of rows, and none of the segments that it was made of.
+    # A run and the tail are left: one file of rows, and no segment from which it was made.
     kinds = [name.rpartition(".")[2] for name in world.memory.list("orders/0/")]
     assert kinds.count("parquet") == 1
     assert check_store(world.memory).is_clean
@@ -96,18 +96,18 @@ def test_a_round_in_which_nothing_is_due_costs_a_few_requests_and_no_write(world
         report = maintainer.run()
     assert report.is_idle
     assert report.partitions == 3
-    # The root and the two internal topics are listed; a slot of each partition that holds anything is asked for.
+    # The round lists the root and the two internal topics, and asks for a slot of each non-empty partition.
     assert (cost.list, cost.get, cost.total) == (3, 3, 6)
     world.clock.advance_ms(30_000)
     with world.counting.counting() as cost:
         maintainer.run()
-    # And, time having passed, for the descriptor, and for the last record of each: the log may have been put back meanwhile.
+    # After some time it also reads the descriptor, and the last record of each partition, in case the log was put back.
     assert (cost.list, cost.get, cost.total) == (3, 7, 10)
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_what_is_too_old_is_not_written_once_more(world: World, store: Store, policy: str) -> None:
-    """Retention goes first: a merge or a compaction would copy rows that go in the same round."""
+    """Retention runs first. Otherwise a merge or a compaction would copy rows that the same round removes."""
     limits = {"segment.batches": 2, "retention.ms": 10_000, "min.cleanable.dirty.ratio": 0}
     store.alter_topic("orders", config={"key.columns": "id", "cleanup.policy": policy, **limits})
     send(store, 0, 8)
@@ -128,7 +128,7 @@ def test_what_is_too_old_is_not_written_once_more(world: World, store: Store, po
     "skip", [frozenset({"merge"}), frozenset({"merge", "retention"}), frozenset({"merge", "compact"})]
 )
 def test_a_compaction_makes_room_before_rows_go_by_size(world: World, store: Store, skip: frozenset[str]) -> None:
-    """Else `retention.bytes` would take the latest rows of keys that fit, once older rows of others have gone."""
+    """Otherwise `retention.bytes` would remove the latest rows of keys that fit after older rows of others are removed."""
     send(store, 0, 1)
     store.create_topic("keyed", ORDERS, config={"segment.batches": 2, "key.columns": "id", "inline.max.bytes": 0})
     with store.producer() as producer:
@@ -141,7 +141,7 @@ def test_a_compaction_makes_room_before_rows_go_by_size(world: World, store: Sto
     )
     maintainer = Maintainer(world.open().runtime, MaintainPolicy(skip=skip))
     assert not maintainer.run().failures
-    # Of ten files of one size a limit of six would cut the first four off; compacted, there are four.
+    # There are ten files of one size. A limit of six removes the first four; after compaction, only four are left.
     assert (0 in world.read("keyed")) == ("compact" not in skip)
     store.alter_topic("keyed", config={"retention.bytes": 0})
     report = Maintainer(world.open().runtime, MaintainPolicy(skip=skip)).run()
@@ -169,7 +169,7 @@ def test_keys_are_compacted_and_old_rows_go_as_their_topics_say(world: World, st
     assert maintainer.run().is_idle
     with world.counting.counting() as cost:
         assert maintainer.run().is_idle
-    # Two topics, three partitions with a folder each; nothing but slots is asked for.
+    # Two topics have three partitions with a folder each. The round asks for nothing but slots.
     assert (cost.list, cost.get, cost.total) == (3, 3, 6)
     world.clock.advance_ms(400_000)
     assert maintainer.run().is_idle
@@ -223,7 +223,10 @@ def test_an_interrupted_deletion_is_finished(world: World, store: Store) -> None
 
 
 def test_markers_in_a_deleted_topic_are_merged_and_no_later_round_fails(world: World, store: Store) -> None:
-    """Transactions that were open at the deletion end later; their markers fill segments of a topic that has no schema any more."""
+    """Transactions that are open at the deletion end later.
+
+    Their markers fill segments of a topic that has no schema any more.
+    """
     store.create_topic(
         "gone", ORDERS, config={"segment.batches": 1, "cleanup.policy": "compact,delete", "key.columns": "id"}
     )
@@ -246,7 +249,7 @@ def test_markers_in_a_deleted_topic_are_merged_and_no_later_round_fails(world: W
         assert check_store(world.memory).is_clean
     assert [report.failures for report in rounds] == [0] * 6
     assert done(rounds[0], "merge")["merged_segments"] == 3
-    # What is left is the end of a log, and no round tells of it again.
+    # Only the end of a log is left, and later rounds do not report it again.
     assert rounds[-1].is_idle
     assert not [each for step in rounds[-1].steps for each in step.left]
     assert len(world.memory.list("gone/0/")) <= 8
@@ -256,7 +259,7 @@ def test_markers_in_a_deleted_topic_are_merged_and_no_later_round_fails(world: W
 def test_a_topic_that_is_deleted_in_a_round_is_left_alone(
     world: World, store: Store, monkeypatch: pytest.MonkeyPatch, anew: bool
 ) -> None:
-    """... or made anew with other columns, which a merge of the old rows must not look for in their files."""
+    """... or created again with other columns, which a merge of the old rows must not look for in their files."""
     send(store, 0, 9)
     original = merge.copy_rows
 
@@ -265,7 +268,7 @@ def test_a_topic_that_is_deleted_in_a_round_is_left_alone(
         store.delete_topic("orders")
         if anew:
             store.create_topic("orders", pa.schema([pa.field("other", pa.string(), nullable=False)]), 2)
-        # As an executor of Spark, which looks the topic up for itself.
+        # An executor of Spark also reads the topic's metadata itself.
         args[0].forget_topic("orders")
         return original(*args)
 
@@ -428,7 +431,7 @@ def test_an_index_that_a_merge_finds_damaged_is_told(world: World, store: Store)
 def test_rows_go_by_the_settings_of_this_moment(
     world: World, before: dict[str, Any], after: dict[str, Any] | None
 ) -> None:
-    """Once compaction or retention of a topic is turned off, no daemon that remembers the old settings removes its rows (W45)."""
+    """After compaction or retention of a topic is turned off, a daemon with the old settings removes no row of it (W45)."""
     store = world.open()
     store.create_topic("orders", ORDERS, config={"segment.batches": 2, **before})
     maintainer = Maintainer(world.open().runtime, MaintainPolicy(skip=frozenset({"vacuum"})))

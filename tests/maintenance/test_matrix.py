@@ -1,4 +1,4 @@
-"""A damaged store: an error that names the object, never a wrong row, never another exception; and fsck finds it."""
+"""A damaged store: an error names the object, wrong rows and other exceptions never appear, and fsck finds the damage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL_BYTES = 700
 def test_damage_is_an_error_and_fsck_finds_it(
     store: str, step: int, record_property, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each third damage; all of them in `make test-storm`."""
+    """Try every third damage; `make test-storm` tries all of them."""
     figures = matrix.Figures()
     matrix.try_all(store, itertools.islice(matrix.some_damages(store), 0, None, step), figures)
     record_property("damages", sum(figures.tried.values()))
@@ -99,7 +99,7 @@ def test_damage_under_a_right_checksum_is_named(path: str, where: tuple[Any, ...
     ],
 )
 def test_damage_that_other_objects_show(path: str, where: Any, new: Any) -> None:
-    """Two objects contradict each other: the error names one of them, and a check of the store the damaged one, or both."""
+    """Two objects contradict each other. The error names one of them; fsck names the damaged one, or both."""
     topic = path.partition("/")[0]
     objects = fields.alone(topic)
     said, payload = opened(objects[path])
@@ -111,7 +111,7 @@ def test_damage_that_other_objects_show(path: str, where: Any, new: Any) -> None
 
 
 def test_an_index_that_contradicts_the_columns_of_its_file() -> None:
-    """The index hangs together, and only the file tells."""
+    """The index agrees with itself, and only the file shows the damage."""
     world = World()
     store = world.open()
     store.create_topic("orders", ORDERS, config={"segment.batches": 2})
@@ -174,7 +174,7 @@ def test_whole_stores_are_clean() -> None:
 
 
 def test_what_cannot_be_seen_is_there_to_be_deleted() -> None:
-    """The lists of exceptions name objects, each once."""
+    """The lists of exceptions name existing objects, each once."""
     for store in ("golden", "twins"):
         lists = [getattr(matrix, name)[store] for name in ("LAST_RECORDS", "UNFINISHED", "SUPERSEDED", "UNPUBLISHED")]
         assert sum(map(len, lists)) == len(matrix.undetectable(store))
@@ -196,7 +196,7 @@ STRUCTS = {
 
 
 def test_every_bit_of_every_small_object() -> None:
-    """No flipped bit decodes. (Larger objects are guarded by the same CRC, and sampled above.)"""
+    """No object with a flipped bit decodes. (The same CRC protects larger objects; the test above samples them.)"""
     tried = 0
     for path, data in sorted(matrix.objects_of("golden").items()):
         kind = d.kind_of(path)
@@ -227,7 +227,7 @@ def test_every_length_of_every_small_object() -> None:
 
 
 def test_the_only_record_of_a_partition_says_whose_it_is() -> None:
-    """Two of the same topic, both first and last, in each other's place: nothing else speaks of them."""
+    """Swap the only records of two partitions of a topic: no other object names them."""
     world = World()
     store = world.open()
     store.create_topic("orders", ORDERS, partitions=2)

@@ -1,4 +1,4 @@
-"""A merge changes nothing that a reader sees, at any moment; what it leaves is one file a run."""
+"""A merge changes nothing that a reader sees, at any time, and leaves one file for each run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def store(world: World) -> Store:
 
 
 def fill(world: World, store: Store, seed: int, transactions: int = 30) -> int:
-    """Random transactions, aborted ones among them, inline and as files, eager and staged, and plain batches between. -> rows"""
+    """Append random transactions, some aborted, inline and as files, eager and staged, and plain batches.
+
+    Return the row count.
+    """
     dice = random.Random(seed)
     number = 0
     if dice.random() < 0.5:
@@ -107,7 +110,7 @@ def merge(store: Store, policy: MergePolicy = LARGE) -> tuple[Merged, ...]:
 
 
 def look(store: Store) -> dict[str, Any]:
-    """All that readers of every kind can see of the partition."""
+    """Return all that readers of every kind can see of the partition."""
     consumer = store.consumer(auto_offset_reset="earliest")
     consumer.assign([TP])
     ends = store.admin().list_offsets("orders")[TP]
@@ -123,7 +126,7 @@ def look(store: Store) -> dict[str, Any]:
 
 
 def check_times(store: Store, rows: pa.Table) -> None:
-    """An offset that a time gives parts older rows from newer ones, whatever became of aborted rows between."""
+    """Check that the offset of a time separates older rows from newer ones, whatever aborted rows are between them."""
     times = rows["_timestamp"].cast(pa.int64()).to_numpy() // 1000
     offsets = rows["_offset"].to_numpy()
     session = reading.read_session(store.runtime)
@@ -154,7 +157,7 @@ def objects(store: Store, suffix: str) -> list[str]:
 
 @pytest.mark.parametrize(("seed", "age_ms"), [(0, 0), (1, 90_000_000)], ids=["young", "old"])
 def test_a_merge_changes_no_row_no_offset_no_time(world: World, store: Store, seed: int, age_ms: int) -> None:
-    """Young transactions are told apart in the run's index, for snapshots; old ones share entries. Then it is merged again."""
+    """Young transactions have separate entries in the run's index, for snapshots; old ones share entries. Then merge again."""
     fill(world, store, seed)
     world.clock.advance_ms(age_ms)
     generations = []
@@ -226,13 +229,13 @@ def unique_of(store: Store) -> str:
 
 
 def test_a_later_segment_is_merged_before_the_aborted_rows(world: World, store: Store) -> None:
-    """The rows lie in a segment that stays, their marker in the run: only the run's .txnindex hides them."""
+    """The rows are in a segment that stays, and their marker is in the run: only the run's .txnindex hides the rows."""
     store.alter_topic("orders", config={"segment.batches": 1})
     producer = store.producer(transactional_id="t")
     producer.init_transactions()
     with store.producer() as plain:
         producer.begin_transaction()
-        # Large enough to be left alone.
+        # This file is large enough, so that no merge copies it.
         producer.send("orders", pa.table({"id": range(60_000), "name": ["gone" * 9] * 60_000}, SCHEMA))
         producer.flush()
         plain.send("orders", [{"id": 1, "name": "a"}]).result()
@@ -287,7 +290,7 @@ def test_runs_of_one_plan_are_published_in_any_order(world: World, store: Store)
 
 
 def test_writers_go_on_beside_a_merge(world: World, store: Store) -> None:
-    """A run that is copied for long is published all the same; what came meanwhile is not in it."""
+    """A run that took long to copy is published anyway; it lacks rows that came meanwhile."""
     fill(world, store, 4)
     session = reading.read_session(store.runtime)
     (planned,) = plan_partition(session, TP, LARGE)
@@ -299,11 +302,11 @@ def test_writers_go_on_beside_a_merge(world: World, store: Store) -> None:
     check(store)
 
 
-# -- what goes wrong ----------------------------------------------------------------------------------------------------
+# -- faults -------------------------------------------------------------------------------------------------------------
 
 
 def every_crash(world: World) -> Iterator[int]:
-    """The partition after a merge that died at each of its requests, in turn."""
+    """Yield the partition after a merge that died at each of its requests, in turn."""
     whole = dict(objects_of(world))
     for number in range(1, 1000):
         world.memory = type(world.memory)(clock=world.clock)
@@ -329,7 +332,7 @@ def objects_of(world: World, folder: str = "") -> Iterator[tuple[str, bytes]]:
 
 
 def test_a_crash_at_every_request(world: World, store: Store) -> None:
-    """Dying before a request leaves what dying after the one before it leaves."""
+    """A crash before a request leaves the same store as a crash after the previous request."""
     fill(world, store, 7, transactions=8)
     before = look(store)
     seen = set()
@@ -374,7 +377,7 @@ def test_columns_whose_schema_is_gone_are_not_left_out(world: World, store: Stor
 
 
 def test_every_byte_of_a_large_input_is_compared(world: World, store: Store) -> None:
-    """Also what lies between pages, which no CRC covers, and rows that the merge leaves out."""
+    """Also bytes between pages, which no CRC covers, and rows that the merge leaves out."""
     ids = list(range(500_000))
     random.Random(1).shuffle(ids)
     with store.producer() as producer:
@@ -386,7 +389,7 @@ def test_every_byte_of_a_large_input_is_compared(world: World, store: Store) -> 
     path = TP.folder + min(sizes)
     data = world.memory.get(path) or b""
     damaged = bytearray(data)
-    # The first page's header: its size of the compressed page is read from there, its CRC and statistics need not be.
+    # This is the first page's header. Readers use its compressed size, but need not use its CRC and statistics.
     position = next(at for at in range(4, 200) if at and not _breaks(world, path, data, at, store))
     damaged[position] ^= 1
     overwrite(world.memory, path, bytes(damaged))
@@ -396,7 +399,7 @@ def test_every_byte_of_a_large_input_is_compared(world: World, store: Store) -> 
 
 
 def _breaks(world: World, path: str, data: bytes, at: int, store: Store) -> bool:
-    """Whether a reader notices one flipped bit."""
+    """Return whether a reader notices one flipped bit."""
     changed = bytearray(data)
     changed[at] ^= 1
     overwrite(world.memory, path, bytes(changed))
@@ -422,7 +425,7 @@ def test_nothing_to_do_writes_nothing(world: World, store: Store) -> None:
 
 
 def test_a_snapshot_stays_whole_where_a_drawn_id_hung_and_was_forgotten(world: World) -> None:
-    """Its rows are old and its id is gone: of such a commit a merge keeps no producer, so the id has to stay for the grace."""
+    """Its rows are old and its id is forgotten. A merge keeps no producer of such a commit, so the id must stay for the grace."""
     day_ms = 86_400_000
     world.open().create_topic("pairs", SCHEMA, partitions=2, config={"segment.batches": 2})
     outage, slow = world.outage()

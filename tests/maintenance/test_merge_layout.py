@@ -1,4 +1,4 @@
-"""Rows may be sorted inside a merged file, and have Bloom filters; no reader of txlog's sees another order for it."""
+"""Rows may be sorted inside a merged file, which may have Bloom filters; txlog's readers see the same order of rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_no_reader_sees_the_order_in_the_file(
             read(store, start, end)["_offset"].to_pylist() if ((offsets >= start) & (offsets < end)).any() else []
         )
     check(store)
-    # Merged anew it may lie in the order of offsets again.
+    # A new merge may restore the order of offsets.
     fill(world, store, 12, transactions=8)
     before = look(store)
     (done,) = merge(store, FileLayout())
@@ -92,13 +92,13 @@ def test_rows_of_each_entry_are_sorted_and_those_of_row_groups_stay_apart(
     rows = file.read(["name", "id"]).to_pylist()
     keys = [(row["name"] is None, row["name"], row["id"]) for row in rows]
     steps = [at for at in range(1, len(keys)) if keys[at][:2] != keys[at - 1][:2] and keys[at - 1][0] > keys[at][0]]
-    # A step back is where an entry, a row group, or a part that fits in memory ends.
+    # The keys step back only where an entry, a row group, or a part that fits in memory ends.
     assert len(set(steps) - bounds) <= len(rows) // 60_000
     assert file.metadata.row_group(0).column(0).has_column_index
 
 
 def test_bloom_filters(world: World, store: Store) -> None:
-    """They lie between the row groups and the footer, and nothing of a reader's minds them."""
+    """The filters are between the row groups and the footer, and do not disturb a reader."""
     fill(world, store, 14)
     before = look(store)
     session = reading.read_session(store.runtime)
@@ -140,7 +140,7 @@ def test_what_is_refused(world: World, store: Store, monkeypatch: pytest.MonkeyP
 
 
 def test_the_file_is_compressed_as_the_merging_client_says(world: World, store: Store) -> None:
-    """As everywhere, the client's settings come before the topic's."""
+    """As elsewhere, the client's settings have precedence over the topic's."""
     fill(world, store, 3)
     assert merge(world.open(compression_type="snappy"), FileLayout())
     assert merged_file(world, store).metadata.row_group(0).column(0).compression == "SNAPPY"

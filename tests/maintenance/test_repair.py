@@ -1,4 +1,4 @@
-"""What is a pure function of the log is made again, the same; nothing else is touched."""
+"""Repair recreates objects that are a pure function of the log, byte for byte, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def filled(world: World, objects: d.Objects) -> MemoryObjectStore:
 
 
 def mended(world: World, store: ObjectStore, *, dry_run: bool = False) -> tuple[tuple[RepairedObject, ...], FsckReport]:
-    """Checks, repairs, checks again."""
+    """Check, repair, and check again."""
     runtime = world.open(store).runtime
     return repair(runtime, check_store(store).findings, dry_run=dry_run), check_store(store)
 
 
 def is_pure(path: str, boundary: int = 0) -> bool:
-    """Whether sealing makes it, and its records are there."""
+    """Return whether sealing makes this object and its records exist."""
     match names.parse_partition_object(path.rpartition("/")[2]):
         case NumberedName(kind="snapshot", number=number):
             return number >= boundary
@@ -67,12 +67,12 @@ def test_there_is_one_of_each_kind() -> None:
     [
         *((path, "bit") for path in PURE),
         *((path, "swapped") for path in PURE[1:2]),
-        # Without its last index a log is not damaged, but has a longer tail.
+        # Without its last index a log is not damaged; it only has a longer tail.
         *((path, "gone") for path in [PURE[0], PURE[1], PURE[-1]]),
     ],
 )
 def test_whatever_sealing_made_is_made_again(world: World, path: str, damage: str) -> None:
-    """What the records give is created again, to the byte (C12)."""
+    """Repair creates again, to the byte, what follows from the records (C12)."""
     objects = dict(TWINS)
     data = objects.pop(path)
     ending = path.rpartition(".")[2]
@@ -129,7 +129,7 @@ def test_a_dry_run_only_says_it(world: World) -> None:
 
 @pytest.mark.parametrize("path", OTHERS)
 def test_nothing_else_is_touched(world: World, path: str) -> None:
-    """A record, rows, a version, a descriptor: what nobody can compute stays damaged, and is told."""
+    """A record, rows, a version and a descriptor cannot be computed. They stay damaged, and the report names them."""
     objects = {**TWINS, path: TWINS[path][:-9]}
     store = filled(world, objects)
     done, after = mended(world, store)
@@ -234,7 +234,7 @@ def test_two_at_once_make_the_same(world: World) -> None:
 
 
 def test_one_that_was_overtaken_deletes_nothing(world: World) -> None:
-    """To delete what another repair has just made, and to die then, would leave a hole where there was none."""
+    """If it deleted what another repair has just created, and died then, it would leave a gap."""
     path = next(path for path in PURE if path.startswith("east/0/") and path.endswith(".index"))
     store = filled(world, {**TWINS, path: b"damaged\n"})
     findings = check_store(store).findings

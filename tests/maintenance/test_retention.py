@@ -1,4 +1,4 @@
-"""Retention takes whole segments from the oldest on, leaves what a living group has not read, and tells readers what to do."""
+"""Retention removes whole segments from the oldest on, keeps what a living group has not read, and readers get a clear error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TP = tp("orders", 0)
 
 
 def topic(world: World, **config: Any) -> Store:
-    """Ten segments of two rows, sealed an hour after each other, but for the last."""
+    """Create a topic for ten segments of two rows, each sealed an hour after the one before, except the last."""
     store = world.open()
     settings = {name.replace("_", "."): value for name, value in config.items()}
     store.create_topic("orders", partitions=1, schema=None, config={"segment.batches": 2, **settings})
@@ -51,7 +51,7 @@ def test_by_time(world: World) -> None:
     done = retain(store, TP)
     assert done == said
     assert done is not None
-    # Written at 0 to 4 hours: 10 hours have passed, and what is as old as the limit is not older.
+    # The rows were written at 0 to 4 hours, and 10 hours have passed. A row that is exactly as old as the limit stays.
     assert (done.log_start_before, done.log_start_after, done.segments, done.rows) == (0, 10, 5, 10)
     assert done.setting == "retention.ms"
     assert done.bytes > 0
@@ -62,7 +62,7 @@ def test_by_time(world: World) -> None:
     world.clock.advance_ms(100 * HOUR_MS)
     last = retain(store, TP)
     assert last is not None
-    # Never the active segment.
+    # Retention keeps the active segment.
     assert last.log_start_after == 20
     assert retain(store, TP) is None
 
@@ -74,7 +74,8 @@ def test_by_bytes(world: World) -> None:
     assert done is not None
     assert done.setting == "retention.bytes"
     assert world.ends()[0] == done.log_start_after == 18
-    # The move itself was the record that finished the active segment; but it holds no row, and less than this byte may not be left.
+    # The move appended the record that finished the active segment. This segment has no row, but no more bytes may be
+    # removed.
     assert retain(store, TP) is None
     assert world.ends()[0] == 18
 
@@ -177,7 +178,7 @@ def test_after_vacuum_only_the_rest_is_left(world: World) -> None:
 
 
 def test_a_log_of_markers_alone_is_left_alone(world: World) -> None:
-    """Each move is a record: with one batch a segment they would chase each other for ever."""
+    """Each move is a record. With one batch in each segment, every move would cause the next one, for ever."""
     store = topic(world, retention_ms=HOUR_MS, segment_batches=1)
     fill(world, store, 4)
     world.clock.advance_ms(DAY_MS)

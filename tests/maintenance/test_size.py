@@ -1,4 +1,4 @@
-"""What is counted of a partition, and what a merge would gain: it does, and then there is nothing to gain."""
+"""The size of a partition and the estimated gain of a merge: the merge gains that much, and then nothing is left to gain."""
 
 from __future__ import annotations
 

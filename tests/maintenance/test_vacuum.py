@@ -1,4 +1,4 @@
-"""Vacuum deletes what nothing needs, and nothing else: on a whole store, object by object."""
+"""Vacuum deletes what no process needs, and nothing else: on a whole store, object by object."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_folders_that_a_killed_job_of_sparks_left_empty_are_removed(tmp_path: Pa
         assert staged[0].exists()
         assert len(clean(store).deleted) == 1
         assert not staged[0].exists()
-        # That of a job that may still be at work stays as it is.
+        # The folder of a job that may still run does not change.
         assert (staged[1] / "_temporary" / "0" / "_temporary").exists()
 
 
@@ -114,7 +114,8 @@ def test_a_clock_that_was_set_since_the_store_was_opened_deletes_nothing(world: 
     with pytest.raises(ClockSkewError, match="ahead of the store's"):
         clean(daemon)
     assert paths(world) == before
-    # Its view is young and its next slot taken: were that deleted, the row would be acknowledged and lost.
+    # The producer's view is young, and its next slot is taken. If that were deleted, the row would be acknowledged and
+    # lost.
     slow.send("orders", [{"id": 14, "name": "a"}]).result()
     slow.close()
     assert world.read() == list(range(15))
@@ -125,7 +126,7 @@ def test_a_clock_that_was_set_since_the_store_was_opened_deletes_nothing(world: 
 def test_a_vacuum_whose_clock_is_ahead_by_more_than_the_grace_deletes_nothing_young(
     world: World, dry_run: bool
 ) -> None:
-    """Else the writer, whose view is a moment old, would create a deleted slot anew and acknowledge what nobody reads."""
+    """Otherwise the writer, whose view is young, would create a deleted slot again and acknowledge a row that no reader sees."""
     opened = world.open(**{"delete.grace.ms": 10_000})
     opened.create_topic("orders", SCHEMA, config={"segment.batches": 2})
     with opened.producer() as writer, opened.producer() as others:
@@ -138,7 +139,7 @@ def test_a_vacuum_whose_clock_is_ahead_by_more_than_the_grace_deletes_nothing_yo
         assert clean(vacuuming, dry_run=dry_run).deleted == ()
         assert writer.send("orders", [{"id": 7, "name": "n"}], partition=0).result().base_offset == 7
         assert world.read() == list(range(8))
-        # ... and what is old by the store's clock goes, whatever the machine's says.
+        # ... and vacuum deletes what is old by the store's clock, whatever the machine's clock shows.
         world.clock.advance_ms(10_000)
         behind = ManualClock(world.clock.now_ms() - MAX_CLOCK_SKEW_MS)
         vacuuming = txlog.open("memory://", object_store=world.memory, clock=behind, ids=SeededIds(78))
