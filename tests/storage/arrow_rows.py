@@ -51,5 +51,5 @@ ROWS: list[dict[str, object]] = [
 
 
 def rows_table(rows: list[dict[str, object]] | None = None) -> pa.Table:
-    """ROWS under the topic's schema, as Arrow itself would make it."""
+    """Return ROWS under the topic's schema, as Arrow itself would convert them."""
     return pa.Table.from_pylist(ROWS if rows is None else rows, schema=to_arrow(FIELDS))

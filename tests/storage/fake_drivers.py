@@ -1,6 +1,6 @@
-"""File systems as s3fs, gcsfs and adlfs present themselves, over a dict: how they are built, what is asked of them, how they fail.
+"""File systems over a dict that look like s3fs, gcsfs and adlfs: their arguments, their calls and their errors.
 
-What the drivers themselves make of it is seen in test_object_stores.py and test_faults.py. Only s3fs is here with all verbs.
+test_object_stores.py and test_faults.py test the drivers themselves. Only the s3fs look-alike has all verbs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 
 class ServerError(Exception):
-    """As botocore's ClientError: the answer is in `response`."""
+    """An error like botocore's ClientError: the answer is in `response`."""
 
     def __init__(self, status, code=None, message=""):
         super().__init__(message or f"An error occurred ({code or status})")
@@ -19,14 +19,14 @@ class ServerError(Exception):
 
 
 def wrapped(status, code=None, kind=OSError, message="m"):
-    """As s3fs raises it: an OSError whose cause has the status."""
+    """Return the error as s3fs raises it: an OSError whose cause has the status."""
     error = kind(5, message) if kind is OSError else kind(message)
     error.__cause__ = ServerError(status, code)
     return error
 
 
 class FakeFileSystem:
-    """Objects in a dict that all instances share; `failures` are raised first, one a call."""
+    """Objects in a dict that all instances share. The errors in `failures` are raised first, one for each call."""
 
     def __init__(self, objects=None, failures=(), **settings):
         self.objects = {} if objects is None else objects
@@ -88,7 +88,7 @@ class FakeFileSystem:
 
 
 class S3FileSystem(FakeFileSystem):
-    """As s3fs: lists by call_s3, 1000 names a page."""
+    """Like s3fs: lists by call_s3, 1000 names in each page."""
 
     missing_is_an_error = False
     put_object_members = ("Bucket", "Key", "IfNoneMatch")
@@ -123,7 +123,7 @@ class S3FileSystem(FakeFileSystem):
 
 
 class GCSFileSystem(FakeFileSystem):
-    """As gcsfs: one method sends all requests, and repeats them."""
+    """Like gcsfs: one method sends all requests, and retries them."""
 
     async def _request(self):
         raise AssertionError("repeats")
@@ -135,7 +135,7 @@ class GCSFileSystem(FakeFileSystem):
 
 
 class AzureBlobFileSystem(FakeFileSystem):
-    """As adlfs: its create takes `mode` among any other keywords, its retries are those of Azure's client."""
+    """Like adlfs: its create accepts `mode` among any other keywords, and Azure's client does the retries."""
 
     def __init__(self, *arguments, **settings):
         super().__init__(*arguments, **settings)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """A fresh interpreter that runs `code` with `arguments` as sys.argv[1:]."""
+    """Start a fresh interpreter that runs `code` with `arguments` as sys.argv[1:]."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -25,9 +25,9 @@ def start(code: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def in_fork(check: Callable[[], bool]) -> bool:
-    """What `check` says in a forked child; False if it raises."""
+    """Return the result of `check` in a forked child, or False if it raises."""
     with warnings.catch_warnings():
-        # Later Pythons warn of forks beside threads; that is what is tested.
+        # Newer Pythons warn about a fork beside threads, which is what this tests.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:

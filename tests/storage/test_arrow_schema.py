@@ -1,4 +1,4 @@
-"""The closed list of types, and what fits into a topic."""
+"""The closed list of types, and the values that fit into a topic."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_wrong_types_are_refused(given, target):
     ids=str,
 )  # fmt: skip
 def test_types_are_named_as_users_write_them(given, target, words):
-    """str(pyarrow.float64()) is "double", and str(pyarrow.float32()) is "float", which is Python's word for the other one."""
+    """str(pyarrow.float64()) is "double" and str(pyarrow.float32()) is "float", which in Python means the former."""
     with pytest.raises(SchemaMismatchError) as raised:
         conform(pa.table({"c": given}), fields_of(c=target), topic="orders")
     assert words in str(raised.value)
@@ -252,7 +252,7 @@ def test_types_are_named_as_users_write_them(given, target, words):
 
 @pytest.mark.parametrize("arrow", [pa.float32(), pa.float64()], ids=str)
 def test_an_integer_is_stored_exactly_or_refused_however_it_comes(arrow):
-    """One rule on all roads: what a float column holds of integers does not end at 2**24 or 2**53."""
+    """The same rule holds for every kind of input: the integers of a float column do not end at 2**24 or 2**53."""
     fits, does_not = (2**25, 2**24 + 1) if arrow == pa.float32() else (2**60, 2**60 + 1)
     fields = fields_of(c=arrow, n=pa.list_(arrow))
     for value in (fits, -fits, np.int64(fits)):
@@ -268,7 +268,8 @@ def test_an_integer_is_stored_exactly_or_refused_however_it_comes(arrow):
         for wrong in (pa.table({"c": [does_not]}), pa.table({"n": [[does_not]]}), pd.DataFrame({"c": [does_not]})):
             with pytest.raises(SchemaMismatchError, match="not in range"):
                 conform(wrong, fields, topic="t")
-    # A float is rounded to the nearest, as everywhere: Python has no other. A whole column of them is not narrowed unasked.
+    # Python has only one float type, so a single float is rounded to the nearest. A whole float64 column is not
+    # narrowed.
     assert conform([{"c": 16777217.0}], fields_of(c=pa.float32()), topic="t").column("c").to_pylist() == [16777216.0]
 
 
@@ -340,7 +341,7 @@ EXAMPLES = {
 )
 @pytest.mark.parametrize("wrap", ["struct", "list", "map", "struct in a struct", "required struct in a struct"])
 def test_nulls_below_a_null_struct_are_none(wrap, inner, slot):
-    """Spark leaves nulls in the fields of a null struct, also in those that allow none."""
+    """Spark leaves nulls in the fields of a null struct, also in fields that are not nullable."""
 
     def around(struct):
         return {
@@ -360,7 +361,7 @@ def test_nulls_below_a_null_struct_are_none(wrap, inner, slot):
         "required struct in a struct": [None, {"i": some}],
     }[wrap]
     whole = pa.table({"c": pa.array(values * 3, around(pa.struct([pa.field("k", inner)])))})
-    # pa.array puts something below a null; what Parquet gives back has nulls there.
+    # pa.array puts a value below a null, and Parquet returns a null there.
     sink = io.BytesIO()
     pq.write_table(whole, sink)
     loose = pq.read_table(sink).column("c").combine_chunks()[slot]
@@ -368,7 +369,7 @@ def test_nulls_below_a_null_struct_are_none(wrap, inner, slot):
     found = conform(pa.table({"c": loose}), fields, topic="t")
     assert found.schema.equals(to_arrow(fields), check_metadata=True)
     assert found.column("c").to_pylist() == loose.to_pylist()
-    # Parquet's writer looks at fields without what is above them.
+    # Parquet's writer checks a field without its parents.
     pq.write_table(found, io.BytesIO())
 
 
@@ -381,7 +382,7 @@ def test_nulls_below_a_null_struct_are_none(wrap, inner, slot):
     ],
 )
 def test_values_that_are_none_of_their_type_are_refused(values, where):
-    """Arrow passes them on; of inline rows nobody could read them."""
+    """Arrow accepts these values, but no reader could read them from inline rows."""
     fields = to_fields(pa.schema([pa.field("c", values.type)]))
     with pytest.raises(SchemaMismatchError, match=where):
         conform(pa.table({"c": values}), fields, topic="t")
@@ -574,7 +575,7 @@ def test_a_cut_off_stream():
             table = decoded(payload[:length], FIELDS)
         except CorruptRecordError:
             continue
-        # A stream may end after any message; that rows are missing shows in the record's count.
+        # A stream may end after any message. The count in the record shows that rows are missing.
         assert table.num_rows == 0
 
 

@@ -1,4 +1,4 @@
-"""The registry of backends, and the two places that cannot ask it: the extras of the package and the command line's help."""
+"""The registry of backends, and two places that do not import it: the extras of the package and the command line's help."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def test_each_backend_has_an_extra_that_installs_its_driver(backend: type[Backen
 
 
 def test_the_command_line_names_each_backend() -> None:
-    """It does not import them: `txlog --help` is quick."""
+    """The command line does not import the backends, so that `txlog --help` is quick."""
     text = run("topics", "list", "--help").out
     assert [url for url in URLS if url not in text] == []

@@ -1,4 +1,4 @@
-"""Programs against a store: each effect, errors thrown in, and gathers however nested."""
+"""Programs against a store: each effect, errors that are thrown in, and nested gathers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_effect(driver):
         assert (yield ReadClocks()) == Moment(clock.now_ms(), 0)
         assert (yield StoreNow()) > 1_600_000_000_000
         assert (yield List("__probe/")) == ()
-        ids.new_id()  # of the object that told the time
+        ids.new_id()  # the object whose time was read took one id
         assert (yield NewId()) == ids.new_id()
         assert (yield NewProducerId()) == ids.new_producer_id()
         assert (yield Sleep(1000)) is None

@@ -1,8 +1,8 @@
-"""Every fault, on every verb, through the real drivers: what comes out, what is there afterwards, and what is not said.
+"""Every fault on every verb, through the real drivers: the result, the store afterwards, and the secrecy of credentials.
 
-Faults strike between the driver and a server, so the driver's own retries take part. `FOUND` says what an outcome may be: a
-driver that tries again below the adapter turns one's own success into a conflict, which the port allows and the protocol
-settles.
+Faults happen between the driver and a server, so the driver's own retries take part. `FOUND` lists the allowed
+outcomes. If a driver retries below the adapter, its own success may become a conflict. The port allows this, and the
+protocol settles it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from txlog.testing.clock import ManualClock
 WRITTEN, CONFLICT, UNKNOWN = PutOutcome.WRITTEN, PutOutcome.CONFLICT, PutOutcome.UNKNOWN
 KINDS = ("s3", "gcs", "azure")
 ERRORS: dict[str, Callable[..., Response]] = {"s3": s3.error, "gcs": gcs.error, "azure": azure.error}
-# How the driver is told not to wait long for an answer.
+# The options that give each driver a short timeout.
 SHORT: dict[str, dict[str, object]] = {
     "s3": {"config_kwargs": {"read_timeout": 0.4}},
     "gcs": {"requests_timeout": 0.4},
     "azure": {"read_timeout": 0.4},
 }
 TOKEN = "ya29.secrettokensecrettokensecrettoken"
-# The small server asks nobody who he is, so drivers say it of themselves.
+# The small server asks for no identity, so the driver must send its own.
 CREDENTIALS: dict[str, dict[str, object]] = {"gcs": {"token": Credentials(TOKEN)}}
-# Answers that no object store gives.
+# Answers that no real object store gives.
 OTHERS: dict[str, Response] = {
     "html": Response(status=502, headers={"Content-Type": "text/html"}, body=b"<html><h1>Bad Gateway</h1></html>"),
     "empty": Response(status=503),
@@ -52,7 +52,7 @@ _NUMBERS = itertools.count()
 
 
 class Place:
-    """A server, the proxy before it, a store by way of the proxy and another one around it."""
+    """A server, the proxy in front of it, a store over the proxy and another one without it."""
 
     def __init__(self, server: Server, proxy: FaultProxy) -> None:
         self.server, self.proxy, self.kind = server, proxy, server.kind
@@ -62,17 +62,17 @@ class Place:
         """Does not wait long for an answer."""
 
     def renew(self) -> None:
-        """Good weather, and connections that were used before, as most are."""
+        """End all faults, and use each connection once, because most connections have been used before."""
         self.proxy.strike()
         for store in (self.direct, self.store, self.impatient):
             assert store.get("nothing") is None
 
     def answer(self, status: int, code: str = "", message: str = "") -> Response:
-        """An error as this kind of store says it."""
+        """Return an error in the form of this kind of store."""
         return ERRORS[self.kind](status, code or f"Code{status}", message)
 
     def store_for(self, action: str) -> FsspecObjectStore:
-        """The one to meet such a fault with."""
+        """Return the store that should meet such a fault."""
         return self.impatient if action == "stall" else self.store
 
     def _open(self, url: str, more: dict[str, object]) -> FsspecObjectStore:
@@ -80,7 +80,7 @@ class Place:
         options = {**server.storage_options, **CREDENTIALS.get(self.kind, {}), **more}
         store = open_object_store(server.store_url("faults"), options)
         assert isinstance(store, FsspecObjectStore)
-        # The pauses between attempts are for real servers.
+        # Only real servers need the pauses between attempts.
         store._clock = ManualClock()
         return store
 
@@ -98,7 +98,7 @@ def _good_weather(place: Place) -> None:
 
 @pytest.fixture
 def name() -> str:
-    """Of an object that nobody has used."""
+    """Return the name of an object that no other test uses."""
     return f"{next(_NUMBERS):06d}/a"
 
 
@@ -114,7 +114,7 @@ APPLIED = {UNKNOWN: b"mine", CONFLICT: b"mine", WRITTEN: b"mine"}
 def test_put_if_absent_answered_without_being_applied(place, name, status):
     place.proxy.strike(Fault(action="answer", answer=place.answer(status)))
     assert place.store.put_if_absent(name, b"mine") is UNKNOWN
-    # Once: whether and when to try again is the protocol's decision.
+    # There is one request: the protocol decides whether and when to retry.
     assert len(place.proxy.requests) == 1
     assert place.direct.get(name) is None
     assert place.store.put_if_absent(name, b"mine") is WRITTEN
@@ -159,7 +159,7 @@ def test_put_if_absent_unanswered(place, name, action, moment, found, times):
     outcome = place.store_for(action).put_if_absent(name, b"mine")
     assert outcome in found
     assert place.direct.get(name) == found[outcome]
-    # At most the one repetition that HTTP allows on a connection that was used before.
+    # HTTP allows at most one retry on a connection that was used before.
     assert len(place.proxy.requests) <= 2
 
 
@@ -197,7 +197,7 @@ def test_a_server_that_does_not_know_the_condition(place, name):
 
 
 def test_bad_weather_for_conditional_writes(place, name):
-    """A seeded mix of everything: no name has two winners, and what was said to be written is there."""
+    """Mix all faults by a seed: no name has two winners, and every object that was reported as written exists."""
     place.proxy.bad_weather(7, 0.4, every_fault(place))
     outcomes = [place.store.put_if_absent(f"{name}/{number}", b"%d" % number) for number in range(60)]
     struck = place.proxy.struck
@@ -210,10 +210,10 @@ def test_bad_weather_for_conditional_writes(place, name):
         assert found in ((b"%d" % number,) if outcome is not UNKNOWN else (b"%d" % number, None))
 
 
-# -- requests that may be repeated ------------------------------------------------------------------------------------
+# -- requests that may be retried -------------------------------------------------------------------------------------
 
 BODY = bytes(range(256)) * 40
-# Verb: (a call of it in a folder that holds a, d and sub/x, its answer, the object that it changes, and to what).
+# Verb: (a call in a folder with a, d and sub/x; its answer; the object that it changes; the new content).
 VERBS: dict[str, tuple[Callable[[FsspecObjectStore, str], object], object, str, bytes | None]] = {
     "get": (lambda store, folder: store.get(f"{folder}/a"), BODY, "a", BODY),
     "get of nothing": (lambda store, folder: store.get(f"{folder}/none"), None, "none", None),
@@ -237,7 +237,7 @@ NONSENSE = [(body, moment, 0) for body in ("html", "empty", "garbage") for momen
 
 @pytest.fixture
 def folder(place: Place) -> str:
-    """One that holds three objects."""
+    """Return a folder with three objects."""
     made = f"{next(_NUMBERS):06d}"
     for path in ("a", "d", "sub/x"):
         place.direct.put_if_absent(f"{made}/{path}", BODY)
@@ -260,7 +260,7 @@ def test_a_fault_without_end_is_reported(place, folder, verb, action):
     place.proxy.strike(Fault(action=action, answer=place.answer(503, "SlowDown"), times=999))
     with pytest.raises(StorageError, match=rf"{verb.partition(' ')[0]} '.*' failed {ATTEMPTS} times"):
         VERBS[verb][0](place.store, folder)
-    # A driver may repeat a request once, on a connection that was used before.
+    # A driver may retry a request once, on a connection that was used before.
     assert ATTEMPTS <= len(place.proxy.requests) <= 2 * ATTEMPTS
 
 
@@ -276,7 +276,7 @@ def test_a_refusal_is_not_repeated(place, folder, verb, status):
 
 @pytest.mark.parametrize("wrong", ["key", "secret", "none"])
 def test_wrong_credentials_are_refused_at_once(wrong, monkeypatch, tmp_path, caplog):
-    """Through the whole library: no call waits for what waiting cannot mend."""
+    """Through the whole library, no call retries an error that retrying cannot fix."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -297,7 +297,7 @@ def test_wrong_credentials_are_refused_at_once(wrong, monkeypatch, tmp_path, cap
 
 
 def test_a_write_whose_repetition_is_refused_stays_unknown(place):
-    """The first try may have won: a refusal of the second says nothing of it."""
+    """The first try may have won, and the refusal of the second does not change that."""
     server = place.server.at(place.proxy.url)
     store = open_object_store(
         server.store_url("repeated"), {**server.storage_options, **CREDENTIALS.get(place.kind, {})}
@@ -332,12 +332,12 @@ def test_an_endpoint_that_is_not_there_is_named(caplog):
     assert f"no connection to {gone.url}" in warned[0]
 
 
-# -- what is not said -------------------------------------------------------------------------------------------------
+# -- secrecy ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [400, 403, 500, 503])
 def test_errors_repeat_no_credential(place, folder, status, caplog):
-    """Not even when the server, or something before it, repeats in its answer what it was sent."""
+    """This holds even if the answer of the server, or of a proxy, repeats what it received."""
     sent: list[str] = []
 
     def echo(request: Request) -> Response:
@@ -360,7 +360,7 @@ def test_errors_repeat_no_credential(place, folder, status, caplog):
                 hidden.append(error.__suppress_context__ and error.__cause__ is None)
     text = "\n".join([*said, caplog.text])
     assert len(said) >= len(VERBS)
-    # A traceback would show what the driver said.
+    # A traceback would show the driver's message.
     assert all(hidden)
     for secret in (*SECRETS[place.kind], *(found for one in sent for found in CREDENTIAL.findall(one))):
         assert secret not in text
@@ -368,12 +368,12 @@ def test_errors_repeat_no_credential(place, folder, status, caplog):
 
 
 SECRETS = {"s3": (s3.ACCESS_KEY, s3.SECRET_KEY), "gcs": (TOKEN,), "azure": (azure.ACCOUNT_KEY,)}
-# What was signed with a secret, as it goes over the wire.
+# Strings that were signed with a secret, as they are sent.
 CREDENTIAL = re.compile(r"(?:Signature=|SharedKey \w+:|Bearer )([^\s;]{10,})")
 
 
 def fault_of(place: Place, action: str, moment: Any, status: int) -> Fault:
-    """A fault from its row in a table."""
+    """Return the fault for a row of a table."""
     if action == "answer":
         return Fault(action="answer", moment=moment, answer=place.answer(status))
     if action in OTHERS:
@@ -382,6 +382,6 @@ def fault_of(place: Place, action: str, moment: Any, status: int) -> Fault:
 
 
 def every_fault(place: Place) -> tuple[Fault, ...]:
-    """What bad weather is made of; without stalls, which take long."""
+    """Return every kind of fault except stalls, which take long."""
     rows = [row for row in (*ANSWERS, *SILENCES, *NONSENSE) if row[0] != "stall" and row[1:] != ("after", 409)]
     return (*(fault_of(place, *row) for row in rows), Fault(action="late"))

@@ -1,4 +1,4 @@
-"""The adapter of fsspec's drivers: the contract over look-alikes, what is refused, and what each answer of a server means."""
+"""The adapter of fsspec's drivers: the contract over look-alikes, refused setups, and the meaning of each server's answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TestS3(StoreContract):
 
 @pytest.fixture
 def drivers(monkeypatch):
-    """The look-alikes in place of the drivers; what they were built with."""
+    """Replace the drivers by the look-alikes, and return the arguments with which they were built."""
     built = []
 
     def take(protocol):
@@ -76,7 +76,7 @@ def drivers(monkeypatch):
     return built
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- refused setups ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("refused", [LocalFileSystem, MemoryFileSystem, DirFileSystem, FakeFileSystem])
@@ -132,7 +132,7 @@ def test_a_botocore_that_drops_the_condition_is_refused():
 
 
 def test_of_gcsfs_it_is_the_class_that_always_sends_the_condition(monkeypatch):
-    """The one that it registers looks up the kind of a bucket, and leaves the condition out in a zonal one."""
+    """The registered class looks up the kind of a bucket, and omits the condition in a zonal one."""
     extended = type("ExtendedGcsFileSystem", (GCSFileSystem,), {"__module__": "gcsfs.extended_gcsfs"})
     with pytest.raises(UnsupportedStoreError, match="ExtendedGcsFileSystem"):
         check_class(extended)
@@ -259,7 +259,7 @@ def test_what_adlfs_is_told(drivers):
 
 
 def test_objects_are_read_by_one_request_and_created_by_one():
-    """No multipart upload, and no look before the write (W1)."""
+    """No multipart upload, and no check before the write (W1)."""
     fs = S3FileSystem()
     store = store_of(fs)
     store.put_if_absent("a", b"1")
@@ -335,14 +335,14 @@ def test_a_forked_child_builds_its_own():
 
     store = FsspecObjectStore("s3://bucket", "bucket", make)
     store.put_if_absent("a", b"1")
-    store._connection.lock.acquire()  # as if another thread of the parent were just building it
+    store._connection.lock.acquire()  # as if another thread of the parent were building it at this time
     assert in_fork(lambda: store.get("a") == b"1" and built == [os.getppid(), os.getpid()])
     store._connection.lock.release()
     store.get("a")
     assert built == [os.getpid()]
 
 
-# -- what an answer means ---------------------------------------------------------------------------------------------
+# -- the meaning of an answer -----------------------------------------------------------------------------------------
 
 TRANSIENT = [
     wrapped(409, "ConditionalRequestConflict"),
@@ -371,7 +371,7 @@ REFUSED = [
 
 
 def torn(module):
-    """As aiohttp says that an answer ended too soon, or could not be read: with a status that no server sent."""
+    """Return the error with which aiohttp reports a truncated or unreadable answer: the server did not send its status."""
     error = type("ClientPayloadError", (Exception,), {"__module__": "aiohttp.client_exceptions"})("not completed")
     error.__cause__ = type("ContentLengthError", (Exception,), {"__module__": module, "code": 400})()
     return error
@@ -421,7 +421,7 @@ def test_lost(error):
 def test_unknown(error):
     fs = S3FileSystem(failures=[error])
     assert store_of(fs).put_if_absent("a", b"1") is PutOutcome.UNKNOWN
-    # Once: what to do about it is the protocol's decision.
+    # There is one request: the protocol decides what to do next.
     assert len(fs.calls) == 1
 
 

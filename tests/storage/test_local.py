@@ -1,4 +1,4 @@
-"""The store in a folder: under the contract in each of its forms, against other processes, killed ones and failing disks."""
+"""The store in a folder: the contract in each form, other processes, killed processes and failing disks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def store(tmp_path, request):
 
 
 def everything(root):
-    """Every name below `root`, hidden ones too."""
+    """Return every name below `root`, hidden ones too."""
     return sorted(str(path.relative_to(root)) for path in Path(root).rglob("*") if not path.is_dir())
 
 
@@ -168,7 +168,7 @@ def test_writers_killed_at_any_moment_leave_whole_objects(tmp_path):
         data = store.get(f"t/{name}")
         assert len(data) == 40_000
         assert data == data[:8] * 5_000
-    # What replaces an object has a temporary name for a moment.
+    # An object that replaces another one has a temporary name for a short time.
     assert all(TEMPORARY_PREFIX in name for name in set(everything(tmp_path)) - {f"t/{name}" for name in found})
 
 
@@ -177,7 +177,7 @@ def test_writers_killed_at_any_moment_leave_whole_objects(tmp_path):
 
 @pytest.fixture
 def system_calls(monkeypatch):
-    """fsync, link, rename and mkdir in the order they are made, with what they are made on."""
+    """Record fsync, link, rename and mkdir in their order, with the paths."""
     calls = []
     real = {name: getattr(os, name) for name in ("fsync", "link", "rename", "mkdir")}
 
@@ -257,7 +257,7 @@ def test_a_file_that_another_program_wrote_is_made_durable(store, system_calls):
 
 
 def test_folders_that_others_made_are_made_durable_too(store, system_calls):
-    """Whoever made them may not have come to sync their names yet."""
+    """The processes that made them may not have synced their names yet."""
     os.makedirs(f"{store.root}/t/0")
     system_calls.clear()
     store.put_if_absent("t/0/a", b"1")
@@ -276,7 +276,7 @@ def test_nothing_is_synced_without_fsync(tmp_path, system_calls):
 
 
 def failing(monkeypatch, name, code, *, after=0):
-    """os.`name` fails with `code` from its (`after` + 1)-th call on."""
+    """Let os.`name` fail with `code` from its (`after` + 1)-th call on."""
     real, calls = getattr(os, name), []
 
     def call(*arguments, **options):
@@ -352,7 +352,7 @@ def test_without_nameless_files_there_are_hidden_ones(tmp_path, monkeypatch):
 
 
 def test_a_lost_reply_of_a_link_is_recognised(tmp_path, monkeypatch):
-    """A network file system may make the link, lose the answer, and report its own repetition as taken."""
+    """A network file system may make the link, lose the answer, and report its own retry as a conflict."""
     store = named(tmp_path / "root")
     real = os.link
 
@@ -407,14 +407,14 @@ def test_no_permission(tmp_path, monkeypatch):
         lambda: store.delete("t/a"),
         lambda: store.size("t/a"),
     ):
-        # Refused for good, as by HTTP 403: a caller that tries again is refused again.
+        # This is a permanent refusal, like HTTP 403: a retry would get the same answer.
         with pytest.raises(StoreAccessError, match="Permission denied"):
             call()
 
 
 def test_a_location_that_cannot_be_made(tmp_path, monkeypatch):
     store = LocalObjectStore(str(tmp_path / "root"))
-    failing(monkeypatch, "mkdir", errno.ENOENT)  # as /proc answers
+    failing(monkeypatch, "mkdir", errno.ENOENT)  # this is the answer of /proc
     with pytest.raises(StoreAccessError, match="cannot be made"):
         store.put_if_absent("a", b"1")
 
@@ -520,7 +520,7 @@ def test_it_can_be_sent_to_another_process(store):
 
 
 def test_the_time_of_an_object_is_that_of_its_publication(store, monkeypatch):
-    """A writer may stop between the last byte and the link, and nobody may make an object look older than its name."""
+    """A writer may stop between the last byte and the link. No process can make an object look older than its name."""
     began_ms = time.time_ns() // 1_000_000 - 100  # the file system's clock ticks a few times a second
     long_ago, link = (0, 1_600_000_000_123_456_789), os.link
 
@@ -533,7 +533,7 @@ def test_the_time_of_an_object_is_that_of_its_publication(store, monkeypatch):
     monkeypatch.undo()
     assert os.stat(f"{store.root}/t/a").st_mtime_ns == long_ago[1]
     assert began_ms <= store.modified_ms("t/a") <= time.time_ns() // 1_000_000
-    # What a copy does that keeps times, from here or from elsewhere.
+    # A copy that keeps times does this, from here or from elsewhere.
     store.put_if_absent("t/b", b"1")
     os.utime(f"{store.root}/t/b", ns=long_ago)
     assert began_ms <= store.modified_ms("t/b")

@@ -1,4 +1,4 @@
-"""The store in memory under the contract, and what is its own."""
+"""The store in memory: the contract, and its own behaviour."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_it_cannot_be_sent_to_another_process():
 def test_a_forked_child_is_refused():
     store = MemoryObjectStore("parent")
     store.put_if_absent("a", b"1")
-    store._lock.acquire()  # as if another thread of the parent were just using it
+    store._lock.acquire()  # as if another thread of the parent were using it at this time
 
     def refused():
         try:

@@ -21,7 +21,7 @@ _NUMBERS = itertools.count()
 
 
 class ServerContract(StoreContract, ProcessContract):
-    """The contract against a server: each store is a folder of its own."""
+    """The contract against a server: each store has its own folder."""
 
     server: Server
     listed = 250
@@ -51,7 +51,7 @@ class TestDrivers(ServerContract):
 
 
 class TestMoto(ServerContract):
-    """s3fs against somebody else's server; fewer names, since it answers a hundred requests a second."""
+    """s3fs against a third-party server. It answers only a hundred requests a second, so there are fewer names."""
 
     names = 40
 
@@ -70,7 +70,7 @@ class TestLocalFolder(ProcessContract):
 if GIVEN := os.environ.get("TXLOG_TEST_STORE"):
 
     class TestGiven(ServerContract):
-        """A place of one's own: TXLOG_TEST_STORE=s3://bucket/folder TXLOG_TEST_STORE_OPTIONS='{"endpoint_url": …}'."""
+        """Your own store: TXLOG_TEST_STORE=s3://bucket/folder TXLOG_TEST_STORE_OPTIONS='{"endpoint_url": …}'."""
 
         listed = 2_345
 

@@ -1,4 +1,4 @@
-"""The whole library on object stores: the probe, transactions of both kinds, sealing, and writers in bad weather."""
+"""The whole library on object stores: the probe, transactions of both kinds, sealing, and writers during faults."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_probe_refuses_a_server_that_ignores_the_condition(kind):
 
 
 def test_a_good_server_elsewhere_says_nothing_of_a_bad_one_here():
-    """Two places can have one URL: what tells them apart is in the storage options."""
+    """Two places can have the same URL; only their storage options differ."""
     with start("s3") as good, start("s3", "--ignore-conditions") as bad:
         probe(open_object_store(good.store_url("x"), good.storage_options), SystemClock(), SystemIds())
         with pytest.raises(UnsupportedStoreError, match="ignores the condition"):
@@ -94,7 +94,7 @@ def test_transactions_a_consumer_and_a_sealed_segment(server, url):
             for turn in range(6):
                 producer = (eager, staged)[turn % 2]
                 producer.begin_transaction()
-                # Too many to ride in the record, in the last turns.
+                # In the last turns the rows are too many to be inline.
                 rows = pa.table({"id": pa.array(range(turn * 100_000, turn * 100_000 + (5, 20_000)[turn > 3]))})
                 for partition in range(2):
                     producer.send("t", rows, partition=partition)
@@ -105,7 +105,7 @@ def test_transactions_a_consumer_and_a_sealed_segment(server, url):
                     producer.commit_transaction()
         names = store.runtime.store.list("t/0/")
         assert any(name.endswith(".index") for name in names)
-    # Another process would see this.
+    # Another process would see this, too.
     with txlog.open(url, storage_options=server.storage_options) as store:
         found = sorted(ids_of(store, "t"))
         turns = {0: 5, 1: 5, 3: 5, 4: 20_000, 5: 20_000}
@@ -122,7 +122,7 @@ def ids_of(store: txlog.Store, topic: str) -> list[int]:
         return [row for batch in consumer.iterate(0) for row in batch.column("id").to_pylist()]
 
 
-# -- bad weather ------------------------------------------------------------------------------------------------------
+# -- faults -----------------------------------------------------------------------------------------------------------
 
 SHARE = 0.05
 TURNS = 10
@@ -130,7 +130,7 @@ WRITERS = 4
 
 
 def weather_of(kind: str) -> list[Fault]:
-    """What happens to requests; no stalls, which are waited for."""
+    """Return the faults for requests, without stalls, because tests would wait for them."""
     answer = ERRORS[kind]
     return [
         *(Fault(action="answer", answer=answer(status, f"Code{status}")) for status in (409, 429, 500, 503, 503)),
@@ -143,7 +143,7 @@ def weather_of(kind: str) -> list[Fault]:
 
 
 def test_writers_of_many_processes_in_bad_weather(server, url):
-    """One request of twenty goes wrong, for each of the writers: nothing is lost, nothing is doubled."""
+    """For each of the writers one request in twenty fails: no row is lost, and no row is duplicated."""
     with txlog.open(url, storage_options=server.storage_options) as store:
         store.create_topic("t", SCHEMA, partitions=3, config={"segment.batches": 8})
     with FaultProxy(server.url) as proxy, ProcessPoolExecutor(WRITERS, fork_server()) as pool:
@@ -158,7 +158,7 @@ def test_writers_of_many_processes_in_bad_weather(server, url):
 
 
 def write(url: str, options: dict[str, object], number: int) -> list[int]:
-    """Ten transactions of a process of its own; the ids that were committed."""
+    """Run ten transactions in a separate process. Return the ids that were committed."""
     chance = random.Random(number)
     committed: list[int] = []
     settings = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 50, "linger.ms": 1}
@@ -185,9 +185,10 @@ def write(url: str, options: dict[str, object], number: int) -> list[int]:
 # -- large objects ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # aiohttp, of what drivers hand to it
+# from aiohttp, about the bodies that drivers send
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 def test_large_objects(server, monkeypatch):
-    """A file by way of the disk, in parts where the driver makes parts; what is created goes in one request, however large."""
+    """A large file goes through the disk, in parts if the driver makes parts. A created object is always one request."""
     monkeypatch.setattr(fsspec_store, "SPOOL_BYTES", 2**20)
     body = bytes(range(256)) * (6 * 2**12)
     with FaultProxy(server.url) as proxy:

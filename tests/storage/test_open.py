@@ -1,4 +1,4 @@
-"""Which store a URL means, and what the probe finds out."""
+"""Which store does a URL name, and what does the probe find?"""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Overwriting(MemoryObjectStore):
 
 
 class Lying(MemoryObjectStore):
-    """A server that overwrites and says that it did not."""
+    """A server that overwrites and answers that it did not."""
 
     def put_if_absent(self, path, data):
         outcome = super().put_if_absent(path, data)

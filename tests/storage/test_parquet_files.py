@@ -1,4 +1,4 @@
-"""Rows to Parquet and back, and that no damage goes unseen."""
+"""Rows to Parquet and back; all damage is detected."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_cut_strings_at_the_edges():
 
 @pytest.mark.parametrize("odd", [b"\x80", b"\xff", b"z\xc3"])
 def test_strings_that_are_no_utf8_give_no_wrong_bounds(odd):
-    """Spark's writer takes them. By the bytes 0x80 lies below é, and what would replace it above: é would be skipped."""
+    """Spark's writer accepts such bytes. 0x80 is below é, its replacement character is above: a reader would skip é."""
     store = MemoryObjectStore()
     texts = pa.array([b"a", "é".encode(), odd, "\U0001f600".encode()], pa.binary()).view(pa.string())
     for rows in (texts, texts.slice(1)):
@@ -241,7 +241,7 @@ def test_strings_that_are_no_utf8_give_no_wrong_bounds(odd):
 
 @pytest.mark.parametrize(("value", "refused"), [(None, False), ({"k": None}, True)])
 def test_a_null_struct_of_sparks_with_a_field_that_allows_none(value, refused):
-    """To Spark's writer everything may be null; only below a null struct the field is as null as that."""
+    """Spark's writer treats every field as nullable. The field may only be null below a null struct."""
     store, path = MemoryObjectStore(), "staged/7-0-abcdef12/_partition=0/part-0.parquet"
     fields = to_fields(
         pa.schema(
@@ -262,7 +262,7 @@ def test_a_null_struct_of_sparks_with_a_field_that_allows_none(value, refused):
         return
     found = read(store, file, fields=fields)
     assert found.column("l").to_pylist() == [[{"k": "a"}, None], None]
-    # What is read can be written again, as a merge does.
+    # A merge can write again what was read.
     pq.write_table(found, io.BytesIO())
 
 
@@ -342,7 +342,7 @@ def test_columns_are_found_by_id():
 )
 @pytest.mark.parametrize("columns", [None, ["a"]])
 def test_a_topic_that_says_something_else_of_a_column_than_its_files_do(changes, words, columns):
-    """The id says which column of the topic it is (R14)."""
+    """The id names the topic's column (R14)."""
     fields = to_fields(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
     store, file = written(conform([{"a": 1, "b": 2}], fields, topic="t"), fields)
     with pytest.raises(CorruptRecordError, match=f"{OBJECT}: {words}"):
@@ -450,7 +450,7 @@ def test_a_flipped_bit_in_a_page(digest):
         error, found = outcome(store, file)
         seen += error is not None
         if error is None:
-            # Page headers are under no CRC: a field of theirs that nobody reads may change.
+            # No CRC covers page headers, so a field of theirs that is never read may change.
             assert not digest
             assert found.select(range(len(FIELDS))).equals(rows_table())
         else:
@@ -474,7 +474,7 @@ def test_a_flipped_bit_in_a_page_of_a_large_file():
 
 
 def test_every_flipped_bit_in_the_footer():
-    """The digest of the footer finds what no page CRC covers (R13)."""
+    """The footer's digest detects what no page CRC covers (R13)."""
     store, file = written(numbers(10), digest=False)
     clean = store.get(OBJECT)
     footer = len(clean) - int.from_bytes(clean[-8:-4], "little") - 8
@@ -549,7 +549,7 @@ def test_verify():
     assert verify_file(store, "orders", change(file, digest=None)) == file.digest
 
 
-# -- inline rows and files of others ----------------------------------------------------------------------------------
+# -- inline rows and files of other writers ---------------------------------------------------------------------------
 
 
 def inline(rows, base_offset, timestamp, schema_id=0, fields=NUMBERS):
@@ -626,14 +626,14 @@ def test_a_file_of_another_writer():
 
 
 def test_files_without_ids_and_with_looser_nullability():
-    """As Spark writes them: by name, every column nullable, timestamps as int96 if it is told nothing else."""
+    """Spark writes such files by default: by name, every column nullable, timestamps as int96."""
     fields = to_fields(
         pa.schema([pa.field("at", pa.timestamp("us", "UTC"), nullable=False), pa.field("f", pa.float64())])
     )
     loose = pa.table({"f": [1.0, math.nan], "at": pa.array([1, 2], pa.timestamp("us"))})
     store = foreign(loose, use_deprecated_int96_timestamps=True)
     file = describe_file(store, "orders", PATH, fields)
-    # Bounds of floats by Arrow leave out NaN; bounds of int96 mean nothing.
+    # Arrow's bounds of floats leave out NaN, and bounds of int96 have no meaning.
     assert file.statistics == {}
     found = read(store, file, fields=fields)
     assert found.column_names == ["at", "f", "_offset", "_timestamp"]
@@ -679,7 +679,7 @@ def test_evolved_rows_of_every_type_stay_equal():
 
 
 def with_ids(table, fields):
-    """`table` under the ids and types of `fields`, as a writer that was told them leaves it."""
+    """Return `table` with the ids and types of `fields`, as a writer that knows them leaves it."""
     return pa.table([column.combine_chunks() for column in table.columns], schema=to_arrow(fields))
 
 
@@ -704,7 +704,7 @@ def test_a_file_that_was_written_for_the_topic_has_its_very_ids_and_types(kind, 
         store = foreign(with_ids(pa.table({"x": pa.nulls(0, other)}), loose), store_schema=False)
         with pytest.raises(SchemaMismatchError, match=r"column 'x' \(id 1\): expected .*, found 'x' \(id 1\)"):
             describe_file(store, "orders", PATH, fields, exact=True)
-    # A writer that lost the ids: its columns would be found by name today, and not once one of them has an id.
+    # A writer lost the ids. Today its columns would be found by name, but no longer after one of them gets an id.
     store = foreign(pa.table({"x": pa.nulls(0, kind)}), store_schema=False)
     describe_file(store, "orders", PATH, fields)
     with pytest.raises(SchemaMismatchError, match=r"\(id None\)"):
