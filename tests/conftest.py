@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.jvm import begin_quickly
-from txlog.client import unclosed
+from txlog.client import at_exit
 
 # The same examples on every machine, and no time limit on one: a slow runner is not a bug.
 settings.register_profile(
@@ -65,4 +65,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 # Tests leave producers behind as a crash would; what is said of them at the end of a program is tested in programs.
-atexit.unregister(unclosed.end_all)
+atexit.unregister(at_exit.end_producers)

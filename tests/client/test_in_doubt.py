@@ -77,10 +77,10 @@ def world() -> Iterator[World]:
 
 def between_tries(world: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> list[bool]:
     """Let `act` happen while a call waits for its second try. Return a list that then contains True."""
-    from txlog.client import patience
+    from txlog.client import retry
 
     done: list[bool] = []
-    pause = patience.pause
+    pause = retry.pause
 
     def acting(*args: Any) -> None:
         pause(*args)
@@ -88,7 +88,7 @@ def between_tries(world: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[
             done.append(True)
             act()
 
-    monkeypatch.setattr(patience, "pause", acting)
+    monkeypatch.setattr(retry, "pause", acting)
     return done
 
 

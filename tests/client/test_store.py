@@ -17,7 +17,7 @@ import pytest
 import txlog
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.client import reading
-from txlog.client.patience import MAX_REQUEST_RETRIES
+from txlog.client.retry import MAX_REQUEST_RETRIES
 from txlog.core import envelope
 from txlog.core.records import StoreConstants, StoreDescriptor
 from txlog.errors import (

@@ -22,7 +22,7 @@ from txlog.client.descriptions import (
 )
 from txlog.client.groups import Offsets, check_group, offset_values, topic_partition
 from txlog.client.offsets import OffsetSpec
-from txlog.client.patience import Patience
+from txlog.client.retry import RetryPolicy
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.topics import Topics
@@ -64,7 +64,7 @@ class Admin:
         self._session = Session(
             runtime,
             config,
-            patience=Patience(
+            retry=RetryPolicy(
                 who=f"admin of {runtime.where}",
                 timeout_ms=config.default_api_timeout_ms,
                 setting="default.api.timeout.ms",

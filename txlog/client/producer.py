@@ -17,7 +17,7 @@ from typing import NoReturn, Self
 
 import pyarrow as pa
 
-from txlog.client import unclosed
+from txlog.client import at_exit
 from txlog.client.batches import NO_OFFSET, NO_PARTITION, Batch, RecordMetadata, Send, fail_all
 from txlog.client.coordinator import Coordinator, check_transactional_id, txn_version
 from txlog.client.groups import (
@@ -26,8 +26,9 @@ from txlog.client.groups import (
     Offsets,
     group_offsets,
 )
-from txlog.client.placing import Partitioner, Placer
+from txlog.client.partitioner import Partitioner
 from txlog.client.producer_state import Call, ProducerState, again
+from txlog.client.row_writer import RowWriter
 from txlog.client.runtime import Runtime
 from txlog.client.sender import MAX_BUFFER_BYTES, Sender
 from txlog.client.staged import producer_session
@@ -105,12 +106,12 @@ class Producer:
         self._who = who if config.transactional_id is None else f"{who} (transactional.id {config.transactional_id!r})"
         self._session = producer_session(runtime, config, self._who)
         self._state = ProducerState(self._who)
-        placer = Placer(runtime, call)
-        self._sender = Sender(self._session, config, placer, on_error=self._failed)
+        row_writer = RowWriter(runtime, call)
+        self._sender = Sender(self._session, config, row_writer, on_error=self._failed)
         self._lock = self._sender.lock
         self._turns = Turns(self._who, "producer", lock=self._lock)
         """The turns of the calls that exclude each other."""
-        self._partitioner = Partitioner(runtime, placer, config.batch_size)
+        self._partitioner = Partitioner(runtime, row_writer, config.batch_size)
         self._first_error: BaseException | None = None
         """Without transactions: the error of the first failed send since the last flush. The next flush raises it."""
         self._version: TxnVersion | None = None
@@ -118,7 +119,7 @@ class Producer:
         """Whether the open transaction will certainly be skipped, so that none of its rows need to be written."""
         self._offsets: list[GroupOffsets] = []
         self._closed = False
-        unclosed.watch(self)
+        at_exit.watch(self)
 
     def __repr__(self) -> str:
         return f"<{self._who} of {self._runtime.where}, {self._state.state}>"
@@ -527,20 +528,20 @@ class Producer:
                 with self._lock:
                     dropped = self._sender.drop_waiting(error)
                 fail_all(dropped, error)
-                unclosed.unwatch(self)
+                at_exit.unwatch(self)
             with self._lock:
                 self._raise_first_error("close")
 
-    # -- the end of a program that does not close it (txlog.client.unclosed) ------------------------------------------
+    # -- the end of a program that does not close it (txlog.client.at_exit) ------------------------------------------
 
-    def _hurry_out(self) -> bool:
+    def _send_at_exit(self) -> bool:
         if self._closed or self.transactional_id is not None or self._turns.is_elsewhere:
             return True
         with self._lock:
             self._sender.hurry()
             return not self._sender.waiting
 
-    def _left_behind(self) -> str | None:
+    def _lost_at_exit(self) -> str | None:
         if self._closed or self._turns.is_elsewhere:
             return None
         with self._lock:
@@ -551,7 +552,7 @@ class Producer:
         failed = f". It had failed: {error}" if error is not None else ""
         if self.transactional_id is None:
             late = (
-                f", and {count_text(rows, 'row')} did not get in within {unclosed.FLUSH_MS} ms: they may be lost"
+                f", and {count_text(rows, 'row')} did not get in within {at_exit.FLUSH_MS} ms: they may be lost"
                 if rows
                 else ""
             )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from txlog.client.patience import Patience
+from txlog.client.retry import RetryPolicy
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
@@ -88,7 +88,7 @@ def consumer_session(runtime: Runtime, config: ConsumerConfig, who: str) -> Sess
     return Session(
         runtime,
         config,
-        patience=Patience(
+        retry=RetryPolicy(
             who=who, timeout_ms=config.default_api_timeout_ms, setting="default.api.timeout.ms", retries=config.retries
         ),
     )

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from txlog.client.patience import Patience
+from txlog.client.retry import RetryPolicy
 from txlog.client.settings import Settings
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
 from txlog.config import Layer
@@ -299,7 +299,7 @@ class Runtime:
 
     def patiently(self, what: str, program: Callable[[], Program[T]]) -> T:
         """Return the result of a call about the store or its topics, with the retries of every client's calls."""
-        patience = Patience(
+        retry = RetryPolicy(
             who=self.where,
             timeout_ms=self._client.default_api_timeout_ms,
             setting="default.api.timeout.ms",
@@ -308,7 +308,7 @@ class Runtime:
         backoff = Context(
             retry_backoff_ms=self._client.retry_backoff_ms, retry_backoff_max_ms=self._client.retry_backoff_max_ms
         )
-        return patience.run(self.driver, backoff, what, program)
+        return retry.run(self.driver, backoff, what, program)
 
 
 def check_partition(topic: TopicMetadata, partition: int) -> TopicPartition:

@@ -15,8 +15,8 @@ from typing import TypeAlias, TypeVar
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile, fail_all
 from txlog.client.coordinator import Coordinator
-from txlog.client.patience import Limit, limited, watched
-from txlog.client.placing import Placer
+from txlog.client.retry import Limit, limited, watched
+from txlog.client.row_writer import RowWriter
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
 from txlog.core.append_rules import BatchDraft
@@ -78,7 +78,7 @@ class Sender:
         self,
         session: Session,
         config: ProducerConfig,
-        placer: Placer,
+        row_writer: RowWriter,
         *,
         on_error: Callable[[BaseException], None],
     ) -> None:
@@ -95,7 +95,7 @@ class Sender:
         """Why rows wait for a retry. None if there was no error lately."""
         self._session = session
         self._config = config
-        self._placer = placer
+        self._row_writer = row_writer
         self._on_error = on_error
         self._waiting = Accumulator(
             batch_bytes=config.batch_size,
@@ -118,7 +118,7 @@ class Sender:
     def start(self) -> None:
         """Start the thread at the first rows."""
         if self._thread is None:
-            # A daemon, so that a program that ends without close() does not hang. txlog.client.unclosed takes care of
+            # A daemon, so that a program that ends without close() does not hang. txlog.client.at_exit takes care of
             # its rows.
             self._thread = threading.Thread(target=self._run, name="txlog-producer", daemon=True)
             self._thread.start()
@@ -299,7 +299,7 @@ class Sender:
         yield from ()
         try:
             pid, epoch = self._identity()
-            file = self._placer.file(batch.table(), batch.topic, batch.tp.partition, pid, epoch)
+            file = self._row_writer.file(batch.table(), batch.topic, batch.tp.partition, pid, epoch)
         except Exception as error:
             return _Failed(batch, error)
         return _Staged(batch, StagedFile(batch.tp, batch.topic.schema_id, file))
@@ -318,8 +318,10 @@ class Sender:
         pid, epoch = (draft.producer_id, draft.producer_epoch) if draft is not None else self._identity()
         sequence = draft.base_sequence if draft is not None else self._sequences.get(batch.tp, 0)
         table = batch.table()
-        payload = self._placer.inline(table, batch.topic)
-        files = () if payload is not None else (self._placer.file(table, batch.topic, batch.tp.partition, pid, epoch),)
+        payload = self._row_writer.inline(table, batch.topic)
+        files = (
+            () if payload is not None else (self._row_writer.file(table, batch.topic, batch.tp.partition, pid, epoch),)
+        )
         batch.placed_at = now
         batch.draft = BatchDraft(
             records=batch.rows,
@@ -331,7 +333,7 @@ class Sender:
             schema_id=batch.topic.schema_id,
             files=files,
             payload=payload or b"",
-            roll=self._placer.settings(batch.topic).roll,
+            roll=self._row_writer.settings(batch.topic).roll,
         )
         return batch.draft
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from txlog.client.patience import Patience
+from txlog.client.retry import RetryPolicy
 from txlog.client.runtime import Runtime
 from txlog.clock import Clock
 from txlog.config import ClientConfig, ConsumerConfig, ProducerConfig
@@ -51,10 +51,10 @@ class Session:
         runtime: Runtime,
         config: ClientConfig | ConsumerConfig | ProducerConfig,
         *,
-        patience: Patience,
+        retry: RetryPolicy,
     ) -> None:
         self.runtime = runtime
-        self.patience = patience
+        self.retry = retry
         self.metadata_max_age_ms = config.metadata_max_age_ms
         self._retry_backoff_ms = config.retry_backoff_ms
         self._retry_backoff_max_ms = config.retry_backoff_max_ms
@@ -65,7 +65,7 @@ class Session:
     @property
     def who(self) -> str:
         """Beginning of messages: which client this is."""
-        return self.patience.who
+        return self.retry.who
 
     @property
     def clock(self) -> Clock:
@@ -101,17 +101,17 @@ class Session:
             after, result = yield from program(ctx, before)
             return before, after, result
 
-        patience = self.patience
-        if limit_ms is not None and limit_ms < patience.timeout_ms:
-            patience = replace(patience, timeout_ms=limit_ms, setting="all that this call waits")
-        before, after, result = patience.run(self.runtime.driver, ctx, what, attempt, wait=wait, settles=settles)
+        retry = self.retry
+        if limit_ms is not None and limit_ms < retry.timeout_ms:
+            retry = replace(retry, timeout_ms=limit_ms, setting="all that this call waits")
+        before, after, result = retry.run(self.runtime.driver, ctx, what, attempt, wait=wait, settles=settles)
         self.keep(before, after)
         return result
 
-    def patient(self, timeout_ms: int) -> Session:
+    def with_timeout(self, timeout_ms: int) -> Session:
         """Return a session with the same views whose calls may take `timeout_ms` each, for jobs of many requests."""
         made = copy.copy(self)
-        made.patience = replace(self.patience, timeout_ms=timeout_ms, setting="all that one step of a job may take")
+        made.retry = replace(self.retry, timeout_ms=timeout_ms, setting="all that one step of a job may take")
         return made
 
     def keep(self, before: Views, after: Views) -> None:

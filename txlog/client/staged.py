@@ -13,7 +13,7 @@ from typing import Self
 
 from txlog.client.coordinator import Coordinator, look_up, txn_version
 from txlog.client.groups import GroupOffsets
-from txlog.client.patience import Patience
+from txlog.client.retry import RetryPolicy
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.client.settings import call_layer
@@ -205,5 +205,5 @@ def producer_session(runtime: Runtime, config: ProducerConfig, who: str) -> Sess
     return Session(
         runtime,
         config,
-        patience=Patience(who=who, timeout_ms=config.max_block_ms, setting="max.block.ms", retries=config.retries),
+        retry=RetryPolicy(who=who, timeout_ms=config.max_block_ms, setting="max.block.ms", retries=config.retries),
     )

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from txlog.client.placing import Placer
+from txlog.client.row_writer import RowWriter
 from txlog.client.runtime import Runtime, check_partition
 from txlog.core.features import STAGED_INLINE
 from txlog.core.records import DataFile, StagedPart, StagedRows, TopicMetadata, TransactionMetadata
@@ -44,7 +44,7 @@ class StagedFiles:
         made before inline staged rows existed (PROTOCOL.md, "Features"), all rows are written to files.
         """
         self._txn = txn
-        self._placer = Placer(runtime, {"compression.type": compression})
+        self._row_writer = RowWriter(runtime, {"compression.type": compression})
         self._max_buffer_bytes = max_buffer_bytes
         self._inline_bytes = inline_bytes if STAGED_INLINE in runtime.require_store().features else 0
         self._buffers: dict[tuple[str, int], _Buffer] = {}
@@ -80,7 +80,7 @@ class StagedFiles:
         if buffer.files or not buffer.tables or buffer.bytes > self._inline_bytes:
             return None
         rows = pa.concat_tables(buffer.tables)
-        payload = self._placer.inline(rows, buffer.topic)
+        payload = self._row_writer.inline(rows, buffer.topic)
         if payload is None or len(payload) > self._inline_bytes:
             return None
         self._inline_bytes -= len(payload)
@@ -94,7 +94,7 @@ class StagedFiles:
         buffer.tables, buffer.bytes = [], 0
         txn = self._txn
         buffer.files.append(
-            self._placer.file(rows, buffer.topic, buffer.partition, txn.producer_id, txn.producer_epoch)
+            self._row_writer.file(rows, buffer.topic, buffer.partition, txn.producer_id, txn.producer_epoch)
         )
 
 

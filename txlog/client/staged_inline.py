@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import pyarrow as pa
 
-from txlog.client.placing import Placer
+from txlog.client.row_writer import RowWriter
 from txlog.client.runtime import Runtime
 from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, StagedRows, TransactionMetadata
@@ -50,7 +50,7 @@ class _Settler:
     def __init__(self, runtime: Runtime, txn: TransactionMetadata, compression: str | None) -> None:
         self._runtime = runtime
         self._txn = txn
-        self._placer = Placer(runtime, {"compression.type": compression})
+        self._row_writer = RowWriter(runtime, {"compression.type": compression})
 
     def joined(self, group: list[StagedPart]) -> list[StagedPart]:
         """Return the parts of one partition joined: inline rows one after the other, or all in files."""
@@ -62,7 +62,7 @@ class _Settler:
         topic = self._runtime.topic(group[0].topic, 0)
         rows = self._rows(inline)
         whole = msgspec.structs.replace(group[0], schema_id=topic.schema_id)
-        limit = self._placer.settings(topic).inline_max_bytes
+        limit = self._row_writer.settings(topic).inline_max_bytes
         payload = encode_ipc(rows) if rows.nbytes <= limit else b""
         if payload and len(payload) < limit:
             return [msgspec.structs.replace(whole, inline=StagedRows(rows=rows.num_rows, payload=payload))]
@@ -81,5 +81,5 @@ class _Settler:
     def _file(self, part: StagedPart, rows: pa.Table) -> StagedPart:
         txn = self._txn
         topic = self._runtime.topic(part.topic, 0)
-        file = self._placer.file(rows, topic, part.partition, txn.producer_id, txn.producer_epoch)
+        file = self._row_writer.file(rows, topic, part.partition, txn.producer_id, txn.producer_epoch)
         return msgspec.structs.replace(part, schema_id=topic.schema_id, files=(file,), inline=msgspec.UNSET)

@@ -144,7 +144,7 @@ def vacuum(
     """
     if not dry_run:
         runtime.ensure_writable()
-    session = session.patient(STEP_TIMEOUT_MS)
+    session = session.with_timeout(STEP_TIMEOUT_MS)
     now_ms = _store_clock(session, dry_run)
     wanted = _topics(session, topics)
     files = [_list_files(session, topic) for topic in wanted]

@@ -89,7 +89,7 @@ def main(
 
 
 def _sweep(runtime: Runtime, plan: PartitionPlan) -> tuple[Deleted, ...]:
-    return sweep_partition(read_session(runtime).patient(STEP_TIMEOUT_MS), plan)
+    return sweep_partition(read_session(runtime).with_timeout(STEP_TIMEOUT_MS), plan)
 
 
 def _title(plan: PartitionPlan) -> str:

@@ -31,10 +31,10 @@ from pyspark_txlog import schemas
 from pyspark_txlog.native.locations import spark_folder
 from pyspark_txlog.sink.routing import PARTITION, TopicRoute
 from pyspark_txlog.spark_ui import described
-from txlog.client.adopted import adopt_files
 from txlog.client.runtime import Runtime
 from txlog.client.staged import MAX_INLINE_BYTES
 from txlog.client.staged_files import StagedFiles
+from txlog.client.staged_folder import read_staged_folder
 from txlog.core.names import staged_folder
 from txlog.core.records import SchemaField, StagedPart, TransactionMetadata
 from txlog.core.schema import PARTITION_COLUMN
@@ -173,7 +173,7 @@ def _write_there(
         if refused is None:
             raise
         raise refused from error
-    return adopt_files(runtime, topic, folder)
+    return read_staged_folder(runtime, topic, folder)
 
 
 def _prepared(frame: DataFrame, route: TopicRoute) -> tuple[DataFrame, spark.StructType]:

@@ -34,7 +34,7 @@ _WAITING = (UnstableOffsetCommitError, ConcurrentTransactionsError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """The retry limits of one kind of call, and the client that waits."""
 
     who: str

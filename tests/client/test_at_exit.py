@@ -16,7 +16,7 @@ from txlog.client.store import Store
 OPEN = """
 import os, sys, threading, time
 import txlog
-from txlog.client import unclosed
+from txlog.client import at_exit
 from txlog.errors import StorageError
 from txlog.storage.local import LocalObjectStore
 
@@ -70,7 +70,7 @@ def test_rows_that_a_failing_program_had_sent_go_out_too(log: Store) -> None:
 
 
 def test_a_store_that_hangs_does_not_hang_the_program(log: Store) -> None:
-    hang = "unclosed.FLUSH_MS = 300\nmisbehave(lambda: time.sleep(600))\nproducer.send('orders', rows)\n"
+    hang = "at_exit.FLUSH_MS = 300\nmisbehave(lambda: time.sleep(600))\nproducer.send('orders', rows)\n"
     started = time.monotonic()
     printed = end_of(PLAIN + hang, log)
     assert time.monotonic() - started < 30

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.client.world import orders, tp
-from txlog.client.adopted import adopt_files
 from txlog.client.staged import StagedTransaction
+from txlog.client.staged_folder import read_staged_folder
 from txlog.core.names import staged_folder
 from txlog.errors import CorruptLogError, TxlogError, UnknownTopicOrPartitionError
 from txlog.storage.conform import conform
@@ -28,7 +28,7 @@ def test_what_was_left_is_committed_where_it_lies(world, store):
     for partition, name, ids in ((1, "part-1", (3,)), (0, "part-1", (2,)), (0, "part-0", (1,)), (1, "part-2", ())):
         leave(store, folder, partition, name, *ids)
     topic = store.runtime.topic("orders")
-    parts = adopt_files(store.runtime, topic, folder)
+    parts = read_staged_folder(store.runtime, topic, folder)
     assert [(part.topic_partition, [file.rows for file in part.files]) for part in parts] == [
         (tp("orders", 0), [1, 1]),
         (tp("orders", 1), [1]),
@@ -40,7 +40,7 @@ def test_what_was_left_is_committed_where_it_lies(world, store):
 def test_what_a_writer_that_is_done_cannot_have_left_is_refused(world, store):
     runtime, folder = store.runtime, "staged/1-0-0123456789abcdef/"
     topic = runtime.topic("orders")
-    assert adopt_files(runtime, topic, folder) == ()
+    assert read_staged_folder(runtime, topic, folder) == ()
     for name, error in (
         ("_temporary/0/part-0.parquet", CorruptLogError),
         ("_partition=0/part-0.orc", CorruptLogError),
@@ -51,7 +51,7 @@ def test_what_a_writer_that_is_done_cannot_have_left_is_refused(world, store):
         path = f"orders/{folder}{name}"
         overwrite(runtime.store, path, b"no Parquet")
         with pytest.raises(error, match=r"orders/staged/"):
-            adopt_files(runtime, topic, folder)
+            read_staged_folder(runtime, topic, folder)
         runtime.store.delete(path)
     overwrite(runtime.store, f"orders/{folder}_SUCCESS", b"")
-    assert adopt_files(runtime, topic, folder) == ()
+    assert read_staged_folder(runtime, topic, folder) == ()

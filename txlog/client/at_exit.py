@@ -4,7 +4,7 @@ At the program's end, a producer without transactional.id sends its waiting rows
 them over to be written, and no transaction decides about them. Nothing else is written. An open transaction was not
 committed, and only someone who knows that its program has ended may abort it.
 
-Rows that are lost, or may be, are always reported. The logger `txlog.client.unclosed` logs an error with the name of
+Rows that are lost, or may be, are always reported. The logger `txlog.client.at_exit` logs an error with the name of
 each such producer, and Python prints it by default. There is also a ResourceWarning.
 
 None of this happens if a program is killed, or ends with `os._exit` as the workers of multiprocessing do.
@@ -26,42 +26,42 @@ _POLL_MS = 10
 _LOG = logging.getLogger(__name__)
 
 
-class Unclosed(Protocol):
+class OpenProducer(Protocol):
     """A producer as the end of the program sees it."""
 
-    def _hurry_out(self) -> bool:
+    def _send_at_exit(self) -> bool:
         """Send waiting rows, unless a transaction decides about them. Return whether no row is left to wait for."""
 
-    def _left_behind(self) -> str | None:
+    def _lost_at_exit(self) -> str | None:
         """Return what is lost, or may be lost, if the program ends now."""
 
 
-def watch(producer: Unclosed) -> None:
+def watch(producer: OpenProducer) -> None:
     """Check the producer when the program ends, unless it is closed or garbage-collected by then."""
     _WATCHED.add(producer)
 
 
-def unwatch(producer: Unclosed) -> None:
+def unwatch(producer: OpenProducer) -> None:
     """Stop checking a producer, because it was closed."""
     _WATCHED.discard(producer)
 
 
-def end_all() -> None:
+def end_producers() -> None:
     """Handle the end of the program. It counts polls and uses no clock, because a clock may stand still."""
     producers, pause = list(_WATCHED), threading.Event()
     _WATCHED.clear()
     for _ in range(FLUSH_MS // _POLL_MS):
-        if not [producer for producer in producers if not producer._hurry_out()]:
+        if not [producer for producer in producers if not producer._send_at_exit()]:
             break
         pause.wait(_POLL_MS / 1000)
-    for text in [text for producer in producers if (text := producer._left_behind()) is not None]:
+    for text in [text for producer in producers if (text := producer._lost_at_exit()) is not None]:
         _LOG.error("%s", text)
         # As an error it would end this loop, and hide the producers after it.
         with contextlib.suppress(ResourceWarning):
             warnings.warn(text, ResourceWarning, stacklevel=2)
 
 
-_WATCHED: weakref.WeakSet[Unclosed] = weakref.WeakSet()
+_WATCHED: weakref.WeakSet[OpenProducer] = weakref.WeakSet()
 # At import, before any producer exists: so a program's own exit handlers, which may close producers, run before this
 # one.
-atexit.register(end_all)
+atexit.register(end_producers)

@@ -26,7 +26,7 @@ _HIDDEN = (".", "_")
 _FOLDER = re.compile(r"_partition=(0|[1-9]\d{0,8})/\Z", re.ASCII)
 
 
-def adopt_files(runtime: Runtime, topic: TopicMetadata, folder: str) -> tuple[StagedPart, ...]:
+def read_staged_folder(runtime: Runtime, topic: TopicMetadata, folder: str) -> tuple[StagedPart, ...]:
     """Return the rows below `folder` (`names.staged_folder`) by partition, files sorted by name.
 
     The result is empty if the folder is empty. From here on the rows survive a power cut. Raises:
