@@ -44,9 +44,9 @@ class TxlogDataSource(DataSource):
 
         options.refuse_catalog(self.options)
         if "metadata" in self.options:
-            from pyspark_txlog.source import metadata_tables
+            from pyspark_txlog.metadata_schemas import TABLES
 
-            return metadata_tables.TABLES[options.parse_metadata_options(self.options).table].schema
+            return TABLES[options.parse_metadata_options(self.options).table].schema
         return batch_reader.schema_of(options.parse_schema_options(self.options))
 
     def reader(self, schema: StructType) -> TxlogReader | MetadataReader:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row
 
+from pyspark_txlog.metadata_schemas import TABLES
 from pyspark_txlog.options import METADATA_TABLES, parse_metadata_options
-from pyspark_txlog.source.metadata_tables import TABLES
 from tests.spark.conftest import ORDERS, Log
 from txlog.core.names import TopicPartition
 from txlog.errors import InvalidRequestError, UnknownOptionError
