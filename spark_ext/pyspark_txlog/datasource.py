@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TxlogDataSource(DataSource):
-    """`format("txlog")`: a store's topics as DataFrames. `pyspark_txlog.options` describes the options."""
+    """`format("txlog")`: a store's topics as DataFrames. `pyspark_txlog.option_table` has the options."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """Raises InvalidRequestError if this Spark is too old. Every use of the data source begins here."""
@@ -39,13 +39,12 @@ class TxlogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the requested topics, or those that the option `columns` names; or those of a metadata table."""
-        from pyspark_txlog import options
-        from pyspark_txlog.source import batch_reader
+        from pyspark_txlog.metadata_schemas import TABLES
+        from pyspark_txlog.options import refuse_catalog
+        from pyspark_txlog.source import batch_reader, options
 
-        options.refuse_catalog(self.options)
+        refuse_catalog(self.options)
         if "metadata" in self.options:
-            from pyspark_txlog.metadata_schemas import TABLES
-
             return TABLES[options.parse_metadata_options(self.options).table].schema
         return batch_reader.schema_of(options.parse_schema_options(self.options))
 

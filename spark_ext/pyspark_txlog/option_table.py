@@ -1,49 +1,65 @@
 """Which options does `format("txlog")` take, and what replaces the options of Spark's Kafka source and sink?
 
-The table `OPTIONS` has the name, calls, default, range and description of each option, and how it differs from Spark's
-Kafka option of the same name. `options` parses by it, error messages list it, and docs/kafka.md contains it. The second
+Each row of `OPTIONS` is one option: its calls, value, default, description, and how it differs from Spark's Kafka option
+of the same name. `options.Given` parses by this table, error messages list it, and docs/kafka.md contains it. The second
 table, `KAFKA_OPTIONS`, covers all other options of Spark's Kafka source and sink (Spark 4.2, "Structured Streaming +
 Kafka Integration Guide"): each row says what to use instead.
 
-Pure: planning processes load it first.
+If Spark's Kafka source has an option, txlog uses its name, default and JSON. Settings of a consumer or producer
+(`isolation.level`, `transactional.id`) keep Kafka's dotted names, and have no default here: if the call does not give
+one, the store's settings decide. PROTOCOL.md explains `isolation.level` ("Reading"), `transactional.id`
+("Transactions") and `txn.version` ("Transaction versions").
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
+from pyspark_txlog import option_values as values
+from pyspark_txlog.metadata_schemas import TABLES
+from pyspark_txlog.option_values import Parse, Value
+from txlog.config import KEYS
+
 Call: TypeAlias = Literal["read", "readStream", "write", "writeStream"]
+Side: TypeAlias = Literal["source", "sink", "both"]
 
 SAME = "the same"
 """The value of `Option.kafka` if nothing differs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """One option of `format("txlog")`."""
 
     name: str
     calls: tuple[Call, ...]
     """The calls that take it: `spark.read`, `spark.readStream`, `df.write`, `df.writeStream`."""
-    default: str
-    """The value as an option's text; a phrase where it depends on something; "" if there is no default."""
-    range: str
-    """The values that are allowed, as a phrase."""
+    value: Value
+    _: KW_ONLY
+    default: str = ""
+    """The value of a call that does not give the option, as the option's text; "" if there is none."""
+    otherwise: str = ""
+    """What counts instead if there is no default, as a phrase."""
+    stream: tuple[str, Parse] | None = None
+    """Default and parser of a stream, if they differ from a batch's."""
     doc: str
     """One or two sentences."""
     kafka: str | None = None
     """How it differs from Spark's Kafka option of that name; None if Spark's Kafka has no such option."""
+    native: str = ""
+    """What a native scan has instead; "" if it takes the option as `spark.read` does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KafkaOption:
     """One option of Spark's Kafka source or sink that txlog does not have under that name."""
 
     name: str
     """`*` stands for any text; the first row that matches is used."""
-    side: Literal["source", "sink", "both"]
+    side: Side
     here: str
     """What to use instead, or why nothing is needed."""
 
@@ -52,6 +68,16 @@ def names_of(*calls: Call) -> tuple[str, ...]:
     """Return the options that any of `calls` takes, in the table's order, without the pattern `storage.<name>`."""
     exact = (option for option in OPTIONS if not option.name.endswith(">"))
     return tuple(option.name for option in exact if any(call in option.calls for call in calls))
+
+
+def find_option(name: str) -> Option | None:
+    """Return the option of that name, in any case; None if there is none."""
+    return _BY_NAME.get(name.lower())
+
+
+def calls_text(option: Option) -> str:
+    """Return whose option it is, for messages: `a read`, `a streaming write`."""
+    return _CALLS_TEXT[option.calls]
 
 
 def kafka_option(name: str) -> KafkaOption | None:
@@ -71,7 +97,7 @@ def render_markdown() -> str:
     lines += ["", '### All options of `format("txlog")`', ""]
     lines += ["| option | calls | default | range | |", "|---|---|---|---|---|"]
     lines += [
-        f"| `{option.name}` | {_calls(option.calls)} | {_default(option.default)} | {_cell(option.range)} | {_cell(option.doc)} |"
+        f"| `{option.name}` | {_calls(option.calls)} | {_default(option)} | {_cell(option.value.range)} | {_cell(option.doc)} |"
         for option in OPTIONS
     ]
     return "\n".join(lines) + "\n"
@@ -87,332 +113,272 @@ _WRITES: tuple[Call, ...] = ("write", "writeStream")
 _SINK: tuple[Call, ...] = ("writeStream",)
 _ALL: tuple[Call, ...] = (*_READS, *_WRITES)
 
-_TOPICS = "topics, separated by commas"
-_OFFSETS_JSON = '{"topic": {"0": 23, "1": -2}}'
-_TIMES_JSON = '{"topic": {"0": 1700000000000}}'
+_CALLS_TEXT: Mapping[tuple[Call, ...], str] = {
+    _READ: "a batch read",
+    _READS: "a read",
+    _STREAM: "a stream",
+    _WRITE: "a batch write",
+    _WRITES: "a write",
+    _SINK: "a streaming write",
+    _ALL: "every call",
+}
+
+
+def _setting(name: str, calls: tuple[Call, ...], *, otherwise: str = "{}", doc: str) -> Option:
+    """Return the row of a client's setting. `{}` in `otherwise` stands for the setting and its default."""
+    key = KEYS[name]
+    client = "the client's setting of that name" + ("" if key.default is None else f", {key.default_text}")
+    return Option(name, calls, values.setting(name), otherwise=otherwise.format(client), doc=doc)
+
 
 OPTIONS: tuple[Option, ...] = (
     Option(
-        name="path",
-        calls=_ALL,
-        default="",
-        range="a folder, or an s3://, gs://, abfs:// URL",
+        "path",
+        _ALL,
+        values.STORE,
         doc="The folder or URL of the store; `load`, `save` and `start` set it. A store in memory is not supported, because other processes cannot see it.",
+        native="the TxLog names the store",
     ),
     Option(
-        name="storageOptions",
-        calls=_ALL,
+        "storageOptions",
+        _ALL,
+        values.STORAGE,
         default="{}",
-        range="a JSON object",
         doc="All options of the store's driver at once. Messages never show them.",
+        native="the TxLog has them",
     ),
     Option(
-        name="storage.<name>",
-        calls=_ALL,
-        default="",
-        range="text, true, false or a JSON object",
+        "storage.<name>",
+        _ALL,
+        values.STORAGE_VALUE,
         doc="One option of the store's driver. It overrides the same name in `storageOptions`.",
     ),
     Option(
-        name="subscribe",
-        calls=_READS,
-        default="",
-        range=_TOPICS,
+        "subscribe",
+        _READS,
+        values.TOPICS,
         doc="The topics to read. Exactly one of `subscribe`, `subscribePattern`, `assign` must be given.",
         kafka="the same; if a topic does not exist, the query fails at once",
+        native="name topics by .table(name) or .to_dfs(name, ...)",
     ),
     Option(
-        name="subscribePattern",
-        calls=_READS,
-        default="",
-        range="a Python regular expression",
+        "subscribePattern",
+        _READS,
+        values.PATTERN,
         doc="Reads the topics whose whole name matches the expression.",
         kafka="the expression is Python's, not Java's; a running query also reads new topics that match",
     ),
+    Option("assign", _READS, values.ASSIGNMENT, doc="Reads only these partitions.", kafka=SAME),
     Option(
-        name="assign",
-        calls=_READS,
-        default="",
-        range='{"topic": [0, 1]}',
-        doc="Reads only these partitions.",
-        kafka=SAME,
-    ),
-    Option(
-        name="startingOffsets",
-        calls=_READS,
-        default="earliest; for a stream: latest",
-        range=f"earliest, latest (a stream), committed, or JSON: {_OFFSETS_JSON}, -2 earliest, -1 latest (a stream)",
+        "startingOffsets",
+        _READS,
+        values.STARTS,
+        default="earliest",
+        stream=("latest", values.starts("latest", "earliest", "committed")),
         doc="Where to begin. JSON must name each partition. `committed` is the committed offset of the consumer group `group.id`. A stream with a checkpoint ignores this option and continues at the checkpoint.",
         kafka="the same, and `committed`",
     ),
     Option(
-        name="startingTimestamp",
-        calls=_READS,
-        default="",
-        range="milliseconds since 1970",
+        "startingTimestamp",
+        _READS,
+        values.TIME,
         doc="Begins with the first batch appended at or after that time. It overrides the two other starting options.",
         kafka="the time is the append time in the log (Kafka's LogAppendTime), never the producer's time",
     ),
     Option(
-        name="startingOffsetsByTimestamp",
-        calls=_READS,
-        default="",
-        range=f"JSON: {_TIMES_JSON}",
+        "startingOffsetsByTimestamp",
+        _READS,
+        values.TIMES,
         doc="The same for each partition. It overrides `startingOffsets`.",
         kafka="the time is the append time in the log",
     ),
     Option(
-        name="startingOffsetsByTimestampStrategy",
-        calls=_READS,
+        "startingOffsetsByTimestampStrategy",
+        _READS,
+        values.choice("error", "latest"),
         default="error",
-        range="error, latest",
         doc="What to do if a partition has no row at or after the requested time.",
         kafka="the same; batch reads have it too",
     ),
     Option(
-        name="endingOffsets",
-        calls=_READ,
+        "endingOffsets",
+        _READ,
+        values.ENDS,
         default="latest",
-        range=f"latest, or JSON: {_OFFSETS_JSON}, -1 latest",
         doc="Where to end; this offset itself is not read. With read_committed, the read ends at the last stable offset or earlier.",
         kafka=SAME,
     ),
     Option(
-        name="endingTimestamp",
-        calls=_READ,
-        default="",
-        range="milliseconds since 1970",
+        "endingTimestamp",
+        _READ,
+        values.TIME,
         doc="Ends before the first batch appended at or after that time.",
         kafka="the time is the append time in the log",
     ),
     Option(
-        name="endingOffsetsByTimestamp",
-        calls=_READ,
-        default="",
-        range=f"JSON: {_TIMES_JSON}",
+        "endingOffsetsByTimestamp",
+        _READ,
+        values.TIMES,
         doc="The same for each partition.",
         kafka="the time is the append time in the log",
     ),
-    Option(
-        name="group.id",
-        calls=_READS,
-        default="the client's setting of that name",
-        range="text",
+    _setting(
+        "group.id",
+        _READS,
         doc="The consumer group for `startingOffsets=committed`. A stream also commits its progress for this group after each batch.",
     ),
-    Option(
-        name="auto.offset.reset",
-        calls=_READS,
-        default="the client's setting of that name, else `none`",
-        range="earliest, latest, none",
+    _setting(
+        "auto.offset.reset",
+        _READS,
+        otherwise="the client's setting of that name, else `none`",
         doc="With `startingOffsets=committed`: where to begin in a partition for which the group has no offset. `none` raises an error.",
     ),
+    _setting("isolation.level", _READS, doc="Whether rows of open and aborted transactions are hidden."),
     Option(
-        name="isolation.level",
-        calls=_READS,
-        default="the client's setting of that name, read_committed",
-        range="read_committed, read_uncommitted",
-        doc="Whether rows of open and aborted transactions are hidden.",
-    ),
-    Option(
-        name="columns",
-        calls=_READS,
-        default="`*`, all columns of the topic",
-        range="column names, separated by commas or as a JSON list",
+        "columns",
+        _READS,
+        values.COLUMNS,
+        otherwise="`*`, all columns of the topic",
         doc="The columns to read, in that order; `*` means all columns of the topic. `_topic`, `_partition`, `_offset`, `_timestamp` are read only if they are named.",
     ),
     Option(
-        name="where",
-        calls=_READS,
-        default="",
-        range="a condition in Spark's SQL: columns against literals, `IN`, `BETWEEN`, `IS NULL`, `AND`, `OR`, `NOT`",
+        "where",
+        _READS,
+        values.CONDITION,
         doc="Returns only rows for which the condition is true, and does not open files that cannot match by their statistics. `_partition`, `_offset`, `_timestamp` are allowed too.",
     ),
     Option(
-        name="metadata",
-        calls=_READ,
-        default="",
-        range="transactions, partitions, segments, consumer_groups, aborted, history, files",
+        "metadata",
+        _READ,
+        values.choice(*TABLES),
         doc="Reads the log's own state instead of rows. Of the other options, only those that choose topics are allowed with it.",
+        native='spark.read.format("txlog").option("metadata", ...) reads the log\'s own state',
     ),
     Option(
-        name="failOnDataLoss",
-        calls=_READS,
+        "failOnDataLoss",
+        _READS,
+        values.BOOLEAN,
         default="true",
-        range="true, false",
         doc="If offsets were removed before the query read them: true raises an error; false continues after them and reports how many were lost.",
         kafka="the same; lost offsets are counted",
     ),
     Option(
-        name="minPartitions",
-        calls=_READS,
-        default="",
-        range="an integer of at least 1",
+        "minPartitions",
+        _READS,
+        values.integer(1),
         doc="The minimum number of Spark tasks. There may be fewer if there are too few files to split.",
         kafka="the same; a task reads at least one row group of a file",
+        native="Spark splits this scan itself; set spark.sql.files.minPartitionNum or maxPartitionBytes",
     ),
     Option(
-        name="maxOffsetsPerTrigger",
-        calls=_STREAM,
-        default="",
-        range="an integer of at least 1",
+        "maxOffsetsPerTrigger",
+        _STREAM,
+        values.integer(1),
         doc="The maximum number of offsets in a micro-batch, over all partitions, in proportion to what each has. It may cut a transaction.",
         kafka=SAME,
     ),
     Option(
-        name="minOffsetsPerTrigger",
-        calls=_STREAM,
-        default="",
-        range="an integer of at least 1, at most maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        _STREAM,
+        values.integer(1, ", at most maxOffsetsPerTrigger"),
         doc="Waits until this many offsets are available, but at most `maxTriggerDelay`.",
         kafka=SAME,
     ),
     Option(
-        name="maxTriggerDelay",
-        calls=_STREAM,
+        "maxTriggerDelay",
+        _STREAM,
+        values.DELAY,
         default="15m",
-        range="a number and ms, s, m, h or d",
         doc="How long `minOffsetsPerTrigger` may delay a micro-batch.",
         kafka=SAME,
     ),
-    Option(
-        name="metadata.max.age.ms",
-        calls=_STREAM,
-        default="the client's setting of that name, 300000",
-        range="an integer of at least 0",
+    _setting(
+        "metadata.max.age.ms",
+        _STREAM,
         doc="How often the query looks for new partitions, and for new topics that match a pattern.",
     ),
     Option(
-        name="topic",
-        calls=_WRITES,
-        default="for each row: its column `topic`",
-        range="a topic's name",
+        "topic",
+        _WRITES,
+        values.TOPIC,
+        otherwise="for each row: its column `topic`",
         doc="The topic of all rows. Without this option, the column `topic` of each row names its topic.",
         kafka="the same, but the topic must exist. If both the option and a column `topic` are given, the write fails, unless the topic has such a column. So no column is dropped silently",
     ),
     Option(
-        name="key",
-        calls=_WRITES,
-        default="the topic's `key.columns`",
-        range="column names, separated by commas or as a JSON list",
+        "key",
+        _WRITES,
+        values.COLUMNS,
+        otherwise="the topic's `key.columns`",
         doc="The columns whose hash chooses the partition, computed as in Kafka's default partitioner. A column `partition` overrides it.",
     ),
-    Option(
-        name="transactional.id",
-        calls=_WRITES,
-        default="the client's setting of that name, else a random id for this write; for a stream: always derived from its checkpoint location",
-        range="text",
+    _setting(
+        "transactional.id",
+        _WRITES,
+        otherwise="{}, else a random id for this write; for a stream: always derived from its checkpoint location",
         doc="The name by which txlog fences older writers and detects a repeated write.",
     ),
     Option(
-        name="txn.version",
-        calls=_WRITE,
-        default="",
-        range="an integer of at least 0",
+        "txn.version",
+        _WRITE,
+        values.integer(0),
         doc="The number of the transaction. If it is not above the last one committed under `transactional.id`, the write is skipped. A stream uses its batch number.",
     ),
-    Option(
-        name="transaction.timeout.ms",
-        calls=_WRITES,
-        default="the client's setting of that name, 60000",
-        range="an integer of at least 1",
+    _setting(
+        "transaction.timeout.ms",
+        _WRITES,
         doc="The time after which other clients may end a transaction that this writer left open.",
     ),
-    Option(
-        name="compression.type",
-        calls=_WRITES,
-        default="the topic's, else the client's setting of that name, zstd",
-        range="none, gzip, snappy, lz4, zstd",
+    _setting(
+        "compression.type",
+        _WRITES,
+        otherwise="the topic's, else {}",
         doc="How the pages of the Parquet files are compressed.",
     ),
     Option(
-        name="checkpointLocation",
-        calls=_SINK,
-        default="",
-        range="a folder, or an s3://, gs://, abfs:// URL",
+        "checkpointLocation",
+        _SINK,
+        values.FOLDER,
         doc="Spark's checkpoint of the query. Set it as an option, because Spark does not pass its session-wide default to a Python sink.",
         kafka="the same, but it must be an option of the query",
     ),
     Option(
-        name="commitSourceOffsets",
-        calls=_SINK,
+        "commitSourceOffsets",
+        _SINK,
+        values.BOOLEAN,
         default="true",
-        range="true, false",
         doc="Whether each micro-batch's transaction includes the sources' offsets. Use false for a checkpoint that only Spark can read. False is refused "
         "if the id has committed offsets.",
     ),
-    Option(
-        name="queryName",
-        calls=_SINK,
-        default="",
-        range="text",
-        doc="The name that `queryName(...)` sets. Only Spark uses it.",
-        kafka=SAME,
-    ),
+    Option("queryName", _SINK, values.TEXT, doc="The name that `queryName(...)` sets. Only Spark uses it.", kafka=SAME),
 )
 
-KAFKA_OPTIONS: tuple[KafkaOption, ...] = (
-    KafkaOption(
-        name="kafka.bootstrap.servers",
-        side="both",
-        here="the store's path in `load(...)`, `save(...)`, `start(...)`: there are no brokers",
-    ),
-    KafkaOption(
-        name="kafka.isolation.level",
-        side="source",
-        here="`isolation.level`; its default is read_committed, while Kafka's default is read_uncommitted",
-    ),
-    KafkaOption(
-        name="kafka.group.id",
-        side="source",
-        here="`group.id`; two queries of one group do not divide the partitions between them, as in Spark's Kafka source",
-    ),
-    KafkaOption(name="groupIdPrefix", side="source", here="nothing: a query without `group.id` has no group"),
-    KafkaOption(
-        name="includeHeaders",
-        side="both",
-        here="nothing: topics of Kafka's record shape have a column `headers`; other topics have the columns that you define",
-    ),
-    KafkaOption(
-        name="maxRecordsPerPartition",
-        side="source",
-        here="nothing: txlog divides tasks by files and rows; `minPartitions` asks for more tasks",
-    ),
-    KafkaOption(
-        name="kafkaConsumer.pollTimeoutMs",
-        side="source",
-        here="nothing: tasks read files and no consumer polls; the store's driver has its own timeouts (`storage.<name>`)",
-    ),
-    KafkaOption(
-        name="fetchOffset.numRetries",
-        side="source",
-        here="nothing: failed reads are retried until `default.api.timeout.ms` (`TXLOG_CONFIG`)",
-    ),
-    KafkaOption(
-        name="fetchOffset.retryIntervalMs",
-        side="source",
-        here="nothing: `retry.backoff.ms` and `retry.backoff.max.ms` (`TXLOG_CONFIG`)",
-    ),
-    KafkaOption(
-        name="kafka.transactional.id",
-        side="sink",
-        here="`transactional.id`; Spark's Kafka sink does not take it, and is at least once",
-    ),
-    KafkaOption(
-        name="kafka.*",
-        side="both",
-        here="a setting of Kafka's consumer or producer. If txlog has it, set it without `kafka.` in `TXLOG_CONFIG`; otherwise it is an error",
-    ),
-    KafkaOption(
-        name="spark.kafka.*.cache.*",
-        side="both",
-        here="nothing: there are no connections to cache",
-    ),
-    KafkaOption(
-        name="spark.kafka.clusters.*",
-        side="both",
-        here="nothing: the object store controls who may read and write",
-    ),
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+
+_KAFKA: Mapping[Side, Mapping[str, str]] = {
+    "source": {
+        "kafka.isolation.level": "`isolation.level`; its default is read_committed, while Kafka's default is read_uncommitted",
+        "kafka.group.id": "`group.id`; two queries of one group do not divide the partitions between them, as in Spark's Kafka source",
+        "groupIdPrefix": "nothing: a query without `group.id` has no group",
+        "maxRecordsPerPartition": "nothing: txlog divides tasks by files and rows; `minPartitions` asks for more tasks",
+        "kafkaConsumer.pollTimeoutMs": "nothing: tasks read files and no consumer polls; the store's driver has its own timeouts (`storage.<name>`)",
+        "fetchOffset.numRetries": "nothing: failed reads are retried until `default.api.timeout.ms` (`TXLOG_CONFIG`)",
+        "fetchOffset.retryIntervalMs": "nothing: `retry.backoff.ms` and `retry.backoff.max.ms` (`TXLOG_CONFIG`)",
+    },
+    "sink": {
+        "kafka.transactional.id": "`transactional.id`; Spark's Kafka sink does not take it, and is at least once",
+    },
+    "both": {
+        "kafka.bootstrap.servers": "the store's path in `load(...)`, `save(...)`, `start(...)`: there are no brokers",
+        "includeHeaders": "nothing: topics of Kafka's record shape have a column `headers`; other topics have the columns that you define",
+        "kafka.*": "a setting of Kafka's consumer or producer. If txlog has it, set it without `kafka.` in `TXLOG_CONFIG`; otherwise it is an error",
+        "spark.kafka.*.cache.*": "nothing: there are no connections to cache",
+        "spark.kafka.clusters.*": "nothing: the object store controls who may read and write",
+    },
+}
+
+KAFKA_OPTIONS: tuple[KafkaOption, ...] = tuple(
+    KafkaOption(name, side, here) for side, options in _KAFKA.items() for name, here in options.items()
 )
 
 
@@ -424,9 +390,10 @@ def _calls(calls: tuple[Call, ...]) -> str:
     return "all" if calls == _ALL else ", ".join(calls)
 
 
-def _default(text: str) -> str:
-    # A phrase has spaces and stays as it is; a literal value is set in code font.
-    return text if not text or " " in text else f"`{text}`"
+def _default(option: Option) -> str:
+    if option.stream is not None:
+        return f"{option.default}; for a stream: {option.stream[0]}"
+    return f"`{option.default}`" if option.default else option.otherwise
 
 
 def _cell(text: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_txlog.options import parse_schema_options, parse_stream_options
 from pyspark_txlog.source.batch_reader import read_input, schema_of
+from pyspark_txlog.source.options import parse_schema_options, parse_stream_options
 from pyspark_txlog.source.stream_source import StreamSource
 from txlog.client.runtime import Runtime
 from txlog.client.store import Store

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_txlog.jobs.ingest_kafka import storage_settings
 from pyspark_txlog.jobs.kafka_resume import KafkaOffsets, PlannedBatch, Query, check_plan
-from pyspark_txlog.options import parse_write_options
+from pyspark_txlog.sink.options import parse_write_options
 from txlog.errors import InvalidRequestError
 
 QUERY = Query(store="/log", transactional_id="ingest", checkpoint="/checkpoint")

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 import txlog
 from pyspark_txlog import TxLog
 from pyspark_txlog.native import scan as native_scan
-from pyspark_txlog.options import parse_read_options
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
+from pyspark_txlog.source.options import parse_read_options
 from pyspark_txlog.source.subscription import subscribed_topics
 from tests.spark.conftest import ORDERS, Console, Log
 from tests.spark.test_datasource import EMPTY, EVERY_TYPE, FULL, ZERO

@@ -6,13 +6,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_txlog.options import (
-    parse_read_options,
-    parse_stream_options,
-    parse_write_options,
-    settled,
-    settled_write,
-)
+from pyspark_txlog.sink.options import parse_write_options, settled_write
+from pyspark_txlog.source.options import parse_read_options, parse_stream_options, settled
 from txlog.client.offsets import OffsetSpec
 from txlog.client.settings import Settings
 from txlog.core.names import TopicPartition

@@ -12,8 +12,8 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import txlog
 from pyspark_txlog.arrow import MAX_ROWS, spark_batches
-from pyspark_txlog.options import SettledOptions, parse_read_options, settled
 from pyspark_txlog.source.batch_reader import TxlogReader, plan_input, schema_of
+from pyspark_txlog.source.options import SettledOptions, parse_read_options, settled
 from txlog.client.reading import ReadTask
 from txlog.client.runtime import Runtime
 from txlog.client.store import Store

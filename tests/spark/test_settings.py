@@ -19,10 +19,10 @@ import txlog
 from pyspark_txlog import TxLog
 from pyspark_txlog.native import scan as native_scan
 from pyspark_txlog.option_table import OPTIONS
-from pyspark_txlog.options import parse_read_options, parse_stream_options, settled
 from pyspark_txlog.sink.batch_writer import TxlogWriter, open_store, write_parts
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
 from pyspark_txlog.source.batch_reader import open_runtime
+from pyspark_txlog.source.options import parse_read_options, parse_stream_options, settled
 from pyspark_txlog.source.stream_source import StreamSource
 from txlog.client.runtime import Runtime
 from txlog.client.staged_files import StagedFiles
@@ -180,3 +180,16 @@ def test_a_stream_s_id_is_its_checkpoint_s_whatever_the_file_says(
     (tmp_path / "txlog.toml").write_text("[producer]\ntransactional.id = 'night'\n")
     monkeypatch.setenv("TXLOG_CONFIG", str(tmp_path / "txlog.toml"))
     assert write_stream(url, {})["transactional.id"] == f"spark-stream:{url}-ck"
+
+
+@pytest.mark.parametrize("road", WRITES)
+def test_a_topic_s_compression_counts_before_the_file_and_after_the_call(
+    road: Road, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "txlog.toml").write_text("[producer]\n'compression.type' = 'gzip'\n")
+    monkeypatch.setenv("TXLOG_CONFIG", str(tmp_path / "txlog.toml"))
+    url = str(tmp_path / "log")
+    with txlog.open(url) as store:
+        store.create_topic("orders", ROWS.schema, config={"inline.max.bytes": 0, "compression.type": "lz4"})
+    assert road(url, {})["compression.type"] == "lz4"
+    assert road(url, {"compression.type": "snappy"})["compression.type"] == "snappy"

@@ -25,7 +25,7 @@ from pyspark_txlog.sink.committed_offsets import (
     ranges_of,
     read_opaque_offsets,
 )
-from pyspark_txlog.sink.stream_options import parse_stream_write_options
+from pyspark_txlog.sink.options import parse_stream_write_options
 from pyspark_txlog.stream_offsets import StreamOffset
 from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction

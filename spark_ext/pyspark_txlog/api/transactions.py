@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog.messages import say
 from pyspark_txlog.native.write import SMALL_ROWS, Road, check_connect, check_road, write_frame
-from pyspark_txlog.options import StoreOptions, WriteOptions
+from pyspark_txlog.options import StoreOptions
 from pyspark_txlog.sink.micro_batch import MicroBatch
+from pyspark_txlog.sink.options import WriteOptions
 from pyspark_txlog.sink.routing import TopicRoute
 from txlog.client.coordinator import look_up, txn_version
 from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets

@@ -38,8 +38,9 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from pyspark_txlog import schemas
 from pyspark_txlog.arrow import spark_batches
 from pyspark_txlog.native.locations import escape_glob, spark_folder
-from pyspark_txlog.options import READ_OPTIONS, SettledOptions, parse_read_options, settled
+from pyspark_txlog.option_table import OPTIONS
 from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
+from pyspark_txlog.source.options import READ_OPTIONS, SettledOptions, parse_read_options, settled
 from pyspark_txlog.source.predicate import Predicate, quoted
 from pyspark_txlog.source.subscription import subscribed_topics
 from txlog.client import rows
@@ -82,13 +83,6 @@ V1_SOURCES = "spark.sql.sources.useV1SourceList"
 LISTING_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 """For more paths than this (default 32) Spark starts a job to list them: 1,000 paths took 5 s instead of 0.25 s."""
 
-_NOT_HERE = {
-    "path": "the TxLog names the store",
-    "storageOptions": "the TxLog has them",
-    "subscribe": "name topics by .table(name) or .to_dfs(name, ...)",
-    "metadata": 'spark.read.format("txlog").option("metadata", ...) reads the log\'s own state',
-    "minPartitions": "Spark splits this scan itself; set spark.sql.files.minPartitionNum or maxPartitionBytes",
-}
 _KEY_PARTS = 3
 """This many path parts distinguish the files of one topic: `<partition>/rows/<name>`, `<topic>/<partition>/<name>`,
 `<staged folder>/_partition=<n>/<name>`. Their characters are the same in a URL."""
@@ -103,21 +97,23 @@ def scan_options(runtime: Runtime, topics: Sequence[str], given: Mapping[str, ob
     `datetime` with a time zone, columns a list. If `topics` is not empty, they are subscribed; else `given` has
     `assign` or `subscribePattern`. Raises UnknownOptionError, InvalidRequestError, InvalidConfigurationError.
     """
-    known = {_plain(name): name for name in READ_OPTIONS}
+    known = {_plain(option.name): option for option in OPTIONS if option.name in READ_OPTIONS}
     options = {"path": runtime.where}
     for name, value in given.items():
         option = known.get(_plain(name))
         if option is None:
-            spelled = [_snake(each) for each in READ_OPTIONS if each not in _NOT_HERE]
+            spelled = [_snake(each.name) for each in known.values() if not each.native]
             raise UnknownOptionError(
                 f"option {name!r} is unknown: a native scan has {', '.join(spelled)}.{nearest(name, spelled)}"
             )
-        if option in _NOT_HERE:
-            raise InvalidRequestError(f"option {option!r} is not supported by a native scan. hint: {_NOT_HERE[option]}")
-        if option in options:
-            raise InvalidRequestError(f"option {option!r} is given twice, once as {name!r}; give it once")
+        if option.native:
+            raise InvalidRequestError(
+                f"option {option.name!r} is not supported by a native scan. hint: {option.native}"
+            )
+        if option.name in options:
+            raise InvalidRequestError(f"option {option.name!r} is given twice, once as {name!r}; give it once")
         if value is not None:
-            options[option] = _text(option, value)
+            options[option.name] = _text(option.name, value)
     if topics:
         options["subscribe"] = ",".join(topics)
     return settled(parse_read_options(options), runtime.settings)

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog import schemas
 from pyspark_txlog.native.scan import frame_of
-from pyspark_txlog.options import parse_columns
+from pyspark_txlog.option_values import COLUMNS
 from pyspark_txlog.source import packing
 from txlog.client import reading
 from txlog.client.offsets import format_offsets
@@ -76,7 +76,7 @@ class Snapshot:
             )
         self._check_age()
         if isinstance(columns, str):
-            columns = parse_columns("columns", columns)
+            columns = COLUMNS.parse("columns", columns)
         metadata = self._runtime.topic(topic, 0)
         schema = schemas.select({topic: metadata.schema}, columns)
         tasks = self._tasks(metadata, schema)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyspark.sql import types as spark
 
 from pyspark_txlog import schemas
-from pyspark_txlog.options import WriteOptions
+from pyspark_txlog.sink.options import WriteOptions
 from txlog.client.keys import check_keys, key_columns_of, partitions_of
 from txlog.client.runtime import Runtime
 from txlog.core.names import check_topic_name

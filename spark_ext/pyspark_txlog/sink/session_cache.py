@@ -19,8 +19,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark_txlog.options import WriteOptions
 from pyspark_txlog.sink.batch_writer import open_store, producer_config
+from pyspark_txlog.sink.options import WriteOptions
 from txlog.client.session import Session
 from txlog.client.staged import producer_session
 from txlog.errors import StoreChangedError

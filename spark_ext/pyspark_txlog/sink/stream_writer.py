@@ -34,8 +34,8 @@ from pyspark.sql.types import StructType
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.sink.batch_writer import check_begun_here, open_store, producer_config, write_parts
 from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
+from pyspark_txlog.sink.options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.sink.session_cache import cached_session
-from pyspark_txlog.sink.stream_options import StreamWriteOptions, parse_stream_write_options
 from txlog.client.session import Session
 from txlog.client.staged import StagedTransaction
 from txlog.core.records import StagedPart, TransactionMetadata

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog import schemas
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.options import ReadOptions, SettledOptions, parse_read_options, settled
 from pyspark_txlog.source import packing, where
+from pyspark_txlog.source.options import ReadOptions, SettledOptions, parse_read_options, settled
 from pyspark_txlog.source.subscription import resolve_starts, subscribed_partitions, subscribed_topics, within_the_log
 from txlog.client import reading
 from txlog.client.offsets import resolve

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.metadata_schemas import TABLES
-from pyspark_txlog.options import MetadataOptions, parse_metadata_options
 from pyspark_txlog.source import packing
+from pyspark_txlog.source.options import MetadataOptions, parse_metadata_options
 from pyspark_txlog.source.subscription import subscribed_partitions, subscribed_topics
 from txlog.client import reading
 from txlog.client.admin import Admin

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.options import parse_stream_options
 from pyspark_txlog.source.batch_reader import open_runtime, read_input
+from pyspark_txlog.source.options import parse_stream_options
 from pyspark_txlog.source.stream_source import StreamSource
 from pyspark_txlog.stream_offsets import StreamOffset
 

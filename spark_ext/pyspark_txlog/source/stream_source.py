@@ -24,9 +24,9 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import say
-from pyspark_txlog.options import StreamOptions, settled
 from pyspark_txlog.source import limits
 from pyspark_txlog.source.batch_reader import check_schema, pack_plans
+from pyspark_txlog.source.options import StreamOptions, settled
 from pyspark_txlog.source.subscription import starting_offsets, subscribed_partitions, subscribed_topics
 from pyspark_txlog.stream_offsets import SOURCE_KEY, StreamOffset
 from txlog.client import reading

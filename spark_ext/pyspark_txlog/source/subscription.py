@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from pyspark_txlog.messages import say
-from pyspark_txlog.options import ReadOptions, SettledOptions
+from pyspark_txlog.source.options import ReadOptions, SettledOptions
 from txlog.client.offsets import check_exist, resolve
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session

@@ -1,0 +1,191 @@
+"""Which values may an option of `format("txlog")` have, and how is its text parsed?
+
+A `Value` has the range as a phrase beside the function that checks it, so that documents and parsers cannot differ.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from txlog.client.offsets import parse_assign, parse_spec, parse_timestamp, parse_timestamps
+from txlog.config import INT64_MAX, KEYS
+from txlog.core import names
+from txlog.errors import InvalidRequestError, TxlogError, UnsupportedStoreError
+from txlog.text import nearest
+
+Parse: TypeAlias = Callable[[str, str], Any]
+"""Return the value of an option from its name and text. Raises InvalidRequestError with name, expected and found."""
+
+_DELAY_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_OFFSETS_JSON = '{"topic": {"0": 23, "1": -2}}'
+_TIMES_JSON = '{"topic": {"0": 1700000000000}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What the value of an option may be."""
+
+    range: str
+    """The values that are allowed, as a phrase."""
+    parse: Parse = lambda _, text: text
+
+
+def integer(minimum: int, at_most: str = "") -> Value:
+    """Return the integers from `minimum`; `at_most` is the upper bound that another option sets, as a phrase."""
+    expected = f"an integer of at least {minimum}"
+
+    def read(text: str) -> int:
+        value = int(text) if re.fullmatch(r"\d{1,19}", text, re.ASCII) else -1
+        if not minimum <= value <= INT64_MAX:
+            raise ValueError(text)
+        return value
+
+    return Value(f"{expected}{at_most}", _checked(read, expected))
+
+
+def choice(*choices: str) -> Value:
+    """Return the words `choices`, in any case."""
+
+    def parse(name: str, text: str) -> str:
+        if text.lower() in choices:
+            return text.lower()
+        raise InvalidRequestError(
+            f"option {name!r}: expected one of {', '.join(choices)}, found {text!r}.{nearest(text, choices)}"
+        )
+
+    return Value(", ".join(choices), parse)
+
+
+def starts(*words: str) -> Parse:
+    """Return the parser of offsets: one of `words`, or JSON."""
+    return lambda name, text: parse_spec(text, name, words=words)
+
+
+def setting(name: str) -> Value:
+    """Return the values of a client's setting."""
+    key = KEYS[name]
+    return Value(
+        ", ".join(key.choices) or ("text" if key.kind == "str" else key.expected), lambda _, text: key.parse(text)
+    )
+
+
+def _checked(read: Callable[[str], Any], expected: str) -> Parse:
+    """Return the parser that says what was expected if `read` raises ValueError."""
+
+    def parse(name: str, text: str) -> Any:
+        try:
+            return read(text)
+        except TxlogError:
+            raise
+        except ValueError:
+            raise InvalidRequestError(f"option {name!r}: expected {expected}, found {text!r}") from None
+
+    return parse
+
+
+def _boolean(text: str) -> bool:
+    return ("false", "true").index(text.lower()) == 1
+
+
+def _delay_ms(text: str) -> int:
+    """Parse Spark's notation of a duration: `15m`, `90s`, `500ms`; a bare number is milliseconds."""
+    match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.lower(), re.ASCII)
+    unit_ms = _DELAY_UNITS_MS.get(match[2] or "ms") if match else None
+    if match is None or unit_ms is None:
+        raise ValueError(text)
+    return int(match[1]) * unit_ms
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    topics = tuple(names.check_topic_name(part.strip()) for part in text.split(",") if part.strip())
+    if not topics:
+        raise ValueError(text)
+    return tuple(dict.fromkeys(topics))
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    # Column names may contain commas; the JSON list is unambiguous.
+    columns = json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+    if not columns or not all(isinstance(column, str) and column for column in columns):
+        raise ValueError(text)
+    return tuple(columns)
+
+
+def _pattern(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidRequestError(f"option {name!r}: {text!r} is not a valid regular expression: {error}") from error
+    return text
+
+
+def _assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for tp in parse_assign(text, name):
+        found[names.check_topic_name(tp.topic)] = (*found.get(tp.topic, ()), tp.partition)
+    return found
+
+
+def _store(_: str, text: str) -> str:
+    if text.lower().startswith("memory:"):
+        raise UnsupportedStoreError(
+            f"{text!r}: a store in memory lives in one process, but Spark reads and writes from many. hint: use a folder or an object store"
+        )
+    return text
+
+
+def _storage(name: str, text: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise InvalidRequestError(
+            f"option {name!r}: expected a JSON object, found something else (not shown: it may hold credentials)"
+        )
+    return parsed
+
+
+def _storage_value(_: str, text: str) -> object:
+    """Parse true, false and JSON objects; keep other text. Numbers and lists are only possible in `storageOptions`."""
+    if text.strip().lower() in {"true", "false"}:
+        return text.strip().lower() == "true"
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+TEXT = Value("text")
+CONDITION = Value(
+    "a condition in Spark's SQL: columns against literals, `IN`, `BETWEEN`, `IS NULL`, `AND`, `OR`, `NOT`"
+)
+FOLDER = Value("a folder, or an s3://, gs://, abfs:// URL")
+STORE = Value(FOLDER.range, _store)
+STORAGE = Value("a JSON object", _storage)
+STORAGE_VALUE = Value("text, true, false or a JSON object", _storage_value)
+TOPIC = Value("a topic's name", lambda _, text: names.check_topic_name(text))
+TOPICS = Value("topics, separated by commas", _checked(_topics, "topics, separated by commas"))
+PATTERN = Value("a Python regular expression", _pattern)
+ASSIGNMENT = Value('{"topic": [0, 1]}', _assignment)
+STARTS = Value(
+    f"earliest, latest (a stream), committed, or JSON: {_OFFSETS_JSON}, -2 earliest, -1 latest (a stream)",
+    starts("earliest", "committed"),
+)
+ENDS = Value(f"latest, or JSON: {_OFFSETS_JSON}, -1 latest", starts("latest"))
+TIME = Value("milliseconds since 1970", lambda name, text: parse_timestamp(text, name))
+TIMES = Value(f"JSON: {_TIMES_JSON}", lambda name, text: parse_timestamps(text, name))
+BOOLEAN = Value("true, false", _checked(_boolean, "true or false"))
+COLUMNS = Value(
+    "column names, separated by commas or as a JSON list",
+    _checked(_columns, "column names, separated by commas or as a JSON list"),
+)
+DELAY = Value(
+    "a number and ms, s, m, h or d", _checked(_delay_ms, f"a number and one of {', '.join(_DELAY_UNITS_MS)}, as 15m")
+)
