@@ -1,4 +1,4 @@
-"""What tests of the command line stand on: a runner, and one store that all tests may read and none may change."""
+"""The base of the command line's tests: a runner, and one store that all tests may read and none may change."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def order_rows(first: int, rows: int) -> list[dict[str, object]]:
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
-    """A runner on an empty location of its own."""
+    """Return a runner on an empty location of its own."""
     return Cli(tmp_path / "store")
 
 
 @pytest.fixture
 def store(cli: Cli) -> Iterator[Store]:
-    """The runner's store, opened in Python, with the topic `orders` of two partitions."""
+    """Yield the runner's store, opened in Python, with the topic `orders` of two partitions."""
     with txlog.open(str(cli.root), storage_options=FAST) as opened:
         opened.create_topic("orders", ORDERS, partitions=2)
         yield opened
@@ -35,9 +35,10 @@ def store(cli: Cli) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    """A runner on a store with a bit of everything, to look at and not to change.
+    """Return a runner on a store that has a bit of everything. Tests read it and must not change it.
 
-    orders-0: committed, aborted and open transactions over two sealed segments and a tail; events: Kafka's record shape.
+    orders-0: committed, aborted and open transactions over two sealed segments and a tail; events: Kafka's record
+    shape.
     """
     cli = Cli(tmp_path_factory.mktemp("seen") / "store")
     with txlog.open(str(cli.root), storage_options=FAST) as store:
@@ -65,7 +66,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Cli:
             staged.send("orders", order_rows(50, 4), partition=1)
         with store.consumer("orders", group_id="readers", enable_auto_commit=False) as consumer:
             consumer.commit({TopicPartition("orders", 0): 3, TopicPartition("orders", 1): 0})
-        # Left open by a producer that is gone: it has nobody to close it.
+        # Its producer died and left it open.
         hanging = store.producer("hanging", transaction_timeout_ms=1)
         hanging.init_transactions()
         hanging.begin_transaction()

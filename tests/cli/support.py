@@ -1,4 +1,4 @@
-"""How do tests run a command line? In this process, on a store of their own, and they look at all that it says."""
+"""How do tests run a command line? In this process, on their own store, with checks of all output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """How a command ended."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -32,12 +32,12 @@ class Done:
 
     @property
     def lines(self) -> list[str]:
-        """The output with every moment as <time>."""
+        """Return the lines of the output, with <time> in place of every timestamp."""
         return _TIME.sub("<time>", self.out).splitlines()
 
     @property
     def rows(self) -> list[Any]:
-        """Lines of JSON."""
+        """Return the lines of JSON."""
         return [msgspec.json.decode(line) for line in self.out.splitlines()]
 
 
@@ -48,14 +48,14 @@ class Cli:
     root: Path
 
     def __call__(self, *args: str | int, stdin: str = "", status: int | None = 0, store: str | None = None) -> Done:
-        """Runs `txlog ARGS`; its exit status must be `status`, unless that is None."""
+        """Run `txlog ARGS`, and check its exit status, unless `status` is None."""
         line = [*map(str, args), "--store", store or str(self.root)]
         if (store or "/").startswith("/"):
             line += ["--storage-option", "fsync=false"]
         return run(*line, stdin=stdin, status=status)
 
     def fails(self, *args: str | int, status: int = 2, stdin: str = "", store: str | None = None) -> str:
-        """What a command that must fail says; nothing of it is a traceback, and nothing went to the standard output."""
+        """Return the error text of a command that must fail, without a traceback and without standard output."""
         done = self(*args, stdin=stdin, status=status, store=store)
         assert "Traceback" not in done.err
         assert done.out == ""
@@ -63,7 +63,7 @@ class Cli:
 
 
 def run(*args: str, stdin: str = "", status: int | None = 0, env: dict[str, str | None] | None = None) -> Done:
-    """Runs `txlog ARGS` as it is."""
+    """Run `txlog ARGS` as given."""
     result = CliRunner().invoke(app, list(args), input=stdin, env=env, prog_name="txlog")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -1,4 +1,4 @@
-"""Commands that change topics, transactions and groups: what they do, what a dry run leaves alone."""
+"""Commands that change topics, transactions and groups: their effects, and what a dry run leaves alone."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def test_create_again(cli: Cli) -> None:
 
 
 def test_what_if_not_exists_compares(cli: Cli) -> None:
-    """What its help says: columns and types, others only if they take null; neither partitions nor settings."""
+    """As its help states, it compares columns and types, and other columns only if they are nullable.
+
+    It does not compare partitions and settings.
+    """
     create = ("topics", "create", "orders", "--column", "id:int64")
     cli(*create, "--column", "note:string")
     assert "nothing was changed" in cli(*create, "--partitions", 9, "--set", "segment.ms=1", "--if-not-exists").out
@@ -93,7 +96,7 @@ def test_alter(cli: Cli, store: Store) -> None:
 
 
 def test_more_partitions_move_keys(cli: Cli, store: Store) -> None:
-    """W39: new rows of a key would lie in another partition than its older ones, so it is said, and asked for."""
+    """W39: new rows of a key would go to another partition than its older ones, so the command warns and needs a flag."""
     cli("topics", "alter", "orders", "--set", "key.columns=id")
     more = ("topics", "alter", "orders", "--partitions", 3)
     said = cli.fails(*more)
@@ -108,17 +111,17 @@ def test_more_partitions_move_keys(cli: Cli, store: Store) -> None:
     cli("topics", "alter", "orders", "--unset", "cleanup.policy")
     assert cli(*more, "--allow-key-movement", "-o", "json").json["partitions"] == 3
     assert store.alter_topic("orders", partitions=4, allow_key_movement=True).partitions == 4
-    # As many as there are moves nothing.
+    # The same number of partitions moves no key.
     assert store.alter_topic("orders", partitions=4).partitions == 4
 
 
 def test_another_key_moves_keys(cli: Cli, store: Store) -> None:
-    """W39: where there are rows in several partitions, another key.columns is said, and asked for; compacted topics refuse it."""
+    """W39: with rows in several partitions, a change of key.columns needs a flag. Compacted topics refuse it."""
     alter = ("topics", "alter", "orders", "--set")
     cli("topics", "delete", "orders", "--execute")
     cli("topics", "create", "other", "--column", "id:int64", "--column", "item:string", "--partitions", 2)
     cli("topics", "alter", "other", "--set", "key.columns=id")
-    cli("topics", "alter", "other", "--set", "key.columns=item")  # Nothing was written yet: no key has moved.
+    cli("topics", "alter", "other", "--set", "key.columns=item")  # no row was written yet, so no key moves
     store.create_topic("orders", ORDERS, partitions=2, config={"key.columns": "item"})
     with store.producer() as producer:
         producer.send("orders", rows(5))
@@ -152,7 +155,7 @@ def test_a_topic_whose_keys_have_moved_is_not_compacted(store: Store, moved: dic
             store.alter_topic("orders", config=compact, allow_key_movement=asked)
         assert "copy the rows" in str(refused.value)
         assert len(str(refused.value)) <= 300
-    # A topic that is created again under the name starts with no moved keys.
+    # A topic that is created again under the same name starts without moved keys.
     store.delete_topic("orders")
     store.create_topic("orders", ORDERS, partitions=3, config={"key.columns": "id"})
     assert store.alter_topic("orders", config=compact).config["cleanup.policy"] == "compact"
@@ -197,7 +200,7 @@ def test_delete_is_a_dry_run_unless_executed(cli: Cli, store: Store) -> None:
 
 
 def leave_open(store: Store, transactional_id: str, timeout_ms: int) -> None:
-    """A transaction of a producer that is gone."""
+    """Leave the open transaction of a producer that died."""
     producer = store.producer(transactional_id, transaction_timeout_ms=timeout_ms)
     producer.init_transactions()
     producer.begin_transaction()
@@ -262,7 +265,7 @@ def test_expire_one_id(cli: Cli, store: Store) -> None:
 
 @pytest.fixture
 def group(store: Store) -> str:
-    """A group that has read orders-0 up to 4 of 10 offsets."""
+    """Return a group that has read orders-0 up to offset 4 of 10."""
     with store.producer() as producer:
         producer.send("orders", rows(10), partition=0)
     store.admin().reset_offsets("audit", {ORDERS_0: 4})
@@ -383,12 +386,12 @@ def test_delete_a_group(cli: Cli, store: Store, group: str) -> None:
 
 
 def test_partitions_and_keys_do_not_move_at_once_into_compaction(store: Store) -> None:
-    """One change of both, of a topic whose key was implied, moves keys too (W39)."""
+    """A change of both moves keys too, in a topic without an explicit key.columns (W39)."""
     store.create_topic("records", to_arrow(KAFKA_FIELDS))
     with store.producer() as producer:
         producer.send("records", [{"key": b"a", "value": b"old", "headers": None, "timestamp": None}]).result()
     compact = {"key.columns": "key", "cleanup.policy": "compact"}
     with pytest.raises(InvalidConfigurationError, match="compaction would keep rows of a key in both"):
         store.alter_topic("records", partitions=4, config=compact, allow_key_movement=True)
-    # A key that is only implied may move without a flag, in a topic that is not compacted.
+    # Without an explicit key.columns, keys may move without a flag in a topic that is not compacted.
     assert store.alter_topic("records", partitions=4).partitions == 4

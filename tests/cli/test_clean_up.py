@@ -1,4 +1,4 @@
-"""`txlog retention` and `txlog vacuum` as people and programs see them; what they do to a store, tests/maintenance has."""
+"""`txlog retention` and `txlog vacuum`: output and status. tests/maintenance tests their effects on a store."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ORDERS_0 = TopicPartition("orders", 0)
 
 @pytest.fixture
 def segments(cli: Cli, store: Store) -> Cli:
-    """orders-0: three sealed segments and a tail; a transaction that can never commit has left a file."""
+    """orders-0: three sealed segments and a tail. A transaction that can never commit has left a file."""
     store.alter_topic("orders", config={"segment.batches": 2})
     with store.producer(linger_ms=0) as producer:
         for number in range(8):
             producer.send("orders", order_rows(10 * number, 2), partition=0).result()
-    # A process that died before it could commit, and the next one.
+    # One process died before its commit; the next one takes over.
     dies = store.producer("loader", staged=True, inline_max_bytes=0)
     dies.init_transactions()
     dies.begin_transaction()

@@ -1,4 +1,4 @@
-"""`txlog compact` as people and programs see it; what a compaction does to rows, tests/maintenance has."""
+"""`txlog compact`: output and status. tests/maintenance tests the effects of a compaction on rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SETTINGS = {"cleanup.policy": "compact", "key.columns": "id", "segment.batches":
 
 @pytest.fixture
 def keyed(cli: Cli, store: Store) -> Cli:
-    """users-0: ten batches of the keys 0 and 1, one a tombstone; users-1: a tail alone; orders is not compacted."""
+    """users-0: ten batches of the keys 0 and 1, one a tombstone; users-1: only a tail; orders is not compacted."""
     store.create_topic("users", store.topic("orders").schema, partitions=2, config=SETTINGS)
     with store.producer(linger_ms=0) as producer:
         for number in range(10):

@@ -1,4 +1,4 @@
-"""`dump-log`: every kind of object, in words and in JSON; a partition as its chain; damage that names the object."""
+"""`dump-log`: every kind of object as text and as JSON, a partition as its chain, and damage with the object's name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEW = StagedPart(topic="orders", partition=1, inline=StagedRows(rows=2, payload=
 
 @pytest.fixture(scope="module")
 def full(seen: Cli, tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    """The store of `seen` with the kinds of objects that only maintenance, or a very large transaction, leaves."""
+    """Return the store of `seen` with the objects that only maintenance, or a very large transaction, leaves."""
     root = tmp_path_factory.mktemp("full") / "store"
     shutil.copytree(seen.root, root)
     run = CleanedRun(base_offset=0, end_offset=6, generation=1, unique="0123456789abcdef")
@@ -201,7 +201,7 @@ def test_rows_of_a_partition(seen: Cli) -> None:
 
 
 def test_rows_of_a_partition_that_was_cleaned() -> None:
-    """Offsets have gaps there; the golden store has a cleaned run."""
+    """Such a partition has gaps in its offsets. The golden store has a cleaned run."""
     golden = Cli(GOLDEN)
     found = golden("dump-log", "orders/0", "--rows", "-o", "json").json["batches"]
     read = golden(

@@ -1,4 +1,4 @@
-"""Bad input: one clear message, an exit status for the caller's next move, no traceback, nothing written."""
+"""Bad input: one clear message, an exit status that tells the caller what to do, no traceback, and no write."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_bad_input_is_a_clear_message_and_writes_nothing(
     before = sorted(path for path in cli.root.rglob("*") if path.is_file())
     assert message in cli.fails(*command, stdin=ROW)
     after = sorted(path for path in cli.root.rglob("*") if path.is_file())
-    # A transactional.id was taken over before its first row turned out to be bad; that is all.
+    # The only change: the command took over a transactional.id before it met the first bad row.
     assert [path for path in after if path not in before and "__transaction_state" not in str(path)] == []
 
 
@@ -189,7 +189,7 @@ def test_a_wrong_option_names_the_nearest(cli: Cli) -> None:
     assert "--partitions" in run("topics", "create", "a", "--partitions", "many", status=2).err
 
 
-# -- what is no store, or none for this txlog --------------------------------------------------------------------------
+# -- a place that is not a store, or not one for this txlog ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_partition_is_named_as_elsewhere_on_the_command_line(cli: Cli, store: 
         assert partitions(spelling) == [("orders", 1)], spelling
     assert partitions("orders/1", "orders:0") == partitions("orders:0,1") == partitions("orders", "orders/1")
     assert len(partitions("orders:0,1")) == 2
-    # A topic that is called so comes first.
+    # A topic with this name has precedence.
     assert partitions("other-1", "orders-0") == [("orders", 0), ("other-1", 0)]
     for command in ("get-offsets", "merge", "retention"):
         assert "topic 'orders' has no partition 7: it has 2" in cli.fails(command, "orders/7")
@@ -377,7 +377,7 @@ def test_an_empty_store_option_is_not_the_environments_store(cli: Cli, store: St
 
 
 def test_help_for_a_reader_that_leaves(tmp_path: Path) -> None:
-    """`txlog --help | head`: as for any output, the status that a shell gives to a broken pipe."""
+    """For `txlog --help | head` the status is the one that a shell gives to a broken pipe, as for any output."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -432,13 +432,13 @@ def test_what_is_not_damaged_is_shown_all_the_same(cli: Cli, store: Store, harm:
     assert [(each["partition"], each["lag"]) for each in group["offsets"]] == [(0, None), (1, 3)]
     for command in (("consumer-groups", "describe", "audit"), ("consumer-groups", "list")):
         (total,) = [line.split()[-1] for line in cli(*command, status=4).lines if line.startswith(("lag", "audit "))]
-        assert total == "-"  # a sum that leaves a partition out would look like the lag
+        assert total == "-"  # a sum without a partition would look like the lag
     (listed,) = shown("consumer-groups", "list")
     assert listed["group"] == "audit"
 
 
 def test_undecided_offsets_are_worth_another_try(cli: Cli, store: Store) -> None:
-    """Never the older offset, but an error that says to come again (R16)."""
+    """The answer is never the older offset, but an error with the status for a retry (R16)."""
     producer = store.producer("loader")
     producer.init_transactions()
     producer.begin_transaction()

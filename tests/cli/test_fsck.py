@@ -1,4 +1,4 @@
-"""`txlog fsck` as people and programs see it; what it finds, tests/maintenance has."""
+"""`txlog fsck`: output and status. tests/maintenance tests its findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txlog.maintenance.fsck import FsckReport
 
 @pytest.fixture
 def hurt(seen: Cli, tmp_path: Path) -> Cli:
-    """A copy of the store that a test may damage."""
+    """Return a copy of the store that a test may damage."""
     shutil.copytree(seen.root, tmp_path / "copy")
     return Cli(tmp_path / "copy")
 
@@ -25,7 +25,7 @@ def test_a_store_that_is_whole(seen: Cli) -> None:
     done = seen("fsck")
     assert "damaged     0" in done.lines
     assert "missing     0" in done.lines
-    assert any("hanging" in line for line in done.lines)  # a note: its time-out is over
+    assert any("hanging" in line for line in done.lines)  # a note, because its timeout is over
 
 
 def test_json(seen: Cli) -> None:
@@ -84,7 +84,7 @@ def test_an_empty_location(cli: Cli) -> None:
     "entry", ["notes.txt", "pictures/cat.png", "0/topic.json", "photos/0/00000000000000000000.batch"]
 )
 def test_a_folder_that_is_no_store(cli: Cli, tmp_path: Path, entry: str) -> None:
-    """The same status as all other commands."""
+    """All other commands end with the same status."""
     path = tmp_path / "other" / entry
     path.parent.mkdir(parents=True)
     path.write_bytes(b"mine")
@@ -96,7 +96,7 @@ def test_a_folder_that_is_no_store(cli: Cli, tmp_path: Path, entry: str) -> None
 
 
 def test_what_is_missed_many_times_is_named_once(hurt: Cli) -> None:
-    """A partition's folder is gone; a number says how many of its markers are missed."""
+    """A partition's folder is missing. A number shows how many of its markers are missing."""
     shutil.rmtree(hurt.root / "orders/0")
     done = hurt("fsck", status=4)
     assert any(line.startswith("Stop every writer") for line in done.lines)

@@ -1,4 +1,4 @@
-"""`txlog history` as people and programs see it; what is told, tests/maintenance has."""
+"""`txlog history`: output and status. tests/maintenance tests the contents of the history."""
 
 from __future__ import annotations
 

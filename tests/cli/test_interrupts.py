@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: when they strike, and what real programs leave behind."""
+"""Ctrl-C and SIGTERM: when they take effect, and what real programs leave behind."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_in_another_thread_signals_are_left_alone() -> None:
 
 @contextlib.contextmanager
 def program(cli: Cli, *args: str, stdin: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
-    """`txlog ARGS`, ended with the test."""
+    """Yield `txlog ARGS`, which ends with the test."""
     line = [str(EXECUTABLE), *args, "--store", str(cli.root), "--storage-option", "fsync=false"]
     with subprocess.Popen(
         line, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
@@ -108,7 +108,7 @@ def program(cli: Cli, *args: str, stdin: int = subprocess.PIPE) -> Iterator[subp
 
 
 def until(found: Callable[[], Any]) -> Any:
-    """What `found` finds, as soon as it finds something."""
+    """Return the result of `found` as soon as it is true."""
     for _ in range(600):
         if answer := found():
             return answer
@@ -129,7 +129,7 @@ def say(process: subprocess.Popen[str], text: str) -> None:
 
 
 def unread(process: subprocess.Popen[str]) -> int:
-    """How many bytes of its input a program has not taken yet."""
+    """Return how many bytes of its input a program has not read yet."""
     assert process.stdin is not None
     return struct.unpack("i", fcntl.ioctl(process.stdin.fileno(), termios.FIONREAD, bytes(4)))[0]
 
@@ -139,7 +139,7 @@ def test_what_produce_has_read_is_written(cli: Cli, store: Store) -> None:
         say(process, '{"id": 1}\n{"id": 2}\n')
         assert until(lambda: ids(store)) == [1, 2], "a pipe that pauses holds nothing back"
         say(process, '{"id": 3}\n{"id": 4')
-        until(lambda: not unread(process))  # it waits for more now
+        until(lambda: not unread(process))  # it waits for more input now
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -182,7 +182,7 @@ def test_a_consumer_commits_what_it_printed_and_leaves_its_group(cli: Cli, store
 
 
 def test_a_consumer_whose_reader_takes_nothing_can_be_ended(cli: Cli, store: Store) -> None:
-    """It hangs in a write; what was not taken is not committed as printed."""
+    """The consumer waits in a write. It must not commit rows that the reader did not take."""
     rows = "".join(f'{{"id": {number}, "item": "{number:0>100}"}}\n' for number in range(5000))
     cli("produce", "orders", "--partition", 0, stdin=rows)
     with program(cli, "consume", "orders", "--group", "audit", "--from-beginning") as process:

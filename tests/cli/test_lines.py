@@ -1,4 +1,4 @@
-"""When are lines handed on: chunks, pauses, ends and signals."""
+"""When does the reader pass lines on? Chunks, pauses, ends and signals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG_MS = 60_000
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """What a program reads, and what another one writes."""
+    """Yield the end that a program reads, and the end that another one writes."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "wb", buffering=0) as writer:
         yield reader, writer
@@ -80,7 +80,7 @@ def test_a_pause_hands_on_what_there_is(pipe: tuple[BinaryIO, BinaryIO]) -> None
 def test_a_line_waits_no_longer_because_others_follow_it(
     pipe: tuple[BinaryIO, BinaryIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream that never pauses for long would hold its first line back for ever."""
+    """Otherwise a stream without long pauses would hold its first line back for ever."""
 
     class Passing(ManualClock):
         def monotonic_ms(self) -> int:
@@ -126,7 +126,7 @@ def test_lines_are_out_when_they_are_written(pipe: tuple[BinaryIO, BinaryIO]) ->
     reader, writer = pipe
     with Interrupts() as interrupts, os.fdopen(os.dup(writer.fileno()), "w") as text:
         text.write("before\n")
-        os.kill(os.getpid(), signal.SIGTERM)  # noted: a reader that takes what there is gets whole lines
+        os.kill(os.getpid(), signal.SIGTERM)  # the signal is noted: the reader still gets whole lines
         write_lines(["a\n", "ä" * 8000 + "\n"], text, interrupts)
         assert reader.read(1 << 16) == b"before\na\n" + b"\xc3\xa4" * 8000 + b"\n"
     memory = io.StringIO()

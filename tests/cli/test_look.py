@@ -1,4 +1,4 @@
-"""Commands that look: topics, offsets, transactions, groups; as text and as JSON."""
+"""Commands that read: topics, offsets, transactions, groups, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_transactions_list(seen: Cli) -> None:
     ],
 )
 def test_transactions_list_filtered(seen: Cli, options: list[str], ids: list[str]) -> None:
-    """As `kafka-transactions.sh list`, but an id without an open transaction passes no duration filter."""
+    """As in `kafka-transactions.sh list`, but an id without an open transaction passes no duration filter."""
     found = seen("transactions", "list", *options, "--output", "json").json
     assert [each["transactional_id"] for each in found] == ids
     if not ids:
@@ -149,7 +149,7 @@ def test_transactions_describe(seen: Cli) -> None:
 
 
 def test_transactions_find_hanging(seen: Cli) -> None:
-    # It is past its own time-out, so the threshold of 15 minutes does not matter.
+    # Its own timeout is over, so the threshold of 15 minutes does not matter.
     (found,) = seen("transactions", "find-hanging", "-o", "json").json
     assert (
         seen("transactions", "find-hanging", "--max-transaction-timeout", 0, "-o", "json").json[0]["producer_id"]

@@ -159,7 +159,7 @@ def raise_an_error() -> None:
 
 @pytest.fixture
 def extra(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Installs entry points in the group `txlog.commands`."""
+    """Return a function that installs entry points in the group `txlog.commands`."""
 
     def install(**values: str) -> None:
         points = {
@@ -167,7 +167,7 @@ def extra(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         }
         monkeypatch.setattr(program, "_entry_points", lambda: points)
 
-    # importlib mode gives test modules names that cannot be imported again.
+    # In importlib mode the names of test modules cannot be imported again.
     monkeypatch.setitem(sys.modules, "extra_commands", sys.modules[__name__])
     return install
 
@@ -236,7 +236,7 @@ def test_a_reader_that_has_enough_is_no_error(cli: Cli) -> None:
 
 
 def test_ctrl_c_while_it_loads_is_no_traceback() -> None:
-    """It comes the moment that the heavy part of the program is imported."""
+    """The signal comes when the program imports its heavy part."""
     code = (
         "import os, signal, sys\n"
         "class Strike:\n"

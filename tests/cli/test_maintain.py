@@ -1,4 +1,4 @@
-"""`txlog maintain` as people and programs see it; what a round does, tests/maintenance has."""
+"""`txlog maintain`: output and status. tests/maintenance tests what a round does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`txlog merge` as people and programs see it; what a merge does to rows, tests/maintenance has."""
+"""`txlog merge`: output and status. tests/maintenance tests the effects of a merge on rows."""
 
 from __future__ import annotations
 

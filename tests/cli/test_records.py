@@ -115,11 +115,11 @@ def test_a_bad_line_without_a_transaction_says_what_was_written(cli: Cli, store:
     assert cli("consume", "orders", *NOW).rows == ROWS
 
 
-# -- what a wrapper that repeats by exit status would write twice --------------------------------------------------------
+# -- rows that a wrapper would write twice if it retried by exit status --------------------------------------------------
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, cli: Cli, *faults: Fault) -> None:
-    """Has the command line work on a store that fails."""
+    """Let the command line work on a store that fails."""
     real = client.open
 
     def broken(url: str, **options: Any) -> Store:
@@ -153,7 +153,7 @@ def test_an_unknown_commit_may_be_repeated_only_by_its_version(
     with monkeypatch.context() as patched:
         patched.setattr(client.Producer, "commit_transaction", commit)
         assert cli.fails(*produce, status=status, stdin=ALL) == "nobody knows"
-    # It was in: what a wrapper does at status 5 has to leave it at that.
+    # The commit took effect, so a wrapper's retry at status 5 must change nothing.
     if status == 5:
         assert cli(*produce, stdin=ALL).out.startswith("Skipped: ")
     assert cli("consume", "orders", *NOW).rows == ROWS

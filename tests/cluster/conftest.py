@@ -27,14 +27,14 @@ def running_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkC
 
 @pytest.fixture
 def cluster(running_workers: SparkCluster) -> SparkCluster:
-    """The cluster, with both of its workers."""
+    """Return the cluster, with both of its workers."""
     running_workers.start_workers()
     return running_workers
 
 
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a Spark Connect server on a free port of loopback."""
+    """Yield the URL of a Spark Connect server on a free port of loopback."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,8 +1,9 @@
-"""A Spark driver on a cluster: `python job.py <spec.json>`. It takes the steps that the spec names, in turn, and writes down what
-each of them found.
+"""A Spark driver on a cluster: `python job.py <spec.json>`.
 
-`{"master": ..., "url": ..., "folder": ..., "steps": [...], "config": {...}, "register": ...}`: the store is there, with the topics
-of `TOPICS`; the folder takes checkpoints, marks and what was found. A master `sc://...` is a Spark Connect server.
+It runs the steps that the spec names, in turn, and writes the result of each step.
+
+`{"master": ..., "url": ..., "folder": ..., "steps": [...], "config": {...}, "register": ...}`: the store exists, with
+the topics of `TOPICS`. The folder takes checkpoints, marks and results. A master `sc://...` is a Spark Connect server.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def main(spec_path: str) -> None:
     if spec["master"].startswith("sc://"):
         spark = SparkSession.builder.remote(spec["master"]).getOrCreate()
     else:
-        # Both executors are there before the first task is.
+        # Both executors must exist before the first task starts.
         config = {
             "spark.executor.memory": "512m",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
@@ -54,7 +55,7 @@ def frame(spark: SparkSession, tasks: int = TASKS) -> DataFrame:
 
 
 def ids(rows: DataFrame) -> list[int]:
-    """With multiplicity, sorted."""
+    """Return the order ids, sorted, with duplicates."""
     return sorted(row.order_id for row in rows.select("order_id").collect())
 
 
@@ -62,7 +63,7 @@ def ids(rows: DataFrame) -> list[int]:
 
 
 def executors(spark: SparkSession, url: str, folder: Path) -> object:
-    """(working folder, where txlog is) of each executor that has tasks."""
+    """Return (working folder, place of txlog) of each executor that has tasks."""
 
     def here(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
@@ -85,7 +86,7 @@ def read(spark: SparkSession, url: str, folder: Path) -> object:
 
 
 def orders(spark: SparkSession, url: str) -> DataFrame:
-    """The topic `orders` as a stream of two micro-batches."""
+    """Return the topic `orders` as a stream of two micro-batches."""
     reader = spark.readStream.format("txlog").option("subscribe", "orders").option("startingOffsets", "earliest")
     return reader.option("maxOffsetsPerTrigger", str(ROWS // 2)).load(url)
 
@@ -107,7 +108,7 @@ def native_scan(spark: SparkSession, url: str, folder: Path) -> object:
 
 def native_write(spark: SparkSession, url: str, folder: Path, rows: DataFrame | None = None) -> object:
     chosen = frame(spark) if rows is None else rows
-    # Over Spark Connect there is but one.
+    # Spark Connect supports only one road.
     road: Road = "driver" if is_over_connect(chosen) else "executors"
     with TxLog(spark, url) as log:
         with log.transaction("native", version=1) as txn:
@@ -129,7 +130,7 @@ def views(spark: SparkSession, url: str, folder: Path) -> object:
 
 
 def append_stream(spark: SparkSession, url: str, folder: Path) -> object:
-    """What is said to it."""
+    """Return the error message of the call."""
     with TxLog(spark, url) as log:
         try:
             log.table("native").append_stream(
@@ -151,7 +152,7 @@ def foreach_batch(spark: SparkSession, url: str, folder: Path) -> object:
 
 
 def native_write_by_executors(spark: SparkSession, url: str, folder: Path) -> object:
-    """What is said to it."""
+    """Return the error message of the call."""
     with TxLog(spark, url) as log:
         try:
             log.table("native").append(frame(spark), small_rows=1)
@@ -173,8 +174,10 @@ def held_up_native_write(spark: SparkSession, url: str, folder: Path) -> object:
 
 
 def held_up(rows: DataFrame, folder: Path) -> DataFrame:
-    """The same rows, but the first task that has handed over half of its own leaves its process's id in `held-up`, and waits to
-    be killed."""
+    """Return the same rows, but hold up one task after half of its rows.
+
+    The first task that gets there writes its process id to `held-up`, and waits for its kill.
+    """
     mark = folder / "held-up"
 
     def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""How does a test run a driver on a cluster, and what must lie in the store afterwards?"""
+"""How does a test run a driver on a cluster, and what must be in the store afterwards?"""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ class Place:
                 store.create_topic(topic, SCHEMA, partitions=2)
 
     def fill(self) -> None:
-        """All rows into `orders`, without Spark."""
+        """Write all rows to `orders`, without Spark."""
         rows = pa.table({"order_id": EVERYTHING, "country": [f"c{one % 3}" for one in EVERYTHING]}, SCHEMA)
         with txlog.open(self.url) as store, store.producer() as producer:
             producer.send("orders", rows)
 
     def check(self, **expected: Sequence[int]) -> None:
-        """Raises AssertionError unless each topic holds just these order ids (none, if it is not named), all of them visible, and
-        nothing is damaged, open or undecided."""
+        """Raise AssertionError unless each topic has exactly these order ids, all visible.
+
+        A topic that is not named must be empty. Nothing may be damaged, open or undecided.
+        """
         bytes_there = open_object_store(self.url)
         report = fsck.check_store(bytes_there)
         assert report.is_clean, report
@@ -72,7 +74,7 @@ class Place:
 def running(
     command: Sequence[str | Path], console: Path, environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process, in the folder of its console, while the block lasts; afterwards neither it nor any of its session."""
+    """Run a process, in the folder of its console, during the block. At its end, kill the process and its whole session."""
     with console.open("ab") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=out, env=environment, cwd=console.parent, start_new_session=True
@@ -100,12 +102,12 @@ class Job:
     """What runs `job.py`."""
 
     def run(self) -> dict[str, Any]:
-        """What its steps have found. Raises AssertionError, with what it said, if it fails."""
+        """Return the results of the steps. If the job fails, raise AssertionError with its output."""
         with self._running() as process:
             return self._end(process)
 
     def run_and_lose_a_worker(self, cluster: SparkCluster) -> dict[str, Any]:
-        """The same, with a worker killed as soon as a task says that it is half through."""
+        """Run the job, and kill a worker as soon as a task reports that half of its rows are done."""
         mark = self.place.folder / "held-up"
         deadline = time.monotonic() + JOB_S
         with self._running() as process:
@@ -117,7 +119,7 @@ class Job:
             return self._end(process)
 
     def said(self) -> str:
-        """The end of its console."""
+        """Return the end of its console."""
         return self._console.read_text(errors="replace")[-20000:]
 
     def _running(self) -> Any:

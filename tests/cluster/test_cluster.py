@@ -1,4 +1,4 @@
-"""txlog on a standalone cluster, its workers processes of their own: every road, and a worker that dies in the middle of each write."""
+"""txlog on a standalone cluster with worker processes: every road, and a worker that dies in the middle of each write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def test_every_road(cluster: SparkCluster, place: Place) -> None:
-    """One driver: batch and stream by `format("txlog")`, and both native roads; what is run twice is there once."""
+    """One driver uses batch and stream by `format("txlog")`, and both native roads. A step that runs twice adds its rows once."""
     steps = ["executors", "write", "write", "read", "stream", "stream", "native_write", "native_scan"]
     found = Job(master=cluster.master, place=place, steps=steps).run()
     assert len({cwd for cwd, _ in found["executors"]}) == len(HOSTS), "one executor had all tasks"
@@ -32,6 +32,6 @@ def test_every_road(cluster: SparkCluster, place: Place) -> None:
     ],
 )
 def test_a_worker_dies_in_the_middle(cluster: SparkCluster, place: Place, steps: list[str], written: list[str]) -> None:
-    """Lost 0, doubled 0, torn 0, and nothing is left open."""
+    """Lost 0, doubled 0, torn 0, and no transaction stays open."""
     Job(master=cluster.master, place=place, steps=steps).run_and_lose_a_worker(cluster)
     place.check(**dict.fromkeys(written, EVERYTHING))

@@ -1,4 +1,4 @@
-"""How does txlog come to executors that do not have it? Each way of docs/cluster.md, on interpreters with its dependencies alone."""
+"""How do executors get txlog? Each way of docs/cluster.md, on interpreters that have only its dependencies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRITTEN = ("orders", "streamed", "native", "audit")
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, as a zip."""
+    """Return the wheel, as a zip."""
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True)
@@ -34,8 +34,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def interpreter(folder: Path) -> Path:
-    """An environment like this one, without txlog: this one's packages by a line that follows no further lines, and so not to
-    the clone."""
+    """Return an environment like this one, without txlog.
+
+    A .pth line adds this environment's packages. Python does not follow .pth files from there, so the clone of txlog is
+    not found.
+    """
     venv.create(folder, symlinks=True)
     paths = dict.fromkeys(sysconfig.get_paths()[name] for name in ("purelib", "platlib"))
     (site(folder) / "dependencies.pth").write_text("\n".join(paths) + "\n")
@@ -49,7 +52,7 @@ def site(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has what txlog needs, and not txlog."""
+    """Return an interpreter that has txlog's dependencies, but not txlog."""
     python = interpreter(tmp_path_factory.mktemp("bare") / "environment")
     tried = subprocess.run(
         [python, "-c", "import msgspec, pyarrow, pyspark; import txlog"],
@@ -69,7 +72,7 @@ def check(found: dict[str, object], place: Place) -> None:
 
 
 def where(found: dict[str, object]) -> set[str]:
-    """Where executors have txlog."""
+    """Return the places of txlog on the executors."""
     places = found["executors"]
     assert isinstance(places, list)
     return {txlog for _, txlog in places}
@@ -85,7 +88,7 @@ def test_it_is_installed_there(cluster: SparkCluster, place: Place, wheel: Path)
 
 
 def test_it_is_not(cluster: SparkCluster, place: Place, bare: Path) -> None:
-    """The foil: what is tested here would not work by itself."""
+    """The control: without any of these ways the job fails."""
     environment = {"PYSPARK_PYTHON": str(bare), "PYSPARK_DRIVER_PYTHON": str(bare)}
     refused = Job(master=cluster.master, place=place, steps=["read"], environment=environment)
     with pytest.raises(AssertionError, match="DATA_SOURCE_NOT_FOUND"):
@@ -93,13 +96,13 @@ def test_it_is_not(cluster: SparkCluster, place: Place, bare: Path) -> None:
 
 
 def test_py_files(cluster: SparkCluster, place: Place, bare: Path, wheel: Path) -> None:
-    """Driver and executors have it from there; the job registers the format."""
+    """Driver and executors import txlog from the wheel; the job registers the format."""
     found = Job(
         master=cluster.master,
         place=place,
         steps=STEPS,
         register=True,
-        # A stream is planned by a process beside the driver that knows no py-files.
+        # A process beside the driver plans a stream, and this process does not get py-files.
         environment={"PYSPARK_PYTHON": str(bare), "PYTHONPATH": str(wheel)},
         command=[
             SPARK_BIN / "spark-submit",
@@ -116,7 +119,7 @@ def test_py_files(cluster: SparkCluster, place: Place, bare: Path, wheel: Path) 
 
 
 def test_an_archive_of_an_environment(cluster: SparkCluster, place: Place, wheel: Path) -> None:
-    """`./environment/bin/python` for driver and executors; each executor unpacks its own."""
+    """`./environment/bin/python` for driver and executors; each executor unpacks its own copy."""
     folder = place.folder / "environment"
     interpreter(folder)
     with zipfile.ZipFile(wheel) as archive:

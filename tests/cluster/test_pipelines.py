@@ -42,7 +42,7 @@ PIPELINE_S = 250
 
 
 def run(place: Place) -> tuple[int, str]:
-    """(the status of `spark-pipelines run`, what it said)."""
+    """Return (the status of `spark-pipelines run`, its output)."""
     folder = place.folder / "project"
     (folder / "pipeline").mkdir(parents=True, exist_ok=True)
     (folder / "spark-pipeline.yml").write_text(textwrap.dedent(SPEC.format(folder=folder)))
@@ -57,7 +57,7 @@ def test_a_topic_is_source_and_sink(place: Place) -> None:
     place.fill()
     status, said = run(place)
     assert status == 0, said[-6000:]
-    # Where a pipeline's own tables lie; what lists them has died with it.
+    # The folder of the pipeline's own tables. Their catalog ended with the process.
     shutil.rmtree(place.folder / "project" / "spark-warehouse")
     status, said = run(place)
     assert status == 0, said[-6000:]

@@ -1,4 +1,4 @@
-"""A file system that runs full, breaks or refuses at a chosen call, underneath the local store."""
+"""A file system below the local store that is full, broken or read-only from a chosen call on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READS = frozenset({"pread", "scandir"})
 
 
 class FailingDisk:
-    """Stands in for `os` below the local store: from the `first`-th call on that changes something, all such fail.
+    """Stands in for `os` below the local store: from the `first`-th changing call on, all changing calls fail.
 
     With EIO reading fails as well.
     """

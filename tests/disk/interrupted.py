@@ -1,7 +1,7 @@
-"""A program that Ctrl-C hits in the middle of a commit: `python -m tests.disk.interrupted ROOT eager|staged FIRST STRIDE`.
+"""Ctrl-C in the middle of a commit: `python -m tests.disk.interrupted ROOT eager|staged FIRST STRIDE`.
 
-It sends itself a real SIGINT at chosen requests to the store, goes on as a caller would, and tells what became of each
-transaction. With `die` for a stride it lets the first one end it.
+The program sends itself a real SIGINT at chosen requests to the store, continues as a caller would, and prints the
+result of each transaction. With `die` as stride, the first signal ends it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONFIG = {"linger.ms": 0, "transaction.state.log.num.partitions": 1, "offsets.to
 
 
 class Interrupting:
-    """A store in which somebody presses Ctrl-C at the `at`-th request."""
+    """A store that raises Ctrl-C at the `at`-th request."""
 
     def __init__(self, inner: LocalObjectStore) -> None:
         self._inner = inner

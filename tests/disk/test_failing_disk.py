@@ -1,4 +1,4 @@
-"""A disk that is full, broken or read-only in the middle of a commit: a clear error, a whole store, and the next try goes."""
+"""A full, broken or read-only disk in the middle of a commit: a clear error, a whole store, and the next try succeeds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["disk"]
 
 
 def opened(root: Path, seed: int = 1) -> Store:
-    """The store, with a clock that moves when somebody waits: no test does."""
+    """Open the store with a clock that moves only when a thread waits."""
     clock = ManualClock(SystemClock().now_ms())
     config = {"linger.ms": 0, "transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
     return txlog.open(
@@ -41,13 +41,13 @@ def opened(root: Path, seed: int = 1) -> Store:
 
 
 def transaction(producer: Producer, number: int) -> None:
-    """Rows that ride inline, rows in a file, and offsets. A failure before the commit is noted: it is not to be repeated."""
+    """Send inline rows, rows in a file, and offsets. A failure before the commit is noted; it must not be retried."""
     try:
         producer.begin_transaction()
         producer.send("orders", [{"id": number, "name": "inline"}], partition=0)
         producer.send("orders", [{"id": number, "name": "x" * 100_000}], partition=1)
-        # All threads share one clock. Without this flush the sender's back-off could use up the time of a later call,
-        # which then would end without having met the disk's error.
+        # All threads share one clock. Without this flush, the sender's back-off could use up the time of a later call.
+        # That call would then end before it meets the disk's error.
         producer.flush()
         producer.send_offsets_to_transaction({TopicPartition("orders", 0): number}, "group")
     except TxlogError as error:
@@ -62,7 +62,7 @@ def ids_of(store: Store) -> list[int]:
 
 
 def everything_said(error: BaseException) -> str:
-    """The message, and those of its causes."""
+    """Return the message, and the messages of its causes."""
     texts = []
     at: BaseException | None = error
     while at is not None:
@@ -72,11 +72,11 @@ def everything_said(error: BaseException) -> str:
 
 
 def recovered(store: Store, producer: Producer, error: TxlogError, staged: bool) -> tuple[Producer, bool]:
-    """What a caller does after the error, by its kind: (the producer to go on with, whether the transaction is in)."""
+    """React to the error as a caller would. Return the producer to use next, and whether the transaction is in the log."""
     at_commit = BEFORE_COMMIT not in getattr(error, "__notes__", ())
     if at_commit and isinstance(error, OutcomeUnknownError | TxlogTimeoutError):
         with contextlib.suppress(TxlogError):
-            producer.commit_transaction()  # the same call again: it joins the first
+            producer.commit_transaction()  # the same call again joins the first one
             return producer, True
     try:
         producer.abort_transaction()
@@ -119,7 +119,7 @@ def test_each_step_of_a_commit(tmp_path: Path, disk: FailingDisk, name: str, sta
             report = check_store(store.runtime.store, clock=store.runtime.clock, threads=0)
             assert report.is_clean, (first, report.findings)
             expected += [number, number] if is_in else []
-            transaction(producer, 1000 + number)  # the next one goes
+            transaction(producer, 1000 + number)  # the next one succeeds
             expected += [1000 + number] * 2
             if not struck and reached < first:
                 break
@@ -156,7 +156,7 @@ def test_an_object_that_cannot_be_read(tmp_path: Path, disk: FailingDisk) -> Non
 
 @pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EROFS"])
 def test_rows_that_a_full_disk_refused_are_surely_not_in(tmp_path: Path, disk: FailingDisk, name: str) -> None:
-    """Without a transaction too: nobody has to look whether they are."""
+    """Without a transaction, too, the caller knows this and need not check."""
     with opened(tmp_path / "store") as store:
         store.create_topic("orders", ROWS, partitions=1)
         producer = store.producer(delivery_timeout_ms=2000)
@@ -168,7 +168,7 @@ def test_rows_that_a_full_disk_refused_are_surely_not_in(tmp_path: Path, disk: F
         disk.mend()
         producer.send("orders", [{"id": 3, "name": "c"}]).result(30)
         with pytest.raises(RetriableError):
-            producer.close()  # it was not flushed in between
+            producer.close()  # the producer was not flushed in between
         assert ids_of(store) == [1, 3]
 
 
@@ -177,7 +177,7 @@ def test_rows_that_a_full_disk_refused_are_surely_not_in(tmp_path: Path, disk: F
 
 @contextlib.contextmanager
 def tmpfs(folder: Path, options: str) -> Iterator[Path]:
-    """A small file system in memory; says why if this machine lets nobody mount one."""
+    """Mount a small file system in memory. Skip the test with the reason if this machine does not allow it."""
     folder.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True)
     if done.returncode:
@@ -217,7 +217,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_really_read_only(tmp_path: Path) -> None:
-    """By the file system for root, who may write anywhere else; by its mode for everybody else."""
+    """For root the file system is read-only, because root may write anywhere else. For others the mode is enough."""
     is_root = os.geteuid() == 0
 
     @contextlib.contextmanager

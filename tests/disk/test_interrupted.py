@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a commit: each transaction is in as a whole or not at all, and the next one goes."""
+"""Ctrl-C in the middle of a commit: each transaction is in the log as a whole or not at all, and the next one succeeds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def start(root: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def rows_in(root: Path) -> Counter[int]:
-    """How often each transaction's id is there, for read_committed."""
+    """Return how often each transaction's id is there, for read_committed."""
     _, store = interrupted.opened(str(root))
     with store, store.consumer("orders", auto_offset_reset="earliest") as consumer:
         return Counter(row["id"] for batch in consumer.iterate(0) for row in batch.to_pylist())

@@ -1,4 +1,4 @@
-"""Small objects that want much memory. `python -m tests.fuzz.bombs [NAME…]` opens them with little to spare."""
+"""Small objects that need much memory. `python -m tests.fuzz.bombs [NAME…]` opens them with little memory to spare."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ID = {"PARQUET:field_id": "1"}
 
 @dataclass(frozen=True, slots=True)
 class Bomb:
-    """How to make one, in a process of its own, and how a reader opens it."""
+    """How to make a bomb, in a separate process, and how a reader opens it."""
 
     make: Callable[[], bytes]
     open: Callable[[bytes], object]
@@ -48,7 +48,7 @@ BOMBS: dict[str, Bomb] = {}
 
 
 def bomb(open_: Callable[[bytes], object]) -> Callable[[Callable[[], bytes]], None]:
-    """Registers what makes a bomb under its name."""
+    """Register the function that makes a bomb, under its name."""
 
     def register(make: Callable[[], bytes]) -> None:
         BOMBS[make.__name__] = Bomb(make, open_)
@@ -57,7 +57,7 @@ def bomb(open_: Callable[[bytes], object]) -> Callable[[Callable[[], bytes]], No
 
 
 def record(rows: int, payload: bytes) -> bytes:
-    """A commit record of so many inline rows."""
+    """Return a commit record with that many inline rows."""
     fields = {
         "version": 1, "base_offset": 0, "records": rows, "kind": "data", "transactional": False, "timestamp": 0, "segment_base": 0,
         "payload_bytes": len(payload), "write_id": "0" * 32, "previous": "0" * 64,
@@ -66,7 +66,7 @@ def record(rows: int, payload: bytes) -> bytes:
 
 
 def rows_of(fields: tuple[SchemaField, ...]) -> Callable[[bytes], pa.RecordBatch]:
-    """Reads all inline rows of a record."""
+    """Return a function that reads all inline rows of a record."""
 
     def read(data: bytes) -> pa.RecordBatch:
         stored = state.stored_record(data, TP, 0)
@@ -116,21 +116,21 @@ def as_many_rows_as_a_count_can_say() -> bytes:
 
 @bomb(rows_of(NUMBERS))
 def many_nulls() -> bytes:
-    """Rows that take no room: a column of Arrow's null type has no buffers."""
+    """Rows without buffers: a column of Arrow's null type needs none."""
     schema = pa.schema([pa.field("id", pa.null(), metadata=ID)])
     return record(2**33, stream(pa.record_batch([pa.nulls(2**33)], schema=schema)))
 
 
 @bomb(rows_of(NUMBERS))
 def many_hidden_nulls() -> bytes:
-    """One row is asked for, and the stream has 2^33."""
+    """The record has one row, and the stream has 2^33."""
     schema = pa.schema([pa.field("id", pa.null(), metadata=ID)])
     return record(1, stream(pa.record_batch([pa.nulls(2**33)], schema=schema)))
 
 
 @bomb(rows_of(NUMBERS))
 def rows_without_columns() -> bytes:
-    """A column that the topic does not have gives the number of rows, and takes no room."""
+    """A column that the topic does not have gives the number of rows, and has no buffers."""
     schema = pa.schema([pa.field("other", pa.null(), metadata={"PARQUET:field_id": "9"})])
     return record(2**33, stream(pa.record_batch([pa.nulls(2**33)], schema=schema)))
 
@@ -155,7 +155,7 @@ def compressed_stream() -> bytes:
 
 @bomb(rows_of(NUMBERS))
 def claimed_buffer() -> bytes:
-    """A compressed stream with a buffer that says it has 2^60 bytes."""
+    """A compressed stream with a buffer that claims 2^60 bytes."""
     schema = pa.schema([pa.field("id", pa.int64(), metadata=ID)])
     data = bytearray(stream(pa.record_batch([pa.array([7] * 1000, pa.int64())], schema=schema), "zstd"))
     at = data.index(struct.pack("<q", 8000))
@@ -165,31 +165,31 @@ def claimed_buffer() -> bytes:
 
 @bomb(snapshot)
 def deep_json() -> bytes:
-    """Brackets, millions of them."""
+    """Millions of brackets."""
     return sealed(b'{"version":1,"offset":' + b"[" * (2 * 2**20) + b"]" * (2 * 2**20) + b"}")
 
 
 @bomb(snapshot)
 def deep_unknown_json() -> bytes:
-    """The same in a field that nobody knows, and that the parser skips."""
+    """Millions of brackets in an unknown field, which the parser skips."""
     return sealed(b'{"version":1,"unknown":' + b'{"":' * 2**20 + b"1" + b"}" * 2**20 + b"}")
 
 
 @bomb(snapshot)
 def large_object() -> bytes:
-    """More than a metadata object may have."""
+    """More bytes than a metadata object may have."""
     return bytes(envelope.MAX_OBJECT_BYTES + 1)
 
 
 @bomb(snapshot)
 def many_entries() -> bytes:
-    """A snapshot of numbers that are no producers."""
+    """A snapshot with numbers in place of producers."""
     return sealed(json.dumps({"version": 1, "offset": 0, "producers": [0] * 2_000_000}).encode())
 
 
 @bomb(rows_file)
 def parquet_page() -> bytes:
-    """A Parquet file of a few kilobytes whose one page has hundreds of megabytes."""
+    """A Parquet file of a few kilobytes whose only page has hundreds of megabytes."""
     schema = pa.schema([pa.field("id", pa.binary(), metadata=ID)])
     column = pa.array([bytes(2**20)] * (BOMB_BYTES // 2**20), pa.binary())
     sink = pa.BufferOutputStream()
@@ -202,7 +202,7 @@ def parquet_page() -> bytes:
 
 
 def main(*wanted: str) -> None:
-    """Opens each, with little memory to spare, and says how that ended: a line of JSON for each."""
+    """Open each bomb with little memory to spare, and print the result as a line of JSON."""
     for name in wanted or BOMBS:
         made = _made_elsewhere(BOMBS[name].make)
         with open("/proc/self/statm") as statm:
@@ -220,7 +220,7 @@ def main(*wanted: str) -> None:
 
 
 def _made_elsewhere(make: Callable[[], bytes]) -> bytes:
-    """What `make` returns, from a child: freed memory of this process would let a bomb go off unseen."""
+    """Return what `make` returns, from a child: memory that this process freed could hide a bomb's effect."""
     with tempfile.TemporaryFile() as file:
         child = os.fork()
         if not child:

@@ -1,4 +1,4 @@
-"""What may somebody put into a store who knows the format and means harm? Everything here is under a right checksum."""
+"""What can a hostile writer who knows the format put into a store? Every object here has a right checksum."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Path = tuple[Any, ...]
 
 
 def sealed(line: bytes, payload: bytes = b"") -> bytes:
-    """An object of one JSON object, without its closing brace's neighbours checked, and its right checksum."""
+    """Return an object from a JSON object that is not validated, with its right checksum."""
     head, zeros = line[:-1] + b',"crc32c":"', b'00000000"}\n'
     crc = google_crc32c.value(head + zeros + payload)
     return b"".join((head, b"%08x" % crc, b'"}\n', payload))
 
 
 def opened(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """The fields of an object, and its payload."""
+    """Return the fields of an object, and its payload."""
     line, _, payload = data.partition(b"\n")
     fields = json.loads(line)
     del fields["crc32c"]
@@ -34,12 +34,12 @@ def opened(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def closed(fields: Any, payload: bytes = b"") -> bytes:
-    """An object that holds `fields`."""
+    """Return an object with `fields`."""
     return sealed(json.dumps(fields).encode(), payload)
 
 
 def places(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Every place in a JSON value."""
+    """Yield every place in a JSON value."""
     if path:
         yield path
     if isinstance(value, dict):
@@ -51,7 +51,7 @@ def places(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def changed(value: Any, path: Path, new: Any, how: str) -> Any:
-    """`value` with something else at `path`: `put`, `drop`, or `twice` (in a list)."""
+    """Return `value` with a change at `path`: `put`, `drop`, or `twice` (in a list)."""
     if len(path) > 1:
         inner = changed(value[path[0]], path[1:], new, how)
         return _with(value, path[0], inner)

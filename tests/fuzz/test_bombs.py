@@ -1,4 +1,4 @@
-"""Small objects that want much memory are refused before they get it, as what they are."""
+"""Small objects that need much memory are refused before they get it, with the right error."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def ends() -> dict[str, dict[str, object]]:
         text=True,
         check=False,
     )
-    # The whole process stands for all bombs: which one it died of, and where, is in what it said.
+    # All bombs run in one process. Its output shows which bomb ended it, and where.
     assert done.returncode == 0, f"status {done.returncode} after {done.stdout[-300:]!r}: {done.stderr[-3000:]}"
     return {end["name"]: end for end in map(json.loads, done.stdout.splitlines())}
 
 
 def test_a_record_of_this_form_opens() -> None:
-    """Else each bomb in one would be refused for its form, and never go off."""
+    """Otherwise the reader would refuse each bomb in a record for its form, and never reach the bomb."""
     assert rows_of(NUMBERS)(record(3, numbers(3))).num_rows == 3
 
 

@@ -1,4 +1,4 @@
-"""Whatever bytes lie in a store: an error of txlog's, in good time, or a value; never another exception."""
+"""Any bytes in a store give a value or an error of txlog's, soon; never another exception."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ORDERS_0 = TopicPartition("orders", 0)
 
 
 def objects(*endings: str) -> st.SearchStrategy[bytes]:
-    """Objects of the golden store in which up to three fields say something hostile, under a right checksum."""
+    """Draw objects of the golden store with up to three hostile fields, under a right checksum."""
     paths = [path for path in METADATA if not endings or path.endswith(endings)]
 
     @st.composite
@@ -55,7 +55,7 @@ def objects(*endings: str) -> st.SearchStrategy[bytes]:
 
 
 def refused_or(call: Any, *args: Any, **more: Any) -> Any:
-    """What the call returns, None if it raises an error of txlog's."""
+    """Return what the call returns, or None if it raises an error of txlog's."""
     with contextlib.suppress(TxlogError):
         return call(*args, **more)
     return None
@@ -155,7 +155,7 @@ def test_everything_else(data: bytes) -> None:
 @settings(max_examples=40)
 @given(st.sampled_from(METADATA), st.data())
 def test_readers_and_fsck_of_a_hostile_store(path: str, data: st.DataObject) -> None:
-    """End to end: one object of the golden store says something else."""
+    """End to end: one object of the golden store is changed."""
     fields, payload = opened(GOLDEN[path])
     where = data.draw(st.sampled_from(list(places(fields))))
     fields = changed(
@@ -189,7 +189,7 @@ def test_inline_rows_with_other_bytes(edits: list[tuple[int, int]], data: st.Dat
 
 @given(st.sampled_from(FILES), st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4))
 def test_parquet_with_other_bytes_and_digests_that_fit(path: str, edits: list[tuple[int, int]]) -> None:
-    """Who may write a file may write its digests too. (Footers are edited as well: Thrift of any kind.)"""
+    """A hostile writer of a file can write its digests, too. (Footers are also edited: Thrift of any kind.)"""
     data = bytearray(GOLDEN[path])
     for at, byte in edits:
         data[at % (len(data) - 8)] = byte
@@ -240,7 +240,7 @@ def test_columns(text: str) -> None:
 
 
 def test_the_hostile_values_reach_what_they_shall() -> None:
-    """The mutations are not all refused at the door: some records decode, and are folded."""
+    """The decoder does not refuse all mutations: some records decode, and are folded."""
     decoded = 0
     for path in METADATA:
         fields, payload = opened(GOLDEN[path])

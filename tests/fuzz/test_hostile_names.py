@@ -1,4 +1,4 @@
-"""Names that try to leave the store's root, or to look like another's, are refused on the way in and on the way out."""
+"""Names that point outside the store's root, or into another topic, are refused by writers and by readers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = (
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store below another folder, to which nothing may come."""
+    """Return a store below another folder, which must stay empty."""
     return tmp_path / "outside" / "store"
 
 
@@ -84,7 +84,7 @@ def put(fields: dict[str, Any], where: tuple[Any, ...], new: object) -> None:
     ids=["batch", "index", "staged"],
 )
 def test_files_that_stored_objects_name(root: Path, path: str, where: tuple[Any, ...], file: str) -> None:
-    """Neither a reader nor fsck opens them, on a file system where they could lead somewhere."""
+    """Readers and fsck do not open these files, on a file system where the names could lead outside."""
     objects = d.golden()
     fields, payload = opened(objects[path])
     put(fields, where, file if file[:2] not in ("1/", "st") or "_partition=1" not in file else file.replace("=1", "=7"))
@@ -96,7 +96,7 @@ def test_files_that_stored_objects_name(root: Path, path: str, where: tuple[Any,
         overwrite(store, name, data)
     (root.parent / "x.parquet").write_bytes(b"outside")
     if path.endswith(".staged"):
-        assert not d.checked(objects).is_clean  # its digest is another's; a reader meets that first
+        assert not d.checked(objects).is_clean  # its digest belongs to another file, and a reader checks that first
         return
     found = d.seen(objects)
     assert isinstance(found, CorruptRecordError), found
@@ -106,7 +106,7 @@ def test_files_that_stored_objects_name(root: Path, path: str, where: tuple[Any,
 
 @pytest.mark.parametrize("file", FILES)
 def test_files_that_a_decision_names_are_not_published(file: str) -> None:
-    """A staged list under the digest that the decision has: who rolls it forward refuses, and says which file."""
+    """The staged list has the digest that the decision names. A process that rolls it forward refuses, and names the file."""
     objects = d.golden()
     state = "__transaction_state/10/"
     list_path = state + "110-0-0000000100000000000000000000004a.staged"

@@ -1,4 +1,4 @@
-"""Nothing that is read from a store can run: no pickle, no eval, no loader that builds objects, anywhere in what is shipped."""
+"""Nothing that is read from a store can run: shipped code has no pickle, no eval, and no loader that builds objects."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which objects does PROTOCOL.md show? Real ones: this prints them, all but the youngest from the golden store.
+"""Which objects does PROTOCOL.md show? Real ones: this module prints them; all but the newest come from the golden store.
 
     python -m tests.golden.examples            # print every example
     python -m tests.golden.examples --write    # put them into PROTOCOL.md
 
-In PROTOCOL.md a line `<!-- example: NAME -->` stands before each; `test_protocol_document.py` keeps them equal.
+In PROTOCOL.md a line `<!-- example: NAME -->` is before each; `test_protocol_document.py` keeps them equal.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def main() -> None:
 
 
 def rendered(document: str, blocks: dict[str, str]) -> str:
-    """`document` with the block of each example after its marker. Raises KeyError for one that does not exist."""
+    """Return `document` with the block of each example after its marker. Raises KeyError for an unknown name."""
     return _MARKER.sub(lambda match: f"<!-- example: {match['name']} -->\n{blocks[match['name']]}\n", document)
 
 
 def examples(folder: Path = FORMAT_FOLDER) -> dict[str, str]:
-    """Fenced blocks by name."""
+    """Return fenced blocks by name."""
     store = _Store(folder)
     control = store.batch("orders/1", lambda record: record.kind == "commit" and not record.records)
     state = "__transaction_state"
@@ -76,7 +76,7 @@ def examples(folder: Path = FORMAT_FOLDER) -> dict[str, str]:
 
 
 def _history() -> str:
-    """A merge as the history tells it. The golden store is older than the history: this one is made up, and its bytes are real."""
+    """Return a merge in the history. The golden store has no history, so this one is invented; its bytes are real."""
     began_ms = START_MS + 25 * HOUR_MS
     step = records.CleanupStep(
         job="merge",
@@ -109,12 +109,12 @@ class _Store:
         self.folder = folder
 
     def listing(self, under: str) -> list[str]:
-        """Paths and sizes below a folder."""
+        """Return paths and sizes below a folder."""
         paths = sorted(path for path in (self.folder / under).rglob("*") if path.is_file())
         return [f"{path.stat().st_size:6d}  {path.relative_to(self.folder)}" for path in paths]
 
     def raw(self, under: str, suffix: str) -> str:
-        """The first object with that suffix, as stored."""
+        """Return the first object with that suffix, as stored."""
         return self._find(under, suffix)[0].read_text().rstrip("\n")
 
     def show(self, path: str, kind: type[msgspec.Struct], *, complete: bool = False) -> str:
@@ -141,7 +141,7 @@ class _Store:
         return self.entry("__transaction_state", wanted)
 
     def entry(self, under: str, wanted: Callable[[Json], bool]) -> str:
-        """The first entry of an internal topic for which `wanted` holds, without defaults."""
+        """Return the first entry of an internal topic for which `wanted` holds, without defaults."""
         for path, record in self._records(under):
             for entry in record.entries:
                 if wanted(msgspec.to_builtins(entry)):
@@ -160,7 +160,7 @@ class _Store:
 
 
 def without_defaults(value: Json) -> Json:
-    """`value` as JSON, fields left out that a reader would fill in; `version` stays."""
+    """Return `value` as JSON, without the fields that a reader would fill in; `version` stays."""
     if isinstance(value, msgspec.Struct):
         if value.__struct_config__.array_like:
             return msgspec.to_builtins(value)
@@ -180,7 +180,7 @@ def without_defaults(value: Json) -> Json:
 
 
 def pretty(value: Json, indent: int = 0) -> str:
-    """JSON in few lines: what fits into one stays in one."""
+    """Return JSON in few lines: an object that fits into one line stays there."""
     flat = json.dumps(value, ensure_ascii=False)
     if len(flat) + indent <= WIDTH or not isinstance(value, dict | list) or not value:
         return flat
@@ -192,7 +192,7 @@ def pretty(value: Json, indent: int = 0) -> str:
 
 
 def _packed(value: dict[str, Json], indent: int) -> list[str]:
-    """Members of an object, several to a line as long as they fit."""
+    """Return the members of an object, several to a line as long as they fit."""
     pad = " " * indent
     lines: list[str] = []
     room = False

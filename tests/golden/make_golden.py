@@ -2,13 +2,13 @@
 
     python -m tests.golden.make_golden [FOLDER]        # default: tests/golden/v1, which must not exist
 
-Time and ids are the test kit's, so only another pyarrow can change a byte (of Parquet, and so of the digests that name
-it). `tests/golden/v1` is never written again for the same format: it is what an old program left, and `test_golden.py`
-reads it with today's code. A change of the format writes `v2` beside it and says so in the CHANGELOG.
+Time and ids come from the test kit, so only another pyarrow can change a byte of Parquet, and with it the digests of
+these files. `tests/golden/v1` is never written again for the same format. An old program wrote it, and `test_golden.py`
+reads it with the current code. A change of the format writes `v2` beside it, with a note in the CHANGELOG.
 
-The story: a clerk (a producer without transactional.id), a loader (eager transactions: one commits, one aborts), a
-nightly job (staged, with a version), a schema that grows, retention, an expiry of producers, a clean-up, a deleted topic
-made anew; and, left for the reader to finish, an open transaction and two that were decided but not rolled forward.
+The story: a clerk (a producer without transactional.id), a loader (eager transactions: one commits, one aborts), and a
+nightly job (staged, with a version). A schema grows, retention runs, producers expire, a merge runs, and a topic is
+deleted and created again. At the end an open transaction and two decided ones are left for the reader to finish.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def make(folder: Path) -> None:
-    """Writes the golden store into `folder`."""
+    """Write the golden store into `folder`."""
     story = Story(folder)
     with (
         mock.patch.object(transactions, "judge_init", _as_v1(judge_init)),
@@ -111,19 +111,19 @@ def make(folder: Path) -> None:
 
 
 def order(order_id: int, customer: str, amount: str, **more: object) -> dict[str, object]:
-    """A row of `orders`."""
+    """Return a row of `orders`."""
     placed = datetime.datetime.fromtimestamp(START_MS / 1000, datetime.UTC) - datetime.timedelta(minutes=order_id)
     row = {"order_id": order_id, "customer": customer, "amount": decimal.Decimal(amount), "placed": placed}
     return {**row, "tags": ["new"] if order_id % 2 else None, **more}
 
 
 class Story:
-    """The store, and what its writers remember."""
+    """The store, and the state of its writers."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = ManualClock(START_MS)
         self.store = LocalObjectStore(str(folder), fsync=False)
-        # No helpers: what runs in parallel would draw its ids in any order.
+        # There are no threads, because parallel programs would draw their ids in any order.
         self.driver = Driver(self.store, self.clock, SeededIds(1), threads=0)
         self.ctx = Context(
             constants=StoreConstants(),
@@ -177,7 +177,7 @@ class Story:
     def nightly(self) -> None:
         txn = self.init("nightly")
         rows_0 = [order(11, "ivy", "11.00", note="gift"), order(12, "jon", "12.00")]
-        # As Spark's own writer leaves them: below `staged/`, without a digest of the whole file.
+        # Spark's own writer leaves such files: below `staged/`, without a digest of the whole file.
         rows_1 = [order(13, "kim", "13.00", note="late")]
         folder = names.staged_folder(txn.producer_id, txn.producer_epoch, self.new_id())
         spark_path = f"{folder}_partition=1/part-00000-of-00001.parquet"
@@ -199,14 +199,14 @@ class Story:
         self.clock.advance_ms(25 * HOUR_MS)
         self.views, _ = self.run(expiry.expire_producers(self.ctx, self.views, ORDERS_0))
         self.views, _ = self.run(append.append_log_start(self.ctx, self.views, ORDERS_1, 2))
-        # The partition has forgotten this producer: the table is read again before its first batch.
+        # The partition has forgotten this producer, so the table is read again before its first batch.
         txn = self.init("loader")
         txn = self.register(txn, ORDERS_0)
         self.send_inline(txn, ORDERS_0, [order(15, "mia", "15.00")])
         self.end(txn, commit=True)
 
     def clean_up(self) -> None:
-        """Merges [0, 14) of orders-0 by hand, as a cleaner does: no aborted rows, no markers, offsets stay."""
+        """Merge [0, 14) of orders-0 by hand, as a cleaner does: no aborted rows, no markers, the same offsets."""
         view = self.run(load.load(self.ctx, ORDERS_0))
         inputs = [name for name in view.walk if name.end_offset <= MERGED_END]
         view, plan = self.run(read.plan_read(self.ctx, view, 0, MERGED_END, "read_committed"))
@@ -257,7 +257,7 @@ class Story:
         )
         self.put(ORDERS_0, names.clean_name(0), clean)
 
-        # The grace after sealing has passed: a boundary, seen to be there, then the slots below it go.
+        # The grace after sealing has passed: append a boundary, read it, and then delete the slots below it.
         self.put(ORDERS_0, names.boundary_name(MERGED_END), records.Boundary(offset=MERGED_END, created_at=now_ms))
         for name in self.store.list(ORDERS_0.folder):
             parsed = names.parse_partition_object(name)
@@ -266,7 +266,7 @@ class Story:
 
     def deleted_topic(self) -> None:
         self.send_as_clerk(SCRATCH_0, [{"order_id": 1}, {"order_id": 2}])
-        # The program that wrote v1 did not begin a segment with a deletion; stores have both.
+        # The program that wrote v1 did not begin a segment with a deletion. Stores of both forms exist.
         with mock.patch.object(append, "next_control", next_control_of_v1):
             self.run(topic_changes.delete_topic(self.ctx, "scratch", append_log_start=self.append_log_start))
         self.views = {tp: view for tp, view in self.views.items() if tp != SCRATCH_0}
@@ -274,7 +274,7 @@ class Story:
         self.send_as_clerk(SCRATCH_0, [{"order_id": 3, "customer": "ned"}])
 
     def left_unfinished(self) -> None:
-        """An open transaction, an eager one and a staged one that are decided: what a crash may leave behind."""
+        """Leave an open transaction, and a decided eager and a decided staged one, as a crash may do."""
         hanging = self.register(self.init("hanging"), ORDERS_1)
         self.send_inline(hanging, ORDERS_1, [order(16, "ola", "16.00")])
 
@@ -291,7 +291,7 @@ class Story:
         self.run(_create(table.state_partition(self.ctx, "bulk").folder + name, data))
         self.prepare(bulk, StagedObject(name=name, bytes=len(data), digest=envelope.digest(data)))
 
-    # -- what its writers do ------------------------------------------------------------------------------------------
+    # -- the calls of its writers -------------------------------------------------------------------------------------
 
     def run(self, program: Program[T]) -> T:
         self.clock.advance_ms(250)
@@ -351,7 +351,7 @@ class Story:
         return ended.txn
 
     def prepare(self, txn: TransactionMetadata, staged_object: StagedObject | None = None) -> None:
-        """PREPARE_COMMIT, and then its writer dies."""
+        """Write PREPARE_COMMIT; its writer dies then."""
 
         def judge(_: PartitionState, current: TransactionMetadata | None, now_ms: int, write_id: str) -> Judgement:
             return judge_end(current, txn, "commit", now_ms=now_ms, write_id=write_id, staged_object=staged_object)
@@ -445,13 +445,13 @@ def _create(path: str, data: bytes) -> Program[None]:
 
 
 def next_control_of_v1(state: PartitionState, *, now_ms: int, roll: RollPolicy, **what: Any) -> records.CommitRecord:
-    """A control record whose kind has no say in where segments begin."""
+    """Return a control record whose kind does not decide where segments begin."""
     made = next_control(state, now_ms=now_ms, roll=roll, **what)
     return msgspec.structs.replace(made, segment_base=next_segment_base(state, roll, now_ms))
 
 
 def _as_v1(judge: Callable[..., Judgement]) -> Callable[..., Judgement]:
-    """`judge`, as in the program that wrote v1: EMPTY and ONGOING records did not keep the last outcome."""
+    """Return `judge` of the program that wrote v1: EMPTY and ONGOING records did not keep the last outcome."""
 
     def judged(*args: Any, **kwargs: Any) -> Judgement:
         verdict = judge(*args, **kwargs)

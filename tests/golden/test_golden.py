@@ -1,4 +1,4 @@
-"""A store that an old program left is read, finished and guarded by today's code. What it holds stands here as literals."""
+"""Current code reads, finishes and protects a store that an old program left. The expected contents are literals here."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ FINISHED = {
 
 
 class Opened:
-    """A copy of the golden store in memory, and what reads it."""
+    """A copy of the golden store in memory, and its readers."""
 
     def __init__(self, objects: Mapping[str, bytes]) -> None:
         inner = MemoryObjectStore()
@@ -113,7 +113,7 @@ class Opened:
         ]
 
     def everything(self) -> object:
-        """All that a reader can learn of the store."""
+        """Return all that a reader can learn of the store."""
         descriptor = self.run(stores.read_store())
         listed = self.run(topics.list_topics(deleted=True))
         rows = {tp: self.rows(tp, level) for tp in PARTITIONS for level in LEVELS}
@@ -127,7 +127,7 @@ def _text(value: object) -> object:
 
 
 def objects_of(folder: Path) -> dict[str, bytes]:
-    """Every object of a store in a folder, by path."""
+    """Return every object of a store in a folder, by path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
@@ -272,7 +272,7 @@ def test_an_old_producer_is_fenced_and_its_successor_goes_on(golden: Opened) -> 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[txlog.Store]:
-    """What users open, on a copy in a folder, with the clock of today: the folder's own is compared with it."""
+    """Yield the client that users open, on a copy in a folder, with the current time: the folder's clock is compared with it."""
     shutil.copytree(FORMAT_FOLDER, tmp_path / "store")
     with txlog.open(str(tmp_path / "store"), storage_options={"fsync": False}) as opened:
         yield opened
@@ -306,14 +306,14 @@ def test_a_new_producer_takes_an_old_id_over_and_goes_on(client: txlog.Store) ->
 
 
 def read_and_finish(opened: Opened) -> object:
-    """All that a reader learns, then what it learns once everything is finished: staged rows too are read."""
+    """Return all that a reader learns, before and after everything is finished: staged rows are read, too."""
     before = opened.everything()
     opened.run(expiry.expire(opened.ctx, {}))
     return before, opened.everything()
 
 
 def objects_that_are_read() -> list[str]:
-    """Those of GOLDEN that `read_and_finish` asks for."""
+    """Return the objects of GOLDEN that `read_and_finish` reads."""
     opened = Opened(GOLDEN)
     with opened.store.counting() as cost:
         read_and_finish(opened)
@@ -329,7 +329,7 @@ def test_a_flipped_bit_in_any_object_is_an_error_that_names_it() -> None:
 
 
 def test_a_missing_object_is_an_error_that_names_it() -> None:
-    # An index of generation 0 whose slots are still there is no loss: the segment is not sealed then.
+    # If an index of generation 0 is missing and its slots exist, nothing is lost: the segment is not sealed then.
     needed = [name for name in objects_that_are_read() if name.endswith((".parquet", ".txnindex", ".staged"))]
     run = next(
         name for name in GOLDEN if name.startswith(ORDERS_0.folder) and "-1-" in name and name.endswith(".index")
@@ -357,7 +357,7 @@ def test_the_script_writes_the_same_store_again(tmp_path: Path) -> None:
     if _pyarrow_that_wrote() == pa.__version__:
         assert [name for name in GOLDEN if again[name] != GOLDEN[name]] == []
         return
-    # Another pyarrow writes other Parquet bytes, and digests and lengths name them; all else is the same.
+    # Another pyarrow writes other Parquet bytes, so digests and lengths of them differ; all else is the same.
     for name, data in GOLDEN.items():
         if not name.endswith(".parquet"):
             assert _without_digests(data) == _without_digests(again[name]), name

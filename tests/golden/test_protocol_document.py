@@ -1,4 +1,4 @@
-"""PROTOCOL.md says what the code does: its examples, fields, errors and features are the code's, its rules can be cited."""
+"""PROTOCOL.md agrees with the code: its examples, fields, errors and features are the code's, and its rules are cited."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_example_is_printed_from_the_golden_store() -> None:
 
 
 def tables() -> dict[str, list[str]]:
-    """Names in the first column of each table that follows a `<!-- fields: … -->`."""
+    """Return the names in the first column of each table that follows a `<!-- fields: … -->`."""
     found = {}
     for match in re.finditer(r"<!-- fields: (\w+) -->\n\|.*\n\|.*\n((?:\|.*\n)+)", DOCUMENT):
         cells = [line.split("|")[1] for line in match[2].splitlines()]
@@ -110,14 +110,14 @@ def test_rules_are_numbered_once_and_without_gaps() -> None:
 
 
 def cited(text: str) -> set[str]:
-    """Rules and invariants that a text names; of `W10 to W15` the two ends alone, because a range does not point to a line."""
+    """Return the rules that a text names. `W10 to W15` names only its two ends, because a range does not point to a line."""
     rules = set(re.findall(r"\b[WRC]\d{1,2}[a-z]?\b", text))
     numbers = re.findall(r"\b[Ii]nvariants? ([1-9]\d*(?:(?:,| and|, and| to) \d+)*)", text)
     return rules | {f"invariant {number}" for found in numbers for number in re.findall(r"\d+", found)}
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether users run the file, rather than tests, the laboratory or the kit for tests."""
+    """Return whether users run the file, which is not a test, the laboratory or the kit for tests."""
     parts = path.relative_to(ROOT).parts
     return parts[0] in ("txlog", "spark_ext") and "testing" not in parts
 

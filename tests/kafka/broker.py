@@ -1,7 +1,7 @@
-"""A real Kafka on loopback: one node in KRaft mode, of Kafka's own JARs, and a client that speaks to it.
+"""A real Kafka on loopback: one node in KRaft mode from Kafka's own JARs, and its Java client.
 
-The client is Kafka's own, in a JVM of its own behind py4j, which pyspark brings along: transactions, aborts and new
-partitions are then exactly those that any program makes.
+The client runs in a separate JVM behind py4j, which pyspark contains. So its transactions, aborts and new partitions
+are exactly those of any program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ START_SECONDS = 90
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is sent: Kafka's record, as far as the tests need it."""
+    """A record to send: Kafka's record, as far as the tests need it."""
 
     topic: str
     value: str | None
@@ -38,7 +38,7 @@ class Record:
 
 @contextmanager
 def running_broker(folder: Path) -> Iterator[str]:
-    """Starts a broker that keeps its log in `folder`; its `bootstrap.servers`. Killed at the end."""
+    """Start a broker that keeps its log in `folder`, yield its `bootstrap.servers`, and kill it at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     port, controller = _free_ports(2)
     properties = folder / "server.properties"
@@ -74,21 +74,21 @@ class KafkaClient:
         self._wait_ready()
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """A topic of that many partitions, one replica each."""
+        """Create a topic of that many partitions with one replica each."""
         new = self._jvm.org.apache.kafka.clients.admin.NewTopic(topic, partitions, 1)
         self._admin.createTopics([new]).all().get()
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Raises the topic's number of partitions to `total`."""
+        """Raise the topic's number of partitions to `total`."""
         more = self._jvm.org.apache.kafka.clients.admin.NewPartitions.increaseTo(total)
         self._admin.createPartitions({topic: more}).all().get()
 
     def delete_topic(self, topic: str) -> None:
-        """The topic, and all that is in it."""
+        """Delete the topic with its records."""
         self._admin.deleteTopics([topic]).all().get()
 
     def send(self, records: Iterable[Record]) -> None:
-        """Without a transaction; returns when all are acknowledged."""
+        """Send without a transaction; return when all records are acknowledged."""
         if self._plain is None:
             self._plain = self._producer({})
             self._open.callback(self._plain.close)
@@ -96,7 +96,7 @@ class KafkaClient:
 
     @contextmanager
     def transactions(self, transactional_id: str) -> Iterator[KafkaTransactions]:
-        """A producer of that id."""
+        """Yield a producer of that id."""
         producer = self._producer({"transactional.id": transactional_id})
         try:
             producer.initTransactions()
@@ -105,11 +105,11 @@ class KafkaClient:
             producer.close()
 
     def close(self) -> None:
-        """Ends the client."""
+        """End the client."""
         self._open.close()
 
     def _wait_ready(self) -> None:
-        # A broker that listens may still be fenced: no topic can be made then.
+        # A broker that listens may still be fenced, and then cannot create topics.
         deadline = time.monotonic() + START_SECONDS
         while self._admin.describeCluster().nodes().get().isEmpty():
             if time.monotonic() > deadline:
@@ -146,13 +146,13 @@ class KafkaTransactions:
         self._producer = producer
 
     def commit(self, records: Sequence[Record]) -> None:
-        """One transaction."""
+        """Commit one transaction."""
         self._producer.beginTransaction()
         self._client._send_all(self._producer, records)
         self._producer.commitTransaction()
 
     def abort(self, records: Sequence[Record]) -> None:
-        """One transaction whose records are in the log, for nobody to read who reads committed ones."""
+        """Abort one transaction. Its records are in the log, but a read_committed consumer does not see them."""
         self._producer.beginTransaction()
         self._client._send_all(self._producer, records)
         self._producer.abortTransaction()
@@ -160,7 +160,7 @@ class KafkaTransactions:
 
 @contextmanager
 def running_client(bootstrap: str) -> Iterator[KafkaClient]:
-    """A client in a JVM of its own, which ends with it."""
+    """Yield a client in a separate JVM, which ends with it."""
     py4j_jar = jars.of_spark("py4j-*.jar")
     port, token, process = launch_gateway(
         jarpath=str(py4j_jar),
@@ -181,7 +181,7 @@ def running_client(bootstrap: str) -> Iterator[KafkaClient]:
 
 
 def _class_path() -> str:
-    # Ivy, as Spark uses it, leaves Scala out: Spark has it.
+    # As Spark uses it, Ivy does not fetch Scala, because Spark has it.
     return os.pathsep.join(map(str, (*jars.fetch(jars.BROKER), jars.of_spark("scala-library-*.jar"))))
 
 
@@ -199,7 +199,7 @@ def _properties(folder: Path, port: int, controller: int) -> str:
             "controller.listener.names=CONTROLLER",
             f"log.dirs={folder / 'log'}",
             "auto.create.topics.enable=false",
-            # One node: one replica of everything.
+            # With one node, everything has one replica.
             "offsets.topic.replication.factor=1",
             "offsets.topic.num.partitions=1",
             "transaction.state.log.replication.factor=1",
@@ -212,7 +212,7 @@ def _properties(folder: Path, port: int, controller: int) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now: all held until the last is found, so that they differ."""
+    """Return ports that are free now. All are held until the last one is found, so that they differ."""
     with ExitStack() as held:
         found = []
         for _ in range(count):

@@ -1,7 +1,9 @@
-"""The ingest job, which kills itself at a chosen moment of its second micro-batch: `python driver.py <moment> <store> <checkpoint> <job's arguments>`.
+"""Run the ingest job, which kills itself at a chosen point of its second micro-batch.
 
-A thread looks at store and checkpoint, behind everybody's back, until what it waits for lies there; then SIGKILL, to this
-very process alone, so that its JVM goes on for a moment as it would on a cluster, or to all of them.
+`python driver.py <moment> <store> <checkpoint> <job's arguments>`
+
+A thread watches the store and the checkpoint independently until the expected object exists. Then it sends SIGKILL to
+its own process, so that the JVM continues for a short time as on a cluster, or to the whole group.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ KILLED_BATCH = 1
 
 
 def planned(store: Path, checkpoint: Path) -> bool:
-    """Spark has written where the batch ends."""
+    """Spark has written the end of the batch."""
     return (checkpoint / "offsets" / str(KILLED_BATCH)).exists()
 
 
@@ -33,12 +35,12 @@ def rows_written(store: Path, checkpoint: Path) -> bool:
 
 
 def offsets_pending(store: Path, checkpoint: Path) -> bool:
-    """Kafka's offsets lie in the log, and nobody knows yet whether they count."""
+    """Kafka's offsets are in the log, and their transaction is undecided."""
     return _in_records(store, "__consumer_offsets", rf'__source\.0.*\\"batch\\": ?{KILLED_BATCH}\b')
 
 
 def decided(store: Path, checkpoint: Path) -> bool:
-    """PREPARE_COMMIT."""
+    """PREPARE_COMMIT is in the log."""
     return _in_records(store, "__transaction_state", rf'"state":"PREPARE_COMMIT".*"txn_version":{KILLED_BATCH},')
 
 
@@ -57,7 +59,7 @@ MOMENTS = {look.__name__: look for look in (planned, rows_written, offsets_pendi
 
 
 def kill_when(moment: str, store: Path, checkpoint: Path, *, whole_group: bool) -> None:
-    """SIGKILL at the moment, to this process or to all of its group."""
+    """Send SIGKILL at that point, to this process or to all of its group."""
     while not _has_come(moment, store, checkpoint):
         time.sleep(0.001)
     if whole_group:
@@ -69,7 +71,7 @@ def _has_come(moment: str, store: Path, checkpoint: Path) -> bool:
     try:
         return MOMENTS[moment](store, checkpoint)
     except FileNotFoundError:
-        # A folder went while it was looked through: the store's probe tidies up behind itself.
+        # The store's probe deleted its folder while this process listed it.
         return False
 
 

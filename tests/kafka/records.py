@@ -1,4 +1,4 @@
-"""What is in a txlog topic, and which of it was in Kafka: the comparison that all of these tests end with."""
+"""The final comparison of all these tests: the rows of a txlog topic against Kafka's records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kafka.broker import KafkaClient, Record
 
 @dataclass
 class Expected:
-    """What a read_committed consumer of Kafka finds, and what it must never find."""
+    """The records that a read_committed consumer of Kafka finds, and those that it must never find."""
 
     topic: str
     partitions: int
@@ -21,7 +21,7 @@ class Expected:
     sent: int = 0
 
     def fill(self, kafka: KafkaClient, count: int) -> None:
-        """`count` records in small transactions, every fourth aborted, and as many without a transaction."""
+        """Send `count` records in small transactions, every fourth aborted, and as many without a transaction."""
         with kafka.transactions(f"producer of {self.topic}") as producer:
             for number in range(count // 5):
                 batch = self._next(5)
@@ -36,7 +36,7 @@ class Expected:
         self._keep(plain)
 
     def check(self, url: str, topic: str | None = None) -> None:
-        """Asserts lost 0, doubled 0, aborted 0, and in each partition Kafka's own order."""
+        """Assert lost 0, doubled 0, aborted 0, and Kafka's own order in each partition."""
         found = values(url, topic or self.topic)
         everything = Counter(value for rows in found.values() for value in rows)
         wanted = {value for rows in self.committed.values() for value in rows}
@@ -58,7 +58,7 @@ class Expected:
 
 
 def values(url: str, topic: str) -> dict[int, list[str]]:
-    """The values of a topic of Kafka's record shape, by partition and in order."""
+    """Return the values of a topic of Kafka's record shape, by partition and in order."""
     found: dict[int, list[str]] = {}
     with (
         txlog.open(url) as store,
@@ -71,7 +71,7 @@ def values(url: str, topic: str) -> dict[int, list[str]]:
 
 
 def arguments(bootstrap: str, connector: str, topic: str, *more: str) -> Sequence[str]:
-    """Of the job, but for store and checkpoint."""
+    """Return the arguments of the job, except for store and checkpoint."""
     return (
         *("--bootstrap-servers", bootstrap, "--subscribe", topic, "--transactional-id", "ingest"),
         *("--conf", f"spark.jars={connector}", *more),

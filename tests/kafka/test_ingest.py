@@ -1,4 +1,4 @@
-"""Kafka's records arrive once: a first run, later ones, a lost checkpoint, and what must be refused."""
+"""Kafka's records arrive once: a first run, later runs, a lost checkpoint, and refused runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Bench:
         kafka.create_topic(self.topic, 2)
 
     def run(self, **changes: object) -> None:
-        """One run of the job, to the end of what there is."""
+        """Run the job once, to the current end of the topic."""
         query = start(self.spark, replace(self.ingest, **changes))
         try:
             query.awaitTermination(120)
@@ -54,7 +54,7 @@ class Bench:
             query.stop()
 
     def fail(self, **changes: object) -> str:
-        """What a run that must fail says."""
+        """Return the error message of a run that must fail."""
         with pytest.raises(StreamingQueryException) as caught:
             start(self.spark, replace(self.ingest, **changes)).awaitTermination(120)
         return str(caught.value)
@@ -135,7 +135,7 @@ def test_a_checkpoint_from_a_copy_is_refused(bench: Bench, tmp_path: Path) -> No
 
 
 def test_a_second_checkpoint_cannot_take_a_range_again(bench: Bench, tmp_path: Path) -> None:
-    """Two runs with checkpoints of their own: the one that resumed goes on, the other one is refused, and so is its checkpoint."""
+    """Two runs have different checkpoints: the one that resumed continues, the other one is refused with its checkpoint."""
     bench.expected.fill(bench.kafka, 20)
     bench.run()
     other = str(tmp_path / "other")
@@ -191,7 +191,7 @@ def test_what_contradicts_itself(bench: Bench) -> None:
 
 
 def test_an_id_of_another_query_is_refused(bench: Bench) -> None:
-    """Its last transaction is of a rate source: nothing is forgotten, and nothing written."""
+    """Its last transaction is from a rate source. The run forgets nothing and writes nothing."""
     with txlog.open(bench.url) as store:
         store.create_topic("ticks", pa.schema([("value", pa.int64())]))
     ticks = bench.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "3").load().select("value")

@@ -1,4 +1,4 @@
-"""The job is killed (SIGKILL) in the midst of a micro-batch, and started again, with its checkpoint or without: lost 0, doubled 0."""
+"""The job is killed (SIGKILL) in a micro-batch and restarted, with its checkpoint or without: lost 0, doubled 0."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_killed_job(
     expected.fill(kafka, 40)
     url, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
     job = arguments(bootstrap, connector, topic, "--max-offsets-per-trigger", "15")
-    # Without its checkpoint nothing ties the next run to a JVM that goes on alone; with it, Spark's own notes do, too.
+    # With the checkpoint, the JVM is killed too, because it could still write to this checkpoint beside the next run.
     whom = "alone" if checkpoint_is == "lost" else "all"
     killed = start(moment, whom, url, checkpoint, job)
     try:
@@ -50,7 +50,7 @@ def test_a_killed_job(
 
 
 def start(moment: str, whom: str, url: Path, checkpoint: Path, job: object) -> subprocess.Popen[bytes]:
-    """A driver; what it says goes to a file beside the store."""
+    """Start a driver; its output goes to a file beside the store."""
     with (url.parent / "log.txt").open("ab") as out:
         return subprocess.Popen(
             [sys.executable, driver.__file__, moment, whom, str(url), str(checkpoint), *job],  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Does docs/kafka.md tell the truth? Its program runs, and its commands name parameters that the job has."""
+"""Is docs/kafka.md true? Its program runs, and its commands use parameters that the job has."""
 
 from __future__ import annotations
 
