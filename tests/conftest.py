@@ -1,4 +1,4 @@
-"""What every test stands on: the same examples on every run, and nothing of the developer's environment."""
+"""The base of every test: the same examples on every run, and no influence of the developer's environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from tests.jvm import begin_quickly
 from txlog.client import at_exit
 
-# The same examples on every machine, and no time limit on one: a slow runner is not a bug.
+# The examples are the same on every machine, and have no time limit: a slow runner is not a bug.
 settings.register_profile(
     "default", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -20,13 +20,13 @@ settings.register_profile(
 settings.register_profile("explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Settings of the developer's shell must not decide what a test sees.
+# Settings in the developer's shell must not change what a test sees.
 for name in ("TXLOG_CONFIG", "TXLOG_STORE"):
     os.environ.pop(name, None)
 
 begin_quickly()
 
-# A shell that runs the tests in the background has Ctrl-C ignored, and every process that a test starts would inherit that.
+# A shell that runs the tests in the background ignores Ctrl-C, and every process that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -39,7 +39,7 @@ FIRST = (
 """Groups of tests that take a minute and more: begun last, one of them would be all that runs at the end."""
 
 
-# First: xdist reads the groups in the same hook.
+# This hook must run first, because xdist reads the groups in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unasked = [marker for marker in APART if marker not in config.option.markexpr]
@@ -47,8 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
-    # Three processes share the tests (`make test`): two have Spark, of which a process has one session, one has the tests that start
-    # drivers of their own, and all take the rest file by file when they are done.
+    # Three processes share the tests (`make test`). Two have Spark, with one session each; one has the tests that start
+    # their own drivers. When these are done, all three take the other files one by one.
     needs_spark = {item.path for item in items if item.get_closest_marker("spark")}
     has_session = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
 
@@ -64,5 +64,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group(group(item)))
 
 
-# Tests leave producers behind as a crash would; what is said of them at the end of a program is tested in programs.
+# Tests leave producers open as a crash would. Tests that run whole programs check the message at a program's end.
 atexit.unregister(at_exit.end_producers)

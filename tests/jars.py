@@ -1,7 +1,7 @@
-"""Where do the JARs of Kafka and of Delta come from? From Maven, by the client that Spark itself brings along (Ivy).
+"""Where do the JARs of Kafka and of Delta come from? From Maven, through the client that Spark contains (Ivy).
 
-Nothing but pip's pyspark and Java is needed. What was fetched is kept in a folder of the user's cache, or in the one that
-`TXLOG_TEST_JARS` names, and is not asked for again. Versions stand here, and nowhere else.
+The tests need only pip's pyspark and Java. Fetched files stay in a folder of the user's cache, or in the folder that
+`TXLOG_TEST_JARS` names, and are not fetched again. Only this module names versions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DELTA = "4.4.0"
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """What to fetch: `group:artifact:version`, with what these need or without."""
+    """What to fetch: `group:artifact:version`, with its dependencies or without."""
 
     coordinates: Sequence[str]
     transitive: bool
@@ -33,7 +33,7 @@ class Artifacts:
 
 
 BROKER = Artifacts(
-    # The binding lets the broker say what is wrong; without one it is mute.
+    # The broker needs this binding to log its errors.
     (f"org.apache.kafka:kafka_2.13:{KAFKA}", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
     transitive=True,
 )
@@ -42,7 +42,7 @@ BROKER = Artifacts(
 SPARK_CONNECTOR = Artifacts(
     (
         f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR}",
-        # Of the same version it does not resolve, and this one works beside it.
+        # The version of this Spark does not resolve, and this one works with it.
         "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
         f"org.apache.kafka:kafka-clients:{KAFKA}",
         "org.apache.commons:commons-pool2:2.12.1",
@@ -56,32 +56,32 @@ DELTA_LAKE = Artifacts((f"io.delta:delta-spark_4.2_2.13:{DELTA}",), transitive=T
 
 
 def fetch(wanted: Artifacts) -> tuple[Path, ...]:
-    """The files, in the order of a class path. Raises RuntimeError with Ivy's report if they cannot be had."""
+    """Return the files, in the order of a class path. Raises RuntimeError with Ivy's report if a file cannot be fetched."""
     key = hashlib.sha256(repr((tuple(wanted.coordinates), wanted.transitive)).encode()).hexdigest()[:16]
     folder = cache_folder() / key
     listing = folder / "files.txt"
     if not listing.exists():
         folder.mkdir(parents=True, exist_ok=True)
         found = _resolve(wanted, folder)
-        # Renamed when whole: a run that is killed here leaves nothing that looks complete.
+        # The file is renamed when it is complete, so that a killed run leaves no file that looks complete.
         partial = folder / f"files.{os.getpid()}.txt"
         partial.write_text("\n".join(found), encoding="utf-8")
         partial.rename(listing)
     files = tuple(Path(line) for line in listing.read_text(encoding="utf-8").splitlines())
     missing = [str(file) for file in files if not file.exists()]
     if missing:
-        raise RuntimeError(f"the cache {folder} lacks {', '.join(missing)}; remove that folder, and it is fetched anew")
+        raise RuntimeError(f"the cache {folder} lacks {', '.join(missing)}; remove that folder to fetch it again")
     return tuple(file for file in files if re.search(wanted.only, file.name))
 
 
 def of_spark(pattern: str) -> Path:
-    """The one JAR of pyspark's own with a name like that."""
+    """Return the only JAR of pyspark with a name like that."""
     (file,) = (Path(pyspark.__file__).parent / "jars").glob(pattern)
     return file
 
 
 def cache_folder() -> Path:
-    """Where JARs are kept between runs."""
+    """Return the folder that keeps JARs between runs."""
     given = os.environ.get("TXLOG_TEST_JARS")
     return Path(given) if given else Path.home() / ".cache" / "txlog" / "jars"
 
@@ -94,7 +94,7 @@ def _resolve(wanted: Artifacts, folder: Path) -> list[str]:
         stream = jvm.java.io.PrintStream(str(report))
         maven, nothing = jvm.org.apache.spark.util.MavenUtils, jvm.scala.Option.apply(None)
         settings = maven.buildIvySettings(nothing, jvm.scala.Option.apply(str(folder)), False, stream)
-        # A default argument of Scala is a method of that name.
+        # In Scala, a default argument is a method with this name.
         none_excluded = getattr(maven, "resolveMavenCoordinates$default$5")()
         try:
             found = maven.resolveMavenCoordinates(

@@ -1,7 +1,7 @@
-"""How do Java's processes begin quickly, where each lives for seconds only?
+"""How do Java processes start quickly when each lives only for seconds?
 
-`python -m tests.jvm` makes the archive of Spark's classes that the others begin with: these are parsed and verified once, and
-not by each of fifty processes (Java calls it class data sharing).
+`python -m tests.jvm` makes an archive of Spark's classes, and later processes start with it. So the classes are parsed
+and verified once, not in each of fifty processes (Java calls this class data sharing).
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ PLAIN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def begin_quickly() -> None:
-    """Has every driver, executor and daemon that this process or its children start do with the first compiler alone and a
-    collector of one thread: two fifths of the CPU are spared; with the archive, where it is made, two fifths of what is left.
-    Options that the caller's shell names stay."""
+    """Let every driver, executor and daemon of this process and its children start with the first compiler only.
+
+    They also use a collector with one thread. This saves two fifths of the CPU time, and the archive, if it exists, two
+    fifths of the rest. Options in the caller's shell stay.
+    """
     options = PLAIN
-    # Java's options are parted by spaces, here in quotes within quotes. An archive of another Java is passed over in silence.
+    # Spaces separate Java's options, here in quotes within quotes. Java silently ignores an archive of another Java.
     if ARCHIVE.exists() and " " not in str(ARCHIVE):
         options += f" -Xshare:auto -Xlog:disable -XX:SharedArchiveFile={ARCHIVE}"
     os.environ.setdefault(DAEMON_OPTIONS, options)
@@ -32,8 +34,8 @@ def begin_quickly() -> None:
 
 
 def make_archive() -> None:
-    """Does what most tests do, and has Java write down which classes that took."""
-    # The other half of this module is for programs without Spark, too.
+    """Do what most tests do, and let Java write down the classes that this needed."""
+    # Programs without Spark use the other half of this module.
     import pyarrow as pa
     from pyspark import SparkContext
 

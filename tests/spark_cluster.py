@@ -1,7 +1,7 @@
 """A real Spark cluster on one machine: a master and two workers, each a process, on two addresses of loopback.
 
-Spark's `local-cluster` has executors that are JVMs of their own, but on one host; and Spark runs no second attempt of a task
-on the host of the first. Speculation needs two; so does a worker that dies with all that runs on it.
+Spark's `local-cluster` has executors in separate JVMs, but on one host. Spark never runs a second attempt of a task on
+the host of the first. So speculation needs two hosts, and so does a test that kills a worker with all its processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATIENCE_S = 120
 
 
 class SparkCluster:
-    """A master and its workers, one a host of HOSTS, with one core each."""
+    """A master and its workers, one for each host of HOSTS, with one core each."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -40,7 +40,7 @@ class SparkCluster:
             raise
 
     def start_workers(self) -> None:
-        """Starts a worker on each host that has none; returns when the master knows them."""
+        """Start a worker on each host that has none; return when the master knows them."""
         logs: dict[str, Path] = {}
         for host in HOSTS:
             if host in self._workers:
@@ -60,7 +60,7 @@ class SparkCluster:
             _await(log, r"(Successfully registered) with master", self._workers[host])
 
     def kill_worker_of(self, pid: int) -> str:
-        """SIGKILL to the worker that the process `pid` runs on, and to all that runs there, as if its machine had died; its host."""
+        """Kill the worker above the process `pid` with all its processes, as if its machine had died. Return its host."""
         host = next(host for host, worker in self._workers.items() if pid in descendants(worker.pid))
         _kill(self._workers.pop(host))
         return host
@@ -74,7 +74,7 @@ class SparkCluster:
     def _start(self, daemon: str, host: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
         home = Path(pyspark.__file__).parent
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{daemon}", "--host", host, *arguments]
-        # Spark's own default log configuration is what says that a daemon is up.
+        # Only Spark's default log configuration reports that a daemon has started.
         environment = {
             **self._environment,
             "SPARK_HOME": str(home),
@@ -89,9 +89,10 @@ class SparkCluster:
 
 @contextmanager
 def running_cluster(folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[SparkCluster]:
-    """A running cluster; all of its processes end with the block. `folder` takes its logs and its executors' files.
+    """Run a cluster during the block; all of its processes end with it. `folder` takes logs and executors' files.
 
-    `environment` is that of its processes; without one it is this program's, and executors find modules where it does.
+    `environment` is the environment of its processes. By default it is this program's, and executors find modules where
+    this program does.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if environment is None:
@@ -104,7 +105,7 @@ def running_cluster(folder: Path, environment: Mapping[str, str] | None = None) 
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have; parents first."""
+    """Return the processes that a process has started, and their descendants; parents first."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -118,7 +119,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and what it has started: an executor that lost its worker would go on for a while."""
+    """Kill the process and its descendants: an executor that lost its worker would continue for a while."""
     if process.poll() is None:
         for pid in (process.pid, *descendants(process.pid)):
             with suppress(ProcessLookupError):

@@ -1,7 +1,7 @@
 """How do tests run a protocol program without a driver? Over a dict, one effect at a time, with hooks for the unexpected.
 
-`drive` is the loop; `World` keeps time, ids and the requests made, and lets a test answer an effect itself: to lose a
-reply, to let somebody else go first, to fail.
+`drive` is the loop. `World` keeps the time, the ids and the requests. A test can answer an effect itself: to lose a
+reply, to let another writer go first, or to fail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ASK_STORE = object()
 
 
 class World:
-    """A store as a dict, a clock that moves when somebody sleeps, ids that count up."""
+    """A store as a dict, a clock that moves with each sleep, and ids that count up."""
 
     def __init__(self) -> None:
         self.store: Store = {}
@@ -100,7 +100,7 @@ class World:
 
 
 def drive(program: Program[T], answer: Callable[[Effect], Any]) -> T:
-    """Runs a program to its end; what `answer` raises is thrown into it."""
+    """Run a program to its end. What `answer` raises is thrown into the program."""
     value: Any = None
     error: Exception | None = None
     while True:
@@ -116,7 +116,7 @@ def drive(program: Program[T], answer: Callable[[Effect], Any]) -> T:
 
 
 def list_names(store: Store, prefix: str = "", start_after: str = "") -> tuple[str, ...]:
-    """One folder deep, in byte order, folders with a `/`: as effects.List says."""
+    """List one folder deep, in byte order, folders with a `/`, as effects.List specifies."""
     found = set()
     for path in store:
         if path.startswith(prefix):

@@ -1,4 +1,4 @@
-"""Clocks and ids: the machine's keep their contracts, the test kit's are decided by the test."""
+"""Clocks and ids: the machine's ones keep their contracts, and the test controls those of the test kit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_system_clock_gives_milliseconds() -> None:
     [("linux", "CLOCK_BOOTTIME"), ("darwin", "CLOCK_MONOTONIC"), ("win32", None), ("freebsd14", None)],
 )
 def test_the_machine_s_sleep_counts_as_age(platform: str, counts: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each platform's clock that goes on while the machine sleeps; without one, time.monotonic() and the wall clock."""
+    """Use each platform's clock that counts sleep; without one, time.monotonic() and the wall clock."""
     told = {"CLOCK_BOOTTIME": 7, "CLOCK_MONOTONIC": 6, "CLOCK_UPTIME_RAW": 8}
     for name, number in told.items():
         monkeypatch.setattr(time, name, number, raising=False)
@@ -51,7 +51,8 @@ def test_an_age_is_what_the_clock_says_that_says_more() -> None:
     assert Moment(400_000, 5_700).ms_since(then) == 700  # the wall clock was set back
     assert Moment(9_000_000, 5_700).ms_since(then) == 8_000_000  # ... or forward
     assert pickle.loads(pickle.dumps(then)) == Moment(1_000_000)
-    assert Moment(1_000_700, 99_999).ms_since(Moment(1_000_000)) == 700  # another process has another monotonic clock
+    # another process has a different monotonic clock
+    assert Moment(1_000_700, 99_999).ms_since(Moment(1_000_000)) == 700
 
 
 @pytest.mark.parametrize("ids", [SystemIds(), SeededIds(1)], ids=lambda ids: type(ids).__name__)

@@ -1,4 +1,4 @@
-"""Files that must say what the code says."""
+"""Files that must agree with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of settings: Kafka's names, defaults and ranges; layers; and what is refused, in which words."""
+"""The table of settings: Kafka's names, defaults and ranges; layers; and refused values with their messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ INT32 = 2**31 - 1
 INT64 = 2**63 - 1
 CONFIGS = (ClientConfig, ProducerConfig, ConsumerConfig, TopicConfig, StoreConfig)
 
-# name, default, least, most (None: a range means nothing for it). Kafka's, unless Kafka has no such setting or PROTOCOL.md differs.
+# name, default, least, most (None: a range has no meaning for it). Kafka's values, unless Kafka has no such setting or
+# PROTOCOL.md differs.
 TABLE = [
     ("client.id", "", None, None),
     ("default.api.timeout.ms", 60_000, 0, INT32),

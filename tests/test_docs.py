@@ -1,4 +1,4 @@
-"""Do README.md and the pages tell the truth? Their programs run as printed, in order and twice, and print what stands below them."""
+"""Are README.md and the pages true? Their programs run as printed, in order and twice, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ELSEWHERE = {"docs/kafka.md"}
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A code block that can be run, and what its page prints below it ("" if nothing)."""
+    """A code block that can run, and the output that its page shows below it ("" if none)."""
 
     page: str
     language: str
@@ -49,7 +49,7 @@ class Program:
 
 
 def programs(page: str) -> list[Program]:
-    """The blocks of Python and of `txlog` commands; other shell blocks set things up."""
+    """Return the blocks of Python and of `txlog` commands. The other shell blocks prepare the environment."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
     found = []
     for (language, code), (next_language, after) in zip(blocks, [*blocks[1:], ("", "")], strict=False):
@@ -74,7 +74,7 @@ for code in json.loads(sys.argv[1]):
 
 
 def run(folder: Path, *command: str) -> str:
-    """What the program prints. Programs of a virtual environment are found as its user's shell finds them."""
+    """Return what the program prints. It finds programs of a virtual environment as its user's shell does."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,7 +82,7 @@ def run(folder: Path, *command: str) -> str:
 
 
 def python(folder: Path, chosen: list[Program]) -> list[str]:
-    """What each program prints."""
+    """Return what each program prints."""
     printed = run(folder, sys.executable, "-c", KERNEL, json.dumps([program.code for program in chosen]))
     return [each.strip() for each in printed.split(NEXT)[: len(chosen)]]
 
@@ -104,7 +104,7 @@ def test_programs_print_what_stands_below_them_also_the_second_time(tmp_path: Pa
     expected = [program.printed.strip() for program in PYTHON]
     assert printed[: len(PYTHON)] == expected
     first, *others = printed[len(PYTHON) :]
-    # The group of the first program reads on behind its own rows, at those of Spark's program.
+    # The group of the first program continues after its own rows, with those of Spark's program.
     assert re.findall(r"'order_id': (\d+)", first) == ["1001", "1003"]
     assert others == expected[1:]
     assert read(tmp_path, "orders") == [1, 2, 3, 1001, 1003]
@@ -113,14 +113,14 @@ def test_programs_print_what_stands_below_them_also_the_second_time(tmp_path: Pa
 
 
 def test_programs_of_the_client_may_be_run_again(tmp_path: Path) -> None:
-    """Killed anywhere, or just twice: the second run ends well, prints nothing, and no row is there twice."""
+    """After a kill anywhere, or when a program runs twice, the second run succeeds, prints nothing, and doubles no row."""
     first, second = BY_HEART
     assert python(tmp_path, [first, first, second, second, first]) == [first.printed.strip(), "", "", "", ""]
     assert (read(tmp_path, "orders"), read(tmp_path, "large")) == ([1, 2, 3], [1, 3])
     with txlog.open(tmp_path / "my-log") as store:
         (group,) = [group for group in store.admin().list_groups() if group.group == "filter"]
         assert [offset.committed for offset in group.offsets] == [2, 1]
-        # What the later program for Spark SQL prints of it.
+        # The output of the later program for Spark SQL.
         described = store.admin().describe_transaction("loader")
         assert (described.txn_version, described.last_outcome) == (1, "commit")
 

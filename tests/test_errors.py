@@ -46,7 +46,7 @@ def test_no_message_is_too_long() -> None:
 
 
 def _texts() -> Iterator[tuple[str, str]]:
-    """Yield the f-strings of the shipped modules, and where they are. The texts of errors are among them."""
+    """Yield the f-strings of the shipped modules, with their places. The texts of errors are among them."""
     for package in (txlog, pyspark_txlog):
         (folder,) = package.__path__
         for file in sorted(Path(folder).rglob("*.py")):

@@ -1,4 +1,4 @@
-"""`import txlog`: light, complete, and clear about what it does not have."""
+"""`import txlog` is light and complete, and names what a missing extra needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shipped: the wheel and the sdist, built as `make wheel` builds them, and a wheel that works where it lands."""
+"""The shipped files: the wheel and the sdist, built as `make wheel` builds them, and a wheel that works after installation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Dist:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Dist:
-    """Built the long way: the wheel from the sdist, so that what the sdist lacks is missed here."""
+    """Build the wheel from the sdist, so that a file that the sdist lacks is noticed here."""
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -114,7 +114,7 @@ def test_the_sdist_holds_what_is_needed_to_build_and_to_test(dist: Dist) -> None
 def test_the_wheel_works_where_it_is_installed(dist: Dist, tmp_path: Path) -> None:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path)]
     subprocess.run([*install, str(dist.wheel)], check=True, capture_output=True)
-    # Neither site-packages nor the source tree on the path: only what was installed.
+    # Neither site-packages nor the source tree is on the path, only what was installed.
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import txlog; print(txlog.__file__, txlog.__version__)"
     )

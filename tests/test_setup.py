@@ -1,6 +1,6 @@
-"""scripts/setup.sh on machines that lack something: it says what, and downloads nothing.
+"""scripts/setup.sh on machines that lack something: it names what is missing, and downloads nothing.
 
-Interpreters are stand-ins, programs that print what an old or broken one prints.
+The interpreters are programs that print what an old or broken one prints.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The client API against the toy model: whatever is called in whatever order, both show the same log.
+"""The client API against the toy model: both show the same log, whatever the calls and their order are.
 
-One store in memory, a clock that moves when told, and as many processes as the machine wants to open: producers of two
-ids, eager and staged, zombies among them, processes that die between two calls or inside a commit; consumers of a group;
-topics that are made, grown, emptied, deleted and made anew. After every step both isolation levels, the ends of all partitions and
-the group's offsets must be the toy's.
+There is one store in memory, a clock that only the machine moves, and any number of processes. Producers of two ids,
+eager and staged, run beside fenced ones. Processes die between two calls or inside a commit. Consumers of a group read.
+Topics are created, extended, emptied, deleted and created again.
+
+After every step both isolation levels, the ends of all partitions and the group's offsets must be the toy's.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ LEVELS = ("read_committed", "read_uncommitted")
 
 
 class Mortal:
-    """One process's store: dies at a chosen write, or loses the reply to one."""
+    """The store of one process: it dies at a chosen write, or loses the reply to one."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -60,7 +61,7 @@ class Mortal:
         self.lose_reply = False
 
     def die_at(self, write: int, *, applied: bool) -> None:
-        """The write'th conditional write from now (0: the next) is the last request, applied or not."""
+        """Die at the write'th conditional write from now (0 is the next one), which is applied or not."""
         self._writes_left, self._applied = write, applied
 
     def __getattr__(self, verb: str) -> Any:
@@ -89,7 +90,7 @@ class Mortal:
 
 @dataclass(eq=False)
 class Instance:
-    """A producer with a transactional.id, and what the toy knows of it."""
+    """A producer with a transactional.id, and the toy's knowledge of it."""
 
     store: Store
     mortal: Mortal
@@ -103,7 +104,7 @@ class Instance:
 
 @dataclass(eq=False)
 class Reader:
-    """A consumer of one topic, and where the toy says it stands."""
+    """A consumer of one topic, and its position in the toy."""
 
     consumer: Consumer
     topic: str
@@ -114,7 +115,7 @@ class Reader:
 
 
 def sent(producer: Producer, tp: TopicPartition, table: pa.Table) -> RecordMetadata:
-    """Sends rows and returns when the producer's thread is idle: it seals full segments after it has answered."""
+    """Send rows, and return when the producer's thread is idle: it seals full segments after it has answered."""
     told = producer.send(tp.topic, table, partition=tp.partition).result()
     producer.flush()
     return told
@@ -144,13 +145,13 @@ class Machine(RuleBasedStateMachine):
         mortal = Mortal(self.memory)
         store = txlog.open(
             "memory://",
-            # Topics are looked up anew when something is wrong with them, and no sooner: the toy does not count time.
+            # The client reads metadata again only after an error: the toy does not count time.
             config={"linger.ms": 0, "metadata.max.age.ms": 10**9},
             clock=self.clock,
             ids=SeededIds(len(self.opened) + 1),
             object_store=cast(ObjectStore, mortal),
         )
-        # A story that is told again goes the same way: one thread at a time makes requests, of a round, too.
+        # A repeated story is the same: one thread at a time makes requests, also in a round.
         runtime = store.runtime
         runtime.driver = Driver(runtime.store, runtime.clock, runtime.ids, threads=0)
         self.opened.append((store, mortal))
@@ -204,7 +205,7 @@ class Machine(RuleBasedStateMachine):
             self.close_reader(reader)
         self.admin.delete_topic(name)
         self.toy.delete(name)
-        # Producers without a transaction have no verdict of their own to give: a new one for the new life.
+        # A producer without a transaction does not notice the new topic, so a new producer replaces it.
         self.plain.close()
         self.plain = self.open()[0].producer()
 
@@ -259,7 +260,7 @@ class Machine(RuleBasedStateMachine):
         zombie=st.sampled_from([False, False, False, True]),
     )
     def transact(self, data: st.DataObject, work: list[str], end: str, zombie: bool) -> None:
-        """Some work in a transaction of some instance, zombies too, and perhaps its end."""
+        """Do some work in a transaction of any instance, fenced ones too, and perhaps end it."""
         wanted = [each for each in self.alive if each.fenced == zombie] or self.alive
         instance = data.draw(st.sampled_from(wanted), label="instance")
         if instance.txn is None:
@@ -289,7 +290,7 @@ class Machine(RuleBasedStateMachine):
         if tp is None:
             return
         values, table = self.rows(count)
-        # Whoever looked a topic up in its earlier life finds out when it writes.
+        # An instance that read the metadata of the earlier topic gets the error when it writes.
         stale = (
             instance.metadata_of.setdefault(tp.topic, self.toy.topics[tp.topic].life) != self.toy.topics[tp.topic].life
         )
@@ -317,7 +318,7 @@ class Machine(RuleBasedStateMachine):
             else:
                 raise AssertionError("rows of a transaction that is over, or for a topic that is gone, are in")
             if not instance.fenced and not txn.timed_out:
-                # A partition that the topic did not have in its earlier life is refused before it is registered.
+                # A partition that the earlier topic did not have is refused before it is registered.
                 if taken:
                     self.toy.register(txn, tp)
                 instance.metadata_of.pop(tp.topic)
@@ -385,18 +386,18 @@ class Machine(RuleBasedStateMachine):
             instance.txn = None
 
     def is_too_late(self, txn: ToyTransaction) -> bool:
-        """Whether a topic that it has staged rows for was deleted since."""
+        """Return whether a topic for which it has staged rows was deleted since then."""
         return any(life != self.toy.topics[tp.topic].life for tp, life in txn.staged_life.items())
 
     def is_repeated(self, instance: Instance, version: int | None) -> bool:
         return version is not None and version <= self.toy.versions.get(instance.transactional_id, -1)
 
     def give_up(self, instance: Instance) -> None:
-        """Aborts; a fenced instance whose transaction the coordinator knows cannot even do that."""
+        """Abort. A fenced instance whose transaction the coordinator knows cannot even abort."""
         txn = instance.txn
         assert txn is not None
         if instance.fenced:
-            # Whether it was told before, in a send, or is told now.
+            # The instance gets the error now, or got it before in a send.
             with contextlib.suppress(FencedError, AbortableError):
                 instance.producer.abort_transaction()
             self.drop(instance)
@@ -407,15 +408,15 @@ class Machine(RuleBasedStateMachine):
         instance.txn = None
 
     def drop(self, instance: Instance) -> None:
-        """Nothing more is asked of it."""
+        """Do not use this instance any more."""
         self.alive.remove(instance)
         with contextlib.suppress(FencedError, AbortableError, InvalidRequestError):
             instance.store.close()
 
-    # -- trouble ------------------------------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------------------------------
 
     def crash(self, instance: Instance) -> None:
-        """The process dies between two calls; what it left stays until somebody comes."""
+        """Let the process die between two calls. What it left stays until another process comes."""
         instance.mortal.dead = True
         self.bury(instance)
 
@@ -445,7 +446,7 @@ class Machine(RuleBasedStateMachine):
             store, _ = self.open()
             with store.producer(instance.transactional_id):
                 pass
-            # All of it or nothing: one row tells, and `same_rows` looks at the others.
+            # The commit is atomic: one row decides, and `same_rows` checks the others.
             self.toy.end(txn, commit=self.is_visible(txn))
         else:
             instance.mortal.die_at(-1, applied=False)
@@ -453,7 +454,7 @@ class Machine(RuleBasedStateMachine):
             instance.txn = None
 
     def values_of(self, txn: ToyTransaction) -> dict[int, TopicPartition]:
-        """Its rows above the log start."""
+        """Return its rows above the log start."""
         found = {value: tp for tp, values in txn.staged.items() for value in values}
         for tp in txn.registered:
             partition = self.toy.at(tp)
@@ -463,7 +464,7 @@ class Machine(RuleBasedStateMachine):
         return found
 
     def shows(self, txn: ToyTransaction) -> bool:
-        """Whether its rows would tell that it is committed: nobody else's open transaction holds readers back."""
+        """Return whether its rows would show the commit: no other open transaction holds readers back."""
         return bool(self.values_of(txn)) and all(other is txn for other in self.toy.open)
 
     def is_visible(self, txn: ToyTransaction) -> bool:
@@ -473,7 +474,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.toy.open)
     @rule()
     def time_passes(self) -> None:
-        """Every transaction that the coordinator knows is past its time-out, and somebody looks."""
+        """Let every transaction of the coordinator pass its timeout, and expire them."""
         self.clock.advance_ms(TIMEOUT_MS + 1000)
         self.admin.admin().expire()
         for txn in list(self.toy.open):
@@ -526,7 +527,7 @@ class Machine(RuleBasedStateMachine):
                 found[TopicPartition(row["_topic"], row["_partition"])].append((row["_offset"], row["id"]))
         for tp in reader.assigned:
             partition = self.toy.at(tp)
-            # What it had looked up before the log start moved may still be handed out, and is what it was.
+            # The reader may still return rows that it looked up before the log start moved; they must not have changed.
             early = [row for row in found[tp] if row[0] < partition.log_start]
             assert early == [(at, partition.slots[at].value) for at, _ in early if at >= reader.at[tp]]
             if reader.at[tp] < partition.log_start or reader.at[tp] > partition.log_end:
@@ -605,7 +606,7 @@ class Machine(RuleBasedStateMachine):
                     store.close()
 
 
-# Shrinking a story of fifty steps takes longer than a test may; by hand, HYPOTHESIS_PROFILE=explore does it.
+# Shrinking a story of fifty steps takes longer than a test may. HYPOTHESIS_PROFILE=explore does it by hand.
 EXPLORE = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
 Machine.TestCase.settings = settings(
     max_examples=1000 if EXPLORE else 25,

@@ -1,7 +1,7 @@
-"""The toy model: what the log would be if it were lists in one process.
+"""The toy model: the log as lists in one process.
 
-A partition is a list of slots, its offsets are their places. A transaction is a set of slots with one state. Everything
-that the client API promises in fair weather follows from this.
+A partition is a list of slots, and their places are its offsets. A transaction is a set of slots with one state. All
+promises of the client API without faults follow from this.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ToyPartition:
         return max(min(opened, default=self.log_end), self.log_start)
 
     def holds(self, txn: ToyTransaction) -> bool:
-        """Whether a row of `txn` is left."""
+        """Return whether a row of `txn` is left."""
         return any(slot.txn is txn for slot in self.slots[self.log_start :])
 
 
@@ -116,7 +116,7 @@ class Toy:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def append(self, tp: TopicPartition, values: Iterable[int], txn: ToyTransaction | None = None) -> int:
-        """-> the first offset."""
+        """Append and return the first offset."""
         partition = self.at(tp)
         base = partition.log_end
         if txn is not None and not partition.holds(txn):
@@ -129,7 +129,7 @@ class Toy:
         return partition.stable(txn.registered[tp] for txn in self.open if partition.holds(txn))
 
     def rows(self, tp: TopicPartition, isolation: str, start: int = 0) -> list[tuple[int, int]]:
-        """(offset, value) of what a reader sees from `start` on."""
+        """Return (offset, value) of what a reader sees from `start` on."""
         partition = self.at(tp)
         committed = isolation == "read_committed"
         end = self.stable(tp) if committed else partition.log_end
@@ -147,7 +147,7 @@ class Toy:
         self.attempt(txn)
 
     def attempt(self, txn: ToyTransaction) -> None:
-        """The coordinator knows it: from now on it may be timed out."""
+        """Note that the coordinator knows it: from now on it may time out."""
         txn.attempted = True
         if txn not in self.open:
             self.open.append(txn)
@@ -166,7 +166,7 @@ class Toy:
         return any(txn.offsets for txn in self.open)
 
     def end(self, txn: ToyTransaction, commit: bool) -> None:
-        """Markers, or the rows that were staged; offsets take their place."""
+        """Append markers, or the staged rows; the offsets take effect."""
         txn.state = "committed" if commit else "aborted"
         if txn in self.open:
             self.open.remove(txn)

@@ -1,8 +1,8 @@
-"""What does a test talk to that thinks it talks to Azure? The Blob service's requests for block blobs, in memory.
+"""How do tests run the Azure driver without Azure? With a server of the requests for block blobs, in memory.
 
 Semantics are Azure's (Blob service REST API: Put Blob, Put Block, Put Block List, Get Blob, Get Blob Properties, Delete Blob,
-List Blobs; "Specifying conditional headers"): `If-None-Match: *` on a blob that exists is 409 BlobAlreadyExists. A flat
-namespace; the account must be the right one, signatures are not verified.
+List Blobs; "Specifying conditional headers"): `If-None-Match: *` on a blob that exists is 409 BlobAlreadyExists. The
+namespace is flat. The account must be the right one; signatures are not verified.
 
     python -m tests.servers.azure [--page N] [--ignore-conditions]
 """
@@ -31,7 +31,7 @@ class Azure:
         self._blocks: dict[str, dict[str, bytes]] = {}
 
     def handle(self, request: Request) -> Response:
-        """Answers one request."""
+        """Answer one request."""
         if f"SharedKey {ACCOUNT}:" not in request.headers.get("authorization", ""):
             return error(403, "AuthenticationFailed", "Server failed to authenticate the request.")
         _, _, rest = request.path.partition("/")
@@ -73,7 +73,7 @@ class Azure:
 
 
 def error(status: int, code: str, message: str = "") -> Response:
-    """As Azure says that something went wrong."""
+    """Return an error in Azure's form."""
     body = f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{code}</Code><Message>{escape(message or code)}</Message></Error>'
     headers = {**_headers(), "x-ms-error-code": code, "Content-Type": "application/xml"}
     return Response(status=status, headers=headers, body=body.encode())
@@ -124,7 +124,7 @@ def _get(request: Request, found: Object | None) -> Response:
 def _list(container: Bucket, name: str, query: dict[str, str], most: int) -> Response:
     size = min(most, int(query.get("maxresults", most)))
     page = container.list(query.get("prefix", ""), query.get("delimiter", ""), query.get("marker", ""), size)
-    # Objects and folders stand in one list, in order of their names.
+    # Objects and folders are in one list, ordered by name.
     entries = [(key, _entry(key, found)) for key, found in page.objects]
     entries += [(folder, f"<BlobPrefix><Name>{escape(folder)}</Name></BlobPrefix>") for folder in page.folders]
     body = (

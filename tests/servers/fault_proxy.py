@@ -1,13 +1,13 @@
-"""What if the network, or the server, does this to exactly that request? A proxy that goes wrong as it is told.
+"""What happens if the network or the server fails at exactly this request? A proxy whose faults a test chooses.
 
-It stands between a driver and a server, so that the driver's own retries, time-outs and error texts take part. Nothing here
-knows which object store it is: answers are made by `s3.error`, `gcs.error`, `azure.error`.
+It is between a driver and a server, so that the driver's own retries, timeouts and error texts take part. The proxy does
+not know the kind of object store: `s3.error`, `gcs.error` and `azure.error` make the answers.
 
     with start("s3") as server, FaultProxy(server.url) as proxy:
         store = open_object_store(server.at(proxy.url).store_url("x"), …)
         proxy.strike(Fault(action="reset", moment="after", match="PUT .*/0001.batch"))
 
-For long runs, `proxy.bad_weather(seed, share)` lets a share of all requests go wrong, in all these ways.
+For long runs, `proxy.bad_weather(seed, share)` lets a share of all requests fail, in all these ways.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ LATE_S = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What goes wrong, when and where.
+    """What fails, when and where.
 
-    answer  the client gets `answer` (before: the server never saw the request; after: it did, and its own answer is lost)
-    reset   the connection is reset, before the server saw the request or after it acted
-    cut     the server acts, the connection is reset in the middle of its answer
-    stall   nothing more is heard, before or after the server acted; the connection stays open
-    late    the connection is reset at once, and the request reaches the server later: at `land`, in bad weather after LATE_S
+    answer  the client gets `answer`. before: the server never gets the request. after: it acts, and its own answer is lost.
+    reset   the connection is reset, before the server gets the request or after it acts.
+    cut     the server acts, and the connection is reset in the middle of its answer.
+    stall   the client gets no more bytes, before or after the server acts; the connection stays open.
+    late    the connection is reset at once. The server gets the request at `land`, or in bad weather after LATE_S.
     """
 
     action: Literal["answer", "reset", "cut", "stall", "late"]
@@ -83,7 +83,7 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the proxy."""
         return self._server.url
 
     @property
@@ -94,11 +94,11 @@ class FaultProxy:
 
     @property
     def struck(self) -> int:
-        """How many requests went wrong."""
+        """The number of requests that failed."""
         return self._struck
 
     def strike(self, *faults: Fault) -> None:
-        """From now on these, and no others; `requests` and `struck` begin anew."""
+        """Use only these faults from now on; `requests` and `struck` start again."""
         with self._lock:
             self._faults = [(fault, fault.times) for fault in faults]
             self._weather = None
@@ -106,13 +106,13 @@ class FaultProxy:
             self._struck = 0
 
     def bad_weather(self, seed: int, share: float, faults: Sequence[Fault]) -> None:
-        """From now on `share` of all requests goes wrong, each time in one of these ways (`match` counts, `times` does not)."""
+        """Let `share` of all requests fail from now on, each in one of these ways (`match` counts, `times` does not)."""
         self.strike()
         with self._lock:
             self._weather = (random.Random(seed), share, faults)
 
     def land(self) -> None:
-        """All requests that are late reach the server now."""
+        """Send all late requests to the server now."""
         asyncio.run_coroutine_threadsafe(self._land(), self._server.loop).result()
 
     # -- helpers ------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class FaultProxy:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> bool:
-        """Whether the connection lives on."""
+        """Return whether the connection stays open."""
         if fault.action == "late":
             task = asyncio.create_task(self._apply_late(request))
             self._late.add(task)
@@ -184,7 +184,7 @@ class FaultProxy:
             whole = response_bytes(response, request.method)
             writer.write(whole[: len(whole) - (len(response.body) + 1) // 2 - 1])
             await writer.drain()
-            # Whatever was written must be read before the reset comes, or it is thrown away with it.
+            # The client must read all earlier bytes before the reset arrives, or the reset discards them.
             await asyncio.sleep(0.02)
         reset(writer)
         return False
@@ -214,7 +214,7 @@ class _Upstream:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, request: Request) -> Response:
-        """The server's answer."""
+        """Return the server's answer."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._host, self._port, limit=2**20)
         reader, writer = self._streams
@@ -223,7 +223,7 @@ class _Upstream:
         return await read_response(reader, request.method)
 
     def close(self) -> None:
-        """Ends it."""
+        """End the connection."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None

@@ -1,8 +1,8 @@
-"""What does a test talk to that thinks it talks to Google Cloud Storage? The JSON API's requests for objects, in memory.
+"""How do tests run the Google driver without Google Cloud Storage? With a server of the JSON API for objects, in memory.
 
 Semantics are Google's (Cloud Storage JSON API reference: Objects insert, get, list, delete; resumable uploads; request
-preconditions): `ifGenerationMatch=0` on an object that exists is 412 conditionNotMet, for a resumable upload when it ends.
-No authentication.
+preconditions): `ifGenerationMatch=0` on an object that exists is 412 conditionNotMet; for a resumable upload, at its end.
+There is no authentication.
 
     python -m tests.servers.gcs [--page N] [--ignore-conditions]
 """
@@ -27,7 +27,7 @@ _UPLOAD = re.compile(r"/upload/storage/v1/b/([^/]+)/o")
 
 @dataclass(slots=True, kw_only=True)
 class _Upload:
-    """A resumable upload that is under way."""
+    """A resumable upload that is not finished."""
 
     bucket: str
     name: str
@@ -46,7 +46,7 @@ class Gcs:
         self._upload_ids = map("upload-{:020d}".format, itertools.count(1))
 
     def handle(self, request: Request) -> Response:
-        """Answers one request."""
+        """Answer one request."""
         # Slashes in names of objects are encoded.
         path = request.target.partition("?")[0]
         query = request.query
@@ -131,7 +131,7 @@ class Gcs:
 
 
 def error(status: int, code: str, message: str = "") -> Response:
-    """As Google says that something went wrong."""
+    """Return an error in Google's form."""
     errors = [{"message": message or code, "domain": "global", "reason": code}]
     return _json({"error": {"code": status, "message": message or code, "errors": errors}}, status)
 
@@ -155,7 +155,7 @@ def _resource(bucket: str, name: str, found: Object) -> dict[str, object]:
 
 
 def _parts(request: Request) -> tuple[str, bytes]:
-    """(name, data) of a multipart upload; the driver ends lines with a line feed alone, Google takes both."""
+    """Return (name, data) of a multipart upload. The driver ends lines with a line feed alone, and Google accepts both."""
     boundary = request.headers["content-type"].partition("boundary=")[2].strip('"').encode()
     body = request.body.removeprefix(b"--" + boundary)
     metadata, _, rest = body.partition(b"\n--" + boundary)

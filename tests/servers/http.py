@@ -1,8 +1,8 @@
-"""How does a test get an HTTP server that does exactly what it says? A few lines of HTTP/1.1 on one event loop.
+"""How do tests get an HTTP server with exact behaviour? A few lines of HTTP/1.1 on one event loop.
 
-A handler is a plain function from a Request to a Response: nothing else runs meanwhile, so each request is atomic. Servers
-listen on loopback only, on a free port. `main` makes a program of a handler: it prints its URL and ends when its standard
-input does, so that none outlives the test that started it.
+A handler is a plain function from a Request to a Response. Nothing else runs meanwhile, so each request is atomic.
+Servers listen only on loopback, on a free port. `main` makes a program from a handler. It prints its URL and ends at
+the end of its standard input, so that it never outlives its test.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Decoded, without the leading slash."""
+        """The decoded path, without the leading slash."""
         return urllib.parse.unquote(self.target.partition("?")[0]).removeprefix("/")
 
     @property
     def query(self) -> dict[str, str]:
-        """Decoded."""
+        """The decoded query."""
         return dict(urllib.parse.parse_qsl(self.target.partition("?")[2], keep_blank_values=True))
 
 
@@ -56,7 +56,7 @@ Connect = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
-    """The next request of a connection, None at its end. Waves a client on that asks before it sends a body."""
+    """Return the next request of a connection, None at its end. Tell a client to continue if it asks before the body."""
     start, headers = await _read_head(reader)
     if not start:
         return None
@@ -67,7 +67,7 @@ async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 async def read_response(reader: asyncio.StreamReader, method: str) -> Response:
-    """The answer to a request of that method; raises ConnectionError if there is none."""
+    """Return the answer to a request of that method; raise ConnectionError if the connection ends first."""
     start, headers = await _read_head(reader)
     if not start:
         raise ConnectionResetError("the server closed the connection")
@@ -79,13 +79,13 @@ async def read_response(reader: asyncio.StreamReader, method: str) -> Response:
 
 
 def request_bytes(request: Request) -> bytes:
-    """As sent on the wire."""
+    """Return the request's bytes on the wire."""
     headers = {**request.headers, "content-length": str(len(request.body))}
     return _head(f"{request.method} {request.target} HTTP/1.1", headers) + request.body
 
 
 def response_bytes(response: Response, method: str) -> bytes:
-    """As sent on the wire. The answer to HEAD has the length of a body, if its headers say so, and no body."""
+    """Return the answer's bytes on the wire. The answer to HEAD has the length from its headers, but no body."""
     headers = {name.lower(): value for name, value in response.headers.items()}
     if method != "HEAD" or "content-length" not in headers:
         headers["content-length"] = str(len(response.body))
@@ -93,7 +93,7 @@ def response_bytes(response: Response, method: str) -> bytes:
 
 
 def answering(handle: Handler) -> Connect:
-    """What a server does with a connection."""
+    """Return what a server does with a connection."""
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while (request := await read_request(reader, writer)) is not None:
@@ -104,7 +104,7 @@ def answering(handle: Handler) -> Connect:
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection as a crash does: the peer gets RST, not the end of a stream."""
+    """End a connection as a crash does: the peer gets RST, not the end of a stream."""
     raw = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -124,17 +124,17 @@ class ServerThread:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> ServerThread:
-        """Returns when it listens."""
+        """Start, and return when the server listens."""
         self._thread.start()
         self._ready.wait()
         return self
 
     def stop(self) -> None:
-        """Ends all connections."""
+        """End all connections."""
         if self._stopping is not None:
             self.loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
@@ -157,7 +157,7 @@ class ServerThread:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        # Once more round the loop, for the transports that were aborted to be closed.
+        # One more turn of the loop closes the transports that were aborted.
         await asyncio.sleep(0)
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -171,7 +171,7 @@ class ServerThread:
 
 @contextlib.contextmanager
 def running(connect: Connect) -> Iterator[ServerThread]:
-    """A server in a thread of this process, as long as the block lasts."""
+    """Run a server in a thread of this process during the block."""
     server = ServerThread(connect).start()
     try:
         yield server
@@ -180,7 +180,7 @@ def running(connect: Connect) -> Iterator[ServerThread]:
 
 
 def main(handle: Handler) -> None:
-    """Serves, in a process of its own, until standard input ends; prints the URL first."""
+    """Serve in this process until standard input ends; print the URL first."""
     with running(answering(handle)) as server:
         print(server.url, flush=True)
         sys.stdin.read()

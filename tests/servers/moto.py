@@ -1,7 +1,7 @@
-"""What does somebody else's S3 say? moto, with a lock.
+"""What does a third-party S3 answer? moto, with a lock.
 
-moto checks the condition of a PUT and then writes, with other threads between the two: now and then two writers win. A test of
-what it is not about would fail once in a while, so its conditional writes take turns here.
+moto checks the condition of a PUT and then writes, and other threads run in between, so sometimes two writers win. Tests
+of other things would then fail at random, so moto's conditional writes take turns here.
 
     python -m tests.servers.moto [--page N]
 """
@@ -26,14 +26,14 @@ _ACCOUNT = "123456789012"
 
 
 def take_turns() -> None:
-    """Makes PutObject and CompleteMultipartUpload atomic."""
+    """Make PutObject and CompleteMultipartUpload atomic."""
     lock = threading.RLock()
     for name in ("put_object", "_key_response_post"):
         setattr(S3Response, name, _locked(getattr(S3Response, name), lock))
 
 
 def serve() -> None:
-    """Serves, in a process of its own, until standard input ends; prints the URL first."""
+    """Serve in this process until standard input ends; print the URL first."""
     s3_backends[_ACCOUNT]["aws"].create_bucket(BUCKET, "us-east-1")
     application = DomainDispatcherApplication(create_backend_app)
     server = werkzeug.serving.make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Quiet)
@@ -43,7 +43,7 @@ def serve() -> None:
 
 
 class _Quiet(werkzeug.serving.WSGIRequestHandler):
-    """Without HTTP/1.1, each request would take a connection of its own."""
+    """Use HTTP/1.1: without it, each request would need a new connection."""
 
     protocol_version = "HTTP/1.1"
 

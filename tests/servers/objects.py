@@ -1,6 +1,6 @@
-"""What do the three object stores have in common? Buckets of objects in memory, listed in order of their names, by pages.
+"""What do the three object stores share? Buckets of objects in memory, listed in order of their names, in pages.
 
-What is particular (URLs, conditions, error bodies) is in s3.py, gcs.py and azure.py.
+The differences (URLs, conditions, error bodies) are in s3.py, gcs.py and azure.py.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Object:
 
     @property
     def http_date(self) -> str:
-        """When it was written, as headers say it."""
+        """The time of its write, in the format of headers."""
         return email.utils.formatdate(self.modified_s, usegmt=True)
 
     @property
     def iso_date(self) -> str:
-        """When it was written, as listings say it."""
+        """The time of its write, in the format of listings."""
         return (
             time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(self.modified_s))
             + f".{int(self.modified_s * 1000) % 1000:03d}Z"
@@ -40,7 +40,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A part of a listing: objects, folders (names that end in the delimiter) and where the next page begins."""
+    """A part of a listing: objects, folders (names that end in the delimiter), and the start of the next page."""
 
     objects: tuple[tuple[str, Object], ...]
     folders: tuple[str, ...]
@@ -56,11 +56,11 @@ class Bucket:
         self._written = 0
 
     def get(self, name: str) -> Object | None:
-        """The object, None if there is none."""
+        """Return the object, or None if it does not exist."""
         return self._objects.get(name)
 
     def put(self, name: str, data: bytes) -> Object:
-        """Creates or replaces."""
+        """Create or replace the object."""
         self._written += 1
         made = Object(data=data, etag=hashlib.md5(data).hexdigest(), generation=self._written, modified_s=time.time())
         if name not in self._objects:
@@ -69,14 +69,14 @@ class Bucket:
         return made
 
     def delete(self, name: str) -> bool:
-        """Whether there was one."""
+        """Delete the object. Return whether it existed."""
         if self._objects.pop(name, None) is None:
             return False
         del self._names[bisect.bisect_left(self._names, name)]
         return True
 
     def list(self, prefix: str, delimiter: str, first: str, size: int) -> Page:
-        """Up to `size` objects and folders under `prefix`, from the name `first` on, in order."""
+        """Return up to `size` objects and folders under `prefix`, from the name `first` on, in order."""
         objects: list[tuple[str, Object]] = []
         folders: list[str] = []
         position = bisect.bisect_left(self._names, max(prefix, first))
@@ -91,13 +91,13 @@ class Bucket:
             else:
                 folder = name[: end + 1]
                 folders.append(folder)
-                # To the first name after the folder: nothing sorts above its highest character.
+                # Go to the first name after the folder: nothing sorts above its highest character.
                 position = bisect.bisect_left(self._names, folder + "\U0010ffff")
         return Page(objects=tuple(objects), folders=tuple(folders), next_name=None)
 
 
 def slice_of(text: str, size: int) -> tuple[int, int] | None:
-    """[start, end) that `Range: bytes=first-last` asks for; None if the object ends before."""
+    """Return [start, end) for `Range: bytes=first-last`; None if the object ends before."""
     first, _, last = text.removeprefix("bytes=").partition("-")
     if not first:
         return max(0, size - int(last)), size

@@ -1,13 +1,13 @@
-"""What does a test talk to that thinks it talks to S3? A server of S3's requests for objects, in memory, one at a time.
+"""How do tests run the S3 driver without S3? With a server of S3's requests for objects, in memory, one at a time.
 
 Semantics are Amazon's (its API reference, PutObject, CompleteMultipartUpload, ListObjectsV2 and "Conditional writes"):
-`If-None-Match: *` on an object that exists is 412 PreconditionFailed with a Condition. Path style only; the access key must
-be the right one, signatures are not verified.
+`If-None-Match: *` on an object that exists is 412 PreconditionFailed with a Condition. URLs have path style only. The
+access key must be the right one; signatures are not verified.
 
     python -m tests.servers.s3 [--page N] [--ignore-conditions]
 
-A page of a listing has N names, as many as asked for by default. There are servers, s3rver and rclone among them, that ignore
-the condition and overwrite: so does this one with that option.
+A page of a listing has N names, by default as many as the request asks for. Some servers, such as s3rver and rclone,
+ignore the condition and overwrite. With `--ignore-conditions` this server does the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class S3:
         self._upload_ids = map(str, itertools.count(1))
 
     def handle(self, request: Request) -> Response:
-        """Answers one request."""
+        """Answer one request."""
         if f"Credential={ACCESS_KEY}/" not in request.headers.get("authorization", ""):
             return error(403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.")
         bucket_name, _, key = request.path.partition("/")
@@ -95,7 +95,7 @@ class S3:
 
 
 def error(status: int, code: str, message: str = "", more: str = "") -> Response:
-    """As S3 says that something went wrong."""
+    """Return an error in S3's form."""
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{escape(message or code)}</Message>{more}<RequestId>0</RequestId></Error>'
     return Response(status=status, headers={"Content-Type": "application/xml"}, body=body.encode())
 
@@ -148,7 +148,7 @@ def _document(root: str, inside: str) -> Response:
 
 
 def _body(request: Request) -> bytes:
-    """What is stored: `aws-chunked` bodies come with sizes, and perhaps signatures, between their parts."""
+    """Return the bytes to store: `aws-chunked` bodies have sizes, and perhaps signatures, between their parts."""
     body = request.body
     if not request.headers.get("x-amz-content-sha256", "").startswith("STREAMING"):
         return body

@@ -1,11 +1,11 @@
-"""How do tests, benchmarks and runs of many processes get an object store? A server in a process of its own, on a free port.
+"""How do tests, benchmarks and runs of many processes get an object store? A server process on a free port.
 
     with start("s3") as server:
         store = txlog.open(server.store_url("runs/1"), storage_options=server.storage_options)
 
-`server.store_url` and `server.storage_options` (plain values, to be passed on as JSON) are all that another process needs.
-`start` takes "s3", "gcs", "azure" or "moto"; what it starts keeps its objects in memory and ends with the block, or with the process
-that started it, however that one ends.
+Another process needs only `server.store_url` and `server.storage_options`, which are plain values for JSON. `start` takes
+"s3", "gcs", "azure" or "moto". The server keeps its objects in memory. It ends with the block, or with the process that
+started it, however that process ends.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Where an object store is, and how to get in."""
+    """The address of an object store, and its credentials."""
 
     kind: str
     url: str
     """Of the server itself."""
 
     def store_url(self, prefix: str) -> str:
-        """What txlog.open takes for a store in this server's bucket."""
+        """Return the URL of a store in this server's bucket, for txlog.open."""
         return f"{_SCHEMES[self.kind]}://{BUCKET}/{prefix}"
 
     @property
     def storage_options(self) -> dict[str, object]:
-        """What goes with that URL."""
+        """The storage options for that URL."""
         return dict(_OPTIONS[self.kind](self.url))
 
     def at(self, url: str) -> Server:
-        """The same server, by way of a proxy."""
+        """Return the same server behind a proxy."""
         return Server(kind=self.kind, url=url)
 
 
 @contextlib.contextmanager
 def start(kind: str, *arguments: str) -> Iterator[Server]:
-    """A server of that kind, as long as the block lasts; `arguments` are its program's."""
+    """Run a server of that kind during the block, with `arguments` for its program."""
     command = [sys.executable, "-m", f"tests.servers.{kind}", *arguments]
     process = subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""Would the worlds notice? Bugs planted in the shipped protocol, each of which some world must show in its history."""
+"""Do the random worlds find bugs? Bugs planted in the shipped protocol, each of which a world must show in its history."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def first_bad(name: str) -> Result | None:
         "sequences are not checked",
         "an unknown write is taken for a failed one",
         "the LSO passes an open transaction",
-        # Many worlds pass before one shows it.
+        # It takes many worlds until one shows it.
         pytest.param("conditions look at committed offsets alone", marks=pytest.mark.storm),
     ],
 )
 def test_a_world_shows_it(name):
     result = first_bad(name)
     assert result is not None, f"{WORLDS} worlds, and none noticed"
-    # The history alone tells: no assertion of the simulation's own is needed.
+    # The history is enough: no assertion of the simulation's own is needed.
     assert result.anomalies, result
 
 
 def test_a_world_whose_store_goes_back_shows_that_nobody_looks():
-    """Views of what is gone are written on: a hole, and rows that were acknowledged and cannot be read."""
+    """Writers continue from views of deleted records. The log gets a gap, and acknowledged rows cannot be read."""
     with ExitStack() as planted:
         for module in ("slot", "load"):
             planted.enter_context(patch(f"txlog.protocol.{module}.prove", keep_view))

@@ -1,4 +1,4 @@
-"""Random worlds: each seed is another story, the same on every run. What a seed finds becomes a test of its own."""
+"""Random worlds: each seed is a different story, the same on every run. A failing seed becomes a test of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_worlds(block):
 
 
 def test_a_seed_is_one_story():
-    # Not even the order in which a set of names is walked may show: it differs from process to process.
+    # The order in which a set of names is read must not matter: it differs from process to process.
     digests = set()
     for hash_seed in ("1", "2"):
         code = "from lab.simulate.world import simulate; print([simulate(s, 600).digest for s in (3, 5, 11)])"

@@ -1,4 +1,4 @@
-"""A history by hand: clients, calls and answers in the order in which they are written down."""
+"""A history by hand: clients, calls and answers in the order of the statements."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ from txlog.testing.clock import ManualClock
 
 
 class Story:
-    """Writes a history; each call takes a millisecond and is answered before the next, unless `hold` keeps it open.
+    """Writes a history.
 
-    Rows are sent to partition 0 of `t`; a poll reads it.
+    Each call takes a millisecond and is answered before the next one, unless `hold` keeps it open. Rows are sent to
+    partition 0 of `t`, and a poll reads it.
     """
 
     def __init__(self) -> None:

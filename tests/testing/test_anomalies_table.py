@@ -1,6 +1,6 @@
-"""`anomalies.md` says of each anomaly what it means, which rule of the checker finds it and which history plants it.
+"""`anomalies.md` describes each anomaly, the checker's rule that finds it, and the history that plants it.
 
-Written by `python -m tests.testing.test_anomalies_table`; the test keeps it true.
+`python -m tests.testing.test_anomalies_table` writes the file, and the test checks it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Names down to `G1c-realtime` are those of Jepsen's Kafka checker, the rest are t
 
 
 def claimed_by(name: str) -> list[str]:
-    """The rules whose docstring names the anomaly."""
+    """Return the rules whose docstring names the anomaly."""
     found = []
     for rule in CHECKS:
         words = re.findall(r"[A-Za-z0-9-]+", rule.__doc__ or "")

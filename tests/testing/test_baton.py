@@ -11,7 +11,10 @@ from txlog.storage.memory import MemoryObjectStore
 
 
 def added_by_two(baton: Baton, at: int, *, locked: bool) -> int:
-    """How many objects two threads create that each count them and create the next one; the second starts at switch point `at`."""
+    """Return how many objects two threads create.
+
+    Each thread counts the objects and creates the next one. The second thread starts at switch point `at`.
+    """
     memory = MemoryObjectStore()
     store, lock = BatonStore(memory, baton), BatonLock(baton)
 

@@ -1,4 +1,4 @@
-"""Real processes, killed and stopped at random; and does the proof see what it is for?"""
+"""Real processes, killed and stopped at random; and does the proof find what it must find?"""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def settings(folder: Path, seconds: float = STORM_S, seed: int = 1) -> Settings:
 
 @pytest.mark.slow
 def test_a_storm(tmp_path: Path) -> None:
-    """Producers, a pipeline, a job and readers, without Spark: nothing lost, doubled, torn, or committed by the fenced."""
+    """Run producers, a pipeline, a job and readers, without Spark: no row is lost, doubled, torn, or from a fenced commit."""
     printed = tmp_path / "printed"
     with printed.open("w") as file:
         proof = chaos(settings(tmp_path), Show(Console(file=file, width=140)))
@@ -74,7 +74,7 @@ def test_daemons_may_have_a_short_grace_and_wrong_clocks(tmp_path: Path, capsys:
     assert "--maintain" in capsys.readouterr().err
 
 
-# -- the proof has teeth ----------------------------------------------------------------------------------------------
+# -- the proof finds planted errors -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def sends_a_row_twice(one: Worker) -> None:
 
 
 def tears_its_transaction(one: Worker) -> None:
-    """One part is committed by itself, the other is aborted; it says that they were one."""
+    """Commit one part alone and abort the other, and report both as one transaction."""
     with one.store.producer(one.name) as producer:
         label = one.label()
         one.recorder.single(one.process, Begin(txn=label, transactional_id=one.name))
@@ -188,7 +188,7 @@ def test_a_lie_is_found(place: Place, monkeypatch: pytest.MonkeyPatch, lie: str)
 
 
 def processes_of(session: int) -> list[int]:
-    """Who lives in a session."""
+    """Return the processes of a session."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -212,7 +212,7 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 30) -> bool:
 
 @pytest.mark.slow
 def test_a_storm_goes_on_until_every_role_got_somewhere(place: Place) -> None:
-    """However slow the machine is: here it is given no time at all."""
+    """The storm continues however slow the machine is: here its time is zero."""
     with Storm(place, 1, [Slot("eager", "eager-a"), Slot("reader", "reader")]) as storm:
         storm.run(0, lambda: None)
         storm.calm_down(lambda: None)

@@ -1,6 +1,6 @@
-"""The checker finds each anomaly in a history that has it, and none in the same history set right.
+"""The checker finds each anomaly in a history that has it, and none in the corrected history.
 
-A pair of functions an anomaly: `bad_…` plants it, `good_…` is the near miss.
+Each anomaly has a pair of functions: `bad_…` plants it, `good_…` is the near miss.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def good_precommitted_read(s: Story) -> None:
     s.commit("w", "T")
 
 
-# -- rows that a read passed over -------------------------------------------------------------------------------------
+# -- rows that a read skipped -----------------------------------------------------------------------------------------
 
 
 def bad_lost_write(s: Story) -> None:
@@ -145,7 +145,7 @@ def bad_lost_write(s: Story) -> None:
 def good_lost_write(s: Story) -> None:
     s.send("w", 1, at=0, txn="T")
     s.commit("w", "T")
-    s.poll("r", 0, 0)  # somebody else's open transaction holds it back
+    s.poll("r", 0, 0)  # another open transaction holds it back
     s.poll("q", 0, 2, (0, 1))
 
 
@@ -157,11 +157,11 @@ def bad_ok_but_absent(s: Story) -> None:
 def good_ok_but_absent(s: Story) -> None:
     s.send("w", 1, at=0)
     s.send("v", 3, status="info")
-    s.poll("r", 3, 5, (3, 3), log_start=3)  # retention took row 1; and 3 is of a send that never returned
+    s.poll("r", 3, 5, (3, 3), log_start=3)  # retention removed row 1; row 3 is from a send that never returned
 
 
 def bad_unseen(s: Story) -> None:
-    s.send("w", 1, txn="T")  # staged: nobody knows its offset
+    s.send("w", 1, txn="T")  # staged: its offset is unknown
     s.commit("w", "T")
     s.final(3)
 
@@ -255,10 +255,10 @@ def good_compaction_resurrect(s: Story) -> None:
     s.send("w", 2, at=1, keys=("k",))
     s.poll("r", 0, 2, (0, 1), (1, 2))
     s.poll("q", 0, 2, (1, 2))
-    s.poll("x", 0, 2, (0, 1), (1, 2))  # what it knows of the log is older
+    s.poll("x", 0, 2, (0, 1), (1, 2))  # its view of the log is older
     s.send("v", 3, keys=("k",), txn="T", deletes=True, status="info")
     s.poll("q", 2, 4)
-    s.poll("q", 0, 4, (1, 2), (2, 3), isolation="read_uncommitted")  # aborted, and no clean-up has passed
+    s.poll("q", 0, 4, (1, 2), (2, 3), isolation="read_uncommitted")  # aborted, but no cleaning has run yet
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def bad_append_order(s: Story) -> None:
 def good_append_order(s: Story) -> None:
     operation = s.recorder.invoke("v", send := _send(2))
     s.send("w", 1, at=5)
-    s.answer("v", operation, send)  # it began before the other returned
+    s.answer("v", operation, send)  # it began before the other one returned
 
 
 def bad_leo_reuse(s: Story) -> None:
@@ -470,7 +470,7 @@ def good_written_to_deleted(s: Story) -> None:
     asked = s.recorder.invoke("w", commit)
     s.send("v", 2, at=0, txn="U", schema_id=0)
     s.delete_topic(1)
-    # It was asked for before, and what was in the log goes with the topic.
+    # The commit was requested before the deletion, and its rows are deleted with the topic.
     s.answer("w", asked, commit)
     s.commit("v", "U")
     s.send("v", 3, at=3, schema_id=2)
@@ -512,7 +512,7 @@ def good_zombie_commit(s: Story) -> None:
     s.send("a", 1, at=0, txn="T")
     s.commit("a", "T", "info")
     s.init("b", "x", 2)
-    s.commit("a", "T")  # the repetition joins what the first try had won
+    s.commit("a", "T")  # the retry joins the first try, which had won
 
 
 def bad_zombie_commit_in_table(s: Story) -> None:
@@ -544,7 +544,7 @@ def good_fence_leak(s: Story) -> None:
     s.init("a", "x", 0)
     s.begin("a", "T", "x", 0)
     s.init("b", "x", 2)
-    s.send("a", 1, txn="T")  # staged: a file, and nothing in the log
+    s.send("a", 1, txn="T")  # staged: a file, and no record in the log
     s.commit("a", "T", "fail")
 
 
@@ -609,7 +609,7 @@ def bad_offset_divergence(s: Story) -> None:
     s.send("a", 1, txn="T")
     s.send_offsets("a", "T", 0, 3)
     s.abort("a", "T")
-    s.fetch("final", 3, final=True)  # the input is covered, and its output was aborted
+    s.fetch("final", 3, final=True)  # the group has passed the input, and its output was aborted
 
 
 def good_offset_divergence(s: Story) -> None:
@@ -629,7 +629,7 @@ def bad_offset_divergence_reverse(s: Story) -> None:
     s.fetch("final", -1, final=True)
 
 
-# -- circles ----------------------------------------------------------------------------------------------------------
+# -- cycles -----------------------------------------------------------------------------------------------------------
 
 
 def bad_g1c(s: Story) -> None:
@@ -756,7 +756,7 @@ def _send(value: int, at: int = 4) -> Send:
 
 
 def named(function: str, names: dict[str, str]) -> str:
-    """The anomaly that `bad_lost_write` or `bad_lost_write_in_log` is about: the longest name that fits."""
+    """Return the anomaly of `bad_lost_write` or `bad_lost_write_in_log`: the longest name that fits."""
     words = function.split("_", 1)[1].replace("_", "-")
     fitting = [name for name in names if f"{words}-".startswith(f"{name.lower()}-")]
     return max(fitting, key=len)
@@ -814,7 +814,7 @@ def test_what_nobody_saw_may_have_superseded_a_row():
     story.send("v", 2, keys=("k",), deletes=True, status="info")
     story.poll("r", 0, 2)
     assert not check(story.events).anomalies
-    # What was committed before it began is older, wherever it stood.
+    # What was committed before it began is older, wherever it is.
     story = Story()
     story.compacted()
     story.send("v", 2, keys=("k",), txn="T")
@@ -839,7 +839,7 @@ def test_the_worst_lag_is_a_figure():
 
 
 def test_several_sources_are_ordered_by_their_clock_alone():
-    # Two processes within one millisecond: nobody can say who was first.
+    # Two processes act within one millisecond: their order is unknown.
     one, two = Story(), Story()
     one.recorder.source, two.recorder.source = "one", "two"
     one.send("w", 1, at=5)

@@ -1,4 +1,4 @@
-"""Does the copy that the explorer and the random worlds make choose the very rows that the shipped one does?"""
+"""Does the compaction of the explorer and the random worlds keep exactly the rows that the shipped one keeps?"""
 
 from __future__ import annotations
 

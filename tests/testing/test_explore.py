@@ -1,4 +1,4 @@
-"""The explorer itself: does it find what is planted, in every order, and the same on every run?"""
+"""The explorer itself: does it find planted bugs, in every order, and the same ones on every run?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class Toy:
-    """A client of the tests: what it has learned."""
+    """A client of the tests, with what it has learned."""
 
     found: tuple[Any, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -73,7 +73,7 @@ def run(
     files: Any = None,
     order: Any = "breadth",
 ) -> tuple[Exploration, Watch, Explorer]:
-    """Explores scripts of one call each over an empty store."""
+    """Explore scripts of one call each over an empty store."""
     world = World(deletable or (lambda _: False))
     machines = {f"p{n}": Machine(f"p{n}", Toy(), [script]) for n, script in enumerate(scripts)}
     watch = Watch(world, wrong)
@@ -93,13 +93,13 @@ def create(path: str) -> Any:
 
 
 def take_a_number(_: Toy) -> Program:
-    """A lost update: looks which numbers are taken, and believes it."""
+    """Lose an update: list the numbers that are taken, and trust the list."""
     taken = yield List("")
     yield PutIfAbsent(f"{len(taken)}", b"")
     return learned(len(taken))
 
 
-# -- what can happen --------------------------------------------------------------------------------------------------
+# -- possible steps ---------------------------------------------------------------------------------------------------
 
 
 def test_a_planted_bug_is_found_and_told_in_words() -> None:
@@ -111,7 +111,7 @@ def test_a_planted_bug_is_found_and_told_in_words() -> None:
     assert found.violation is not None
     assert not found.complete
     assert found.violation.rule == "one number twice"
-    # A shortest way: both look before either writes; the second write needs no turn of its own.
+    # This is a shortest trace: both list before one of them writes, and the second write needs no turn of its own.
     assert sorted(line.split()[1] for line in found.violation.trace) == ["LIST", "LIST", "PUT"]
     assert found.violation.trace[-1].endswith(": PUT 0 (0 bytes) -> WRITTEN")
 
@@ -204,7 +204,7 @@ def test_the_programs_of_a_gather_run_in_every_order_and_raise_their_first_error
     assert watch.stores == {frozenset(), frozenset("a"), frozenset("b"), frozenset("ab")}
     assert found.states == 4
     _, watch, _ = run(script, create("a"))
-    assert ((("a", b""), (PutOutcome.WRITTEN,))) in watch.ends  # the second was run to its end
+    assert ((("a", b""), (PutOutcome.WRITTEN,))) in watch.ends  # the second ran to its end
 
 
 def test_ids_are_as_unique_as_they_should_be() -> None:
@@ -294,10 +294,10 @@ def test_equal_frames_are_one_spot() -> None:
         return learned((yield Get("y")))
 
     _, _, explorer = run(forgetful, create("a"), create("b"))
-    # Four listings are possible; what was listed is not kept, so it is one place.
+    # Four listings are possible. The script does not keep the listing, so all of them lead to the same place.
     assert len(explorer.machines[0].spots) == 3
     _, _, explorer = run(script)
-    assert len(explorer.machines[0].spots) == 4  # the counter of the loop tells two looks apart
+    assert len(explorer.machines[0].spots) == 4  # the counter of the loop distinguishes the two lists
 
 
 def test_hidden_iterators_and_operands_tell_two_places_apart() -> None:
@@ -371,7 +371,7 @@ def test_values_are_canonical() -> None:
 
 @pytest.mark.parametrize("name", ["operator", "slow marker", "two aborts", "internal"])
 def test_a_replay_leads_to_the_same_frames(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each spot keeps one history that leads to it; shipped programs must stand there again after it."""
+    """Each spot keeps one history that leads to it. After this history, shipped programs must be at the spot again."""
     checked = 0
     keys: dict[tuple[str, int], Any] = {}
     advance, numbered = Machine._advance, Machine._spot

@@ -1,4 +1,4 @@
-"""Does the explorer's oracle of compactions tell what may go from what may not?"""
+"""Does the explorer's oracle of compactions distinguish removable rows from needed ones?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_may_be_gone(gone: list[int], policy: Compacted, says: str | None) 
 
 def test_what_may_not_be_shown() -> None:
     assert "'x@k' is shown" in (wrong_rows({0: "x@k"}, {}, {}, STAY) or "")
-    # Newer rows supersede also where nobody asked for them; those that are not committed do not.
+    # Newer rows supersede older ones even if no compaction asked for them; uncommitted rows do not.
     assert wrong_rows({}, {0: "a@k"}, {0: "a@k", 2: "b@k"}, STAY) is None
     assert wrong_rows({}, {0: "a@k"}, {0: "a@k"}, STAY) is not None
     back = {0: "a@k", 1: "-@k"}

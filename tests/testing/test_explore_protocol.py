@@ -8,7 +8,7 @@ from lab.explore.mutants import MUTANTS, Mutant
 from lab.explore.runner import explore, hunt
 from lab.explore.scenarios import SCENARIOS
 
-# Each is there for a race; both sides must be seen to win it.
+# Each scenario has a race, and the exploration must show both winners.
 ENDINGS = {
     "fencing": {"old: committed", "old: failed"},
     "commit": {"owner: committed", "owner: failed"},
@@ -45,7 +45,7 @@ ENDINGS = {
 }
 
 
-# Each takes 3 s and more. Their mutants are hunted here; `make simulate` explores the scenarios whole.
+# Each takes at least 3 s. These tests hunt their mutants; `make simulate` explores the scenarios whole.
 LONG = (
     "staged", "expiry", "vacuum reader", "offsets", "snapshot", "slow marker", "stale writer", "first init", "seal txn", "operator", "mixed",
     "abort", "two aborts", "merge vacuum", "time-out", "internal", "merge looks, forgotten",

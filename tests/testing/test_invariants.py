@@ -1,4 +1,4 @@
-"""Does the judge of stores see what it is for? One planted fault an invariant, and a sound store that it lets pass."""
+"""Does the checker of stores find what it must find? One planted fault for each invariant, and a sound store that passes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLE = TopicPartition(names.TRANSACTION_STATE_TOPIC, 0)
 
 @pytest.fixture
 def store() -> MemoryObjectStore:
-    """Unsealed; with a committed, an aborted and a staged transaction, and an open one."""
+    """Return an unsealed store with a committed, an aborted, a staged and an open transaction."""
     memory = MemoryObjectStore()
     operations.fill(memory, operations.prepared("append", 100))
     operations.run("staged transaction", memory, lambda event, unit: None)
@@ -34,7 +34,7 @@ def store() -> MemoryObjectStore:
 
 
 def rewrite(store: MemoryObjectStore, tp: TopicPartition, change: Callable[[Records], Records]) -> None:
-    """The partition's chain after `change`, sound in its links: offsets and digests are made anew."""
+    """Rewrite the partition's chain by `change`, with correct links: offsets and digests are computed again."""
     found: Records = []
     for name in store.list(tp.folder):
         if name.endswith(".batch"):
@@ -73,7 +73,7 @@ def edit_entry(number: int, **fields: Any) -> Callable[[Records], Records]:
 
 
 def at_end(number: int, **fields: Any) -> Callable[[Records], Records]:
-    """One of the records again, at the end."""
+    """Append one of the records again."""
 
     def change(records: Records) -> Records:
         record, payload = records[number]
@@ -88,7 +88,7 @@ def without(number: int) -> Callable[[Records], Records]:
 
 
 def the_table(store: MemoryObjectStore) -> TopicPartition:
-    """The partition of the table that has the id."""
+    """Return the partition of the table that has the id."""
     return TABLE if store.list(TABLE.folder) else TopicPartition(TABLE.topic, 1)
 
 

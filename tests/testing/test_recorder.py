@@ -1,4 +1,4 @@
-"""Histories on disk: every event whole, whatever kills the process that wrote it."""
+"""Histories on disk: every event is whole, whatever kills the process that writes it."""
 
 from __future__ import annotations
 
