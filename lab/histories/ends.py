@@ -33,6 +33,12 @@ class Highest:
         at = bisect_left(self._ended, moment)
         return self._best[at - 1] if at else None
 
+    def check(self, number: int, call: Call[Any], kind: str, text: str) -> Iterator[Anomaly]:
+        """Yield an anomaly if an answer before `call` had a higher number than `number`, which ends the text."""
+        before = self.before(call.began)
+        if before is not None and number < before[0]:
+            yield anomaly(kind, f"{text} {before[0]}", before[1].events, call.events)
+
 
 def check_ends(facts: Facts) -> Iterator[Anomaly]:
     """append-order, leo-reuse, stale-read, lso-regress."""
@@ -52,46 +58,24 @@ def check_ends(facts: Facts) -> Iterator[Anomaly]:
 def _check_appends(tp: TopicPartition, sends: list[Call[Send]], acked: Highest, log_end: Highest) -> Iterator[Anomaly]:
     for send in sends:
         base = send.what.base_offset
-        before = acked.before(send.began)
-        if before is not None and base < before[0]:
-            yield anomaly(
-                "append-order",
-                f"{tp}: an append was given offset {base}, and one that had returned before it began ends at {before[0]}",
-                before[1].events,
-                send.events,
-            )
-        told = log_end.before(send.began)
-        if told is not None and base < told[0]:
-            yield anomaly(
-                "leo-reuse",
-                f"{tp}: an append was given offset {base}, and the log end was {told[0]} before it began",
-                told[1].events,
-                send.events,
-            )
+        given = f"{tp}: an append was given offset {base}"
+        yield from acked.check(
+            base, send, "append-order", f"{given}, and one that had returned before it began ends at"
+        )
+        yield from log_end.check(base, send, "leo-reuse", f"{given}, and before it began the log end was")
 
 
 def _check_log_end(
     tp: TopicPartition, looks: list[Call[Poll] | Call[Ends]], acked: Highest, log_end: Highest
 ) -> Iterator[Anomaly]:
     for look in looks:
-        if look.what.log_end < 0:
+        end = look.what.log_end
+        if end < 0:
             continue
-        told = log_end.before(look.began)
-        if told is not None and look.what.log_end < told[0]:
-            yield anomaly(
-                "leo-reuse",
-                f"{tp}: the log end went from {told[0]} to {look.what.log_end}",
-                told[1].events,
-                look.events,
-            )
-        before = acked.before(look.began)
-        if before is not None and look.what.log_end < before[0]:
-            yield anomaly(
-                "stale-read",
-                f"{tp}: log end {look.what.log_end}, and an append had been acknowledged up to {before[0]}",
-                before[1].events,
-                look.events,
-            )
+        yield from log_end.check(end, look, "leo-reuse", f"{tp}: the log end is {end}, and was")
+        yield from acked.check(
+            end, look, "stale-read", f"{tp}: log end {end}, and an append had been acknowledged up to"
+        )
 
 
 def _check_stable(tp: TopicPartition, looks: list[Call[Poll] | Call[Ends]]) -> Iterator[Anomaly]:
@@ -111,14 +95,9 @@ def _check_stable(tp: TopicPartition, looks: list[Call[Poll] | Call[Ends]]) -> I
             shown.append((stable, look))
     highest = Highest(shown)
     for look in looks:
-        told = highest.before(look.began)
-        if told is not None and 0 <= look.what.last_stable < told[0]:
-            yield anomaly(
-                "lso-regress",
-                f"{tp}: the last stable offset went from {told[0]} to {look.what.last_stable}",
-                told[1].events,
-                look.events,
-            )
+        stable = look.what.last_stable
+        if stable >= 0:
+            yield from highest.check(stable, look, "lso-regress", f"{tp}: the last stable offset is {stable}, and was")
 
 
 def _check_fresh(facts: Facts, tp: TopicPartition, polls: list[Call[Poll]], acked: Highest) -> Iterator[Anomaly]:
@@ -127,14 +106,9 @@ def _check_fresh(facts: Facts, tp: TopicPartition, polls: list[Call[Poll]], acke
         what = poll.what
         if not what.to_end:
             continue
-        before = acked.before(poll.began)
-        if what.isolation == "read_uncommitted" and before is not None and what.end < before[0]:
-            yield anomaly(
-                "stale-read",
-                f"{tp}: a read to the end stopped at {what.end}, and an append had been acknowledged up to {before[0]}",
-                before[1].events,
-                poll.events,
-            )
+        if what.isolation == "read_uncommitted":
+            text = f"{tp}: a read to the end stopped at {what.end}, and an append had been acknowledged up to"
+            yield from acked.check(what.end, poll, "stale-read", text)
         if what.isolation == "read_committed" and what.end < what.last_stable:
             for written in facts.written.values():
                 offsets = facts.offsets_of(written) if written.tp == tp and written.txn.decided < poll.began else []

@@ -120,14 +120,8 @@ def _check_regress(key: Key, story: _Story) -> Iterator[Anomaly]:
         told += [(each.end, end) for end in txn.ends if end.what.outcome == "committed"]
     highest = Highest(told)
     for offset, fetch in story.fetches:
-        before = highest.before(fetch.began)
-        if before is not None and offset < before[0]:
-            yield anomaly(
-                "group-regress",
-                f"group {key[0]!r}, {key[1]}: the committed offset was {before[0]} and is {offset}",
-                before[1].events,
-                fetch.events,
-            )
+        text = f"group {key[0]!r}, {key[1]}: the committed offset is {offset}, and was"
+        yield from highest.check(offset, fetch, "group-regress", text)
 
 
 def _check_divergence(key: Key, story: _Story) -> Iterator[Anomaly]:
