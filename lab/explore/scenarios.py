@@ -742,15 +742,17 @@ def _two_vacuums(size: Size) -> Scene:
     return scene
 
 
+def _vacuumed(size: Size, *transactional_ids: str, ticks: tuple[int, ...] = ()) -> Scene:
+    """A partition whose objects may be deleted, and which no writer is left to repair."""
+    budget = Budget(lost=1 if size == "full" else 0, ticks=ticks)
+    return Scene(
+        transactional_ids=transactional_ids, deletable=everything(A), vacuumed=True, budget=budget, recovers=False
+    )
+
+
 def _slow_prepare(size: Size) -> Scene:
     """A new id stages a file and commits, as slowly as it likes; another takes over; vacuum looks at what the file is for."""
-    scene = Scene(
-        transactional_ids=("x",),
-        deletable=everything(A),
-        vacuumed=True,
-        budget=Budget(lost=1 if size == "full" else 0),
-        recovers=False,
-    )
+    scene = _vacuumed(size, "x")
     scene.actor("owner", scene.client("x"), calls.init(), calls.stage(A, "a"), calls.commit())
     scene.actor("takeover", scene.client("x"), calls.init())
     scene.cleaner("vacuum", vacuum(A))
@@ -759,13 +761,7 @@ def _slow_prepare(size: Size) -> Scene:
 
 def _slow_append(size: Size) -> Scene:
     """... a transaction's file is written, and named by an append long after."""
-    scene = Scene(
-        transactional_ids=("x",),
-        deletable=everything(A),
-        vacuumed=True,
-        budget=Budget(lost=1 if size == "full" else 0),
-        recovers=False,
-    )
+    scene = _vacuumed(size, "x")
     owner = scene.before("x", scene.client("x"), calls.init(), calls.register(A))
     scene.actor("owner", owner, calls.send(A, "a", in_file=True), calls.commit())
     scene.actor("takeover", scene.client("x"), calls.init())
@@ -775,12 +771,7 @@ def _slow_append(size: Size) -> Scene:
 
 def _slow_drawn(size: Size) -> Scene:
     """A producer without an id sleeps between its file and the append that names it."""
-    scene = Scene(
-        deletable=everything(A),
-        vacuumed=True,
-        budget=Budget(lost=1 if size == "full" else 0, ticks=(GRACE_MS + 1,)),
-        recovers=False,
-    )
+    scene = _vacuumed(size, ticks=(GRACE_MS + 1,))
     plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
     scene.actor("writer", plain, calls.send(A, "s", in_file=True))
     scene.cleaner("vacuum", vacuum(A))
