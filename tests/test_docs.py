@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,34 @@ def test_programs_print_what_stands_below_them_also_the_second_time(tmp_path: Pa
     assert read(tmp_path, "orders") == [1, 2, 3, 1001, 1003]
     assert read(tmp_path, "german") == [1001, 1003]
     assert (read(tmp_path, "cheap"), read(tmp_path, "dear")) == ([1], [2, 3])
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_steps_after_a_lost_checkpoint_lead_on(tmp_path: Path) -> None:
+    first, query = PYTHON[0], next(program for program in PYTHON if "german-checkpoint" in program.code)
+    more = """
+import txlog
+
+with txlog.open("my-log") as store, store.producer() as producer:
+    producer.send("orders", [{"order_id": 7, "country": "DE", "amount": 1.0}])
+"""
+    python(tmp_path, [replace(first, code=first.code.replace('"FR"', '"DE"')), query])
+    shutil.rmtree(tmp_path / "german-checkpoint")
+    # The options that the page names, in place of those of the first start.
+    steps = PAGES["docs/streams.md"].partition("### After a lost checkpoint")[2]
+    options = "".join(f'.option("{name}", "{value}")' for name, value in re.findall(r"`([\w.]+)=([\w-]+)`", steps))
+    resumed = replace(query, code=query.code.replace('.option("startingOffsets", "earliest")', options))
+    assert options in resumed.code
+    refused = f"try:\n    exec({resumed.code!r})\nexcept Exception as error:\n    print(error)"
+    said = python(tmp_path, [replace(query, code=more), replace(query, code=refused)])[1]
+    # The line that docs/spark.md tells the reader to look for.
+    assert re.search(r"^txlog\.errors\.TxnVersionScopeError: .*hint: ", said, re.MULTILINE)
+    (forget,) = re.findall(r"^\d\. Run `(txlog .*)`", steps, re.MULTILINE)
+    run(tmp_path, "bash", "-euc", forget)
+    shutil.rmtree(tmp_path / "german-checkpoint")
+    python(tmp_path, [resumed])
+    assert read(tmp_path, "german") == [1, 7]
 
 
 def test_programs_of_the_client_may_be_run_again(tmp_path: Path) -> None:
