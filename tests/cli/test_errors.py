@@ -121,7 +121,7 @@ ROW = '{"id": 1, "item": "x"}\n'
         (("transactions", "find-hanging", "--max-transaction-timeout", -1), "expected minutes, at least 0"),
         (("consumer-groups", "describe", "nobody"), "no consumer group 'nobody' in this store"),
         (("consumer-groups", "delete", "nobody"), "no consumer group 'nobody' in this store"),
-        (("consumer-groups", "reset-offsets", "g"), "where to? Give one of --to-earliest"),
+        (("consumer-groups", "reset-offsets", "g"), "where to? Give one of --to-earliest, --to-latest, --to-offset N,"),
         (("consumer-groups", "reset-offsets", "g", "--to-latest", "--to-offset", 3), "where to? Give one of"),
         (("consumer-groups", "reset-offsets", "nobody", "--to-latest"), "no consumer group 'nobody' in this store"),
         (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from pyspark_txlog.sink.committed_offsets import (
 )
 from pyspark_txlog.sink.options import parse_stream_write_options
 from pyspark_txlog.stream_offsets import StreamOffset
+from tests.cli.support import FAST, Cli
 from txlog.client.reading import read_session
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
@@ -160,10 +163,15 @@ def test_groups_are_those_of_the_sources_and_none_is_committed_twice() -> None:
 
 
 @pytest.mark.parametrize(("before", "now"), [("g", None), (None, "g"), ("g", "h")])
-def test_a_group_that_was_changed_must_stand_where_the_batch_begins(before: str | None, now: str | None) -> None:
-    """The old group is at the right offset, and the new group is not. The error must name the changed group."""
-    with txlog.open(f"memory://changed-{before}-{now}") as store:
+def test_a_group_that_was_changed_must_stand_where_the_batch_begins(
+    before: str | None, now: str | None, tmp_path: Path
+) -> None:
+    """The old group is at the right offset, and the new group is not. The error has the command that sets the new one."""
+    cli = Cli(tmp_path / "store")
+    with txlog.open(str(cli.root), storage_options=FAST) as store:
         store.create_topic("orders", partitions=1)
+        with store.producer() as producer:
+            producer.send("orders", [{"value": b"row"}] * 7)
         store_id = store.runtime.require_store().store_id
         group = now or "sink"
         planned = batch(
@@ -178,10 +186,10 @@ def test_a_group_that_was_changed_must_stand_where_the_batch_begins(before: str 
 
         with pytest.raises(
             InvalidRequestError, match=rf"'group.id' was changed .*to {group!r}\. .* has committed None .* expected 5"
-        ):
+        ) as refused:
             send()
-        with store.consumer(group_id=group) as consumer:
-            consumer.commit({P0: 5})
+        (command,) = re.findall(r"hint: run `txlog (.*)`, or start with a new checkpoint", str(refused.value))
+        cli(*shlex.split(command))
         (sent,) = send()
         assert (sent.group, sent.offsets[P0].offset) == (group, 7)
 

@@ -109,7 +109,7 @@ def reset_offsets(
     given = [to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None]
     if sum(given) != 1:
         raise InvalidRequestError(
-            "where to? Give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+            "where to? Give one of --to-earliest, --to-latest, --to-offset N, --to-datetime TIME and --shift-by N"
         )
     admin = session.admin
     partitions = _partitions(session, topic)

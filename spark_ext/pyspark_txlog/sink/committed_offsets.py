@@ -241,11 +241,13 @@ def _check_group_change(session: Session, batch: Batch, taken: GroupRange) -> No
         return
     for tp, value in committed_offsets(session, taken.group, sorted(taken.ends)).items():
         stands = value.offset if value is not None else None
-        if stands != taken.begins[tp]:
+        begin = taken.begins[tp]
+        if stands != begin:
+            command = f"txlog consumer-groups reset-offsets {taken.group} --topic {tp.topic}:{tp.partition} --to-offset {begin} --execute"
             raise InvalidRequestError(
                 f"query {batch.query_id}, micro-batch {batch.batch_id}: 'group.id' was changed from {taken.earlier_group!r} to {taken.group!r}. "
-                f"The new group has committed {stands} for {tp}; expected {taken.begins[tp]}. hint: set it to that offset "
-                "(`txlog consumer-groups reset-offsets`), or start with a new checkpoint"
+                f"The new group has committed {stands} for {tp}; expected {begin}. hint: "
+                f"{f'run `{command}`, or ' if begin is not None else ''}start with a new checkpoint"
             )
 
 

@@ -127,7 +127,7 @@ def check_without_offsets(session: Session, transactional_id: str) -> None:
         raise InvalidRequestError(
             f"commitSourceOffsets=false, but transactional.id {transactional_id!r} has committed where its sources end (first: {known[0].topic}). "
             f"Those offsets would stay behind. hint: leave the option on, or delete the "
-            f"offsets: `txlog consumer-groups delete --group {transactional_id}`"
+            f"offsets: `txlog consumer-groups delete --group {transactional_id} --execute`"
         )
 
 
@@ -136,7 +136,8 @@ def add_hint(error: CommitFailedError, number: int) -> None:
     if number:
         error.add_note(
             "Or earlier micro-batches of this query committed no offsets (commitSourceOffsets=false). Then stop it, set the group to the offset that this "
-            "micro-batch starts from, for every partition (`txlog consumer-groups reset-offsets`), and start it again"
+            "micro-batch starts from, for every partition (`txlog consumer-groups reset-offsets GROUP --topic TOPIC:PARTITION --to-offset N --execute`), "
+            "and start it again"
         )
 
 
