@@ -1,1 +1,1 @@
-"""Benchmarks: a spec each, run by hand; results carry machine, versions and seed. Nothing here is a timed test."""
+"""Benchmarks: one spec each, run by hand; results contain machine, versions and seed. Nothing here is a timed test."""

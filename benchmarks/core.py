@@ -1,8 +1,8 @@
 """How many milliseconds and storage requests do an append and a transaction cost?
 
-`make bench-core` (or `python -m benchmarks.core --help`). Cases are interleaved round by round, so that a drift of the
-machine's speed meets all of them alike: compare the rows of one run with each other, never two runs. The conditional
-PUTs are compared with PROTOCOL.md, "Request budget"; the exit status says whether it holds.
+`make bench-core` (or `python -m benchmarks.core --help`). Cases are interleaved round by round, so that a change of the
+machine's speed affects all of them equally. Compare the rows of one run with each other, never two runs. The benchmark
+compares the conditional PUTs with PROTOCOL.md, "Request budget". The exit status is 1 if the budget is exceeded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH = pa.table(
 
 
 SEALING_PUTS = 3 * 2 / 100
-"""A transaction writes up to three records to the transaction-state table, each hundred of which are sealed by two PUTs."""
+"""A transaction writes up to three records to the transaction-state table, and two PUTs seal a hundred of these records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Backend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is measured; `budget` is the conditional PUTs that PROTOCOL.md, "Request budget", allows it."""
+    """One measured work; `budget` is the number of conditional PUTs that PROTOCOL.md, "Request budget", allows."""
 
     name: str
     partitions: int
@@ -63,13 +63,13 @@ class Work:
 
     @property
     def topic(self) -> str:
-        """A topic for each work: two writers of one partition race for its slots, which is another question."""
+        """The topic of this work. Two writers of one partition would race for its slots, which is a different question."""
         return f"{self.name.replace(' ', '-')}-{self.partitions}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Milliseconds a call and requests a call of one case."""
+    """Milliseconds and requests for each call of one case."""
 
     store: str
     work: str
@@ -135,7 +135,7 @@ def _measure(backend: Backend, folder: str, runs: int) -> list[Result]:
         inner = LatencyStore(inner, backend.latency_ms, SystemClock())
     counting = CountingStore(inner)
     store = txlog.open(folder, object_store=counting)
-    # Segments roll every 100 batches and are sealed then; that is measured by its own, not smeared over appends.
+    # Segments roll every 100 batches and are sealed then. Sealing is measured separately, not as a part of appends.
     for work in WORKS:
         store.create_topic(work.topic, schema=SCHEMA, partitions=work.partitions, config={"segment.batches": "1000000"})
     calls = {work: _prepare(store, work) for work in WORKS}
@@ -159,7 +159,7 @@ def _prepare(store: Any, work: Work) -> Callable[[], None]:
         producer = store.producer(linger_ms=0)
         return lambda: producer.send(work.topic, BATCH, partition=0).result()
     staged = work.name.startswith("staged")
-    # Nothing goes before the commit asks for it: all partitions are one round then, with one registration, on any machine.
+    # Rows wait until the commit asks for them: all partitions are then one round with one registration, on any machine.
     producer = store.producer(transactional_id=work.topic, linger_ms=60_000, staged=staged)
     producer.init_transactions()
 

@@ -1,7 +1,7 @@
 """How many requests does a micro-batch of the streaming sink cost, and in which of its steps?
 
-A data source of its own whose stores count: what `begin` and `commit` (beside the driver) and `write` (each task) ask of
-the store is written to a file, a line a call, with the process that it happened in. Shipped code knows nothing of it.
+This data source has stores that count. It writes to a file what `begin` and `commit` (beside the driver) and `write`
+(each task) request from the store: one line for each call, with its process. Shipped code does not know this source.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ _STORES = "txlog_benchmark_stores"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("txlog-counting")` known; Spark's processes know no folder `benchmarks`, so it travels by value."""
+    """Register `format("txlog-counting")`.
+
+    Spark's processes do not have the folder `benchmarks`, so the class is pickled by value.
+    """
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     spark.dataSource.register(CountingDataSource)
 
 
 def medians(file: Path) -> dict[str, dict[str, float]]:
-    """By step: requests of a micro-batch by verb, all tasks together, milliseconds, and in how many processes it ran."""
+    """Return by step: requests of a micro-batch by verb over all tasks, milliseconds, and the number of processes."""
     calls = [json.loads(line) for line in file.read_text().splitlines()]
-    # The first batches open what later ones may have open still.
+    # The first batches open what later ones may still have open.
     batches = sum(call["step"] == "commit" for call in calls)
     found: dict[str, dict[str, float]] = {}
     for step in STEPS:
@@ -94,9 +97,9 @@ class CountingWriter(TxlogStreamWriter):
 
 @contextmanager
 def _counting(file: str, step: str) -> Iterator[None]:
-    """Every store that is opened meanwhile counts, and goes on counting if it is kept open."""
+    """Let every store that is opened in this block count, and keep counting if it stays open."""
     original = Runtime.open
-    # This code travels by value, with globals of its own each time; the process remembers.
+    # This code is pickled by value, with new globals each time. The process keeps the list.
     stores: list[CountingStore] = vars(sys.modules["txlog"]).setdefault(_STORES, [])
 
     def open_counting(url: str, *, storage_options: Mapping[str, object] | None = None, **others: Any) -> Runtime:

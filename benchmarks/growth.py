@@ -1,10 +1,11 @@
 """Does anything cost more per commit because a store has many groups, ids, segments or partitions? Does a process grow?
 
-`make bench-growth` (or `python -m benchmarks.growth --help`): for each kind of thing a store with n of them beside one with 4 n,
-in memory, with the benchmark's own clock and no threads. A figure *per commit* must stay what it is: the same requests, and less
-than `PER_COMMIT` times the time. A figure over all of them may grow in step with their number, that is by less than `LINEAR` times. What a
-process holds after 4 n transactions must be what it held after n, while maintenance keeps the log short. Exit status 1 if a
-figure grows faster than it may.
+`make bench-growth` (or `python -m benchmarks.growth --help`). It compares a store with n of each kind of thing with a
+store that has 4 n. Both are in memory, with the benchmark's own clock and without threads.
+
+A figure *per commit* must not grow: it allows the same requests, and less than `PER_COMMIT` times the time. A figure
+over all things may grow in step with their number, so by less than `LINEAR` times. After 4 n transactions a process
+must hold as much as after n, while maintenance keeps the log short. The exit status is 1 if a figure grows faster.
 """
 
 from __future__ import annotations
@@ -44,25 +45,25 @@ FIRST = TopicPartition(TOPIC, 0)
 HOUR_MS = 3_600_000
 TIMES = 4
 REPEATS = 15
-"""Of a figure per commit; the median counts."""
+"""The number of measurements of a figure per commit; the median counts."""
 PER_COMMIT, LINEAR, FLAT = 2.0, 7.0, 1.25
-"""How much more one figure may be at 4 n than at n: milliseconds depend on what else the machine does, bytes held do not."""
+"""The allowed factor of a figure from n to 4 n. Milliseconds depend on other work of the machine; held bytes do not."""
 
 Kind = Literal["per commit", "linear", "held"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One thing that was measured, at one size."""
+    """One measurement, at one size."""
 
     of: str
     what: str
     kind: Kind
     size: int
     ms: float
-    """CPU time; of what is held: 0."""
+    """CPU time; 0 for held bytes."""
     requests: int
-    """Of what is held: bytes."""
+    """Requests, or the number of held bytes."""
 
 
 class Place:
@@ -76,7 +77,7 @@ class Place:
         self._processes = 0
 
     def open(self) -> Store:
-        """Another process, without threads for its requests: in memory none of them is worth one."""
+        """Open the store in another process, without threads: requests in memory are too fast for them."""
         self._processes += 1
         store: Store = txlog.open(
             "memory://",
@@ -98,7 +99,7 @@ class Bench:
         self.figures: list[Figure] = []
 
     def per_commit(self, what: str, call: Callable[[], object]) -> None:
-        """Measures `call`, after one that warms it up."""
+        """Measure `call`, after a first call that warms it up."""
         call()
         took = []
         with self._place.counting.counting() as cost:
@@ -109,7 +110,7 @@ class Bench:
         self._add(what, "per commit", statistics.median(took), cost.total // REPEATS)
 
     def linear(self, what: str, call: Callable[[], object]) -> None:
-        """Measures `call`, made once."""
+        """Measure `call`, made once."""
         with self._place.counting.counting() as cost:
             began = time.process_time()
             call()
@@ -117,7 +118,7 @@ class Bench:
         self._add(what, "linear", took, cost.total)
 
     def held(self, what: str, sampled: list[int]) -> None:
-        """Takes the most bytes of the later half: what is held falls each time a segment is sealed."""
+        """Take the most bytes of the later half: the held bytes fall each time a segment is sealed."""
         self._add(what, "held", 0, max(sampled[len(sampled) // 2 :]))
 
     def _add(self, what: str, kind: Kind, seconds: float, requests: int) -> None:
@@ -209,7 +210,7 @@ def partitions(size: int) -> Bench:
 
 
 def running(size: int) -> Bench:
-    """Processes that run on over so many transactions of one id, and as many drawn ones, with maintenance and retention."""
+    """Processes that run over many transactions of one id and as many drawn ids, with maintenance and retention."""
     place = Place(delete_grace_ms=HOUR_MS, producer_id_expiration_ms=HOUR_MS, transactional_id_expiration_ms=HOUR_MS)
     bench = Bench("transactions", size, place)
     with closing(place.open()) as store, closing(place.open()) as reads, closing(place.open()) as keeps:
@@ -242,7 +243,7 @@ def running(size: int) -> Bench:
 
 
 SIZES: dict[Callable[[int], Bench], int] = {groups: 500, ids: 500, segments: 500, partitions: 50, running: 240}
-"""The smaller one of each. What lies in one partition of an internal topic here lies in 50 by default: 2,000 ids in one are 100,000."""
+"""The smaller size of each. An internal topic has one partition here and 50 by default, so 2,000 ids stand for 100,000."""
 
 
 def main(
@@ -270,24 +271,24 @@ def main(
 
 
 def measure(scale: float = 1.0) -> Iterator[tuple[Figure, Figure]]:
-    """Each figure at n and at 4 n."""
+    """Yield each figure at n and at 4 n."""
     for build, size in SIZES.items():
         size = max(int(size * scale), 30)
         yield from zip(build(size).figures, build(TIMES * size).figures, strict=True)
 
 
 def may_grow(small: Figure, large: Figure) -> bool:
-    """Whether a figure grew no faster than it may."""
+    """Return whether a figure grew no faster than it may."""
     if small.kind == "held":
         return large.requests <= FLAT * small.requests
     if small.kind == "per commit":
-        # Of what takes less, caches and the collector of garbage decide.
+        # Below half a millisecond, caches and the garbage collector decide.
         return large.requests <= small.requests and large.ms <= PER_COMMIT * max(small.ms, 0.5)
     return large.requests <= LINEAR * max(small.requests, 1) and large.ms <= LINEAR * max(small.ms, 10)
 
 
 def deep_bytes(root: object) -> int:
-    """The bytes of all objects that `root` leads to, without code, stores and clocks."""
+    """Return the bytes of all objects that are reachable from `root`, without code, stores and clocks."""
     skipped = (
         type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.FrameType,
         CountingStore, MemoryObjectStore, ManualClock,

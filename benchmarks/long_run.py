@@ -1,11 +1,13 @@
-"""Does a store that is written to for months stay as quick to open as on its first day?
+"""Does a store that gets writes for months still open as quickly as on its first day?
 
-`make bench-long-run` (or `python -m benchmarks.long_run --help`): 20,000 transactions of four producers, eager and staged, some
-aborted, with `txlog maintain` now and then, beside the same without it. The store is in memory and its clock is the
-benchmark's, so that hours of `delete.grace.ms` go by in minutes; sealing, merging, boundaries and vacuum are what ships. At
-each twentieth of the way: objects, bytes of metadata, and what a process that was not there before asks the store for until
-it has planned a read of everything, and until it has committed. Exit status 1 if what is maintained does not stay flat, or if
-the two do not hold the same rows.
+`make bench-long-run` (or `python -m benchmarks.long_run --help`): 20,000 transactions of four producers, eager and
+staged, some aborted. One run has `txlog maintain` at intervals, the other one has no maintenance. The store is in
+memory and the clock is the benchmark's, so that hours of `delete.grace.ms` pass in minutes. Sealing, merging,
+boundaries and vacuum are the shipped ones.
+
+The run has twenty samples: objects, bytes of metadata, and the requests of a new process until it has planned a read of
+everything, and until it has committed. The exit status is 1 if the maintained store does not stay flat, or if the two
+runs have different rows.
 """
 
 from __future__ import annotations
@@ -43,19 +45,19 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note",
 TOPIC, PARTITIONS = "orders", 2
 SEGMENT_BATCHES = 100
 ROWS = 10
-"""A batch."""
+"""Rows of a batch."""
 PRODUCERS = 4
 ABORTED = 0.1
 GRACE_MS = 3_600_000
 TRANSACTION_MS = 3_000
-"""Simulated time that a transaction takes: 1,200 of them in a grace."""
+"""Simulated time of a transaction: 1,200 of them in a grace."""
 MAINTAIN_EVERY = 200
-"""Transactions."""
+"""Transactions between two maintenance rounds."""
 SAMPLES = 20
 PLANS = 3
 """Cold plans that are timed at each sample; the median counts."""
 FLAT = 1.5
-"""What is maintained may be so much larger in the last quarter than in the second one."""
+"""The allowed growth of a maintained store from the second quarter to the last one."""
 SETTINGS = {
     "linger.ms": 0,
     "delete.grace.ms": GRACE_MS,
@@ -66,32 +68,32 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One moment of one run."""
+    """One sample of one run."""
 
     maintained: bool
     transactions: int
     objects: int
     metadata_objects: int
-    """All but files of rows."""
+    """All except files of rows."""
     metadata_bytes: int
     open_requests: int
-    """Of a new process, until it has planned a read of all that is committed."""
+    """Requests of a new process, until it has planned a read of all committed rows."""
     commit_requests: int
-    """Of a new process, until its first transaction is committed."""
+    """Requests of a new process, until its first transaction is committed."""
     plan_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All of one run."""
+    """All samples of one run."""
 
     samples: tuple[Sample, ...]
     rows: int
-    """That read_committed returns in the end."""
+    """Rows that read_committed returns at the end."""
     seconds: float
 
     def is_flat(self, field: str) -> bool:
-        """Whether a figure has stopped growing: its last quarter against its second one, when the first grace is long over."""
+        """Return whether a figure has stopped growing: its last quarter against its second one, long after the first grace."""
         quarter = len(self.samples) // 4
         early = max(getattr(each, field) for each in self.samples[quarter : 2 * quarter])
         late = max(getattr(each, field) for each in self.samples[-quarter:])
@@ -99,7 +101,7 @@ class Run:
 
 
 FIGURES = ("objects", "metadata_bytes", "open_requests", "commit_requests")
-"""Those that must stay flat; milliseconds depend on what else the machine does."""
+"""The figures that must stay flat. Milliseconds depend on other work of the machine."""
 
 
 def main(
@@ -140,7 +142,7 @@ def main(
 
 
 def run(transactions: int, *, maintained: bool, progress: Progress | None = None) -> Run:
-    """Writes so many transactions, the same ones whether it is maintained or not, and looks at the store on the way."""
+    """Write that many transactions, the same ones with and without maintenance, and take samples."""
     began = time.perf_counter()
     place = _Place()
     bar = progress.add_task("maintained" if maintained else "control", total=transactions) if progress else None
@@ -182,7 +184,7 @@ class _Place:
             ids=SeededIds(self._processes),
             object_store=counting or self.memory,
         )
-        # One request after the other: in memory none is worth a thread, and the same ones are made in each run.
+        # Requests in memory are too fast for threads. They run one by one, and are the same in each run.
         runtime = store.runtime
         runtime.driver = Driver(runtime.store, runtime.clock, runtime.ids, threads=0)
         return store
@@ -213,13 +215,13 @@ class _Place:
         )
 
     def count_rows(self) -> int:
-        """What read_committed returns now."""
+        """Return how many rows read_committed returns now."""
         with closing(self.open()) as reader, reader.consumer(TOPIC, auto_offset_reset="earliest") as consumer:
             return sum(batch.num_rows for batch in consumer.iterate())
 
 
 def _transactions(stack: ExitStack, store: Store) -> Iterator[None]:
-    """One transaction after the other, of producers that live on; which, how and how it ends a seed decides."""
+    """Run one transaction after the other with producers that stay open. A seed decides the kind and the end of each."""
     dice = random.Random(20_000)
     producers = [
         stack.enter_context(store.producer(f"producer-{number}", staged=number % 2 == 1)) for number in range(PRODUCERS)
@@ -249,7 +251,7 @@ def _rows(number: int, note: str) -> pa.Table:
 
 
 def _objects(store: MemoryObjectStore, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """(path, bytes) of everything."""
+    """Yield (path, bytes) of every object."""
     for name in store.list(prefix):
         if name.endswith("/"):
             yield from _objects(store, prefix + name)

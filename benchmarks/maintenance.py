@@ -1,9 +1,9 @@
-"""What does it cost to tidy a log of many small commits, and what is it worth, next to Delta's OPTIMIZE and VACUUM?
+"""What does maintenance of a log of many small commits cost and gain, next to Delta's OPTIMIZE and VACUUM?
 
-`make bench-maintenance` (or `python -m benchmarks.maintenance --help`; it needs the Spark that Delta's JARs are built for). The
-same rows in as many commits and files, then on each side: scans, the merge, scans again, and the removal of what was merged.
-txlog merges once in one process, whose requests are counted, and a copy of the same store as a Spark job. What Delta asks its
-store for is not counted. Compare the rows of one run, never two runs.
+`make bench-maintenance` (or `python -m benchmarks.maintenance --help`; it needs the Spark for which Delta's JARs are
+built). Both sides get the same rows in as many commits and files. Then each side runs scans, the merge, scans again,
+and the removal of the merged files. txlog merges once in one process, whose requests are counted, and once as a Spark
+job on a copy of the store. Delta's requests are not counted. Compare the rows of one run, never two runs.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ SCHEMA = pa.schema(
     ]
 )
 GRACE_MS = 10_000
-"""The least `delete.grace.ms` that a store may have, so that the run need not wait a day."""
+"""The smallest `delete.grace.ms` that a store may have, so that the run need not wait a day."""
 MAX_PASSES = 8
 DELTA_SETTINGS = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
-"""So that VACUUM may come at once."""
+"""Allows VACUUM at once."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Step:
     step: str
     seconds: float
     objects: int
-    """All that lie there afterwards ..."""
+    """All objects that exist afterwards ..."""
     bytes: int
     scans_s: dict[str, float] | None = None
     """Medians, after the step."""
@@ -79,12 +79,12 @@ class Step:
 
 def main(
     commits: Annotated[int, typer.Option(help="Small commits.")] = 1000,
-    partitions: Annotated[int, typer.Option(help="Partitions, and Delta's files a commit.")] = 8,
-    rows: Annotated[int, typer.Option(help="Rows a commit and partition.")] = 25,
+    partitions: Annotated[int, typer.Option(help="Partitions, and Delta's files per commit.")] = 8,
+    rows: Annotated[int, typer.Option(help="Rows per commit and partition.")] = 25,
     scans: Annotated[int, typer.Option(help="Scans of each kind, in turns; medians count.")] = 5,
     output: Annotated[Path, typer.Option(help="Folder for maintenance.json and maintenance.png.")] = Path("reports"),
 ) -> None:
-    """Measure, print a table, and write `maintenance.json` and a plot. Exit status 1 if a step changed what a scan finds."""
+    """Measure, print a table, and write `maintenance.json` and a plot. Exit status 1 if a step changed the result of a scan."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     spark = session("txlog maintenance benchmark", config={**DeltaSink().config, **DELTA_SETTINGS})
     spark.sparkContext.setLogLevel("OFF")
@@ -123,7 +123,7 @@ def main(
 
 
 class Bench:
-    """The sides, their steps, and what was measured."""
+    """The sides, their steps, and their measurements."""
 
     def __init__(
         self, spark: SparkSession, folder: Path, *, commits: int, partitions: int, rows: int, scans: int
@@ -136,7 +136,7 @@ class Bench:
         self._found: dict[str, Any] = {}
 
     def fill(self) -> None:
-        """The same rows on both sides, in as many commits."""
+        """Write the same rows on both sides, in as many commits."""
         config = {"delete.grace.ms": GRACE_MS}
         started = time.perf_counter()
         with txlog.open(self._txlog, config=config, storage_options={"fsync": False}) as store:
@@ -157,7 +157,7 @@ class Bench:
         shutil.copytree(self._txlog, self._copy)
 
     def tidy_delta(self) -> None:
-        """OPTIMIZE, then VACUUM at once."""
+        """Run OPTIMIZE, and then VACUUM at once."""
         for name, statement in (
             ("merged", f"OPTIMIZE delta.`{self._delta}`"),
             ("vacuumed", f"VACUUM delta.`{self._delta}` RETAIN 0 HOURS"),
@@ -180,7 +180,7 @@ class Bench:
         self._vacuum(TXLOG, self._txlog)
 
     def tidy_by_spark(self) -> None:
-        """The same on a copy of the store, the merge as a Spark job."""
+        """Do the same on a copy of the store, with the merge as a Spark job."""
         with txlog.open(self._copy, storage_options={"fsync": False}) as opened:
             started = time.perf_counter()
             _, failed = merge_partitions(
@@ -191,7 +191,7 @@ class Bench:
             self._note(SPARK_JOB, "merged", time.perf_counter() - started, self._copy, self._txlog_frames(self._copy))
 
     def _vacuum(self, side: str, place: Path) -> None:
-        """Passes until one finds nothing to do or to wait for; the waits for the grace do not count."""
+        """Run vacuum until it finds nothing to delete or to wait for. The waits for the grace do not count."""
         store = CountingStore(open_object_store(str(place), {"fsync": False}))
         seconds, requests = 0.0, dict[str, int]()
         with txlog.open(place, object_store=store) as opened:
@@ -280,7 +280,7 @@ def _counted(store: CountingStore, into: dict[str, int]) -> Iterator[None]:
 
 
 def _objects(folder: Path) -> tuple[int, int]:
-    """How many there are, and their bytes, but for Hadoop's checksums, which an object store has not."""
+    """Return the number of objects and their bytes, without Hadoop's checksums, which an object store does not have."""
     sizes = [
         os.path.getsize(os.path.join(parent, name))
         for parent, _, names in os.walk(folder)

@@ -2,8 +2,9 @@
 
     python -m benchmarks.merge_memory --gibibytes 1 --row-bytes 1000
 
-Fills a topic with batches of random bytes, which no compression makes smaller, and merges them in a process of its own, whose
-highest resident memory is what counts. What a merge may hold is a row group of what it reads and one of what it writes.
+Fills a topic with batches of random bytes, which compression cannot make smaller, and merges them in a separate process.
+The highest resident memory of that process is the result. A merge may hold one row group of its input and one of its
+output.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OPTIONS = {"fsync": False}
 
 
 def main() -> None:
-    """Prints one line of JSON: bytes and rows merged, seconds, and the highest resident memory before and after."""
+    """Print one line of JSON: bytes and rows merged, seconds, and the highest resident memory before and after."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gibibytes", type=float, default=1)
     parser.add_argument("--row-bytes", type=int, default=1000)
@@ -45,13 +46,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = str(Path(folder) / "store")
         fill(url, int(given.gibibytes * 2**30), given.row_bytes)
-        # A process of its own: what making the rows took does not count.
+        # A separate process merges, so that the memory for making the rows does not count.
         line = [sys.executable, "-m", "benchmarks.merge_memory", "--store", url, *(["--sort"] if given.sort else [])]
         subprocess.run(line, check=True)
 
 
 def fill(url: str, size: int, row_bytes: int) -> None:
-    """Sealed segments of `size` bytes, and one that is not."""
+    """Write sealed segments of `size` bytes, and one that is not sealed."""
     dice = np.random.default_rng(1)
     rows = max(BATCH_BYTES // row_bytes, 1)
     batches = -(-size // (rows * row_bytes))
@@ -75,7 +76,7 @@ def fill(url: str, size: int, row_bytes: int) -> None:
 
 
 def merge(url: str, *, sort: bool) -> dict[str, object]:
-    """Merges the store in this process."""
+    """Merge the store in this process."""
     with txlog.open(url, storage_options=OPTIONS) as store:
         before = peak_bytes()
         began = time.perf_counter()
@@ -95,7 +96,7 @@ def merge(url: str, *, sort: bool) -> dict[str, object]:
 
 
 def peak_bytes() -> int:
-    """The highest resident memory of this process so far. (`getrusage` would count that of the process that started it.)"""
+    """Return the highest resident memory of this process so far. (`getrusage` would count that of the parent process.)"""
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
 

@@ -1,9 +1,9 @@
 """What does a scan of a topic cost on either road, next to Spark reading the same Parquet files without a log?
 
-`make bench-scans` (or `python -m benchmarks.scans --help`). Every figure includes making the DataFrame: planning is part
-of a read. Roads take turns, round by round, so that a drift of the machine's speed meets them alike: compare the columns
-of one row, never two runs. Plain Parquet knows no transactions, no offsets and no conditions on files: where it has no
-answer, there is none.
+`make bench-scans` (or `python -m benchmarks.scans --help`). Every figure includes the creation of the DataFrame,
+because planning is a part of the read. The roads alternate round by round, so that a change of the machine's speed
+affects them equally. Compare the columns of one row, never two runs. Plain Parquet has no transactions, no offsets and
+no conditions on files, so some of its fields are empty.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ ROADS = ("format", "to_df", "parquet")
 
 def main(
     rows: Annotated[int, typer.Option(help="Rows in the topic.")] = 4_000_000,
-    files: Annotated[int, typer.Option(help="Files, of equal size, each a transaction of its own.")] = 16,
-    rounds: Annotated[int, typer.Option(help="Times that each case is measured, after one that is not.")] = 5,
+    files: Annotated[int, typer.Option(help="Files, of equal size, one transaction each.")] = 16,
+    rounds: Annotated[int, typer.Option(help="Measurements of each case, after one that does not count.")] = 5,
     master: Annotated[str, typer.Option(help="Spark's master.")] = "local[2]",
-    output: Annotated[Path | None, typer.Option(help="Where to put the figures as JSON.")] = None,
+    output: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
 ) -> None:
-    """Seconds of scans: format("txlog"), to_df, and plain Parquet of the same files."""
+    """Measure scans in seconds: format("txlog"), to_df, and plain Parquet of the same files."""
     with tempfile.TemporaryDirectory() as folder:
         url = str(Path(folder) / "log")
         _write(url, rows, files)
@@ -84,7 +84,7 @@ def main(
 
 
 def _works(log: TxLog, rows: int) -> dict[str, dict[str, Callable[[], Any]]]:
-    """What is measured, by road; each answer is checked against the other roads'."""
+    """Return the measured calls by road. Each answer is compared with the other roads' answers."""
     spark = log.spark
     paths = [f"file://{path}" for path in sorted(Path(log.url.removeprefix("file://")).glob("orders/*/rows/*.parquet"))]
     ddl = "order_id long, amount double, country string, customer string, note string"

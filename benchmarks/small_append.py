@@ -1,7 +1,8 @@
-"""What does a small append cost whose rows ride in the commit, beside one that writes a file for each partition?
+"""How much does a small append with inline rows cost, beside one that writes a file for each partition?
 
-`make bench-append` (or `python -m benchmarks.small_append --help`). `log.table(t).append(frame, ...)` into two topics, in turns,
-one of them with `inline.max.bytes` 0: compare the rows of one run with each other. Medians, and the requests of one append.
+`make bench-append` (or `python -m benchmarks.small_append --help`). It runs `log.table(t).append(frame, ...)` for two
+topics in turn, one of them with `inline.max.bytes` 0. Compare the rows of one run with each other. The results are
+medians, and the requests of one append.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ WARM_UP = 3
 
 
 def main(
-    rows: Annotated[int, typer.Option(help="Rows an append.")] = 100,
+    rows: Annotated[int, typer.Option(help="Rows per append.")] = 100,
     partitions: Annotated[int, typer.Option(help="Partitions that get rows, by key.")] = 2,
-    appends: Annotated[int, typer.Option(help="Appends that are measured, a topic.")] = 30,
+    appends: Annotated[int, typer.Option(help="Measured appends per topic.")] = 30,
 ) -> None:
-    """Measures and prints a table."""
+    """Measure and print a table."""
     spark = session("txlog append benchmark")
     frame = spark.range(rows).selectExpr("id", "id * 0.5D AS value")
     took: dict[str, list[float]] = {name: [] for name in TOPICS}

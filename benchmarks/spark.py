@@ -1,10 +1,12 @@
 """What do txlog's roads through Spark cost, next to Delta and plain Parquet in the same run?
 
-`make bench-spark` (or `python -m benchmarks.spark --help`; it needs the Spark that Delta's JARs are built for). Small appends,
-micro-batches, bulk writes and scans, by `format("txlog")`, by txlog's native writes and scans, by Delta, and by Parquet files,
-which promise nothing. The roads take turns, round by round, in another order each, so that a drift of the machine's speed
-meets them alike: compare the rows of one run, never two runs. A ratio is that of two medians of the same round, and its spread
-that of the rounds. Files are all that a commit leaves but Hadoop's checksums, which an object store has not.
+`make bench-spark` (or `python -m benchmarks.spark --help`; it needs the Spark for which Delta's JARs are built). It
+measures small appends, micro-batches, bulk writes and scans. The roads are `format("txlog")`, txlog's native writes and
+scans, Delta, and Parquet files, which promise nothing.
+
+The roads alternate round by round, in a different order each time, so that a change of the machine's speed affects them
+equally. Compare the rows of one run, never two runs. A ratio compares two medians of the same round, and its spread is
+over the rounds. The files of a commit do not include Hadoop's checksums, which an object store does not have.
 """
 
 from __future__ import annotations
@@ -62,14 +64,14 @@ ROADS = {
     "parquet": "Parquet",
     "noop": "noop",
 }
-"""Road and its name in table and plot."""
+"""The roads and their names in table and plot."""
 BASE = "parquet"
-"""What ratios are of."""
+"""The base of the ratios."""
 
 
 @dataclass(slots=True)
 class Case:
-    """One work on one road: the samples of each round, and what a commit leaves and asks for."""
+    """One work on one road: the samples of each round, and the files and requests of a commit."""
 
     work: str
     road: str
@@ -80,7 +82,7 @@ class Case:
 
     @property
     def medians(self) -> list[float]:
-        """Of each round."""
+        """The median of each round."""
         return [statistics.median(samples) for samples in self.rounds]
 
     @property
@@ -89,7 +91,7 @@ class Case:
 
     @property
     def p95(self) -> float:
-        """Of few samples, the largest."""
+        """The 95th percentile; the largest sample if there are few."""
         samples = sorted(sample for samples in self.rounds for sample in samples)
         return samples[min(len(samples) - 1, round(0.95 * len(samples)))]
 
@@ -98,19 +100,19 @@ def main(
     rows: Annotated[int, typer.Option(help="Rows of a bulk write, and of a scan.")] = 2_000_000,
     small_rows: Annotated[int, typer.Option(help="Rows of a small append.")] = 100,
     batch_rows: Annotated[int, typer.Option(help="Rows of a micro-batch.")] = 10_000,
-    appends: Annotated[int, typer.Option(help="Small appends a road and round.")] = 8,
-    batches: Annotated[int, typer.Option(help="Micro-batches a road and round, after three that do not count.")] = 10,
+    appends: Annotated[int, typer.Option(help="Small appends per road and round.")] = 8,
+    batches: Annotated[int, typer.Option(help="Micro-batches per road and round, after three that do not count.")] = 10,
     rounds: Annotated[int, typer.Option(help="Rounds that count, after one that does not.")] = 5,
     fsync: Annotated[
         bool, typer.Option(help="txlog makes files durable, as is its default; the others never do.")
     ] = True,
     output: Annotated[Path, typer.Option(help="Folder for spark.json and spark.png.")] = Path("reports"),
 ) -> None:
-    """Measure, print a table, and write `spark.json` and a plot. Exit status 1 if the roads do not agree on the rows."""
+    """Measure, print a table, and write `spark.json` and a plot. Exit status 1 if the roads return different rows."""
     console = Console(width=None if sys.stdout.isatty() else 110)
-    # For all of them alike: two cores, two tasks.
+    # All roads have two cores and two tasks.
     spark = session("txlog benchmark", config=DeltaSink().config)
-    # A query that is stopped is stopped in the midst of a micro-batch, which Spark logs as an error.
+    # A query is always stopped in the middle of a micro-batch, which Spark logs as an error.
     spark.sparkContext.setLogLevel("OFF")
     with tempfile.TemporaryDirectory(prefix="txlog-bench-spark-") as folder:
         bench = Bench(spark, Path(folder), fsync=fsync)
@@ -149,7 +151,7 @@ def main(
 
 
 class Bench:
-    """The works, and what was measured of them."""
+    """The works and their measurements."""
 
     def __init__(self, spark: SparkSession, folder: Path, *, fsync: bool) -> None:
         self.cases: dict[tuple[str, str], Case] = {}
@@ -161,7 +163,7 @@ class Bench:
         self._log = TxLog(spark, folder / "txlog", self._options, object_store=self._store)
 
     def prepare(self, rows: int, small_rows: int) -> None:
-        """The rows to write, and the topics of what grows from round to round."""
+        """Make the rows to write, and the topics that grow from round to round."""
         source = str(self._folder / "source")
         self._spark.range(rows, numPartitions=2).selectExpr(*COLUMNS).write.parquet(source)
         self._rows = self._spark.read.parquet(source)
@@ -174,11 +176,11 @@ class Bench:
                 store.create_topic(topic, stream_sink.SCHEMA, partitions=2)
 
     def close(self) -> None:
-        """Ends the helper threads."""
+        """End the helper threads."""
         self._log.close()
 
     def small_appends(self, rows: int, appends: int, counts: bool, number: int) -> None:
-        """A few rows, one commit each."""
+        """Append a few rows, one commit each."""
         work = f"append of {rows:,} rows"
         few = self._few
         roads: dict[str, Callable[[], Any]] = {
@@ -206,7 +208,7 @@ class Bench:
                 case.files = statistics.mean(files[road])
 
     def micro_batches(self, rows: int, batches: int, counts: bool, number: int) -> None:
-        """A streaming query into each sink: Spark's own figure of a whole trigger."""
+        """Run a streaming query into each sink, and take Spark's own figure of a whole trigger."""
         work = f"micro-batch of {rows:,} rows"
         starts: dict[str, Callable[[DataFrame], Any]] = {
             "txlog": self._stream_to_txlog,
@@ -225,7 +227,7 @@ class Bench:
                 case.files = (_files(place) - files) / (_files(checkpoint) - commits)
 
     def bulk_writes(self, rows: int, counts: bool, number: int) -> None:
-        """Many rows, one commit, into a place of its own each time; the first stays, to be scanned."""
+        """Write many rows in one commit, to a new place each time. The first place stays, for the scans."""
         work = f"write of {rows:,} rows"
         place = self._folder / f"bulk-{number}"
         url = str(place / "txlog")
@@ -251,7 +253,7 @@ class Bench:
             shutil.rmtree(place)
 
     def scans(self, rows: int, counts: bool, number: int) -> None:
-        """What the first bulk write left, read back; making the frame is part of it."""
+        """Read the first bulk write; the time includes the creation of the frame."""
         place = self._folder / "bulk-0"
         with TxLog(self._spark, place / "txlog", self._options) as log:
             frames: dict[str, Callable[[], DataFrame]] = {
@@ -304,7 +306,7 @@ SCANS: dict[str, Callable[[DataFrame], Any]] = {
 
 
 def _turn(roads: list[str], number: int) -> list[str]:
-    """The roads in the order of that round."""
+    """Return the roads in the order of that round."""
     start = number % len(roads)
     return roads[start:] + roads[:start]
 
@@ -324,7 +326,7 @@ def _files(folder: Path) -> int:
 
 
 def _ratio(case: Case, base: Case | None) -> tuple[float, float, float] | None:
-    """Median, smallest and largest of the rounds' ratios; None for the base itself, and where it has none."""
+    """Return median, smallest and largest of the rounds' ratios; None for the base itself, and if the base is missing."""
     if base is None or base is case:
         return None
     ratios = [mine / its for mine, its in zip(case.medians, base.medians, strict=True)]
@@ -368,7 +370,7 @@ def _plot(cases: list[Case], title: str, path: Path) -> None:
     for axis, work in zip(axes.flat, works, strict=False):
         found = sorted((case for case in cases if case.work == work), key=lambda case: [*ROADS].index(case.road))
         values = [case.p50 for case in found]
-        # Whiskers: the smallest and the largest of the rounds' medians.
+        # The whiskers show the smallest and the largest median of the rounds.
         below = [max(case.p50 - min(case.medians), 0) for case in found]
         above = [max(max(case.medians) - case.p50, 0) for case in found]
         axis.barh(

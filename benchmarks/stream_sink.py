@@ -1,9 +1,10 @@
 """How many milliseconds does a micro-batch take through the streaming sink?
 
-`make bench-stream` (or `python -m benchmarks.stream_sink --help`). The same query into `noop`, into Spark's Parquet file sink
-and into txlog, in turns, round by round, so that a drift of the machine's speed meets all alike: compare the rows of one run
-with each other, never two runs. Medians of what Spark itself reports of each micro-batch, those of a round's start left out.
-At the end the same query once more with a store that counts: what a micro-batch of txlog's asks of the store.
+`make bench-stream` (or `python -m benchmarks.stream_sink --help`). The same query runs into `noop`, into Spark's
+Parquet file sink and into txlog. They alternate round by round, so that a change of the machine's speed affects all
+equally. Compare the rows of one run with each other, never two runs. The results are medians of Spark's own reports of
+micro-batches, without those at the start of a round. At the end the query runs once more with a store that counts the
+requests of a micro-batch.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ LIMIT_S = 600
 
 
 def main(
-    rows: Annotated[int, typer.Option(help="Rows a micro-batch.")] = 10_000,
-    batches: Annotated[int, typer.Option(help="Micro-batches that are measured, a sink and round.")] = 15,
+    rows: Annotated[int, typer.Option(help="Rows per micro-batch.")] = 10_000,
+    batches: Annotated[int, typer.Option(help="Measured micro-batches per sink and round.")] = 15,
     rounds: int = 3,
     output: Annotated[Path | None, typer.Option(help="Write the figures as JSON, too.")] = None,
 ) -> None:
-    """Measures and prints a table."""
+    """Measure and print a table."""
     spark = session("txlog stream benchmark")
-    # A query that is stopped is stopped in the midst of a micro-batch, which Spark logs as an error.
+    # A query is always stopped in the middle of a micro-batch, which Spark logs as an error.
     spark.sparkContext.setLogLevel("OFF")
     found: dict[str, dict[str, list[int]]] = {sink: defaultdict(list) for sink in SINKS}
     with tempfile.TemporaryDirectory(prefix="txlog-bench-stream-") as folder:
@@ -82,7 +83,7 @@ def measure(
     batches: int,
     found: dict[str, list[int]],
 ) -> None:
-    """One round of one sink, Spark's milliseconds of each micro-batch in `found`; the query goes on from its checkpoint."""
+    """Run one round of one sink, with Spark's milliseconds of each micro-batch in `found`; the query resumes its checkpoint."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
     query = start(source)
     deadline = time.monotonic() + LIMIT_S
@@ -102,12 +103,12 @@ def measure(
 
 
 def start(source: DataFrame, *, sink: str, folder: Path) -> StreamingQuery:
-    """The query into that sink."""
+    """Start the query into that sink."""
     return writer(source, sink, folder).option("checkpointLocation", f"{folder}/checkpoint-{sink}").start()
 
 
 def writer(source: DataFrame, sink: str, folder: Path) -> DataStreamWriter:
-    """The write, without its checkpoint."""
+    """Return the write, without its checkpoint."""
     if sink == "txlog":
         return source.writeStream.format("txlog").option("topic", "out").option("path", f"{folder}/txlog")
     if sink == COUNTED:
