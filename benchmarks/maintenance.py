@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,13 +33,14 @@ from rich.table import Table
 import txlog
 from benchmarks.spark import SCANS
 from pyspark_txlog import TxLog, session
-from pyspark_txlog.jobs.merge import merge_partitions
+from pyspark_txlog.jobs.spark_workers import SparkWorkers
 from tests import jars
 from tests.kill.rivals import DeltaSink
 from txlog.client.reading import read_session
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
-from txlog.maintenance.merge import merge_partition
+from txlog.maintenance.merge import Merged, merge_partitions
+from txlog.maintenance.partition_loop import Outcome, gather
 from txlog.maintenance.vacuum import vacuum
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
@@ -174,8 +175,7 @@ class Bench:
             reads = read_session(opened.runtime)
             started = time.perf_counter()
             with _counted(store, requests):
-                for partition in range(self._partitions):
-                    merge_partition(opened.runtime, reads, TopicPartition(TOPIC, partition), MergePolicy())
+                _checked(merge_partitions(reads, self._merged, MergePolicy()))
             self._note(TXLOG, "merged", time.perf_counter() - started, self._txlog, self._txlog_frames(), requests)
         self._vacuum(TXLOG, self._txlog)
 
@@ -183,12 +183,13 @@ class Bench:
         """Do the same on a copy of the store, with the merge as a Spark job."""
         with txlog.open(self._copy, storage_options={"fsync": False}) as opened:
             started = time.perf_counter()
-            _, failed = merge_partitions(
-                self._spark, opened, [TopicPartition(TOPIC, number) for number in range(self._partitions)]
-            )
-            if failed:
-                raise failed[0]
+            workers = SparkWorkers(opened.runtime, lambda: self._spark)
+            _checked(merge_partitions(read_session(opened.runtime), self._merged, MergePolicy(), workers=workers))
             self._note(SPARK_JOB, "merged", time.perf_counter() - started, self._copy, self._txlog_frames(self._copy))
+
+    @property
+    def _merged(self) -> list[TopicPartition]:
+        return [TopicPartition(TOPIC, number) for number in range(self._partitions)]
 
     def _vacuum(self, side: str, place: Path) -> None:
         """Run vacuum until it finds nothing to delete or to wait for. The waits for the grace do not count."""
@@ -270,6 +271,13 @@ class Bench:
                 requests=requests,
             )
         )
+
+
+def _checked(outcomes: Iterable[Outcome[Merged | None]]) -> None:
+    """Wait for all of them. Raises the first error."""
+    _, failed = gather(outcomes)
+    if failed:
+        raise failed[0]
 
 
 @contextmanager

@@ -24,7 +24,8 @@ import txlog
 from txlog.client.reading import read_session
 from txlog.core.cleaning import FileLayout, MergePolicy
 from txlog.core.names import TopicPartition
-from txlog.maintenance.merge import merge_partition
+from txlog.maintenance.merge import merge_partitions
+from txlog.maintenance.partition_loop import gather
 
 TP = TopicPartition("rows", 0)
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("value", pa.binary())])
@@ -81,9 +82,8 @@ def merge(url: str, *, sort: bool) -> dict[str, object]:
         before = peak_bytes()
         began = time.perf_counter()
         layout = FileLayout(sort=("value",) if sort else ())
-        (done,) = merge_partition(
-            store.runtime, read_session(store.runtime), TP, MergePolicy(target_bytes=2**40), layout=layout
-        )
+        merging = merge_partitions(read_session(store.runtime), [TP], MergePolicy(target_bytes=2**40), layout)
+        (done,), _ = gather(merging)
         return {
             "bytes_before": done.bytes_before,
             "bytes": done.bytes,

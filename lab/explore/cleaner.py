@@ -140,7 +140,7 @@ def wait(ms: int) -> Call:
 
 
 def vacuum(tp: TopicPartition) -> Call:
-    """`txlog vacuum --delete` of a topic, one pass."""
+    """`txlog vacuum --execute` of a topic, one pass."""
 
     def call(client: Client) -> Program[Client]:
         try:

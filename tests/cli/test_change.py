@@ -224,18 +224,20 @@ def test_abort_lets_readers_go_on(cli: Cli, store: Store) -> None:
 def test_expire_says_first_and_does_then(cli: Cli, store: Store) -> None:
     leave_open(store, "late", 1)
     leave_open(store, "busy", 60_000)
-    assert cli("transactions", "expire", "--dry-run").lines == [
+    assert cli("transactions", "expire").lines == [
         "TRANSACTIONAL ID  RESULT            BECAUSE",
         "late              would be aborted  past its time-out",
+        "",
+        "Add --execute to do it.",
     ]
-    assert cli("transactions", "expire", "--dry-run", "-o", "json").json["executed"] is False
-    assert cli("transactions", "expire", "-o", "json").json == {
+    assert cli("transactions", "expire", "-o", "json").json["executed"] is False
+    assert cli("transactions", "expire", "--execute", "-o", "json").json == {
         "executed": True,
         "aborted": ["late"],
         "rolled_forward": [],
         "removed": [],
     }
-    assert cli("transactions", "expire").out == "Nothing is due.\n"
+    assert cli("transactions", "expire", "--execute").out == "Nothing is due.\n"
     assert [each["state"] for each in cli("transactions", "list", "-o", "json").json] == ["ONGOING", "COMPLETE_ABORT"]
 
 
@@ -251,12 +253,12 @@ def test_expire_one_id(cli: Cli, store: Store) -> None:
         "let in; --force forgets it all the same.\n",
     }
     for name, sentence in said.items():
-        assert cli("transactions", "expire", "--transactional-id", name).out == sentence
+        assert cli("transactions", "expire", "--execute", "--transactional-id", name).out == sentence
     forced = ("transactions", "expire", "--force", "--transactional-id")
-    assert cli(*forced, "busy").out == said["busy"]
-    assert cli(*forced, "versioned", "--dry-run").out.startswith("Would forget 'versioned' (producer ")
-    assert cli(*forced, "versioned", "-o", "json").json["removed"] == ["versioned"]
-    assert cli(*forced, "plain").out.startswith("Forgot 'plain' (producer ")
+    assert cli(*forced, "busy", "--execute").out == said["busy"]
+    assert cli(*forced, "versioned").out.startswith("Would forget 'versioned' (producer ")
+    assert cli(*forced, "versioned", "--execute", "-o", "json").json["removed"] == ["versioned"]
+    assert cli(*forced, "plain", "--execute").out.startswith("Forgot 'plain' (producer ")
     assert [each["transactional_id"] for each in cli("transactions", "list", "-o", "json").json] == ["busy"]
 
 

@@ -63,7 +63,7 @@ def test_retention_is_a_dry_run_unless_it_is_told(segments: Cli, store: Store) -
     (planned,) = segments("retention", "-o", "json").json
     assert set(planned) == set(RetentionDocument.__struct_fields__)
     assert (planned["log_start_after"], planned["executed"]) == (12, False)
-    done = segments("retention", "--delete", "--partition", 0)
+    done = segments("retention", "--execute", "--partition", 0)
     assert done.lines[-1].startswith("Removed 12 rows, ")
     assert segments("consume", "orders", "--from-beginning", "--timeout-ms", 0, "-o", "json").out.count("\n") == 4
     (step,) = segments("history", "-o", "json").json
@@ -77,9 +77,7 @@ def test_retention_says_for_whom_rows_stay(segments: Cli, store: Store) -> None:
     store.alter_topic("orders", config={"retention.bytes": 0, "retention.hold.groups": "audit"})
     said = segments("retention")
     assert said.lines[1].split()[:3] == ["orders-0", "0", "4"]
-    assert said.lines[-1] == (
-        "orders-0: more would go, and stays for consumer group 'audit', at the latest until <time>, unless it commits."
-    )
+    assert said.lines[-1] == ("orders-0: consumer group 'audit' holds more rows, until it commits or until <time>.")
 
 
 def test_vacuum_is_a_dry_run_unless_it_is_told(segments: Cli) -> None:
@@ -90,7 +88,7 @@ def test_vacuum_is_a_dry_run_unless_it_is_told(segments: Cli) -> None:
     assert said.lines[1].startswith("rows ")
     assert said.lines[1].endswith(why)
     assert said.lines[-1].startswith("Would delete 1 object, ")
-    assert said.lines[-1].endswith(" Add --delete to do it.")
+    assert said.lines[-1].endswith(" Add --execute to do it.")
     assert files(segments) == before
     listed = segments("vacuum", "--objects")
     assert listed.lines[1].startswith("orders/1/rows/")
@@ -99,7 +97,7 @@ def test_vacuum_is_a_dry_run_unless_it_is_told(segments: Cli) -> None:
     assert found["executed"] is False
     (one,) = found["deleted"]
     assert one["why"] == why
-    done = segments("vacuum", "--delete")
+    done = segments("vacuum", "--execute")
     assert done.lines[-1].startswith("Deleted 1 object, ")
     (gone,) = before - files(segments)
     assert gone == segments.root / one["path"]
@@ -117,6 +115,6 @@ def test_vacuum_leaves_a_damaged_topic_alone(segments: Cli) -> None:
     index = next(path for path in files(segments) if path.name.endswith(".index"))
     index.write_bytes(index.read_bytes()[:-9] + b"x" * 9)
     before = files(segments)
-    done = segments("vacuum", "--delete", status=4)
-    assert "Topic 'orders' is damaged, and nothing more of it was deleted" in done.out
+    done = segments("vacuum", "--execute", status=4)
+    assert "Topic 'orders' is damaged, so vacuum stopped there" in done.out
     assert {path for path in before if "orders" in path.parts} <= files(segments)

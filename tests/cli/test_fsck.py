@@ -128,7 +128,7 @@ def test_what_can_be_made_again_is_said_and_made_only_when_asked(hurt: Cli) -> N
     path.write_bytes(whole[:-9])
     name = f"orders/0/{path.name}"
     said = hurt("fsck", status=4)
-    assert "`txlog fsck --repair` can make these again, without any loss" in said.lines
+    assert "`txlog fsck --repair` can recreate these, without any loss" in said.lines
     assert path.read_bytes() == whole[:-9]
     done = hurt("fsck", "--repair", "--output", "json").json
     assert [(each["path"], each["is_made"]) for each in done["repaired"]] == [(name, True)]
@@ -141,6 +141,6 @@ def test_what_can_be_made_again_is_said_and_made_only_when_asked(hurt: Cli) -> N
 def test_what_cannot_be_made_again_is_said(hurt: Cli) -> None:
     (hurt.root / "orders/0/00000000000000000000.batch").write_bytes(b"")
     lines = hurt("fsck", "--repair", status=4).lines
-    assert "Cannot be made again" in lines
+    assert "Cannot be recreated" in lines
     assert any("what lies behind offset 0 cannot be made again" in line for line in lines)
     assert any(line.startswith("--repair changed nothing") for line in lines)

@@ -161,7 +161,7 @@ def test_transactions_find_hanging(seen: Cli) -> None:
         0,
         12,
     )
-    assert found["advice"] == "it is past its time-out; `txlog transactions expire` aborts it"
+    assert found["advice"] == "it is past its time-out; `txlog transactions expire --execute` aborts it"
     assert not seen("transactions", "find-hanging", "--topic", "orders", "--partition", 1, "-o", "json").json
 
 

@@ -30,10 +30,11 @@ def consumed(cli: Cli) -> list[tuple[int, int, int]]:
 def test_it_says_what_it_did(small_files: Cli) -> None:
     before = consumed(small_files)
     assert len(before) == 22
-    planned = small_files("merge", "--dry-run")
+    planned = small_files("merge")
     assert planned.lines[-1].startswith("Would merge 3 files, ")
+    assert planned.lines[-1].endswith(" Add --execute to do it.")
     assert consumed(small_files) == before
-    done = small_files("merge", "orders")
+    done = small_files("merge", "orders", "--execute")
     assert done.lines[0].split() == [
         "PARTITION",
         "OFFSETS",
@@ -50,30 +51,30 @@ def test_it_says_what_it_did(small_files: Cli) -> None:
     assert done.lines[1].split()[:6] == ["orders-0", "0", "to", "11", "3", "3"]
     assert done.lines[-1].startswith("Merged 3 files, ")
     assert consumed(small_files) == before
-    assert small_files("merge").out.startswith("Nothing to merge")
+    assert small_files("merge", "--execute").out.startswith("Nothing to merge")
     assert small_files("fsck").lines[4:7] == ["damaged     0", "missing     0", "notes       0"]
 
 
 def test_json(small_files: Cli) -> None:
-    (planned,) = small_files("merge", "--dry-run", "--output", "json").json
+    (planned,) = small_files("merge", "--output", "json").json
     assert set(planned) == set(MergeDocument.__struct_fields__)
     assert (planned["outcome"], planned["rows"]) == ("planned", None)
-    (done,) = small_files("merge", "--output", "json").json
+    (done,) = small_files("merge", "--execute", "--output", "json").json
     shared = ("topic", "partition", "base_offset", "end_offset", "segments_before", "files_before", "bytes_before")
     assert [done[name] for name in shared] == [planned[name] for name in shared]
     assert (done["outcome"], done["rows"], done["files"], done["generation"]) == ("merged", 12, 1, 1)
-    assert small_files("merge", "--output", "json").json == []
+    assert small_files("merge", "--execute", "--output", "json").json == []
 
 
 def test_what_is_chosen(small_files: Cli) -> None:
-    assert small_files("merge", "orders", "--partition", 1).out.startswith("Nothing to merge")
+    assert small_files("merge", "orders", "--execute", "--partition", 1).out.startswith("Nothing to merge")
     assert small_files("merge", "--topic", "orders", "--partitions", "0", "--target-bytes", 1).out.startswith("Nothing")
     assert "has no partition 2" in small_files.fails("merge", "orders", "--partition", 2)
     assert "expected numbers" in small_files.fails("merge", "--partition", "one")
     assert "did you mean 'orders'" in small_files.fails("merge", "order").lower()
     assert "is reserved" in small_files.fails("merge", "__consumer_offsets")
     assert "has no column 'ids'" in small_files.fails("merge", "--sort", "ids")
-    assert "has no column 'name'" in small_files.fails("merge", "--bloom", "name", "--dry-run")
+    assert "has no column 'name'" in small_files.fails("merge", "--bloom", "name")
 
 
 def test_a_damaged_input_is_named_and_the_others_are_merged(small_files: Cli, store: Store) -> None:
@@ -84,7 +85,15 @@ def test_a_damaged_input_is_named_and_the_others_are_merged(small_files: Cli, st
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
-    done = small_files("merge", status=4)
+    assert str(victim.relative_to(small_files.root)) not in small_files("merge").err
+    done = small_files("merge", "--execute", status=4)
     assert str(victim.relative_to(small_files.root)) in done.err
     assert [line.split()[0] for line in done.lines if line.startswith("orders-")] == ["orders-1"]
     assert not list((small_files.root / "orders/0").glob("*.clean"))
+
+
+def test_spellings_of_execute(small_files: Cli) -> None:
+    assert small_files("merge", "--dry-run").lines[-1].startswith("Would merge ")
+    assert "--execute and --dry-run contradict each other" in small_files.fails("merge", "--dry-run", "--execute")
+    assert "dry-run" not in small_files("merge", "--help").out
+    assert small_files("merge", "--no-dry-run").lines[-1].startswith("Merged ")

@@ -82,7 +82,10 @@ def test_hanging_transactions_are_found_with_what_ends_them(world, store, hung):
     assert admin.find_hanging(max_ms=1000, topic="orders") == found
     assert admin.find_hanging() == ()
     world.clock.advance_ms(5000)
-    assert "past its time-out; `txlog transactions expire` aborts it" in admin.find_hanging(max_ms=1000)[0].advice
+    assert (
+        "past its time-out; `txlog transactions expire --execute` aborts it"
+        in admin.find_hanging(max_ms=1000)[0].advice
+    )
     # After its own timeout the transaction hangs, however high the threshold is.
     assert [each.partition for each in admin.find_hanging()] == [0, 1]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from tests.maintenance.verbs import results
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
-from txlog.maintenance.retention import Retained, policy_of, retain_partition
+from txlog.maintenance.retention import Retained, policy_of, retain_partitions
 
 
 def retain(store: Store, tp: TopicPartition, *, dry_run: bool = False) -> Retained | None:
     """Return what retention removed, or would remove; None if nothing."""
     policy = policy_of(store.runtime, tp.topic)
-    return (
-        None if policy is None else retain_partition(reading.read_session(store.runtime), tp, policy, dry_run=dry_run)
-    )
+    if policy is None:
+        return None
+    found = results(retain_partitions(reading.read_session(store.runtime), {tp: policy}, dry_run=dry_run))
+    return found[0] if found else None

@@ -184,7 +184,7 @@ def test_what_is_left_is_said_with_the_reason(world: World, store: Store) -> Non
     assert any(
         re.match(r"the transaction of 'working' is open for .*, within its time-out of 1 min$", text) for text in left
     )
-    assert "4 sealed segments will be merged with others: from 10 on (`txlog merge` does it now)" in left
+    assert "4 sealed segments will be merged when there are 10 (`txlog merge --execute` does it now)" in left
     assert report.is_idle
 
 

@@ -75,7 +75,7 @@ def test_a_query_that_lost_its_checkpoint_goes_on_where_its_last_commit_was(
         ) as refused,
     ):
         run(other, resumed, tmp_path / "two")
-    assert "`txlog transactions expire --transactional-id cleaner --force`" in str(refused.value)
+    assert "`txlog transactions expire --transactional-id cleaner --force --execute`" in str(refused.value)
     # The first query is not fenced: it owns the id and continues.
     run(native, orders(log, startingOffsets="earliest", maxOffsetsPerTrigger=40), tmp_path / "one")
     assert log.ids("clean") == list(range(150))

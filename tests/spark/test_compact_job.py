@@ -8,17 +8,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_txlog import TxLog
 from pyspark_txlog.jobs import command_line
-from pyspark_txlog.jobs import compact as job
-from pyspark_txlog.jobs.compact import compact_partitions
 from tests.spark.conftest import Log
 from tests.spark.faulty import failing_driver
 from tests.spark.test_merge_job import told
 from tests.spark.test_spark_ui import jobs, last_job
+from tests.spark.verbs import compact, run_job
 from txlog.cli.compact import compaction_policies
 from txlog.client.session import Session
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TopicPartition
 from txlog.errors import MissingObjectError, TxlogTimeoutError
+from txlog.maintenance import compact as verb
 from txlog.maintenance.compact import Compacted, Copied, publish_compaction
 from txlog.protocol.compact import CompactionPlan
 
@@ -65,7 +65,7 @@ def ordered(frame: DataFrame) -> list[tuple[object, ...]]:
 
 def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log, spark: SparkSession) -> None:
     before, seen = rows(keyed), last_job(spark)
-    made, failed = compact_partitions(spark, keyed.store, policies(keyed))
+    made, failed = compact(spark, keyed.store, policies(keyed))
     assert not failed
     assert [(each.topic_partition, each.took_effect, each.rows) for each in made] == [
         (tp, True, 5) for tp in PARTITIONS
@@ -75,7 +75,7 @@ def test_partitions_are_compacted_by_executors_and_every_reader_copes(keyed: Log
     assert set(after) < set(before)
     named = {said for said, _ in jobs(spark, seen)}
     assert {f"txlog compact: {m.topic_partition}, offsets 0 to {m.end_offset - 1}" for m in made} <= named
-    assert compact_partitions(spark, keyed.store, policies(keyed)) == ((), ())
+    assert compact(spark, keyed.store, policies(keyed)) == ([], [])
     # Spark's own Parquet reader, from the beginning and from the middle of a hole.
     table = TxLog(spark, keyed.url).table("orders")
     start = '{"orders": {"0": 7, "1": 7}}'
@@ -95,7 +95,7 @@ def test_a_partition_that_cannot_be_planned_or_published_spoils_no_other(
 ) -> None:
     before = newest(rows(keyed))
     with failing_driver(keyed.url, request_) as store:
-        made, (error,) = compact_partitions(spark, store, policies(keyed))
+        made, (error,) = compact(spark, store, policies(keyed))
     assert isinstance(error, TxlogTimeoutError)
     assert [each.topic_partition.partition for each in made] == [1]
     assert told(keyed, "compact") == [(0, "failed"), (1, "published")]
@@ -105,7 +105,7 @@ def test_a_partition_that_cannot_be_planned_or_published_spoils_no_other(
 def test_a_store_that_fails_again_and_again_ends_the_job(keyed: Log, spark: SparkSession) -> None:
     # The call that opens the store reads the descriptor for the first time.
     with failing_driver(keyed.url, r"(list orders/|get txlog\.json)", number=2) as store:
-        made, failed = compact_partitions(
+        made, failed = compact(
             spark, store, dict.fromkeys([*PARTITIONS, TopicPartition("orders", 2)], policies(keyed)[PARTITIONS[0]])
         )
     assert not made
@@ -124,8 +124,8 @@ def test_what_vacuum_took_from_a_publication_is_planned_anew(
             raise MissingObjectError("orders/0/0.clean is gone")
         return publish_compaction(session, plan, copied)
 
-    monkeypatch.setattr(job, "publish_compaction", publish)
-    made, failed = compact_partitions(spark, keyed.store, policies(keyed))
+    monkeypatch.setattr(verb, "publish_compaction", publish)
+    made, failed = compact(spark, keyed.store, policies(keyed))
     assert not failed
     assert [each.topic_partition for each in made] == PARTITIONS
     assert not gone
@@ -136,22 +136,17 @@ def test_the_command_line(
 ) -> None:
     monkeypatch.setattr(command_line, "job_session", lambda name, conf: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
-    arguments = {"store": keyed.url, "topic": ["orders"], "storage_option": ["fsync=false"]}
-    job.main(**arguments, dry_run=True)
-    assert capsys.readouterr().out.splitlines()[-1] == "Would compact 2 partitions."
+    assert run_job("compact", keyed, "orders") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Would compact 2 partitions. Add --execute to do it."
     store = keyed.store.runtime.store
     path = next(f"orders/0/{name}" for name in store.list("orders/0/") if name.endswith(".parquet"))
     data = store.get(path) or b""
     store.delete(path)
     store.write_file(path, [data[:-40] + b"x" * 40])
-    with pytest.raises(SystemExit) as ended:
-        job.main(**arguments, output=job.OutputFormat.JSON)
-    assert ended.value.code == 4
+    assert run_job("compact", keyed, "orders", "--no-dry-run", "-o", "json") == 4
     said = capsys.readouterr()
     assert path in said.err
     found = msgspec.json.decode(said.out)
     assert [(each["partition"], each["outcome"]) for each in found] == [(1, "compacted")]
-    with pytest.raises(SystemExit) as ended:
-        job.main(**{**arguments, "topic": ["__transaction_state"]})
-    assert ended.value.code == 2
+    assert run_job("compact", keyed, "__transaction_state") == 2
     assert "are its compaction" in capsys.readouterr().err

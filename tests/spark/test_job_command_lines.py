@@ -1,45 +1,93 @@
-"""What the command lines of all jobs share: a missing store, several failures, and the end of what the job began."""
+"""What the command lines of all jobs share: a missing store, and the end of the Spark session that the job began."""
 
 from __future__ import annotations
 
-from types import ModuleType, SimpleNamespace
+import os
+import subprocess
+import sys
+from importlib import import_module
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from pyspark_txlog.jobs import command_line, compact, fsck, ingest_kafka, maintain, merge, retention, vacuum
-from txlog.errors import CorruptRecordError, StorageError, TxlogError
+from pyspark_txlog.jobs import command_line, compact, ingest_kafka, merge
+from txlog.errors import StorageError
 
+WHICH = "which store? Name it with --store URL, or in the environment as TXLOG_STORE"
 KAFKA = ["--bootstrap-servers", "localhost:1", "--transactional-id", "x", "--checkpoint", "x"]
+VERBS = ["compact", "fsck", "maintain", "merge", "retention", "vacuum"]
 
 
-@pytest.mark.parametrize("job", [compact, fsck, ingest_kafka, maintain, merge, retention, vacuum])
-def test_a_store_that_is_not_named_is_one_line(job: ModuleType) -> None:
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_store_that_is_not_named_is_one_line(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TXLOG_STORE", raising=False)
+    main = import_module(f"pyspark_txlog.jobs.{verb}").main
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert capsys.readouterr().err == f"Error: {WHICH}\n"
+    with pytest.raises(SystemExit, match="2"):
+        main(["-o", "json"])
+    assert msgspec.json.decode(capsys.readouterr().err)["message"] == WHICH
+
+
+def test_the_job_that_ingests_needs_a_store_too() -> None:
     app = typer.Typer()
-    app.command()(job.main)
-    ended = CliRunner().invoke(app, KAFKA if job is ingest_kafka else [], env={"TXLOG_STORE": None})
-    name = job.__name__.rpartition(".")[2]
-    assert ended.stderr == f"{name}: which store? Name it with --store URL, or in the environment as TXLOG_STORE\n"
+    app.command()(ingest_kafka.main)
+    ended = CliRunner().invoke(app, KAFKA, env={"TXLOG_STORE": None})
+    assert ended.stderr == f"ingest_kafka: {WHICH}\n"
     assert ended.exit_code == 2
 
 
-def test_all_failures_are_shown_and_the_session_ends(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_job_has_the_options_of_its_command_and_one_more(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def options(args: list[str]) -> set[str]:
+        with pytest.raises(SystemExit, match="0"):
+            command_line.run_verb(verb, args) if args else command_line.program.app([verb, "--help"])
+        return {word.strip(",") for word in capsys.readouterr().out.split() if word.startswith("--")}
+
+    assert options(["--help"]) - options([]) == {"--conf"}
+
+
+def test_a_file_can_be_run_as_it_is() -> None:
+    """As spark-submit runs it."""
+    ended = subprocess.run(
+        [sys.executable, merge.__file__, "--store", "/nowhere/at-all", "--output", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert ended.returncode == 2
+    assert msgspec.json.decode(ended.stderr)["error"] == "NotAStoreError"
+
+
+def test_the_session_ends_with_the_job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     session = SimpleNamespace(stop=lambda: begun.append("stopped"))
     monkeypatch.setattr(command_line, "job_session", lambda name, conf: begun.append(name) or session)
-
-    def run(name: str, *failed: TxlogError) -> None:
-        with command_line.running(name) as job:
-            job.session(None)
-            job.raise_first(failed)
-
-    run("ingest_kafka")
+    with command_line.running("ingest_kafka") as job:
+        assert job.session(None) is job.session(None)
     assert begun == ["txlog-ingest-kafka", "stopped"]
+
+    def fail() -> None:
+        with command_line.running("merge") as job:
+            job.session(None)
+            raise StorageError("no answer")
+
     with pytest.raises(SystemExit) as ended:
-        run("merge", CorruptRecordError("first"), StorageError("second"), StorageError("third"))
-    assert ended.value.code == 4
-    assert capsys.readouterr().err == "merge: second\nmerge: third\nmerge: first\n"
+        fail()
+    assert ended.value.code == 5
+    assert capsys.readouterr().err == "merge: no answer\n"
     assert begun[2:] == ["txlog-merge", "stopped"]
+
+
+def test_settings_of_spark_must_be_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit):
+        compact.main(["--conf"])
+    with pytest.raises(ValueError, match="--conf: expected NAME=VALUE"):
+        command_line.Job("merge").session(["spark.ui.enabled"])

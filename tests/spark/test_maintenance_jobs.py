@@ -8,15 +8,14 @@ from pyspark.sql import SparkSession
 
 from pyspark_txlog import TxLog
 from pyspark_txlog.jobs import command_line
-from pyspark_txlog.jobs import fsck as fsck_job
-from pyspark_txlog.jobs import maintain as maintain_job
 from tests.spark.conftest import Log
 from tests.spark.faulty import failing_driver
 from tests.spark.test_merge_job import told
 from tests.spark.test_spark_ui import jobs, last_job
+from tests.spark.verbs import on_spark, run_job
 from txlog.errors import TxlogTimeoutError
 from txlog.maintenance.fsck import check_store
-from txlog.maintenance.maintain import MaintainPolicy
+from txlog.maintenance.maintain import Maintainer, MaintainPolicy
 
 pytestmark = pytest.mark.spark
 
@@ -43,8 +42,7 @@ def rows(log: Log) -> list[tuple[object, ...]]:
 
 def test_a_round_merges_on_executors(used: Log, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     before, seen = rows(used), last_job(spark)
-    arguments = {"store": used.url, "storage_option": ["fsync=false"], "output": maintain_job.OutputFormat.JSON}
-    maintain_job.main(**arguments, merge_min_segments=3)
+    assert run_job("maintain", used, "--merge-min-segments", 3, "-o", "json") == 0
     report = msgspec.json.decode(capsys.readouterr().out)
     counts = {step["step"]: step["counts"] for step in report["steps"]}
     assert counts["merge"]["merged_segments"] == 8
@@ -60,15 +58,16 @@ def test_a_round_merges_on_executors(used: Log, spark: SparkSession, capsys: pyt
         ("merge", 0, "published"),
         ("merge", 1, "published"),
     ]
-    maintain_job.main(**arguments, merge_min_segments=3)
+    assert run_job("maintain", used, "--once", "--merge-min-segments", 3, "-o", "json") == 0
     again = msgspec.json.decode(capsys.readouterr().out)
     assert not any(step["done"] or step["failed"] for step in again["steps"])
 
 
 def test_a_round_tells_of_what_it_could_not_publish(used: Log, spark: SparkSession) -> None:
     with failing_driver(used.url, r"put_if_absent (orders/0|latest/0)/\S+\.clean") as store:
-        report, error = maintain_job.maintain(spark, store, MaintainPolicy(merge_min_segments=3))
-    assert isinstance(error, TxlogTimeoutError)
+        maintainer = Maintainer(store.runtime, MaintainPolicy(merge_min_segments=3), workers=on_spark(spark, store))
+        report = maintainer.run()
+    assert isinstance(maintainer.first_error, TxlogTimeoutError)
     counts = {step.step: step.counts for step in report.steps}
     assert (counts["merge"]["done"], counts["merge"]["failed"], counts["compact"]["failed"]) == (1, 1, 1)
     assert told(used, "merge") == [(0, "failed"), (1, "published")]
@@ -89,15 +88,10 @@ def test_a_check_is_a_frame_and_executors_take_part(
         (row,) = log.fsck().where("kind <> 'note'").collect()
     assert (row.kind, row.path, row["count"]) == ("damaged", path, 1)
     assert {f"txlog fsck: orders-{number}" for number in range(2)} <= {said for said, _ in jobs(spark, seen)}
-    arguments = {"store": used.url, "storage_option": ["fsync=false"], "output": fsck_job.OutputFormat.JSON}
-    with pytest.raises(SystemExit) as ended:
-        fsck_job.main(**arguments)
-    assert ended.value.code == 4
+    assert run_job("fsck", used, "-o", "json") == 4
     found = msgspec.json.decode(capsys.readouterr().out)
     here = check_store(store)  # one process finds the same
     assert found["findings"] == list(msgspec.to_builtins(here.findings))
     assert (found["objects"], found["bytes"]) == (here.objects, here.bytes)
-    with pytest.raises(SystemExit) as ended:
-        fsck_job.main(**arguments, topic=["order"])
-    assert ended.value.code == 2
+    assert run_job("fsck", used, "order") == 2
     assert "there is no topic 'order'" in capsys.readouterr().err

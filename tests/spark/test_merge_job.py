@@ -7,22 +7,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_txlog.jobs import command_line
-from pyspark_txlog.jobs import merge as job
-from pyspark_txlog.jobs.merge import merge_partitions
 from tests.spark.conftest import Log
 from tests.spark.faulty import failing_driver
 from tests.spark.test_spark_ui import jobs, last_job
+from tests.spark.verbs import merge, run_job
 from txlog.client.session import Session
 from txlog.core.cleaning import FileLayout, MergePolicy
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile
 from txlog.errors import (
     CorruptRecordError,
-    InvalidTopicError,
+    InvalidRequestError,
     MissingObjectError,
     SchemaMismatchError,
     TxlogTimeoutError,
 )
+from txlog.maintenance import merge as verb
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.history import read_history
 from txlog.maintenance.merge import Merged, publish_merge
@@ -62,7 +62,7 @@ def told(log: Log, *jobs: str) -> list[tuple[int, str]]:
 def test_runs_are_copied_by_executors_and_have_names(small_files: Log, spark: SparkSession) -> None:
     before, seen = rows(small_files), last_job(spark)
     # Each partition has two runs: the ranges of a partition are separate tasks.
-    made, failed = merge_partitions(spark, small_files.store, PARTITIONS, MergePolicy(target_bytes=2**30, max_inputs=4))
+    made, failed = merge(spark, small_files.store, PARTITIONS, MergePolicy(target_bytes=2**30, max_inputs=4))
     assert not failed
     assert all(each.took_effect and each.segments_before > 1 for each in made)
     assert sorted({each.topic_partition for each in made}) == PARTITIONS
@@ -72,7 +72,7 @@ def test_runs_are_copied_by_executors_and_have_names(small_files: Log, spark: Sp
     assert {f"txlog merge: {m.topic_partition}, offsets {m.base_offset} to {m.end_offset - 1}" for m in made} <= named
     report = check_store(small_files.store.runtime.store)
     assert not [found for found in report.findings if found.kind != "note"]
-    again, failed = merge_partitions(spark, small_files.store, PARTITIONS)
+    again, failed = merge(spark, small_files.store, PARTITIONS)
     assert [each.generation for each in again] == [2] * len(again)
     assert not failed
     assert rows(small_files) == before
@@ -85,7 +85,7 @@ def test_a_damaged_input_spoils_its_run_alone(small_files: Log, spark: SparkSess
     data[len(data) // 2] ^= 1
     store.delete(path)
     store.write_file(path, [bytes(data)])
-    made, (error,) = merge_partitions(spark, small_files.store, PARTITIONS)
+    made, (error,) = merge(spark, small_files.store, PARTITIONS)
     assert isinstance(error, CorruptRecordError)
     assert path in str(error)
     assert {each.topic_partition.partition for each in made} == {1}
@@ -99,7 +99,7 @@ def test_a_partition_that_cannot_be_planned_or_published_spoils_no_other(
 ) -> None:
     before = rows(small_files)
     with failing_driver(small_files.url, request_) as store:
-        made, (error,) = merge_partitions(spark, store, PARTITIONS)
+        made, (error,) = merge(spark, store, PARTITIONS)
     assert isinstance(error, TxlogTimeoutError)
     assert [each.topic_partition.partition for each in made] == [1]
     assert told(small_files, "merge") == [(0, "failed"), (1, "published")]
@@ -114,7 +114,7 @@ def test_two_sick_neighbours_spoil_no_other_either(small_files: Log, spark: Spar
             producer.send("more", [{"order_id": number, "amount": 0.5, "carrier": "c"}]).result()
     healthy = TopicPartition("more", 0)
     with failing_driver(small_files.url, r"list orders/\d") as store:
-        made, failed = merge_partitions(spark, store, [*PARTITIONS, healthy])
+        made, failed = merge(spark, store, [*PARTITIONS, healthy])
     assert [each.topic_partition for each in made] == [healthy]
     assert [type(error) for error in failed] == [TxlogTimeoutError] * 2
     assert told(small_files, "merge") == [(0, "failed"), (0, "published"), (1, "failed")]
@@ -123,13 +123,13 @@ def test_two_sick_neighbours_spoil_no_other_either(small_files: Log, spark: Spar
 def test_a_store_that_fails_again_and_again_ends_the_job(small_files: Log, spark: SparkSession) -> None:
     policy = MergePolicy(target_bytes=2**30, max_inputs=3)
     with failing_driver(small_files.url, r"put_if_absent orders/\S+\.clean", number=2) as store:
-        made, failed = merge_partitions(spark, store, PARTITIONS, policy)
+        made, failed = merge(spark, store, PARTITIONS, policy)
         tried = {line for line in store.runtime.store.operations if line.startswith("put") and line.endswith(".index")}
     assert len(made) == 1
     assert len(tried) == 3
     assert [type(error) for error in failed] == [TxlogTimeoutError] * 2
     assert sorted(outcome for _, outcome in told(small_files, "merge")) == ["failed", "failed", "published"]
-    rest, failed = merge_partitions(spark, small_files.store, PARTITIONS, policy)
+    rest, failed = merge(spark, small_files.store, PARTITIONS, policy)
     assert not failed
     assert len(rest) > 2
 
@@ -145,8 +145,8 @@ def test_what_vacuum_took_from_a_publication_is_planned_anew(
             raise MissingObjectError("orders/0/0.clean is gone")
         return publish_merge(session, merge, file)
 
-    monkeypatch.setattr(job, "publish_merge", publish)
-    made, failed = merge_partitions(spark, small_files.store, PARTITIONS)
+    monkeypatch.setattr(verb, "publish_merge", publish)
+    made, failed = merge(spark, small_files.store, PARTITIONS)
     assert not failed
     assert [each.topic_partition for each in made] == PARTITIONS
     assert not gone
@@ -158,21 +158,22 @@ def test_the_command_line(
     monkeypatch.setattr(command_line, "job_session", lambda name, conf: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     before = rows(small_files)
-    arguments = {"store": small_files.url, "topic": ["orders"], "storage_option": ["fsync=false"]}
-    job.main(**arguments, dry_run=True)
+    assert run_job("merge", small_files, "orders") == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("Would merge ")
-    job.main(**arguments, output=job.OutputFormat.JSON)
+    assert run_job("merge", small_files, "orders", "--execute", "-o", "json") == 0
     found = msgspec.json.decode(capsys.readouterr().out)
     assert [(each["partition"], each["outcome"]) for each in found] == [(0, "merged"), (1, "merged")]
     assert rows(small_files) == before
-    with pytest.raises(SystemExit) as ended:
-        job.main(**arguments, sort=["carriers"])
-    assert ended.value.code == 2
-    assert "has no column 'carriers'" in capsys.readouterr().err
+    assert run_job("merge", small_files, "orders", "--sort", "carriers", "-o", "json") == 2
+    assert "has no column 'carriers'" in msgspec.json.decode(capsys.readouterr().err)["message"]
 
 
 def test_what_is_refused(small_files: Log, spark: SparkSession) -> None:
-    with pytest.raises(SchemaMismatchError, match="has no column 'name'"):
-        merge_partitions(spark, small_files.store, PARTITIONS, layout=FileLayout(bloom=("name",)))
-    with pytest.raises(InvalidTopicError, match="is reserved"):
-        merge_partitions(spark, small_files.store, [TopicPartition("__consumer_offsets", 0)])
+    made, failed = merge(spark, small_files.store, PARTITIONS, layout=FileLayout(bloom=("name",)))
+    assert not made
+    assert [(type(error), "has no column 'name'" in str(error)) for error in failed] == [
+        (SchemaMismatchError, True)
+    ] * 2
+    made, (error,) = merge(spark, small_files.store, [TopicPartition("__consumer_offsets", 0)])
+    assert not made
+    assert isinstance(error, InvalidRequestError)

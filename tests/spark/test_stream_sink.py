@@ -318,7 +318,7 @@ def test_after_a_lost_checkpoint_it_goes_on_where_the_last_commit_was(log: Log, 
         f"TxnVersionScopeError: transactional.id 'cleaner' holds micro-batch 0 of query {first}, but this is query"
         in said
     )
-    assert "`txlog transactions expire --transactional-id cleaner --force`" in said
+    assert "`txlog transactions expire --transactional-id cleaner --force --execute`" in said
     log.store.admin().expire_id("cleaner", force=True)
     # A start from the beginning is refused, with the committed offset in the message.
     shutil.rmtree(checkpoint)

@@ -1,4 +1,4 @@
-"""`txlog compact`: how does a keyed topic shrink to the latest row of each key, in this process?"""
+"""`txlog compact`: how does a keyed topic shrink to the latest row of each key?"""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import typer
 
 from txlog.cli.documents import CompactDocument
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Partitions, Session, TopicsOption, command
+from txlog.cli.options import Execute, Partitions, Session, TopicsOption, command
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.cli.progress import progress_bar
 from txlog.core.cleaning import DEFAULT_MAX_KEYS
 from txlog.core.names import TopicPartition
-from txlog.errors import CorruptLogError, InvalidRequestError
+from txlog.errors import InvalidRequestError, TxlogError
 from txlog.text import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer, *, panel: str) -> None:
     """Add the command."""
-    command(app, "compact", panel=panel)(compact)
+    command(app, "compact", panel=panel, alias="--no-dry-run/--dry-run")(compact)
 
 
 def compact(
@@ -62,11 +62,9 @@ def compact(
             help="Keys to hold in memory, 24 bytes each. A log with more keys takes several passes.",
         ),
     ] = DEFAULT_MAX_KEYS,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", metavar="", help="Only show how much there is to do. Nothing is written.")
-    ] = False,
+    execute: Execute = False,
 ) -> None:
-    """Keep only the latest committed row of each key, in topics with cleanup.policy=compact.
+    """Keep only the latest committed row of each key, in topics with cleanup.policy=compact. A dry run, unless --execute is given.
 
     Offsets and times of the remaining rows do not change. Tombstones (rows without a value) stay for
     delete.retention.ms after the first compaction that saw them. This is safe beside writers, readers and other
@@ -74,8 +72,9 @@ def compact(
     """
     # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
-    from txlog.maintenance.compact import cleanable_part, compact_partition
-    from txlog.maintenance.history import recorded
+    from txlog.maintenance.compact import cleanable_part, compact_partitions
+    from txlog.maintenance.history import record
+    from txlog.maintenance.partition_loop import gather, look_over
     from txlog.maintenance.users_topics import refuse_internal
 
     names = [*(topic or ()), *(topic_option or ())]
@@ -89,28 +88,24 @@ def compact(
         max_keys=max_keys,
     )
     reads = read_session(runtime)
-    documents: list[CompactDocument] = []
-    failed: list[CorruptLogError] = []
-    with progress_bar("looking for what to compact", "rows") as progress, recorded(runtime, "compact") as history:
-        for tp, policy in policies.items():
-            try:
-                if dry_run:
-                    documents.append(planned_document(tp, cleanable_part(reads, tp, policy)))
-                else:
-                    with history.over(tp):
-                        for done in compact_partition(runtime, reads, tp, policy, progress):
-                            history.add_compacted(done)
-                            documents.append(compact_document(done))
-            except CorruptLogError as error:
-                # Compact the other partitions. This one needs attention.
-                failed.append(error)
-            reads.forget([tp])
+
+    def look() -> tuple[list[tuple[TopicPartition, Cleanable]], list[TxlogError]]:
+        return gather(look_over(reads, policies, lambda tp: (tp, cleanable_part(reads, tp, policies[tp]))))
+
+    with progress_bar("looking for what to compact", "rows") as progress:
+        if execute:
+            compacting = compact_partitions(reads, policies, workers=session.workers(runtime), progress=progress)
+            compacted, failed = gather(record(runtime, "compact", compacting))
+            documents = [compact_document(each) for each in compacted]
+        else:
+            found, failed = look()
+            documents = [planned_document(tp, each) for tp, each in found]
     # Read only if a sentence about it is shown.
-    waiting = [] if documents or failed else [cleanable_part(reads, tp, policy) for tp, policy in policies.items()]
+    waiting = [] if documents or failed else [each for _, each in look()[0]]
     session.out.show(
         documents,
         lambda out: show_compactions(
-            out, documents, partitions=len(policies), dry_run=dry_run, failed=len(failed), waiting=waiting
+            out, documents, partitions=len(policies), executed=execute, failed=len(failed), waiting=waiting
         ),
     )
     raise_first(failed)
@@ -196,7 +191,7 @@ def show_compactions(
     documents: Sequence[CompactDocument],
     *,
     partitions: int,
-    dry_run: bool,
+    executed: bool,
     failed: int,
     waiting: Sequence[Cleanable],
 ) -> None:
@@ -210,7 +205,7 @@ def show_compactions(
             "--set key.columns=COLUMN` sets it."
         )
         return
-    if dry_run:
+    if not executed:
         _show_plan(out, documents)
         return
     if documents:
@@ -236,20 +231,22 @@ def show_compactions(
         out.line()
     elif not failed:
         # If a partition became due after the check, another job or the next call compacts it.
-        reasons = Counter(each.waits_for or "what is due has just changed; try again" for each in waiting)
+        reasons = Counter(each.waits_for or "the partition has just become due; try again" for each in waiting)
         out.line(f"Nothing to compact: {_reasons_text(reasons)}.")
         return
     made = [each for each in documents if each.outcome == "compacted"]
     if made:
         gone = sum((each.superseded or 0) + each.expired_tombstones for each in made)
         out.line(
-            f"Compacted {count_text(len({(each.topic, each.partition) for each in made}), 'partition')}: {count_text(gone, 'row')} went. "
-            "What was compacted stays until it is vacuumed."
+            f"Compacted {count_text(len({(each.topic, each.partition) for each in made}), 'partition')}: {count_text(gone, 'row')} removed. "
+            "The old files stay until vacuum deletes them."
         )
     if keyless := sum(each.keyless or 0 for each in made):
-        out.line(f"{count_text(keyless, 'row')} without a key stay: they are like no other.")
+        out.line(f"{count_text(keyless, 'row')} without a key stay, because no row supersedes them.")
     if lost := len(documents) - len(made):
-        out.line(f"{count_text(lost, 'run')} did not take effect: another clean-up of the same offsets was faster.")
+        out.line(
+            f"{count_text(lost, 'run')} did not take effect: another merge or compaction of the same offsets was faster."
+        )
 
 
 def _show_plan(out: Output, documents: Sequence[CompactDocument]) -> None:
@@ -272,7 +269,7 @@ def _show_plan(out: Output, documents: Sequence[CompactDocument]) -> None:
     due = sum(each.outcome == "planned" for each in documents)
     reasons = Counter(each.waits_for for each in documents if each.waits_for is not None)
     out.line()
-    out.line(f"Would compact {count_text(due, 'partition')}.")
+    out.line(f"Would compact {count_text(due, 'partition')}.{' Add --execute to do it.' if due else ''}")
     if reasons:
         out.line(f"Not due: {_reasons_text(reasons)}.")
 

@@ -60,12 +60,13 @@ def fsck(
     # A local import, because it loads pyarrow.
     from txlog.maintenance.fsck import check_store
 
-    store = session.object_store()
+    runtime = session.damaged_runtime()
     topics = [*(topic or ()), *(topic_option or ())]
 
     def check() -> FsckReport:
+        workers = session.workers(runtime)
         with progress_bar("the store") as progress:
-            return check_store(store, topics=topics, rows=not metadata_only, progress=progress)
+            return check_store(runtime.store, topics=topics, rows=not metadata_only, progress=progress, workers=workers)
 
     report = check()
     if not report.is_clean:
@@ -114,16 +115,18 @@ def show_report(out: Output, report: FsckReport, *, repair: bool = False) -> Non
         out.line(_STOP)
     if repair and not report.is_clean and not report.repaired:
         out.line()
-        out.line("--repair changed nothing: only snapshots and indexes can be made again, of records that are whole.")
+        out.line(
+            "--repair changed nothing: it can recreate only snapshots and indexes, and only from records that are whole."
+        )
     if report.repaired:
-        out.heading("Made again")
+        out.heading("Recreated")
         out.table(("object", "because"), _repairs(report.repaired, True), empty="")
     if any(each.is_made for each in report.repairable):
-        out.heading("`txlog fsck --repair` can make these again, without any loss")
+        out.heading("`txlog fsck --repair` can recreate these, without any loss")
         out.table(("object", "because"), _repairs(report.repairable, True), empty="")
     cannot = _repairs((*report.repaired, *report.repairable), False)
     if cannot:
-        out.heading("Cannot be made again")
+        out.heading("Cannot be recreated")
         out.table(("object", "because"), cannot, empty="")
     if report.findings:
         out.heading("Findings")
@@ -132,7 +135,7 @@ def show_report(out: Output, report: FsckReport, *, repair: bool = False) -> Non
         if finding.kind != "note":
             out.heading(f"{finding.path} is {finding.kind}")
             times = f" (and {finding.count - 1:,} more like this)" if finding.count > 1 else ""
-            advice = "`txlog fsck --repair` makes it again" if finding.path in mended else finding.advice
+            advice = "`txlog fsck --repair` recreates it" if finding.path in mended else finding.advice
             out.fields([("expected", finding.expected + times), ("found", finding.found), ("to do", advice)])
     unnamed = report.damaged + report.missing + report.notes - len(report.findings)
     if unnamed:

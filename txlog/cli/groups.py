@@ -10,7 +10,7 @@ import typer
 from txlog.cli.documents import GroupDeletionDocument, ResetDocument, ResetOffset
 from txlog.cli.errors import raise_first
 from txlog.cli.offsets import parse_spec
-from txlog.cli.options import Session, command, group, one_of
+from txlog.cli.options import Execute, Session, command, group, one_of
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import parse_partitions
 from txlog.core.names import TopicPartition, is_reserved
@@ -25,9 +25,6 @@ app = group("consumer-groups", "List and describe consumer groups, move their of
 
 _Group = Annotated[str | None, typer.Argument(metavar="GROUP", help="The group.id.", show_default=False)]
 _GroupOption = Annotated[str | None, typer.Option("--group", hidden=True)]
-_Execute = Annotated[
-    bool, typer.Option("--execute", metavar="", help="Make the change. Without this option the command only shows it.")
-]
 _Force = Annotated[
     bool, typer.Option("--force", metavar="", help="Remove the member first. If it still runs, its next commit fails.")
 ]
@@ -98,7 +95,7 @@ def reset_offsets(
         ),
     ] = None,
     force: _Force = False,
-    execute: _Execute = False,
+    execute: Execute = False,
 ) -> None:
     """Move a group's offsets. A dry run, unless --execute is given.
 
@@ -149,7 +146,7 @@ def delete(
     group_id: _Group = None,
     group_option: _GroupOption = None,
     force: _Force = False,
-    execute: _Execute = False,
+    execute: Execute = False,
 ) -> None:
     """Delete a group and its offsets. A dry run, unless --execute is given.
 

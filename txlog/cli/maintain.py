@@ -99,6 +99,9 @@ def maintain(
 ) -> None:
     """Do all maintenance that is due, and report what was done, what was left and why.
 
+    --once and --daemon do the work: unlike the other commands of maintenance, this one has no dry run, because a
+    program that nobody watches is started to do it, by the settings of each topic.
+
     The steps run in this order: transactions (finish decided ones, abort overdue ones, delete idle ids), groups,
     deletions, producers, seal, retention, merge, compact, vacuum. Vacuum deletes objects that nothing has needed for
     delete.grace.ms. The command is safe beside writers, readers and other daemons. A signal ends it after the current
@@ -127,7 +130,13 @@ def maintain(
     metrics = Metrics()
     with contextlib.ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
-        maintainer = Maintainer(session.store.runtime, policy, should_stop=lambda: interrupts.received is not None)
+        runtime = session.store.runtime
+        maintainer = Maintainer(
+            runtime,
+            policy,
+            should_stop=lambda: interrupts.received is not None,
+            workers=session.workers(runtime),
+        )
         if metrics_port is not None:
             server = stack.enter_context(MetricsServer(metrics, metrics_port))
             session.out.note(f"Metrics at http://localhost:{server.port}/metrics")

@@ -1,4 +1,4 @@
-"""`txlog merge`: merge many small files into a few large ones, in this process."""
+"""`txlog merge`: merge many small files into a few large ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import typer
 
 from txlog.cli.documents import MergeDocument
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions, command
+from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions, command
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.cli.progress import progress_bar
 from txlog.core.cleaning import DEFAULT_TARGET_BYTES, FileLayout, MergePolicy
-from txlog.errors import CorruptLogError
 from txlog.text import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer, *, panel: str) -> None:
     """Add the command."""
-    command(app, "merge", panel=panel)(merge)
+    command(app, "merge", panel=panel, alias="--no-dry-run/--dry-run")(merge)
 
 
 def merge(
@@ -60,19 +59,19 @@ def merge(
             show_default=False,
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", metavar="", help="Only show what would be merged. Nothing is written.")
-    ] = False,
+    execute: Execute = False,
 ) -> None:
-    """Merge neighbouring sealed segments into files of the target size. No row that a reader sees changes.
+    """Merge neighbouring sealed segments into files of the target size. A dry run, unless --execute is given.
 
-    A merge leaves out rows of aborted transactions. Offsets and times do not change. It is safe beside writers, readers
-    and other merges, and it can be killed at any point. The old files stay until vacuum deletes them.
+    No row that a reader sees changes, and no offset or time. A merge leaves out rows of aborted transactions. It is safe
+    beside writers, readers and other merges, and it can be killed at any point. The old files stay until vacuum deletes
+    them.
     """
     # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
-    from txlog.maintenance.history import recorded
-    from txlog.maintenance.merge import check_layout, merge_partition, plan_partition
+    from txlog.maintenance.history import record
+    from txlog.maintenance.merge import check_layout, merge_partitions, plan_partition
+    from txlog.maintenance.partition_loop import gather, look_over
 
     names = [*(topic or ()), *(topic_option or ())]
     wanted = choose_partitions(session.store, names, partitions)
@@ -82,23 +81,15 @@ def merge(
     for name in {tp.topic for tp in wanted}:
         check_layout(runtime, runtime.topic(name), layout)
     reads = read_session(runtime)
-    documents: list[MergeDocument] = []
-    failed: list[CorruptLogError] = []
-    with progress_bar("looking for small files", "rows") as progress, recorded(runtime, "merge") as history:
-        for tp in wanted:
-            try:
-                if dry_run:
-                    documents += [planned_document(each) for each in plan_partition(reads, tp, policy)]
-                else:
-                    with history.over(tp):
-                        for each in merge_partition(runtime, reads, tp, policy, progress, layout):
-                            history.add_merged(each)
-                            documents.append(merge_document(each))
-            except CorruptLogError as error:
-                # Merge the other partitions. This one needs attention.
-                failed.append(error)
-            reads.forget([tp])
-    session.out.show(documents, lambda out: show_merges(out, documents, dry_run=dry_run, failed=len(failed)))
+    with progress_bar("looking for small files", "rows") as progress:
+        if execute:
+            merging = merge_partitions(reads, wanted, policy, layout, session.workers(runtime), progress)
+            merged, failed = gather(record(runtime, "merge", merging))
+            documents = [merge_document(each) for each in merged]
+        else:
+            plans, failed = gather(look_over(reads, wanted, lambda tp: plan_partition(reads, tp, policy)))
+            documents = [planned_document(each) for plan in plans for each in plan]
+    session.out.show(documents, lambda out: show_merges(out, documents, executed=execute, failed=len(failed)))
     raise_first(failed)
 
 
@@ -135,7 +126,7 @@ def merge_document(merged: Merged) -> MergeDocument:
     )
 
 
-def show_merges(out: Output, documents: Sequence[MergeDocument], *, dry_run: bool, failed: int) -> None:
+def show_merges(out: Output, documents: Sequence[MergeDocument], *, executed: bool, failed: int) -> None:
     """Show a table of runs, and a sentence; `failed` partitions could not be merged."""
     if documents:
         out.table(
@@ -159,16 +150,18 @@ def show_merges(out: Output, documents: Sequence[MergeDocument], *, dry_run: boo
         out.line()
     elif not failed:
         out.line(
-            "Nothing to merge: what is sealed lies in files of the target size, or alone. The newest rows are sealed when segment.batches, "
-            "segment.bytes or segment.ms are reached."
+            "Nothing to merge: the files of sealed segments have the target size, or have no neighbour. The newest rows are sealed when "
+            "segment.batches, segment.bytes or segment.ms is reached."
         )
         return
     made = [each for each in documents if each.outcome != "lost"]
     before = f"{count_text(sum(each.files_before for each in made), 'file')}, {bytes_text(sum(each.bytes_before for each in made))}"
-    if dry_run:
-        out.line(f"Would merge {before} into {count_text(len(made), 'file')}.")
+    if not executed:
+        out.line(f"Would merge {before} into {count_text(len(made), 'file')}. Add --execute to do it.")
     elif made:
         after = f"{count_text(sum(each.files or 0 for each in made), 'file')}, {bytes_text(sum(each.bytes or 0 for each in made))}"
-        out.line(f"Merged {before} into {after}. What was merged stays until it is vacuumed.")
+        out.line(f"Merged {before} into {after}. The old files stay until vacuum deletes them.")
     if lost := len(documents) - len(made):
-        out.line(f"{count_text(lost, 'run')} did not take effect: another clean-up of the same offsets was faster.")
+        out.line(
+            f"{count_text(lost, 'run')} did not take effect: another merge or compaction of the same offsets was faster."
+        )

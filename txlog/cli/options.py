@@ -26,7 +26,10 @@ from txlog.errors import InvalidRequestError, NotAStoreError, TxlogError
 
 if TYPE_CHECKING:
     from txlog.client import Admin, Store
-    from txlog.storage.object_store import ObjectStore
+    from txlog.client.runtime import Runtime
+    from txlog.maintenance.workers import Workers
+
+    WorkersOf = Callable[[Runtime], Workers]
 
 PANEL = "Store and output"
 
@@ -94,6 +97,12 @@ Partitions = Annotated[
     typer.Option("--partitions", "--partition", metavar="0,1,…", help="Only these partitions.", show_default=False),
 ]
 
+Execute = Annotated[
+    bool,
+    typer.Option("--execute", metavar="", help="Do it. Without this option the command only shows what it would do."),
+]
+"""Everything that deletes or overwrites is a dry run without it."""
+
 _SHARED: dict[str, Any] = {
     "store": _StoreOption,
     "config": _ConfigOption,
@@ -110,6 +119,8 @@ class Settings:
     config: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
     output: OutputFormat = OutputFormat.TEXT
+    workers: WorkersOf | None = None
+    """Which workers a command about a store uses for its tasks. None: this process."""
 
     def overlaid(
         self, store: str | None, config: str | None, storage_option: list[str] | None, output: OutputFormat | None
@@ -128,6 +139,7 @@ class Settings:
             config=self.config if config is None else config,
             storage_options={**self.storage_options, **parse_pairs(storage_option, "--storage-option")},
             output=output or self.output,
+            workers=self.workers,
         )
 
 
@@ -165,11 +177,17 @@ class Session:
             raise InvalidRequestError(f"which store? Name it with --store URL, or in the environment as {STORE_ENV}")
         return self.settings.store
 
-    def object_store(self) -> ObjectStore:
-        """The object store itself, which works even if the location cannot be opened as a store any more."""
+    def damaged_runtime(self) -> Runtime:
+        """Return the store without a look at its descriptor, so that even a damaged one can be checked."""
+        from txlog.client.runtime import Runtime
         from txlog.storage.open import open_object_store
 
-        return open_object_store(self.url, self.settings.storage_options)
+        options = self.settings.storage_options
+        return Runtime(open_object_store(self.url, options), url=self.url, storage_options=options)
+
+    def workers(self, runtime: Runtime) -> Workers | None:
+        """Return the workers for tasks about this store. None: this process."""
+        return None if self.settings.workers is None else self.settings.workers(runtime)
 
     def open(self, *, may_be_new: bool = False) -> Store:
         """Open the store. An empty or missing location is accepted only if it `may_be_new`."""
@@ -228,15 +246,20 @@ def without_metavar(option: Any) -> Any:
 
 
 def command(
-    app: typer.Typer, name: str, *, panel: str | None = None
+    app: typer.Typer, name: str, *, panel: str | None = None, alias: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function, whose first parameter is the `Session`, as a command with the shared options."""
+    """Register a function, whose first parameter is the `Session`, as a command with the shared options.
+
+    `alias` is a hidden spelling of `--execute`, as in `--delete` or `--no-dry-run/--dry-run`.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         def run(ctx: typer.Context, **given: Any) -> None:
             settings = settings_of(ctx).overlaid(**{option: given.pop(option) for option in _SHARED})
             session = Session(settings)
             try:
+                if alias is not None:
+                    given["execute"] = _executes(given["execute"], given.pop("alias"), alias)
                 with session:
                     function(session, **given)
             except TxlogError as error:
@@ -250,12 +273,25 @@ def command(
         _sign(
             run,
             _paragraphs(function.__doc__ or ""),
-            [_CONTEXT, *(_keyword_only(p) for p in own), *_shared_parameters()],
+            [_CONTEXT, *(_keyword_only(p) for p in own), *_alias_parameters(alias), *_shared_parameters()],
         )
         app.command(name, cls=Command, rich_help_panel=panel)(run)
         return function
 
     return register
+
+
+def extended(
+    function: Callable[..., None], option: inspect.Parameter, take: Callable[[Any], None]
+) -> Callable[..., None]:
+    """Return the function of a registered command with one more option, whose value `take` gets first."""
+
+    def run(**given: Any) -> None:
+        take(given.pop(option.name))
+        function(**given)
+
+    _sign(run, function.__doc__, [*inspect.signature(function).parameters.values(), option])
+    return run
 
 
 def group(name: str, text: str) -> typer.Typer:
@@ -278,12 +314,17 @@ def root(app: typer.Typer, callback: Callable[..., None]) -> None:
 
     def run(ctx: typer.Context, **given: Any) -> None:
         shared = {option: given.pop(option) for option in _SHARED}
-        ctx.obj = Settings(store=os.environ.get(STORE_ENV) or None).overlaid(**shared)
+        ctx.obj = environment_settings().overlaid(**shared)
         callback(**given)
 
     own = inspect.signature(callback, eval_str=True).parameters.values()
     _sign(run, None, [_CONTEXT, *(_keyword_only(p) for p in own), *_shared_parameters()])
     app.callback()(run)
+
+
+def environment_settings(workers: WorkersOf | None = None) -> Settings:
+    """Return the settings of a command line without options."""
+    return Settings(store=os.environ.get(STORE_ENV) or None, workers=workers)
 
 
 def settings_of(ctx: Any) -> Settings:
@@ -324,6 +365,20 @@ def _shared_parameters(*, hidden: bool = False) -> list[inspect.Parameter]:
         )
         for name, annotation in _SHARED.items()
     ]
+
+
+def _alias_parameters(alias: str | None) -> list[inspect.Parameter]:
+    if alias is None:
+        return []
+    option = Annotated[bool | None, typer.Option(alias, hidden=True)]
+    return [inspect.Parameter("alias", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)]
+
+
+def _executes(execute: bool, by_alias: bool | None, alias: str) -> bool:
+    """Return whether a command is to be executed. Raises InvalidRequestError if the two spellings contradict each other."""
+    if execute and by_alias is False:
+        raise InvalidRequestError(f"--execute and {alias.rpartition('/')[2]} contradict each other; give one of them")
+    return execute or bool(by_alias)
 
 
 def _hidden(annotation: Any) -> Any:

@@ -11,7 +11,8 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, NoReturn
+from inspect import Parameter
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -32,10 +33,13 @@ from txlog.cli import (
     vacuum,
 )
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
-from txlog.cli.options import Command, Group, root
+from txlog.cli.options import Command, Group, environment_settings, extended, root
 from txlog.cli.output import OutputFormat
 from txlog.errors import TxlogError
 from txlog.text import install_text
+
+if TYPE_CHECKING:
+    from txlog.cli.options import WorkersOf
 
 ENTRY_POINTS = "txlog.commands"
 
@@ -139,6 +143,8 @@ class _Lazy(Command):
         return typer.main.get_command(single)
 
 
+_CONTEXT_SETTINGS = {"help_option_names": ["--help", "-h"]}
+
 app = typer.Typer(
     cls=_Root,
     name="txlog",
@@ -146,7 +152,7 @@ app = typer.Typer(
     epilog=STATUS_WORDS,
     no_args_is_help=True,
     add_completion=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    context_settings=_CONTEXT_SETTINGS,
     # Tracebacks are for bugs. They are complete, but never contain values of variables, which may be credentials.
     pretty_exceptions_enable=False,
 )
@@ -186,6 +192,28 @@ def run() -> NoReturn:
     """Run the command line of this process."""
     typer.main.get_command(app).main(prog_name="txlog")
     raise AssertionError("a command line ends with SystemExit")
+
+
+def run_verb(
+    name: str,
+    args: Sequence[str],
+    *,
+    prog_name: str,
+    workers: WorkersOf,
+    option: Parameter,
+    take: Callable[[Any], None],
+) -> NoReturn:
+    """Run the command `txlog NAME`, with its tasks on these workers, as a program of its own.
+
+    The program has one more `option`, and `take` gets its value first.
+    """
+    verb = next(each for each in app.registered_commands if each.name == name)
+    assert verb.callback is not None
+    program = typer.Typer(add_completion=False, rich_markup_mode=app.rich_markup_mode)
+    program.command(name, cls=Command, context_settings=_CONTEXT_SETTINGS)(extended(verb.callback, option, take))
+    main: Any = typer.main.get_command(program).main
+    settings = environment_settings(workers)
+    sys.exit(_status(lambda: main(list(args), prog_name=prog_name, standalone_mode=False, obj=settings)))
 
 
 def _status(run: Callable[[], Any]) -> int:

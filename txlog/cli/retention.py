@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from txlog.cli.documents import RetentionDocument
-from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions, command
+from txlog.cli.errors import raise_first
+from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions, command
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.text import bytes_text, count_text, time_text
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer, *, panel: str) -> None:
     """Add the command."""
-    command(app, "retention", panel=panel)(retention)
+    command(app, "retention", panel=panel, alias="--delete/--no-delete")(retention)
 
 
 def retention(
@@ -27,12 +28,9 @@ def retention(
     topic: TopicsOrPartitions = None,
     topic_option: TopicsOption = None,
     partitions: Partitions = None,
-    delete: Annotated[
-        bool,
-        typer.Option("--delete", metavar="", help="Remove the rows. Without this option the command only shows them."),
-    ] = False,
+    execute: Execute = False,
 ) -> None:
-    """Remove rows that are older, or more, than their topics keep. A dry run, unless --delete is given.
+    """Remove rows that are older, or more, than their topics keep. A dry run, unless --execute is given.
 
     Each topic's retention.ms and retention.bytes decide, for whole sealed segments at a time. Rows that a consumer
     group of retention.hold.groups has not read stay. Readers stop seeing the removed rows at once; vacuum deletes their
@@ -40,28 +38,20 @@ def retention(
     """
     # A local import, because `--help` does not need it.
     from txlog.client.reading import read_session
-    from txlog.maintenance.history import recorded
-    from txlog.maintenance.retention import policy_of, retain_partition
+    from txlog.maintenance.history import record
+    from txlog.maintenance.partition_loop import gather
+    from txlog.maintenance.retention import policy_of, retain_partitions
 
     names = [*(topic or ()), *(topic_option or ())]
     wanted = choose_partitions(session.store, names, partitions)
     runtime = session.store.runtime
-    reads = read_session(runtime)
-    policies = {tp.topic: policy_of(runtime, tp.topic) for tp in wanted}
-    documents = []
-    with recorded(runtime, "retention") as history:
-        for tp in wanted:
-            policy = policies[tp.topic]
-            if policy is None:
-                continue
-            with history.over(tp):
-                found = retain_partition(reads, tp, policy, dry_run=not delete)
-                if found is not None:
-                    documents.append(retention_document(found, executed=delete))
-                    if found.moves and delete:
-                        history.add_retained(found)
-            reads.forget([tp])
-    session.out.show(documents, lambda out: show_retention(out, documents, len(wanted), executed=delete))
+    by_topic = {name: policy_of(runtime, name) for name in dict.fromkeys(tp.topic for tp in wanted)}
+    policies = {tp: policy for tp in wanted if (policy := by_topic[tp.topic]) is not None}
+    found = retain_partitions(read_session(runtime), policies, session.workers(runtime), dry_run=not execute)
+    retained, failed = gather(record(runtime, "retention", found) if execute else found)
+    documents = [retention_document(each, executed=execute) for each in retained]
+    session.out.show(documents, lambda out: show_retention(out, documents, len(wanted), executed=execute))
+    raise_first(failed)
 
 
 def retention_document(retained: Retained, *, executed: bool) -> RetentionDocument:
@@ -114,12 +104,12 @@ def show_retention(out: Output, documents: Sequence[RetentionDocument], partitio
     if not rows:
         out.line(f"Nothing to remove: no row of {looked} is beyond retention.ms or retention.bytes.")
     elif executed:
-        out.line(f"Removed {what}. Their files are there until they are vacuumed.")
+        out.line(f"Removed {what}. Their files stay until vacuum deletes them.")
     else:
-        out.line(f"Would remove {what}. Add --delete to do it.")
+        out.line(f"Would remove {what}. Add --execute to do it.")
     for each in documents:
         if each.held_by is not None:
-            until = "" if each.held_until is None else f", at the latest until {time_text(each.held_until)}"
+            until = "" if each.held_until is None else f" or until {time_text(each.held_until)}"
             out.line(
-                f"{each.topic}-{each.partition}: more would go, and stays for consumer group {each.held_by!r}{until}, unless it commits."
+                f"{each.topic}-{each.partition}: consumer group {each.held_by!r} holds more rows, until it commits{until}."
             )

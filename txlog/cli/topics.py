@@ -11,7 +11,7 @@ import typer
 from txlog.cli.columns import parse_columns, to_schema
 from txlog.cli.documents import DeletionDocument, PartitionEnds, TopicDocument, TopicSummary
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Session, command, group, one_of, parse_pairs
+from txlog.cli.options import Execute, Session, command, group, one_of, parse_pairs
 from txlog.cli.output import Output
 from txlog.config import keys_of
 from txlog.core.names import TopicPartition
@@ -238,10 +238,7 @@ def delete(
     session: Session,
     topic: _Topic = None,
     topic_option: _TopicOption = None,
-    execute: Annotated[
-        bool,
-        typer.Option("--execute", metavar="", help="Make the change. Without this option the command only shows it."),
-    ] = False,
+    execute: Execute = False,
 ) -> None:
     """Delete a topic and all its rows. A dry run, unless --execute is given."""
     name = one_of(topic, topic_option, "topic")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txlog.cli.documents import AbortDocument, ExpireDocument
-from txlog.cli.options import Session, command, group, one_of
+from txlog.cli.options import Execute, Session, command, group, one_of
 from txlog.cli.output import Output
 from txlog.errors import InvalidRequestError
 from txlog.text import duration_text, time_text
@@ -179,7 +179,7 @@ def abort(session: Session, transactional_id: _Id = None, id_option: _IdOption =
     session.out.show(document, lambda out: out.line(words[document.result]))
 
 
-@command(app, "expire")
+@command(app, "expire", alias="--no-dry-run/--dry-run")
 def expire(
     session: Session,
     transactional_id: Annotated[
@@ -199,9 +199,9 @@ def expire(
             help="Forget --transactional-id now, even if it holds a txn.version. A replay of that version is then not detected.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Only show what would be done.")] = False,
+    execute: Execute = False,
 ) -> None:
-    """Abort transactions past their time-out, finish decided ones, delete ids that are idle for too long.
+    """Abort transactions past their time-out, finish decided ones, delete ids that are idle for too long. A dry run, unless --execute is given.
 
     This changes nothing that a running producer needs. A producer or a Spark write also ends such a transaction if it
     writes to the same partition and the transaction was quiet for 10 s. Readers of rows do not.
@@ -209,35 +209,39 @@ def expire(
     if force and transactional_id is None:
         raise InvalidRequestError("--force needs --transactional-id")
     if transactional_id is not None:
-        _expire_one(session, transactional_id, force=force, dry_run=dry_run)
+        _expire_one(session, transactional_id, force=force, execute=execute)
         return
-    done = session.admin.expire(dry_run=dry_run)
+    done = session.admin.expire(dry_run=not execute)
     document = ExpireDocument(
-        executed=not dry_run, aborted=done.aborted, rolled_forward=done.rolled_forward, removed=done.removed
+        executed=execute, aborted=done.aborted, rolled_forward=done.rolled_forward, removed=done.removed
     )
 
     def text(out: Output) -> None:
-        would = "would be " if dry_run else ""
+        would = "" if execute else "would be "
         rows = [
             *((each, f"{would}aborted", "past its time-out") for each in done.aborted),
             *((each, f"{would}rolled forward", "decided, and not finished") for each in done.rolled_forward),
             *((each, f"{would}forgotten", "idle for too long") for each in done.removed),
         ]
-        out.table(("transactional id", "was" if not dry_run else "result", "because"), rows, empty="Nothing is due.")
+        out.table(("transactional id", "was" if execute else "result", "because"), rows, empty="Nothing is due.")
+        if rows and not execute:
+            out.line()
+            out.line("Add --execute to do it.")
 
     session.out.show(document, text)
 
 
-def _expire_one(session: Session, transactional_id: str, *, force: bool, dry_run: bool) -> None:
+def _expire_one(session: Session, transactional_id: str, *, force: bool, execute: bool) -> None:
     admin = session.admin
     found = admin.describe_transaction(transactional_id)
-    if dry_run:
-        due = (force and found.duration_ms < 0) or transactional_id in admin.expire(dry_run=True).removed
-    else:
+    if execute:
         due = admin.expire_id(transactional_id, force=force)
-    document = ExpireDocument(executed=not dry_run, removed=(transactional_id,) if due else ())
+    else:
+        due = (force and found.duration_ms < 0) or transactional_id in admin.expire(dry_run=True).removed
+    document = ExpireDocument(executed=execute, removed=(transactional_id,) if due else ())
     if due:
-        words = f"{'Would forget' if dry_run else 'Forgot'} {transactional_id!r} (producer {found.producer_id})."
+        what = f"{transactional_id!r} (producer {found.producer_id})."
+        words = f"Forgot {what}" if execute else f"Would forget {what} Add --execute to do it."
     else:
         words = f"{transactional_id!r} is kept: {_why_kept(found, force)}."
     session.out.show(document, lambda out: out.line(words))

@@ -8,7 +8,7 @@ import typer
 
 from txlog.cli.documents import VacuumDocument, VacuumedEntry, VacuumedKind, VacuumFailure, WaitingEntry
 from txlog.cli.errors import LOOK
-from txlog.cli.options import Session, TopicsOption, command
+from txlog.cli.options import Execute, Session, TopicsOption, command
 from txlog.cli.output import Output
 from txlog.cli.progress import progress_bar
 from txlog.text import bytes_text, count_text, time_text
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer, *, panel: str) -> None:
     """Add the command."""
-    command(app, "vacuum", panel=panel)(vacuum)
+    command(app, "vacuum", panel=panel, alias="--delete/--no-delete")(vacuum)
 
 
 def vacuum(
@@ -31,15 +31,10 @@ def vacuum(
         ),
     ] = None,
     topic_option: TopicsOption = None,
-    delete: Annotated[
-        bool,
-        typer.Option(
-            "--delete", metavar="", help="Delete the objects. Without this option the command only shows them."
-        ),
-    ] = False,
+    execute: Execute = False,
     objects: Annotated[bool, typer.Option("--objects", metavar="", help="Show every object, and the reason.")] = False,
 ) -> None:
-    """Delete objects that no reader or writer can still use. A dry run, unless --delete is given.
+    """Delete objects that no reader or writer can still use. A dry run, unless --execute is given.
 
     These are files of transactions that can never commit, files that a merge or retention replaced, and commit records
     that are sealed. Replaced objects stay for delete.grace.ms (24 hours unless the store was made with another value),
@@ -55,10 +50,11 @@ def vacuum(
     wanted = [*(topic or ()), *(topic_option or ())] or None
     with (
         recorded(runtime, "vacuum") as history,
-        progress_bar("looking for what nothing needs", "partitions") as progress,
+        progress_bar("looking for objects to delete", "partitions") as progress,
     ):
-        report = run(runtime, read_session(runtime), wanted, dry_run=not delete, on_progress=progress)
-        for tp, (count, size) in report.by_partition().items() if delete else ():
+        workers = session.workers(runtime)
+        report = run(runtime, read_session(runtime), wanted, dry_run=not execute, progress=progress, workers=workers)
+        for tp, (count, size) in report.by_partition().items() if execute else ():
             history.add(tp, "deleted", deleted_objects=count, deleted_bytes=size)
     document = vacuum_document(runtime.where, report)
     session.out.show(document, lambda out: show_vacuum(out, document, objects=objects))
@@ -109,11 +105,11 @@ def show_vacuum(out: Output, document: VacuumDocument, *, objects: bool) -> None
         out.line(
             f"Deleted {what}, of {looked}."
             if document.executed
-            else f"Would delete {what}, of {looked}. Add --delete to do it."
+            else f"Would delete {what}, of {looked}. Add --execute to do it."
         )
     if document.waiting:
         times = [each.until for each in document.waiting if each.until is not None]
-        when = f"; the first may go at {time_text(min(times))}" if times else ""
+        when = f"; vacuum may delete the first at {time_text(min(times))}" if times else ""
         out.line(f"{count_text(len(document.waiting), 'object')} more must wait out delete.grace.ms{when}.")
     for each in document.failed:
-        out.line(f"Topic {each.topic!r} is damaged, and nothing more of it was deleted: {each.error}")
+        out.line(f"Topic {each.topic!r} is damaged, so vacuum stopped there: {each.error}")

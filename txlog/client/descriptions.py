@@ -321,9 +321,9 @@ def _advice(txn: TransactionMetadata | None, tp: TopicPartition, now_ms: int) ->
     if txn is None:
         return "no transactional.id has this producer; look at it with `txlog dump-log`"
     if txn.state in PREPARED:
-        return f"{txn.state} is decided and was not finished; `txlog transactions expire` rolls it forward"
+        return f"{txn.state} is decided and was not finished; `txlog transactions expire --execute` rolls it forward"
     if is_timed_out(txn, now_ms):
-        return "it is past its time-out; `txlog transactions expire` aborts it"
+        return "it is past its time-out; `txlog transactions expire --execute` aborts it"
     if txn.state == "ONGOING" and tp in txn.partitions:
         return f"its producer may still be at work; `txlog transactions abort {txn.transactional_id}` ends it"
     return "its transactional.id does not know this partition; look at it with `txlog dump-log`"

@@ -365,7 +365,7 @@ def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped 
             TxnVersionScopeError(
                 f"transactional.id {current.transactional_id!r} holds txn.version {current.txn_version} of scope {current.txn_scope!r}, and this transaction "
                 f"has version {version.version} of scope {version.scope!r}: a lost checkpoint, or two queries with one id. hint: use another "
-                f"transactional.id, or remove this one: `txlog transactions expire --transactional-id {current.transactional_id} --force`"
+                f"transactional.id, or remove this one: `txlog transactions expire --transactional-id {current.transactional_id} --force --execute`"
             )
         )
     if version.version == current.txn_version and current.txn_topics is not msgspec.UNSET:

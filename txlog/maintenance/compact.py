@@ -1,6 +1,6 @@
 """How does a keyed topic shrink to the latest row of each key?
 
-A compaction runs in one process and in bounded memory, pass after pass. A pass first reads the keys of rows that no
+A compaction of a partition runs in bounded memory, pass after pass. A pass first reads the keys of rows that no
 compaction has seen yet into a map of bounded size. Then it copies all rows from the log start on, batch by batch. It
 leaves out each row that a newer row of the same key supersedes (PROTOCOL.md, C2; Kafka's log cleaner). A pass makes one
 run and publishes it as a merge does. Several processes may compact at once, and each can be killed at any point. No
@@ -10,11 +10,12 @@ reader sees a pass that did not take effect, and vacuum removes its files.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING
 
-from txlog.client.reading import MAX_RELISTS, piece_rows
+from txlog.client.reading import piece_rows
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.core.cleaning import Kept
@@ -34,18 +35,17 @@ from txlog.core.names import TopicPartition
 from txlog.core.partitioning import Offsets
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
-from txlog.errors import InvalidConfigurationError, MissingObjectError
+from txlog.errors import InvalidConfigurationError
 from txlog.maintenance.merge import topic_of_inputs
+from txlog.maintenance.partition_loop import Outcome, over_partitions
 from txlog.maintenance.users_topics import refuse_internal
+from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge, publish
 from txlog.protocol.compact import CompactionPlan, look_at_dirt, plan_compaction
 from txlog.protocol.context import Context, Views
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Progress: TypeAlias = Callable[[TopicPartition, int, int], None]
-"""(partition, rows read so far, rows to read in this pass)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,35 +120,53 @@ def cleanable_part(session: Session, tp: TopicPartition, policy: CompactionPolic
     return session.call("looking for what to compact", looked)
 
 
-def compact_partition(
-    runtime: Runtime,
+def compact_partitions(
     session: Session,
-    tp: TopicPartition,
-    policy: CompactionPolicy,
-    on_progress: Progress | None = None,
-) -> tuple[Compacted, ...]:
-    """Compact one partition, in as many passes as are due; return an empty tuple if none is due.
+    policies: Mapping[TopicPartition, CompactionPolicy],
+    partitions: Iterable[TopicPartition] | None = None,
+    workers: Workers | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Outcome[Compacted | None]]:
+    """Compact `partitions` (None: all of `policies`) by their policies, in as many passes as are due.
 
-    Raises InvalidRequestError for an internal topic, and CorruptRecordError with the name of a damaged input. A
+    One pass is one task, because one process must hold all keys of a partition in memory. See `over_partitions` for
+    what is yielded. An InvalidRequestError is about an internal topic. A CorruptRecordError names a damaged input. A
     pass with a damaged input is not published.
     """
-    done: list[Compacted] = []
-    relists = 0
-    while True:
-        try:
-            plan = plan_partition(session, tp, policy)
-            if plan is None:
-                return tuple(done)
-            done.append(publish_compaction(session, plan, copy_survivors(runtime, plan, on_progress)))
-        except MissingObjectError:
-            # Another job was faster, and vacuum has deleted the inputs. A new plan shows what is left to do.
-            relists += 1
-            if relists > MAX_RELISTS:
-                raise
-            continue
-        if not done[-1].took_effect:
-            return tuple(done)
-        relists = 0
+    wanted = policies if partitions is None else partitions
+    return over_partitions(session, wanted, _CompactVerb(session, policies), workers, progress)
+
+
+class _CompactVerb:
+    def __init__(self, session: Session, policies: Mapping[TopicPartition, CompactionPolicy]) -> None:
+        self._session = session
+        self._policies = policies
+
+    def plan(self, tp: TopicPartition) -> list[Task[CompactionPlan, Copied]]:
+        plan = plan_partition(self._session, tp, self._policies[tp])
+        if plan is None:
+            return []
+        names = plan.cleanable.names
+        return [
+            Task(
+                subject=plan,
+                title=f"txlog compact: {tp}, offsets {names[0].base_offset} to {names[-1].end_offset - 1}",
+                work=partial(_copy, plan),
+                size=plan.cleanable.clean_bytes + plan.cleanable.dirty_bytes,
+            )
+        ]
+
+    def publish(self, plan: CompactionPlan, copied: Copied) -> Compacted:
+        return publish_compaction(self._session, plan, copied)
+
+    def has_more(self, done: Compacted) -> bool:
+        return done.took_effect
+
+
+def _copy(plan: CompactionPlan, session: Session, progress: Progress | None) -> Copied:
+    # If a task runs twice, each run of it must write under its own name (C1).
+    runtime = session.runtime
+    return copy_survivors(runtime, replace(plan, unique=runtime.ids.new_id()), progress)
 
 
 def plan_partition(session: Session, tp: TopicPartition, policy: CompactionPolicy) -> CompactionPlan | None:

@@ -8,13 +8,17 @@ its check, the check looks at it again. See PROTOCOL.md, "Integrity".
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import partial
 
 import msgspec
 
+from txlog.client.reading import read_session
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
 from txlog.clock import Clock, SystemClock
 from txlog.core import envelope, names
 from txlog.core.features import KNOWN_FEATURES
@@ -36,7 +40,7 @@ from txlog.core.records import (
 )
 from txlog.core.schema import check_fields, contradictions
 from txlog.core.state import PartitionState
-from txlog.errors import NotAStoreError, SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.errors import NotAStoreError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
 from txlog.maintenance.decisions import (
     PREPARED,
     Decisions,
@@ -50,11 +54,9 @@ from txlog.maintenance.file_check import check_rows_file
 from txlog.maintenance.findings import LOST_RECORD, Finding, Findings, Reader
 from txlog.maintenance.partition_check import Checked, PartitionTask, Schemas, check_partition
 from txlog.maintenance.repair import RepairedObject
+from txlog.maintenance.workers import Here, Progress, Task, Workers
 from txlog.storage.object_store import ObjectStore
 from txlog.text import count_text, duration_text
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""(what is checked now and objects so far, partitions done, partitions in all)."""
 
 _ROUNDS = 5
 """How often a partition is checked that seems damaged and changes during each check."""
@@ -98,7 +100,7 @@ def check_store(
     threads: int = 16,
     clock: Clock | None = None,
     progress: Progress | None = None,
-    spread: Spread | None = None,
+    workers: Workers | None = None,
 ) -> FsckReport:
     """Verify everything. Reads only.
 
@@ -106,9 +108,9 @@ def check_store(
 
     * `topics` limits the check to these topics and the transaction-state table that they are compared with.
     * `rows`: if it is False, data files are not opened and only their lengths are checked.
-    * `threads` is the number of threads that fetch metadata objects.
-    * `spread` checks the partitions of users' topics elsewhere, in any order. Comparisons between partitions are made
-      here.
+    * `threads` is the number of threads that fetch metadata objects of one partition.
+    * `progress` is called with (what is checked now and objects so far, partitions done, partitions in all).
+    * `workers` check the partitions of users' topics (None: this process). Comparisons between partitions are made here.
 
     Memory holds the state of one partition, the records of one segment, the transaction-state table, and 48 bytes for
     each marker that the table requires. Raises NotAStoreError if there is no part of a store,
@@ -116,10 +118,12 @@ def check_store(
     """
     clock = clock or SystemClock()
     with contextlib.ExitStack() as stack:
+        if workers is None:
+            workers = Here(read_session(stack.enter_context(contextlib.closing(Runtime(store, clock=clock)))))
         pool = stack.enter_context(ThreadPoolExecutor(threads, "txlog-fsck")) if threads else None
-        shown = _Shown(progress) if progress is not None else None
-        reader = Reader(store, clock, Findings(), pool, None if shown is None else shown.count)
-        return _StoreCheck(reader, clock, rows, shown, spread).run(topics)
+        shown = _Shown(progress)
+        reader = Reader(store, clock, Findings(), pool, shown.count)
+        return _StoreCheck(reader, clock, rows, shown, workers, threads).run(topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +134,6 @@ class Looked:
     findings: Findings
     objects: int
     bytes: int
-
-
-Spread: TypeAlias = Callable[[Sequence[PartitionTask]], Iterable[Looked]]
-"""Returns the partition of each task as `look_at` sees it, in any order."""
 
 
 def look_at(reader: Reader, task: Callable[[], PartitionTask]) -> Looked:
@@ -151,6 +151,15 @@ def look_at(reader: Reader, task: Callable[[], PartitionTask]) -> Looked:
         if own.is_clean or round_ == _ROUNDS - 1 or reader.list(folder) == before:
             break
     return Looked(checked=checked, findings=own, objects=mine.objects, bytes=mine.bytes)
+
+
+def _look(task: PartitionTask, threads: int, session: Session, progress: Progress | None) -> Looked:
+    """Check the partition of a worker's task."""
+    numbers = itertools.count(1)
+    shown = None if progress is None else lambda: progress(task.topic_partition, next(numbers), 0)
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(threads, "txlog-fsck")) if threads else None
+        return look_at(Reader(session.runtime.store, session.clock, Findings(), pool, shown), lambda: task)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,36 +185,40 @@ class _Topic:
 
 
 class _Shown:
-    """Show the progress of a check, also within a large partition."""
+    """Count the objects that were checked, and show them."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
         self._objects = 0
-        self._where = "the root"
+        self._where: object = "the root"
         self._done = self._total = 0
 
-    def turn_to(self, where: str, done: int, total: int) -> None:
+    def turn_to(self, where: object, done: int, total: int) -> None:
         """Show the next partition."""
         self._where, self._done, self._total = where, done, total
-        self._tell()
+        self.count(0)
 
-    def count(self) -> None:
-        """Count one more object."""
-        self._objects += 1
-        self._tell()
+    def count(self, objects: int = 1) -> None:
+        """Count more objects."""
+        self._objects += objects
+        self.show_task(self._where, 0, 0)
 
-    def _tell(self) -> None:
-        self._progress(f"{self._where}, {count_text(self._objects, 'object')}", self._done, self._total)
+    def show_task(self, where: object, objects: int, total: int) -> None:
+        """Show a task that has checked this many objects."""
+        if self._progress is not None:
+            text = f"{where}, {count_text(self._objects + objects, 'object')}"
+            self._progress(text, self._done, self._total)
 
 
 class _StoreCheck:
-    def __init__(self, reader: Reader, clock: Clock, rows: bool, shown: _Shown | None, spread: Spread | None) -> None:
+    def __init__(self, reader: Reader, clock: Clock, rows: bool, shown: _Shown, workers: Workers, threads: int) -> None:
         self.reader = reader
         self.findings = reader.findings
         self.clock = clock
         self.rows = rows
         self.shown = shown
-        self.spread = spread
+        self.workers = workers
+        self.threads = threads
         self.constants: StoreConstants | None = None
         self.created_at = 0
         self.topics: dict[str, _Topic] = {}
@@ -384,7 +397,7 @@ class _StoreCheck:
     def _check_topics(self, topics: Sequence[_Topic]) -> None:
         named: dict[str, set[str]] = {topic.name: set() for topic in topics}
         before = {topic.name: self.reader.list(f"{topic.name}/staged/") for topic in topics}
-        tasks = []
+        tasks: list[Task[TopicPartition, Looked]] = []
         for topic in topics:
             newest = topic.versions.get(topic.last_version)
             for number in topic.folders:
@@ -393,17 +406,17 @@ class _StoreCheck:
                         names.topic_metadata_path(topic.name, topic.last_version + 1),
                         f"a version of the topic with partition {number}, which was written to",
                     )
-                tasks.append(self._task(TopicPartition(topic.name, number), topic))
-        for looked in (self.spread or self._one_by_one)(tasks):
+                tp = TopicPartition(topic.name, number)
+                work = partial(_look, self._task(tp, topic), self.threads)
+                tasks.append(Task(subject=tp, title=f"txlog fsck: {tp}", work=work))
+        for _, looked in self.workers.map(tasks, self.shown.show_task):
+            if isinstance(looked, TxlogError):
+                raise looked
+            self.shown.count(looked.objects)
             named[looked.checked.topic_partition.topic] |= looked.checked.staged_files
             self._judge(self._take(looked))
         for topic in topics:
             self._check_staged_folder(topic, before[topic.name], named[topic.name])
-
-    def _one_by_one(self, tasks: Sequence[PartitionTask]) -> Iterator[Looked]:
-        for task in tasks:
-            self._show(task.topic_partition)
-            yield look_at(self.reader, lambda task=task: task)  # type: ignore[misc]
 
     def _check_partition(self, tp: TopicPartition, topic: _Topic) -> Checked:
         self._show(tp)
@@ -425,8 +438,7 @@ class _StoreCheck:
         self.findings.take(looked.findings)
         self.done += 1
         self.partitions += 1
-        if self.spread is not None:
-            self._show(looked.checked.topic_partition)
+        self._show(looked.checked.topic_partition)
         return looked.checked
 
     def _check_staged_folder(self, topic: _Topic, folders: Iterable[str], named: Collection[str]) -> None:
@@ -535,7 +547,7 @@ class _StoreCheck:
                     path,
                     "transactions that are finished",
                     f"transactional.id {transactional_id!r} is {value.state}: decided, its markers may be missing yet",
-                    "nothing: whoever comes next finishes it, `txlog transactions expire` for one",
+                    "nothing: the next writer finishes it, and so does `txlog transactions expire --execute`",
                 )
                 self._check_prepared(path, followed.parts_of(value))
             elif value.state == "ONGOING" and 0 <= value.started_at < now_ms - value.timeout_ms:
@@ -544,7 +556,7 @@ class _StoreCheck:
                     path,
                     f"transactions that end within their time-out of {duration_text(value.timeout_ms)}",
                     f"transactional.id {transactional_id!r} is ONGOING, {over} overdue",
-                    "`txlog transactions expire` aborts it",
+                    "`txlog transactions expire --execute` aborts it",
                 )
 
     def _check_prepared(self, path: str, parts: Iterable[StagedPart]) -> None:
@@ -725,8 +737,7 @@ class _StoreCheck:
                 )
 
     def _show(self, tp: TopicPartition) -> None:
-        if self.shown is not None:
-            self.shown.turn_to(str(tp), self.done, self.total)
+        self.shown.turn_to(tp, self.done, self.total)
 
     def _report(self, checked: Iterable[str]) -> FsckReport:
         order = ("damaged", "missing", "note")

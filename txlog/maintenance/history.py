@@ -12,8 +12,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Collection, Iterator
-from typing import Literal, TypeAlias
+from collections.abc import Collection, Iterable, Iterator
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -23,10 +23,13 @@ from txlog.core.records import CleanupRun, CleanupStep
 from txlog.errors import TxlogError
 from txlog.maintenance.compact import Compacted
 from txlog.maintenance.merge import Merged
+from txlog.maintenance.partition_loop import Outcome
 from txlog.maintenance.retention import Retained
 from txlog.protocol import history as protocol
 
-Outcome: TypeAlias = Literal["published", "discarded", "deleted", "failed"]
+D = TypeVar("D", bound=Merged | Compacted | Retained | None)
+
+StepOutcome: TypeAlias = Literal["published", "discarded", "deleted", "failed"]
 
 MAX_STEPS = 10_000
 """Steps of one run that are kept, failed ones first. So the record stays small, also if a run covers a large store."""
@@ -80,7 +83,7 @@ class Recorder:
     def add(
         self,
         tp: TopicPartition,
-        outcome: Outcome,
+        outcome: StepOutcome,
         *,
         base_offset: int = -1,
         end_offset: int = -1,
@@ -120,6 +123,24 @@ class Recorder:
             )
         )
         self._began_at = now_ms
+
+    def add_outcome(self, tp: TopicPartition, outcome: Merged | Compacted | Retained | TxlogError | None) -> None:
+        """Record what a verb did to a partition. What it left alone is not recorded."""
+        match outcome:
+            case TxlogError():
+                self.add(tp, "failed", message=str(outcome))
+            case Merged():
+                self.add_merged(outcome)
+            case Compacted():
+                self.add_compacted(outcome)
+            case Retained() if outcome.moves:
+                self.add_retained(outcome)
+
+    def follow(self, outcomes: Iterable[Outcome[D]]) -> Iterator[Outcome[D]]:
+        """Yield what a verb yields, and record it."""
+        for tp, outcome in outcomes:
+            self.add_outcome(tp, outcome)
+            yield tp, outcome
 
     def add_merged(self, merged: Merged) -> None:
         """Record a run that a merge made."""
@@ -168,10 +189,7 @@ def recorded(runtime: Runtime, job: str) -> Iterator[Recorder]:
     """Record one run of a job. At the end the history holds all steps that were recorded, also if the job failed.
 
         with recorded(runtime, "merge") as history:
-            for tp in partitions:
-                with history.over(tp):
-                    for merged in merge_partition(runtime, session, tp, policy):
-                        history.add_merged(merged)
+            made, failed = gather(history.follow(merge_partitions(session, partitions, policy)))
 
     Without steps nothing is written. If the history cannot be written, a warning is logged and no error is raised.
     """
@@ -181,6 +199,12 @@ def recorded(runtime: Runtime, job: str) -> Iterator[Recorder]:
     finally:
         if recorder.steps:
             _write(runtime, recorder)
+
+
+def record(runtime: Runtime, job: str, outcomes: Iterable[Outcome[D]]) -> Iterator[Outcome[D]]:
+    """Yield what a verb yields, and record it as one run of `job`."""
+    with recorded(runtime, job) as history:
+        yield from history.follow(outcomes)
 
 
 def read_history(

@@ -1,18 +1,18 @@
 """How do many small files of a partition become a few large ones, while other processes write and read?
 
-A merge runs in one process, with one row group in memory at a time. It plans, copies the committed rows with their
-offsets, and publishes the run. It leaves out markers and the rows of aborted transactions; the other rows keep their
+A merge plans, copies the committed rows with their offsets, with one row group in memory at a time, and publishes the run. It leaves out markers and the rows of aborted transactions; the other rows keep their
 offsets and timestamps (PROTOCOL.md, C1 to C5). Several processes may merge at once, and each can be killed at any
 point. No reader sees a merge that did not take effect, and vacuum removes its files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from txlog.client.reading import MAX_RELISTS, piece_rows, topic_of_rows
+from txlog.client.reading import piece_rows, topic_of_rows
 from txlog.client.runtime import Runtime, check_columns
 from txlog.client.session import Session
 from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
@@ -21,8 +21,10 @@ from txlog.core.features import SORTED_RUNS
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
-from txlog.errors import InvalidRequestError, MissingObjectError, SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
+from txlog.maintenance.partition_loop import Outcome, over_partitions
 from txlog.maintenance.users_topics import refuse_internal
+from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge, plan_merges, publish
 from txlog.protocol.context import Context, Views
 from txlog.protocol.topics import refresh_topic_of_rows
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NESTED = ("list", "map", "struct")
-
-Progress: TypeAlias = Callable[[TopicPartition, int, int], None]
-"""(partition, rows copied so far, rows of the run)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,33 +54,56 @@ class Merged:
     bytes: int
 
 
-def merge_partition(
-    runtime: Runtime,
+def merge_partitions(
     session: Session,
-    tp: TopicPartition,
+    partitions: Iterable[TopicPartition],
     policy: MergePolicy,
-    on_progress: Progress | None = None,
     layout: FileLayout = PLAIN,
-) -> tuple[Merged, ...]:
-    """Merge what is due in one partition of a user's topic; return an empty tuple if nothing is due.
+    workers: Workers | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Outcome[Merged | None]]:
+    """Merge what is due in partitions of users' topics, one run for each task. See `over_partitions` for what is yielded.
 
-    Raises InvalidRequestError for an internal topic (its snapshots are its compaction), and SchemaMismatchError for a
-    column of `layout` that the topic does not have. Raises CorruptRecordError with the name of a damaged input. Nothing
-    of a run with a damaged input is published.
+    An InvalidRequestError is about an internal topic (its snapshots are its compaction), a SchemaMismatchError about a
+    column of `layout` that the topic does not have. A CorruptRecordError names a damaged input. Nothing of a run with a
+    damaged input is published.
     """
-    done: list[Merged] = []
-    for attempt in range(MAX_RELISTS + 1):
-        try:
-            for merge in plan_partition(session, tp, policy):
-                file = copy_rows(runtime, merge, on_progress, layout)
-                done.append(publish_merge(session, merge, file))
-            return tuple(done)
-        except MissingObjectError:
-            # Another job was faster, and vacuum has deleted the inputs. A new plan shows what is left to do.
-            session.forget([tp])
-            if attempt == MAX_RELISTS:
-                raise
-    raise AssertionError("unreachable")
+    return over_partitions(session, partitions, _MergeVerb(session, policy, layout), workers, progress)
+
+
+class _MergeVerb:
+    def __init__(self, session: Session, policy: MergePolicy, layout: FileLayout) -> None:
+        self._session = session
+        self._policy = policy
+        self._layout = layout
+
+    def plan(self, tp: TopicPartition) -> list[Task[Merge, _Copied]]:
+        return [
+            Task(
+                subject=merge,
+                title=f"txlog merge: {tp}, offsets {merge.run.base_offset} to {merge.run.end_offset - 1}",
+                work=partial(_copy, merge.rows_only(), self._layout),
+                size=merge.bytes_before,
+            )
+            for merge in plan_partition(self._session, tp, self._policy)
+        ]
+
+    def publish(self, plan: Merge, copied: _Copied) -> Merged:
+        unique, file = copied
+        return publish_merge(self._session, plan.written_as(unique), file)
+
+    def has_more(self, done: Merged) -> bool:
+        return False
+
+
+_Copied: TypeAlias = tuple[str, IndexedFile | None]
+"""The suffix of the name under which the rows of a run were copied, and their file."""
+
+
+def _copy(merge: Merge, layout: FileLayout, session: Session, progress: Progress | None) -> _Copied:
+    # If a task runs twice, each run of it must write under its own name (C1).
+    unique = session.runtime.ids.new_id()
+    return unique, copy_rows(session.runtime, merge.written_as(unique), progress, layout)
 
 
 def plan_partition(session: Session, tp: TopicPartition, policy: MergePolicy) -> tuple[Merge, ...]:

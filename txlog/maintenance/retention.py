@@ -7,7 +7,9 @@ holds back rows that it has not read, as long as the group is alive. See PROTOCO
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
@@ -15,6 +17,8 @@ from txlog.config import TopicConfig
 from txlog.core.effects import Program
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.errors import InvalidRequestError
+from txlog.maintenance.partition_loop import Outcome, over_partitions
+from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.context import Context, Views
 from txlog.protocol.retention import RetentionPlan, RetentionPolicy, apply_plan, plan_retention
 
@@ -69,14 +73,42 @@ def policy_from(config: TopicConfig) -> RetentionPolicy | None:
     )
 
 
-def retain_partition(
-    session: Session, tp: TopicPartition, policy: RetentionPolicy, *, dry_run: bool = False
-) -> Retained | None:
-    """Move the log start of one partition to where `policy` wants it.
+def retain_partitions(
+    session: Session,
+    policies: Mapping[TopicPartition, RetentionPolicy],
+    workers: Workers | None = None,
+    *,
+    dry_run: bool,
+) -> Iterator[Outcome[Retained | None]]:
+    """Move the log start of each partition to where its policy wants it, one partition for each task.
 
-    Returns what was removed or is held, or None if there is neither. Raises ClockSkewError, and what reading and
-    appending raise.
+    Yield what was removed or is held, and None if there is neither. See `over_partitions` for the rest.
     """
+    return over_partitions(session, policies, _RetentionVerb(policies, dry_run), workers)
+
+
+class _RetentionVerb:
+    """Plan and move within one task: both are small requests, and together they need no copy."""
+
+    def __init__(self, policies: Mapping[TopicPartition, RetentionPolicy], dry_run: bool) -> None:
+        self._policies = policies
+        self._dry_run = dry_run
+
+    def plan(self, tp: TopicPartition) -> list[Task[TopicPartition, Retained | None]]:
+        work = partial(_retain, tp, self._policies[tp], self._dry_run)
+        return [Task(subject=tp, title=f"txlog retention: {tp}", work=work)]
+
+    def publish(self, plan: TopicPartition, copied: Retained | None) -> Retained | None:
+        return copied
+
+    def has_more(self, done: Retained | None) -> bool:
+        return False
+
+
+def _retain(
+    tp: TopicPartition, policy: RetentionPolicy, dry_run: bool, session: Session, progress: Progress | None
+) -> Retained | None:
+    """Do one task. Raises ClockSkewError, and what reading and appending raise."""
     plan = plan_partition(session, tp, policy)
     if plan.moves and not dry_run:
         apply_partition(session, plan)

@@ -7,9 +7,9 @@ order of `txlog.protocol.vacuum`. See PROTOCOL.md, "Clean-up", C5 to C10.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
 
 from txlog.client.runtime import Runtime
 from txlog.client.session import Session
@@ -18,7 +18,9 @@ from txlog.core.effects import Program
 from txlog.core.names import INTERNAL_TOPICS, TopicPartition
 from txlog.core.records import TransactionMetadata
 from txlog.core.vacuum import NOT_KNOWN_YET, Dead
-from txlog.errors import CorruptLogError, UnknownTopicOrPartitionError
+from txlog.errors import CorruptLogError, TxlogError, UnknownTopicOrPartitionError
+from txlog.maintenance.partition_loop import StoreWatch
+from txlog.maintenance.workers import Here, Progress, Task, Workers
 from txlog.protocol.context import Context, Views
 from txlog.protocol.vacuum import (
     Deleted,
@@ -31,12 +33,7 @@ from txlog.protocol.vacuum import (
     read_table,
     sweep,
 )
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""(what is looked at now, partitions done, partitions in all)."""
-
-Sweeps: TypeAlias = Callable[[Sequence[PartitionPlan]], Iterable[tuple[PartitionPlan, tuple[Deleted, ...]]]]
-"""Deletes what plans of one topic found. Yields each plan, as it ends, with what it deleted."""
+from txlog.text import count_text
 
 STEP_TIMEOUT_MS = 3_600_000
 """A partition may have many objects to delete. A failed request is retried as everywhere."""
@@ -130,14 +127,14 @@ def vacuum(
     topics: Sequence[str] | None = None,
     *,
     dry_run: bool = True,
-    on_progress: Progress | None = None,
-    sweeps: Sweeps | None = None,
+    progress: Progress | None = None,
+    workers: Workers | None = None,
 ) -> VacuumReport:
     """Delete the objects that no reader or writer can still use in `topics` (None: all topics, internal ones included).
 
-    `sweeps` deletes elsewhere, on Spark's executors; this process decides what is deleted. Damage in one topic does not
-    stop the others: the report names it. If the call fails, the objects deleted so far stay deleted, and the next call
-    continues.
+    This process decides what is deleted; `workers` delete it (None: this process too), one partition for each task. A
+    dry run needs no workers. Damage in one topic does not stop the others: the report names it. If the call fails, the
+    objects deleted so far stay deleted, and the next call continues.
 
     Raises UnknownTopicOrPartitionError for a name that never was a topic, ClockSkewError, StorageError,
     TxlogTimeoutError.
@@ -151,25 +148,33 @@ def vacuum(
     table = session.call("reading the table of transactions", read_table)
     total = sum(len(each.partitions) for each in files)
     done = 0
-
-    def here(plans: Sequence[PartitionPlan]) -> Iterator[tuple[PartitionPlan, tuple[Deleted, ...]]]:
-        for plan in plans:
-            yield plan, sweep_partition(session, plan, dry_run=dry_run)
-
+    sweepers = Here(session) if workers is None or dry_run else workers
+    watch = StoreWatch(runtime)
     deleted: list[Deleted] = []
     waiting: list[Dead] = []
     failed: list[FailedTopic] = []
     for each in files:
-        if on_progress is not None:
-            on_progress(each.topic, done, total)
+        if progress is not None:
+            progress(each.topic, done, total)
         try:
             plans = _plan(session, each, table, now_ms, dry_run)
-            for plan, gone in (here if sweeps is None or dry_run else sweeps)(plans):
-                waiting += [dead for dead in plan.dead if dead.waits_until_ms is not None]
+            waiting += [dead for plan in plans for dead in plan.dead if dead.waits_until_ms is not None]
+            tasks = [_task(plan, dry_run) for plan in plans if plan.has_work]
+            done += len(plans) - len(tasks)
+            errors: list[TxlogError] = []
+            for task, gone in sweepers.map(tasks):
+                watch.note("publish", gone)
+                if isinstance(gone, TxlogError):
+                    errors.append(gone)
+                    if watch.is_down:
+                        break
+                    continue
                 deleted += gone
                 done += 1
-                if on_progress is not None:
-                    on_progress(str(plan.topic_partition), done, total)
+                if progress is not None:
+                    progress(task.subject, done, total)
+            if errors:
+                raise errors[0]
         except CorruptLogError as error:
             failed.append(FailedTopic(topic=each.topic, error=str(error)))
         finally:
@@ -197,13 +202,21 @@ def vacuum(
     )
 
 
-def sweep_partition(session: Session, plan: PartitionPlan, *, dry_run: bool = False) -> tuple[Deleted, ...]:
-    """Delete what a plan found. A dry run only asks for sizes."""
+def _task(plan: PartitionPlan, dry_run: bool) -> Task[TopicPartition, tuple[Deleted, ...]]:
+    """Return the deletion of what a plan found. A dry run only asks for sizes."""
+    return Task(
+        subject=plan.topic_partition,
+        title=f"txlog vacuum: {plan.topic_partition}, {count_text(len(plan.dead), 'object')}",
+        work=partial(_sweep, plan, dry_run),
+        size=len(plan.dead),
+    )
 
+
+def _sweep(plan: PartitionPlan, dry_run: bool, session: Session, progress: Progress | None) -> tuple[Deleted, ...]:
     def swept(ctx: Context, views: Views) -> Program[tuple[Views, tuple[Deleted, ...]]]:
         return views, (yield from sweep(ctx, plan, dry_run=dry_run, sizes=True))
 
-    return session.call(f"deleting in {plan.topic_partition}", swept)
+    return session.with_timeout(STEP_TIMEOUT_MS).call(f"deleting in {plan.topic_partition}", swept)
 
 
 def _store_clock(session: Session, dry_run: bool) -> int:

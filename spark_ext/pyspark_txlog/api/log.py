@@ -172,9 +172,14 @@ class TxLog:
         UnknownTopicOrPartitionError, NotAStoreError, InvalidRequestError over Spark Connect.
         """
         # Imported here because it loads pyarrow's Parquet, which planning does not need.
-        from pyspark_txlog import fsck
+        from pyspark_txlog.fsck import to_frame
+        from pyspark_txlog.jobs.spark_workers import SparkWorkers
+        from txlog.maintenance.fsck import check_store
 
-        return fsck.to_frame(self.spark, fsck.check(self.spark, self.runtime, topics, rows=rows))
+        workers = SparkWorkers(self.runtime, lambda: self.spark)
+        runtime = self.runtime
+        report = check_store(runtime.store, topics=topics, rows=rows, clock=runtime.clock, workers=workers)
+        return to_frame(self.spark, report)
 
     @plain_errors
     def create_views(self, *topics: str, prefix: str = "", **options: object) -> dict[str, str]:

@@ -1,76 +1,82 @@
-"""What do all jobs share on their command lines: options, a store, a Spark session (local or under spark-submit), and the end."""
+"""What do all jobs share on their command lines: options, a Spark session (local or under spark-submit), and the end.
+
+A job of maintenance is the command of `txlog` with the same name: `run_verb` runs it, with its tasks on Spark's
+executors.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import contextmanager
+from inspect import Parameter
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-import txlog
+from pyspark_txlog.jobs.spark_workers import SparkWorkers
+from txlog.cli import program
 from txlog.cli.errors import exit_status
 from txlog.cli.options import STORE_ENV, Session, Settings
-from txlog.cli.output import OutputFormat
-from txlog.client.store import Store
 from txlog.errors import InvalidRequestError, TxlogError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 StoreOption = Annotated[str | None, typer.Option(help="Folder or URL of the txlog store.", envvar=STORE_ENV)]
-Topics = Annotated[list[str] | None, typer.Argument(help="Topics (default: all).")]
-OutputOption = Annotated[OutputFormat, typer.Option(help="Tables for people, or JSON for programs.")]
 StorageOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Options of the store's driver.")]
 ConfOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.")
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="Spark's settings; not under spark-submit.", show_default=False),
 ]
 
 
 class Job:
-    """The store and session of a command line inside `running`."""
+    """The Spark session of a command line inside `running`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.opened = ExitStack()
         self.spark: SparkSession | None = None
 
-    def open(self, store: str | None, storage_option: Sequence[str] | None) -> Store:
-        """Open the store that the options name. Raises InvalidRequestError if no option names one, NotAStoreError if it
-        does not exist."""
-        options = pairs("--storage-option", storage_option)
-        found: Store = self.opened.enter_context(closing(txlog.open(store_url(store), storage_options=options)))
-        found.runtime.require_store()
-        return found
-
     def session(self, conf: Sequence[str] | None) -> SparkSession:
-        """Return `job_session` with the settings of the option."""
-        self.spark = job_session(f"txlog-{self.name.replace('_', '-')}", pairs("--conf", conf))
+        """Return the job's session, with the settings of the option."""
+        if self.spark is None:
+            self.spark = job_session(f"txlog-{self.name.replace('_', '-')}", pairs("--conf", conf))
         return self.spark
-
-    def raise_first(self, failed: Sequence[TxlogError]) -> None:
-        """Raise the first of `failed`, if there is one, after printing the others."""
-        for other in failed[1:]:
-            typer.echo(f"{self.name}: {other}", err=True)
-        if failed:
-            raise failed[0]
 
 
 @contextmanager
 def running(name: str) -> Iterator[Job]:
-    """Run the command line of the job `name`: print a TxlogError and exit with its status; close what was opened."""
+    """Run the command line of the job `name`: print a TxlogError and exit with its status; stop Spark."""
     job = Job(name)
     try:
-        with job.opened:
-            yield job
+        yield job
     except TxlogError as error:
         typer.echo(f"{name}: {error}", err=True)
         sys.exit(exit_status(error))
     finally:
         if job.spark is not None:
             job.spark.stop()
+
+
+def run_verb(name: str, args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command `txlog NAME`, with its tasks on Spark's executors, and exit with its status.
+
+    `args` are the arguments after the program's name (None: those of this process). `--conf` is the only further
+    option.
+    """
+    conf: list[str] = []
+    option = Parameter("conf", Parameter.KEYWORD_ONLY, default=None, annotation=ConfOption)
+    with running(name) as job:
+        program.run_verb(
+            name,
+            sys.argv[1:] if args is None else args,
+            prog_name=f"python -m pyspark_txlog.jobs.{name}",
+            workers=lambda runtime: SparkWorkers(runtime, lambda: job.session(conf)),
+            option=option,
+            take=lambda given: conf.extend(given or ()),
+        )
 
 
 def store_url(given: str | None) -> str:

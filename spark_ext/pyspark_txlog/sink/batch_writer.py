@@ -141,7 +141,7 @@ class TxlogWriter(DataSourceArrowWriter):
         except Exception as error:
             say(
                 f"transactional.id {self._txn.transactional_id!r}: the failed write could not be aborted now ({type(error).__name__}: "
-                f"{error}). The next write with this id, or `txlog transactions expire`, ends it"
+                f"{error}). The next write with this id, or `txlog transactions expire --execute`, ends it"
             )
 
     @property

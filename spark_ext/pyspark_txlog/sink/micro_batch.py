@@ -157,7 +157,7 @@ def check_scope(current: TransactionMetadata, query_id: str | None) -> None:
     this = "a query with a new checkpoint" if query_id is None else f"query {query_id}"
     raise TxnVersionScopeError(
         f"transactional.id {name!r} holds {theirs}, but this is {this}. hint: use another id; after a lost checkpoint "
-        f"run `txlog transactions expire --transactional-id {name} --force`, and see docs/streams.md"
+        f"run `txlog transactions expire --transactional-id {name} --force --execute`, and see docs/streams.md"
     )
 
 

@@ -210,7 +210,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
             return
         except Exception as error:
             say(
-                f"{who}: could not be aborted now ({type(error).__name__}: {error}). The query's next start, or `txlog transactions expire`, ends it"
+                f"{who}: could not be aborted now ({type(error).__name__}: {error}). The query's next start, or `txlog transactions expire --execute`, ends it"
             )
 
     def _micro_batch(self, query_id: str, number: int) -> MicroBatch:

@@ -1,0 +1,264 @@
+"""What does a round of maintenance share between its steps, and what does it report?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from txlog.client.session import Call
+from txlog.core import names
+from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SegmentName, TopicPartition
+from txlog.core.records import TopicMetadata
+from txlog.errors import (
+    OutcomeUnknownError,
+    RetriableError,
+    StoreChangedError,
+    TxlogError,
+    UnknownTopicOrPartitionError,
+)
+from txlog.maintenance.compact import Compacted
+from txlog.maintenance.history import Recorder
+from txlog.maintenance.merge import Merged
+from txlog.maintenance.partition_loop import Outcome
+from txlog.protocol.context import PartitionView
+
+if TYPE_CHECKING:
+    from txlog.maintenance.maintain import Maintainer
+
+T = TypeVar("T")
+D = TypeVar("D", bound=Merged | Compacted | None)
+
+MAX_NAMED = 1_000
+"""A report names this many actions and this many things that were left; further ones are only counted."""
+_AT_ONCE = 512
+"""Partitions that are looked at together."""
+_LOOK_AGAIN_MS = 300_000
+"""Kafka's `log.retention.check.interval.ms`: how often the round looks for work that becomes due only with time."""
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was done, left undone, or failed."""
+
+    text: str
+    topic: str | None = None
+    partition: int | None = None
+    """None if it is about the whole store."""
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one step of a round."""
+
+    step: str
+    took_ms: int
+    done: tuple[Action, ...]
+    left: tuple[Action, ...]
+    """Work that is not due or that another process does, and the reason."""
+    failed: tuple[Action, ...]
+    counts: dict[str, int]
+    """How much was done, left and failed, including what is not named."""
+
+
+class MaintainReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one round."""
+
+    store: str
+    started_at: int
+    ended_at: int
+    partitions: int
+    """Partitions that were looked at."""
+    is_whole: bool
+    """Whether all steps ran. False if the round was asked to stop."""
+    steps: tuple[StepReport, ...]
+
+    @property
+    def failures(self) -> int:
+        return sum(step.counts.get("failed", 0) for step in self.steps)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing was done and nothing failed."""
+        return not any(step.done or step.failed for step in self.steps)
+
+
+class RoundStoppedError(Exception):
+    """The round was asked to stop."""
+
+
+class Step:
+    """Collect the results of one step."""
+
+    def __init__(self, maintainer: Maintainer, name: str) -> None:
+        self.name = name
+        self._maintainer = maintainer
+        self._clock = maintainer.runtime.clock
+        self._began_ms = self._clock.monotonic_ms()
+        self._actions: dict[str, list[Action]] = {"done": [], "left": [], "failed": []}
+        self._counts: dict[str, int] = {}
+
+    def did(self, text: str, tp: TopicPartition | None = None, **counts: int) -> None:
+        """Record that something was done. `counts` are the figures of the report."""
+        self._note("done", text, tp)
+        for name, number in counts.items():
+            self._counts[name] = self._counts.get(name, 0) + number
+
+    def leave(self, text: str, tp: TopicPartition | None = None) -> None:
+        """Record that something was not done, and why."""
+        self._note("left", text, tp)
+
+    def fail(self, error: TxlogError, tp: TopicPartition | None = None) -> None:
+        """Record a failure.
+
+        If another process was faster, or the store could not be reached, the next round tries again.
+        """
+        if isinstance(error, UnknownTopicOrPartitionError):
+            # The topic was deleted during this round, so none of its rows needs maintenance.
+            self.leave(str(error), tp)
+            return
+        self._maintainer.first_error = self._maintainer.first_error or error
+        again = " (the next round tries again)" if isinstance(error, (RetriableError, OutcomeUnknownError)) else ""
+        self._note("failed", f"{error}{again}", tp)
+
+    @contextlib.contextmanager
+    def attempt(self, tp: TopicPartition | None = None) -> Iterator[None]:
+        """Record an error of the work inside the `with` block, and go on."""
+        self._maintainer.check_stop()
+        try:
+            yield
+        except StoreChangedError:
+            raise
+        except TxlogError as error:
+            self.fail(error, tp)
+
+    def report(self) -> StepReport:
+        return StepReport(
+            step=self.name,
+            took_ms=self._clock.monotonic_ms() - self._began_ms,
+            done=tuple(self._actions["done"]),
+            left=tuple(self._actions["left"]),
+            failed=tuple(self._actions["failed"]),
+            counts=self._counts,
+        )
+
+    def _note(self, kind: str, text: str, tp: TopicPartition | None) -> None:
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        if len(self._actions[kind]) < MAX_NAMED:
+            self._actions[kind].append(
+                Action(text=text, topic=tp.topic if tp else None, partition=tp.partition if tp else None)
+            )
+
+
+class Round:
+    """What the steps of one round share: topics and partitions, looked up when they are first needed."""
+
+    def __init__(self, maintainer: Maintainer, history: Recorder) -> None:
+        self.maintainer = maintainer
+        self.runtime = maintainer.runtime
+        self.session = maintainer.session
+        self.policy = maintainer.policy
+        self.history = history
+        self.looked_at: set[TopicPartition] = set()
+        self._topics: list[TopicMetadata] | None = None
+        self._scanned = False
+        self._internal: dict[str, list[TopicPartition]] = {}
+
+    def internal(self, topic: str) -> list[TopicPartition]:
+        """Return the partitions of an internal topic that are not empty."""
+        if topic not in self._internal:
+            self._internal[topic] = self.maintainer.internal_partitions(topic)
+        return self._internal[topic]
+
+    def over_table(self, topic: str, step: Step, what: str, sweep: Callable[[Sequence[int]], Call[T]]) -> list[T]:
+        """Apply `sweep` to the partitions of an internal topic, and return its results.
+
+        It is applied to all partitions at once and, if that fails, to each one by itself.
+        """
+        partitions = self.internal(topic)
+        try:
+            swept = [self.session.call(what, sweep([tp.partition for tp in partitions]))]
+        except StoreChangedError:
+            raise
+        except TxlogError:
+            # A damaged partition must not hide the others, nor what was done to them.
+            swept = []
+            for tp in partitions:
+                with step.attempt(tp):
+                    swept.append(self.session.call(what, sweep([tp.partition])))
+                    self.looked_at.add(tp)
+        else:
+            self.looked_at |= set(partitions)
+        return swept
+
+    def topics(self, step: Step) -> list[TopicMetadata]:
+        """Return users' topics, deleted ones included. If one cannot be read, the first step that asks has failed."""
+        if self._topics is None:
+            self._topics = self.maintainer.topics(step)
+        return self._topics
+
+    def partitions(self, step: Step, *, internal: bool = True) -> list[TopicPartition]:
+        """Return all partitions that can be opened, with a view of this round. Each other one is a failure of the step."""
+        wanted = [
+            TopicPartition(topic.topic, number) for topic in self.topics(step) for number in range(topic.partitions)
+        ]
+        wanted += [tp for topic in (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC) for tp in self.internal(topic)]
+        if not self._scanned:
+            self._scanned = True
+            stale = [tp for tp in wanted if tp not in self.looked_at]
+            for first in range(0, len(stale), _AT_ONCE):
+                self._look(stale[first : first + _AT_ONCE], step)
+        return [tp for tp in wanted if tp in self.looked_at and (internal or not names.is_reserved(tp.topic))]
+
+    def partitions_of(self, topic: TopicMetadata, step: Step) -> list[TopicPartition]:
+        """Return the partitions of one topic."""
+        self.partitions(step)
+        every = (TopicPartition(topic.topic, number) for number in range(topic.partitions))
+        return [tp for tp in every if tp in self.looked_at]
+
+    def is_worth_a_look(self, job: str, tp: TopicPartition) -> bool:
+        """Return whether the partition has changed since `job` last looked at it, or that look is too long ago."""
+        last = self.maintainer.looks.get((job, tp))
+        if last is None:
+            return True
+        candidates, at_ms = last
+        return candidates != candidates_of(self.view(tp)) or self.runtime.clock.monotonic_ms() - at_ms >= _LOOK_AGAIN_MS
+
+    def looked(self, job: str, tp: TopicPartition) -> None:
+        """Remember that `job` has looked at the partition as it is now."""
+        self.maintainer.looks[job, tp] = (candidates_of(self.view(tp)), self.runtime.clock.monotonic_ms())
+
+    def view(self, tp: TopicPartition) -> PartitionView:
+        """Return the last view of the partition."""
+        view = self.session.views.get(tp)
+        return view if view is not None else self.session.fresh_views([tp], "looking at a partition")[tp]
+
+    def until_stopped(self, partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
+        """Yield partitions until the round is asked to stop."""
+        for tp in partitions:
+            self.maintainer.check_stop()
+            yield tp
+
+    def recorded(self, job: str, outcomes: Iterable[Outcome[D]]) -> Iterator[Outcome[D]]:
+        """Yield what a verb yields, and record it as the work of `job`."""
+        with self.history.running(job):
+            yield from self.history.follow(outcomes)
+
+    def _look(self, tps: Sequence[TopicPartition], step: Step) -> None:
+        try:
+            self.session.fresh_views(list(tps), "looking at partitions")
+            self.looked_at |= set(tps)
+        except StoreChangedError:
+            raise
+        except TxlogError:
+            # A damaged partition must not hide the others.
+            for tp in tps:
+                with step.attempt(tp):
+                    self.session.fresh_views([tp], "looking at a partition")
+                    self.looked_at.add(tp)
+
+
+def candidates_of(view: PartitionView) -> tuple[SegmentName, ...]:
+    """Return everything that a plan of merges depends on: indexes do not change, and the log start counts by segment."""
+    log_start, stable = view.state.log_start_offset, view.state.last_stable_offset
+    return tuple(name for name in view.walk if log_start < name.end_offset <= stable)

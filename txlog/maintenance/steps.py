@@ -1,0 +1,333 @@
+"""What does each step of a round of maintenance do?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from txlog.client.session import Call
+from txlog.core.cleaning import MergePolicy
+from txlog.core.compaction import CompactionPolicy
+from txlog.core.effects import Program
+from txlog.core.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from txlog.core.records import TopicMetadata
+from txlog.errors import CorruptLogError, TxlogError
+from txlog.maintenance.compact import Compacted, compact_partitions, compaction_policy
+from txlog.maintenance.merge import Merged, merge_partitions
+from txlog.maintenance.retention import Retained, apply_partition, plan_partition, policy_from, retained_of
+from txlog.maintenance.round import Round, Step, candidates_of
+from txlog.maintenance.vacuum import vacuum
+from txlog.protocol.append import append_log_start
+from txlog.protocol.context import Context, Views
+from txlog.protocol.expiry import ExpireResult, expire, expire_producers, idle_producers
+from txlog.protocol.groups import expire_groups
+from txlog.protocol.retention import RetentionPolicy
+from txlog.protocol.seal import finished_segments, seal
+from txlog.text import bytes_text, count_text, duration_text, time_text
+
+_VACUUM_INTERVAL_MS = 3_600_000
+_MAX_EXPIRES = 100
+"""Maximum number of records by which one round ends idle producers of a partition."""
+
+
+def _transactions(a_round: Round, step: Step) -> None:
+    """Finish decided transactions, abort overdue ones, and delete idle ids."""
+
+    def expiring(numbers: Sequence[int]) -> Call[ExpireResult]:
+        return lambda ctx, views: expire(ctx, views, numbers)
+
+    for done in a_round.over_table(TRANSACTION_STATE_TOPIC, step, "ending transactions", expiring):
+        for each in done.rolled_forward:
+            step.did(f"rolled forward the transaction of {each!r}, which was decided", rolled_forward=1)
+        for each in done.aborted:
+            step.did(f"aborted the transaction of {each!r}, which was past its time-out", aborted=1)
+        for each in done.removed:
+            step.did(f"forgot the transactional.id {each!r}, idle for too long", forgotten_ids=1)
+    now_ms = a_round.runtime.clock.now_ms()
+    for tp in a_round.internal(TRANSACTION_STATE_TOPIC):
+        view = a_round.session.views.get(tp)
+        for row in view.state.transactions.values() if view is not None else ():
+            if row.value.state == "ONGOING":
+                step.leave(
+                    f"the transaction of {row.value.transactional_id!r} is open for "
+                    f"{duration_text(max(0, now_ms - row.value.started_at))}, within its time-out of "
+                    f"{duration_text(row.value.timeout_ms)}"
+                )
+
+
+def _groups(a_round: Round, step: Step) -> None:
+    """Delete consumer groups that are not used any more, if that was asked for."""
+    idle_ms = a_round.policy.offsets_retention_ms
+    if idle_ms < 0:
+        return
+
+    def forgetting(numbers: Sequence[int]) -> Call[tuple[str, ...]]:
+        return lambda ctx, views: expire_groups(ctx, views, idle_ms, numbers)
+
+    for gone in a_round.over_table(CONSUMER_OFFSETS_TOPIC, step, "forgetting groups", forgetting):
+        for group in gone:
+            step.did(f"forgot the consumer group {group!r}, idle for {duration_text(idle_ms)}", forgotten_groups=1)
+
+
+def _deletions(a_round: Round, step: Step) -> None:
+    """Complete interrupted deletions of topics."""
+    for topic in a_round.topics(step):
+        if not topic.deleted:
+            continue
+        for tp in (TopicPartition(topic.topic, number) for number in range(topic.partitions)):
+            if tp in _opened(a_round, step) and a_round.view(tp).state.deleted_version < topic.number:
+                with step.attempt(tp):
+                    a_round.session.call("finishing a deletion", _ending_log(tp, topic.number))
+                    step.did("ended the log of a deleted topic", tp, ended_logs=1)
+
+
+def _producers(a_round: Round, step: Step) -> None:
+    """End producers that are idle for too long by a record, also those with drawn producer ids."""
+    expiration_ms = a_round.runtime.constants.producer_id_expiration_ms
+    for tp in a_round.partitions(step):
+        gone = 0
+        for _ in range(_MAX_EXPIRES):
+            if not idle_producers(a_round.view(tp).state, a_round.runtime.clock.now_ms(), expiration_ms):
+                break
+            ended: tuple[int, ...] = ()
+            with step.attempt(tp):
+                ended = a_round.session.call("ending idle producers", _ending_producers(tp))
+            gone += len(ended)
+            if not ended:
+                break
+        if gone:
+            step.did(
+                f"forgot {count_text(gone, 'producer')}, idle for {duration_text(expiration_ms)}",
+                tp,
+                forgotten_producers=gone,
+            )
+
+
+def _seal(a_round: Round, step: Step) -> None:
+    """Write the indexes of finished segments."""
+    for tp in a_round.partitions(step):
+        finished = len(finished_segments(a_round.view(tp)))
+        if not finished:
+            continue
+
+        def program(ctx: Context, views: Views, tp: TopicPartition = tp) -> Program[tuple[Views, None]]:
+            view = yield from seal(ctx, views[tp])
+            return {**views, tp: view}, None
+
+        with step.attempt(tp):
+            a_round.session.call("sealing", program)
+            step.did(f"sealed {count_text(finished, 'segment')}", tp, sealed_segments=finished)
+
+
+def _merge(a_round: Round, step: Step) -> None:
+    """Merge many small files into a few large ones."""
+    wanted = a_round.policy
+    policy = MergePolicy(target_bytes=wanted.merge_target_bytes, max_ratio=wanted.merge_max_ratio)
+    maintainer = a_round.maintainer
+    due = []
+    gone = {topic.topic for topic in a_round.topics(step) if topic.deleted}
+    for tp in a_round.partitions(step, internal=False):
+        candidates = candidates_of(a_round.view(tp))
+        if not candidates or maintainer.merged.get(tp) == candidates:
+            continue
+        fresh = sum(not name.generation for name in candidates)
+        if fresh >= wanted.merge_min_segments:
+            due.append(tp)
+        elif fresh and tp.topic not in gone:
+            step.leave(
+                f"{count_text(fresh, 'sealed segment')} will be merged when there are {wanted.merge_min_segments} (`txlog merge --execute` does it now)",
+                tp,
+            )
+    # Only a LIST shows what other processes have merged; without it their work would be done again and discarded.
+    a_round.session.forget(due)
+    merging = merge_partitions(a_round.session, a_round.until_stopped(due), policy, workers=maintainer.workers)
+    for tp, outcome in a_round.recorded("merge", merging):
+        if isinstance(outcome, TxlogError):
+            step.fail(outcome, tp)
+        elif outcome is not None:
+            _tell_merged(step, outcome)
+        else:
+            # Remember that no merge was due, so that the partition is looked at only after it has changed.
+            with step.attempt(tp):
+                maintainer.merged[tp] = candidates_of(a_round.view(tp))
+
+
+def _compact(a_round: Round, step: Step) -> None:
+    """Keep the latest row of each key in compacted topics. Then apply their retention.bytes to the compacted size."""
+    _compact_keys(a_round, step)
+    if "retention" not in a_round.policy.skip:
+        _retire(a_round, step, after_compaction=True)
+
+
+def _compact_keys(a_round: Round, step: Step) -> None:
+    due: dict[TopicPartition, CompactionPolicy] = {}
+    for topic in a_round.topics(step):
+        with step.attempt():
+            if topic.deleted or compaction_policy(a_round.runtime, topic) is None:
+                continue
+            wanted = [tp for tp in a_round.partitions_of(topic, step) if a_round.is_worth_a_look("compact", tp)]
+            # If a user ends the compaction of a topic, that holds from then on, not from the next time this process
+            # looks.
+            newest = a_round.maintainer.newest(topic) if wanted else None
+            policy = None if newest is None else compaction_policy(a_round.runtime, newest)
+            if policy is not None:
+                due |= dict.fromkeys(wanted, policy)
+    a_round.session.forget(list(due))
+    compacting = compact_partitions(a_round.session, due, a_round.until_stopped(due), a_round.maintainer.workers)
+    for tp, outcome in a_round.recorded("compact", compacting):
+        if isinstance(outcome, TxlogError):
+            step.fail(outcome, tp)
+        elif outcome is not None:
+            _tell_compacted(step, outcome)
+        else:
+            with step.attempt(tp):
+                a_round.looked("compact", tp)
+
+
+def _tell_compacted(step: Step, done: Compacted) -> None:
+    before = f"{count_text(done.rows_before, 'row')}, {bytes_text(done.bytes_before)}"
+    if not done.took_effect:
+        step.leave(f"compacting {before}: another was faster", done.topic_partition)
+        return
+    step.did(
+        f"compacted {before} into {count_text(done.rows, 'row')}, {bytes_text(done.bytes)}",
+        done.topic_partition,
+        superseded_rows=done.superseded,
+        expired_tombstones=done.expired_tombstones,
+        bytes_before=done.bytes_before,
+        bytes_after=done.bytes,
+    )
+
+
+def _retention(a_round: Round, step: Step) -> None:
+    """Remove rows that are older, or more, than their topic keeps, so that no merge or compaction rewrites them."""
+    _retire(a_round, step, after_compaction=False)
+
+
+def _retire(a_round: Round, step: Step, *, after_compaction: bool) -> None:
+    job = "retention after compaction" if after_compaction else "retention"
+    for topic in a_round.topics(step):
+        if topic.deleted:
+            continue
+        policy = _retention_now(a_round, topic, after_compaction)
+        if policy is None:
+            continue
+        for tp in a_round.partitions_of(topic, step):
+            if not a_round.is_worth_a_look(job, tp):
+                continue
+            with step.attempt(tp), a_round.history.over(tp, "retention"):
+                plan = plan_partition(a_round.session, tp, policy)
+                if plan.moves:
+                    # As with a compaction: only the settings as they are now may remove rows.
+                    newest = a_round.maintainer.newest(topic)
+                    now = None if newest is None else _retention_now(a_round, newest, after_compaction)
+                    if now != policy:
+                        step.leave("the topic's settings changed; the next round goes by them", tp)
+                        continue
+                    apply_partition(a_round.session, plan)
+                    _tell_retained(a_round, step, retained_of(plan))
+                elif plan.hold is not None:
+                    step.leave(f"rows that would go are held for consumer group {plan.hold.group!r}", tp)
+                a_round.looked(job, tp)
+
+
+def _retention_now(a_round: Round, topic: TopicMetadata, after_compaction: bool) -> RetentionPolicy | None:
+    """Return what a topic keeps, before or after its compaction, or None if it keeps everything.
+
+    In a compacted topic only age counts before the compaction. By size, retention would remove the latest rows of keys,
+    although the compaction makes room for them.
+    """
+    config = a_round.runtime.settings.topic_config(topic)
+    policy = policy_from(config)
+    waits = "compact" in config.cleanup_policy and config.retention_bytes >= 0 and "compact" not in a_round.policy.skip
+    if policy is None or after_compaction:
+        return policy if waits else None
+    if not waits:
+        return policy
+    return replace(policy, retention_bytes=-1) if policy.retention_ms >= 0 else None
+
+
+def _tell_retained(a_round: Round, step: Step, gone: Retained) -> None:
+    a_round.history.add_retained(gone)
+    step.did(
+        f"moved the log start from {gone.log_start_before} to {gone.log_start_after}, by {gone.setting}: "
+        f"{count_text(gone.rows, 'row')}, {bytes_text(gone.bytes)}",
+        gone.topic_partition,
+        retired_rows=gone.rows,
+        retired_bytes=gone.bytes,
+    )
+    if gone.held_by is not None:
+        step.leave(f"later rows are held for consumer group {gone.held_by!r}", gone.topic_partition)
+
+
+def _vacuum(a_round: Round, step: Step) -> None:
+    """Delete the objects that no reader or writer can still use, once `delete.grace.ms` has passed."""
+    maintainer = a_round.maintainer
+    now_ms = a_round.runtime.clock.monotonic_ms()
+    grace_ms = a_round.runtime.constants.delete_grace_ms
+    interval_ms = a_round.policy.vacuum_interval_ms
+    if interval_ms is None:
+        interval_ms = min(_VACUUM_INTERVAL_MS, grace_ms // 4)
+    if maintainer.vacuumed_at_ms is not None and now_ms - maintainer.vacuumed_at_ms < interval_ms:
+        return
+    with step.attempt():
+        report = vacuum(a_round.runtime, maintainer.vacuum_session, dry_run=False, workers=maintainer.workers)
+        maintainer.vacuumed_at_ms = now_ms
+        with a_round.history.running("vacuum"):
+            for tp, (objects, size) in report.by_partition().items():
+                a_round.history.add(tp, "deleted", deleted_objects=objects, deleted_bytes=size)
+                step.did(
+                    f"deleted {count_text(objects, 'object')} that nothing needs, {bytes_text(size)}",
+                    tp,
+                    deleted_objects=objects,
+                    deleted_bytes=size,
+                )
+        if report.waiting:
+            known = [each.until_ms for each in report.waiting if each.until_ms is not None]
+            until = f" of {duration_text(grace_ms)}, the first until {time_text(min(known))}" if known else ""
+            step.leave(
+                f"{count_text(len(report.waiting), 'object')} that nothing needs wait for the end of the grace{until}"
+            )
+        for each in report.failed:
+            step.fail(CorruptLogError(f"{each.topic}: {each.error}"))
+
+
+def _tell_merged(step: Step, merged: Merged) -> None:
+    before = f"{count_text(merged.segments_before, 'segment')}, {count_text(merged.files_before, 'file')}, {bytes_text(merged.bytes_before)}"
+    if not merged.took_effect:
+        step.leave(f"merging {before}: another was faster", merged.topic_partition)
+        return
+    step.did(
+        f"merged {before} into {count_text(merged.files, 'file')}, {bytes_text(merged.bytes)}",
+        merged.topic_partition,
+        merged_segments=merged.segments_before,
+        bytes_before=merged.bytes_before,
+        bytes_after=merged.bytes,
+    )
+
+
+def _ending_log(tp: TopicPartition, deleted_version: int) -> Call[int]:
+    return lambda ctx, views: append_log_start(ctx, views, tp, None, deleted_version)
+
+
+def _ending_producers(tp: TopicPartition) -> Call[tuple[int, ...]]:
+    return lambda ctx, views: expire_producers(ctx, views, tp)
+
+
+def _opened(a_round: Round, step: Step) -> Iterable[TopicPartition]:
+    a_round.partitions(step)
+    return a_round.looked_at
+
+
+WORK: dict[str, Callable[[Round, Step], None]] = {
+    "transactions": _transactions,
+    "groups": _groups,
+    "deletions": _deletions,
+    "producers": _producers,
+    "seal": _seal,
+    "retention": _retention,
+    "merge": _merge,
+    "compact": _compact,
+    "vacuum": _vacuum,
+}
+"""The steps of a round, in their order."""
