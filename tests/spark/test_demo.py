@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 
 import txlog
 from pyspark_txlog.demo import cleaning, command, data, processes, stream, tidy, worker
+from pyspark_txlog.demo.place import Place
 from pyspark_txlog.demo.processes import Crew
 from pyspark_txlog.demo.proof import Proof, count_out_of_order, prove
 from pyspark_txlog.demo.show import NOISE, Show, SparkMessages
@@ -218,7 +219,7 @@ def test_a_stream_goes_on_wherever_its_driver_is_killed(
     committed = stream.DEATHS[-1]
     deaths = [replace(committed, fault=committed.fault.replace(" 4 ", " 1 "))]
     stream.stream_the_feed(show, log, crew, LOADED_MONTHS, deaths)
-    where = command.Place(url=log.url, storage_options={"fsync": "false"})
+    where = Place(url=log.url, storage_options={"fsync": "false"})
     sources = {"flown": data.flown(few_flights), "cancelled": data.cancelled(few_flights)}
     assert [source.num_rows > 0 for source in sources.values()] == [True, True]
     for topic, source in sources.items():
@@ -376,7 +377,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     def no_spark(*_: object) -> Iterator[None]:
         yield
 
-    def run_steps(show: Show, where: command.Place, log: Store, *_: object) -> list[Proof]:
+    def run_steps(show: Show, where: Place, log: Store, *_: object) -> list[Proof]:
         command.make_topics(show, log)
         found.where = Path(where.url)
         return list(found.proofs)
@@ -448,7 +449,7 @@ def test_a_figure_that_is_off_is_status_1_and_the_store_is_kept(steps: SimpleNam
 def test_what_a_failed_demo_made_is_kept_whatever_failed(
     steps: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
-    def fail(show: Show, where: command.Place, log: Store, *_: object) -> list[Proof]:
+    def fail(show: Show, where: Place, log: Store, *_: object) -> list[Proof]:
         steps.where = Path(where.url)
         if begun:
             command.make_topics(show, log)

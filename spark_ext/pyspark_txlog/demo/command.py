@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +23,7 @@ import typer
 import txlog
 from pyspark_txlog.demo import data, worker
 from pyspark_txlog.demo.checks import ends, expect, expect_all_stable, expect_state, offsets_of
+from pyspark_txlog.demo.place import Place, place
 from pyspark_txlog.demo.processes import Crew, Worker
 from pyspark_txlog.demo.show import Show, SparkMessages
 from pyspark_txlog.demo.stream import stream_the_feed
@@ -34,8 +31,7 @@ from pyspark_txlog.demo.tidy import check_unchanged, measure, tidy_up
 from txlog.cli.options import Session, command
 from txlog.cli.signals import orderly_end
 from txlog.core.names import TopicPartition
-from txlog.errors import InvalidRequestError, TxlogError
-from txlog.storage.open import open_object_store
+from txlog.errors import TxlogError
 from txlog.text import count_text
 
 if TYPE_CHECKING:
@@ -58,7 +54,6 @@ SEGMENT_BATCHES = 6
 """Small, so that a few segments exist on disk."""
 REPEATED_MONTH = 3
 FLIGHTS_ID = "flights-loader"
-PROGRAM = "txlog"
 MONTH_OF_DATE = "month(date)"
 
 # Epochs tell transactions apart: the stopped process has 0, its transaction is aborted with 1, the loader starts with 2
@@ -72,14 +67,6 @@ MONTHS_BEFORE_THE_KILL = [1, 2, 3]
 
 demo = typer.Typer(add_completion=False)
 """The command, as the entry point gives it to the CLI."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The store of the demo."""
-
-    url: str
-    storage_options: Mapping[str, str]
 
 
 class DemoDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +182,7 @@ def write_month(where: Place, frame: DataFrame, month: int) -> None:
     # By carrier, so that one file holds a day of a carrier. Then the results of step 5 do not depend on file
     # boundaries.
     rows = frame.where(frame["month"] == month).repartition(2, "carrier")
-    writer = rows.write.format("txlog").mode("append").options(**spark_options(where)).option("topic", "flights")
+    writer = rows.write.format("txlog").mode("append").options(**where.spark_options).option("topic", "flights")
     writer.option("transactional.id", FLIGHTS_ID).option("txn.version", month).save(where.url)
 
 
@@ -367,7 +354,7 @@ def prove_topic(where: Place, log: Store, spark: SparkSession, topic: str, sourc
 
 def read(where: Place, spark: SparkSession, topic: str, isolation: str, columns: str = "*") -> DataFrame:
     """All rows of a topic."""
-    reader = spark.read.format("txlog").options(**spark_options(where)).option("subscribe", topic)
+    reader = spark.read.format("txlog").options(**where.spark_options).option("subscribe", topic)
     return reader.option("isolation.level", isolation).option("columns", columns).load(where.url)
 
 
@@ -429,76 +416,3 @@ def spark_session(show: Show, messages: SparkMessages) -> Iterator[SparkSession]
         yield spark
     finally:
         spark.stop()
-
-
-def spark_options(where: Place) -> dict[str, str]:
-    """The options of the store's driver, as Spark takes them."""
-    return {f"storage.{name}": value for name, value in where.storage_options.items()}
-
-
-@contextmanager
-def place(show: Show, session: Session, keep: bool) -> Iterator[Place]:
-    """The store that was named, which must be empty, or a temporary folder, removed unless it is to be kept."""
-    options = session.settings.storage_options
-    url = session.settings.store
-    temporary = url is None
-    # Absolute: other processes open it too.
-    url = tempfile.mkdtemp(prefix="txlog-demo-") if url is None else check_empty(url, options)
-    keep |= not temporary
-    try:
-        yield Place(url=url, storage_options=options)
-        if keep:
-            show.paragraph("The store stays; look at it:")
-            show_commands(
-                show, url, temporary, "topics describe --size", "transactions list", "history", "dump-log weather/1"
-            )
-    except Exception:
-        # An expectation failed. Keep the store, if it exists, for inspection.
-        if keep := not _is_empty(url, options):
-            show.paragraph(
-                f"The demo has failed; why is said below. How far it came is in its store, {url}, which is kept:"
-            )
-            show_commands(show, url, temporary, "topics describe", "transactions list")
-        raise
-    finally:
-        if temporary and not keep:
-            shutil.rmtree(url, ignore_errors=True)
-
-
-def check_empty(url: str, options: Mapping[str, str]) -> str:
-    """Return the location; a local one as an absolute path.
-
-    Raises InvalidRequestError if the store is not empty, or cannot be shared by several processes.
-    """
-    advice = "Name an empty one with --store; without it, and without TXLOG_STORE, the demo makes a temporary one"
-    store = open_object_store(url, options)
-    if store.url.startswith("memory:"):
-        raise InvalidRequestError(f"{store.url} belongs to one process, but the demo has several. {advice}")
-    if store.list(""):
-        raise InvalidRequestError(f"{store.url} is not empty, and the demo needs an empty store. {advice}")
-    return url if "://" in url else str(Path(url).expanduser().absolute())
-
-
-def show_commands(show: Show, url: str, temporary: bool, *commands: str) -> None:
-    """Print commands for looking at the store, ready to copy; and the command that removes it, if it is temporary."""
-    program, url = shlex.quote(program_here()), shlex.quote(url)
-    for words in commands:
-        show.command(f"{program} {words} --store {url}")
-    if temporary:
-        show.command(f"rm -r {url}")
-
-
-def _is_empty(url: str, options: Mapping[str, str]) -> bool:
-    try:
-        return not open_object_store(url, options).list("")
-    except TxlogError:
-        return False
-
-
-def program_here() -> str:
-    """Return how a shell starts this `txlog`: by its name alone only if the shell would find this one."""
-    here = Path(sys.argv[0]).absolute()
-    if here.name != PROGRAM or not here.exists():
-        here = Path(sys.executable).with_name(PROGRAM)
-    found = shutil.which(PROGRAM)
-    return PROGRAM if found is not None and os.path.realpath(found) == os.path.realpath(here) else str(here)
