@@ -10,12 +10,12 @@ import pytest
 from tests.client.world import World
 from tests.maintenance.verbs import merge_partition
 from txlog.client import reading
-from txlog.client.dump import dump_object
 from txlog.client.store import Store
 from txlog.core import names
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import MAINTENANCE_FOLDER, TopicPartition
 from txlog.errors import CorruptRecordError, InvalidRequestError
+from txlog.inspection.objects import dump_object
 from txlog.maintenance import history
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.history import read_history, recorded

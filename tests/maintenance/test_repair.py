@@ -9,9 +9,9 @@ import pytest
 
 from tests.client.world import World
 from tests.maintenance import damage as d
-from txlog.client.dump import dump_object
 from txlog.core import names
 from txlog.core.names import NumberedName, SegmentObject, TopicPartition
+from txlog.inspection.objects import dump_object
 from txlog.maintenance.fsck import FsckReport, check_store
 from txlog.maintenance.history import read_history
 from txlog.maintenance.repair import RepairedObject, repair

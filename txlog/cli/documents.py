@@ -3,17 +3,17 @@
     topics create, alter         TopicDocument
     topics list, describe        list of TopicSummary, of TopicDocument
     topics delete                DeletionDocument
-    get-offsets                  list of client.admin.OffsetInfo
-    transactions list            list of client.admin.TransactionDescription
-    transactions describe        client.admin.TransactionDescription
-    transactions find-hanging    list of client.admin.HangingTransaction
+    get-offsets                  list of client.descriptions.OffsetInfo
+    transactions list            list of client.descriptions.TransactionDescription
+    transactions describe        client.descriptions.TransactionDescription
+    transactions find-hanging    list of client.descriptions.HangingTransaction
     transactions abort           AbortDocument
     transactions expire          ExpireDocument
-    consumer-groups list         list of client.admin.GroupInfo
-    consumer-groups describe     client.admin.GroupInfo
+    consumer-groups list         list of client.descriptions.GroupInfo
+    consumer-groups describe     client.descriptions.GroupInfo
     consumer-groups reset-offsets ResetDocument
     consumer-groups delete       GroupDeletionDocument
-    dump-log                     client.dump.DumpedObject, client.dump.PartitionChain
+    dump-log                     inspection.objects.DumpedObject, inspection.chain.PartitionChain
     fsck                         maintenance.fsck.FsckReport
     history                      list of maintenance.history.HistoryRow
     merge                        list of MergeDocument

@@ -18,7 +18,8 @@ from txlog.errors import InvalidRequestError
 from txlog.text import bytes_text, count_text, range_text, time_text
 
 if TYPE_CHECKING:
-    from txlog.client.dump import ChainBatch, DumpedObject, PartitionChain
+    from txlog.inspection.chain import ChainBatch, PartitionChain
+    from txlog.inspection.objects import DumpedObject
 
 _MOMENTS = frozenset({"timestamp", "last_timestamp", "created_at", "updated_at", "started_at", "since"})
 """Fields that hold milliseconds since 1970."""
@@ -68,7 +69,9 @@ def dump_log(
     Checksums are verified. A damaged object is an error that names the object.
     """
     # A local import, because it loads the client.
-    from txlog.client.dump import dump_object, dump_partition, parse_partition, read_rows
+    from txlog.inspection.chain import dump_partition, read_rows
+    from txlog.inspection.object_names import parse_partition
+    from txlog.inspection.objects import dump_object
 
     runtime = session.store.runtime
     tp = parse_partition(runtime, path)

@@ -1,0 +1,1 @@
+"""What is stored, as it is: any object explained, and any partition batch by batch. Nothing here writes or caches."""

@@ -1,0 +1,193 @@
+"""What is in a partition, batch by batch, and what became of each batch?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from txlog.client import reading
+from txlog.client.descriptions import PartitionDescription
+from txlog.client.runtime import Runtime
+from txlog.core import names
+from txlog.core.effects import Gather, Program
+from txlog.core.names import TopicPartition
+from txlog.core.records import AbortedTxn, BatchKind, DataFile, IndexEntry, SegmentIndex
+from txlog.core.schema import OFFSET_COLUMN
+from txlog.core.segments import end_of_entry
+from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOrPartitionError
+from txlog.protocol.context import Context, PartitionView
+from txlog.protocol.load import load
+from txlog.protocol.read import ReadIndexes, aborted_transactions, read_index
+
+BatchFate: TypeAlias = Literal["plain", "committed", "aborted", "open", "control"]
+"""Fate of a batch: `plain` without a transaction, else its transaction's outcome so far; `control` has no rows."""
+
+
+class ChainBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch of a partition, as the log describes it now."""
+
+    base_offset: int
+    last_offset: int
+    records: int
+    kind: BatchKind
+    fate: BatchFate
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    timestamp: int
+    object: str
+    """The `.batch` or `.index` that names the batch."""
+    rows_in: tuple[str, ...]
+    """Files of its rows, relative to the topic's folder; `inline` for rows inside the record."""
+    rows: list[dict[str, Any]] | None = None
+    """Its rows with their `_offset`, if they were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChain(PartitionDescription):
+    """A partition, and its chain of batches from the log start to the end."""
+
+    batches: tuple[ChainBatch, ...]
+
+
+def dump_partition(runtime: Runtime, tp: TopicPartition) -> PartitionChain:
+    """Return the chain of `tp` from its log start on, with the fate of each batch.
+
+    Costs one LIST, and one GET for each object of the tail and each index. Deleted topics and txlog's own topics work
+    too. Raises UnknownTopicOrPartitionError if there is no such partition, CorruptLogError with the name of a damaged
+    or missing object.
+    """
+    chain = runtime.run(_partition(runtime.context(), tp))
+    if not chain.log_end_offset:
+        _check_exists(runtime, tp)
+    return chain
+
+
+def read_rows(runtime: Runtime, tp: TopicPartition, start: int, end: int) -> Iterator[dict[str, Any]]:
+    """Yield the stored rows of `[start, end)` in order, rows of open and aborted transactions included.
+
+    Each row has its `_offset`, then its columns. Offsets outside of the log are left out. Raises InvalidRequestError
+    for one of txlog's own topics, CorruptLogError with the name of a damaged or missing object.
+    """
+    check_has_rows(tp)
+    view = runtime.run(load(runtime.context(), tp))
+    start, end = max(start, view.state.log_start_offset), min(end, view.state.next_offset)
+    if start >= end:
+        return iter(())
+    planned = reading.plan(runtime, tp.topic, tp.partition, start, end, "read_uncommitted")
+    (task,) = reading.tasks(runtime, [planned], metadata_columns=(OFFSET_COLUMN,))
+    rows = (row for batch in reading.read_task(task, runtime.store) for row in batch.to_pylist())
+    return ({OFFSET_COLUMN: row.pop(OFFSET_COLUMN), **row} for row in rows)
+
+
+def check_has_rows(tp: TopicPartition) -> None:
+    """Raise InvalidRequestError for one of txlog's own topics."""
+    if tp.topic in names.INTERNAL_TOPICS:
+        raise InvalidRequestError(
+            f"{tp.topic} has no rows but entries; its .batch and .snapshot objects tell them, and a partition of it its batches"
+        )
+
+
+def _check_exists(runtime: Runtime, tp: TopicPartition) -> None:
+    if tp.topic not in names.INTERNAL_TOPICS:
+        runtime.partition(tp.topic, tp.partition, 0)
+        return
+    constants = runtime.constants
+    is_state = tp.topic == names.TRANSACTION_STATE_TOPIC
+    partitions = constants.transaction_state_partitions if is_state else constants.consumer_offsets_partitions
+    if tp.partition >= partitions:
+        raise UnknownTopicOrPartitionError(
+            f"{tp.topic} has no partition {tp.partition}: it has {partitions}, numbered 0 to {partitions - 1}"
+        )
+
+
+def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:
+    for attempt in range(ctx.max_loads):
+        view = yield from load(ctx, tp)
+        try:
+            return (yield from _chain(ctx, view))
+        except MissingObjectError:
+            # Maintenance may have changed the folder since the LIST, so list again. An object that stays missing is
+            # damage.
+            if attempt == ctx.max_loads - 1:
+                raise
+    raise MissingObjectError(f"{tp}: could not be read in {ctx.max_loads} tries")
+
+
+def _chain(ctx: Context, view: PartitionView) -> Program[PartitionChain]:
+    tp = view.topic_partition
+    read = yield Gather(tuple(read_index(tp, name) for name in view.walk))
+    indexes: ReadIndexes = dict(zip(view.walk, read, strict=True))
+    view, aborted = yield from aborted_transactions(
+        ctx, view, view.state.log_start_offset, view.state.next_offset, indexes
+    )
+    return PartitionChain.of(view, indexes, aborted, batches=tuple(_batches(view, indexes, aborted)))
+
+
+def _batches(view: PartitionView, indexes: ReadIndexes, aborted: Iterable[AbortedTxn]) -> Iterable[ChainBatch]:
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for txn in aborted:
+        ranges.setdefault(txn.producer_id, []).append((txn.first_offset, txn.last_offset))
+    first_open = {entry.producer_id: entry.txn_first_offset for entry in view.state.open_transactions}
+
+    def fate(kind: BatchKind, transactional: bool, producer_id: int, offset: int) -> BatchFate:
+        if kind != "data":
+            return "control"
+        if not transactional:
+            return "plain"
+        if any(first <= offset < last for first, last in ranges.get(producer_id, ())):
+            return "aborted"
+        return "open" if offset >= first_open.get(producer_id, offset + 1) else "committed"
+
+    for name, read in indexes.items():
+        for at, entry in enumerate(read.index.entries):
+            # A batch of a cleaned run may have gaps between its remaining rows.
+            end_offset = end_of_entry(read.index, at)
+            if end_offset > view.state.log_start_offset:
+                yield ChainBatch(
+                    base_offset=entry.base_offset,
+                    last_offset=end_offset - 1,
+                    records=entry.records,
+                    kind=entry.kind,
+                    fate=fate(entry.kind, entry.transactional, entry.producer_id, entry.base_offset),
+                    producer_id=entry.producer_id,
+                    producer_epoch=entry.producer_epoch,
+                    base_sequence=entry.base_sequence,
+                    timestamp=entry.timestamp,
+                    object=name.index,
+                    rows_in=_files_of(entry, read.index),
+                )
+    for stored in view.tail:
+        record = stored.record
+        if record.end_offset > view.state.log_start_offset:
+            yield ChainBatch(
+                base_offset=record.base_offset,
+                last_offset=record.last_offset,
+                records=record.records,
+                kind=record.kind,
+                fate=fate(record.kind, record.transactional, record.producer_id, record.base_offset),
+                producer_id=record.producer_id,
+                producer_epoch=record.producer_epoch,
+                base_sequence=record.base_sequence,
+                timestamp=record.timestamp,
+                object=names.batch_name(record.base_offset),
+                rows_in=tuple(file.path for file in record.files) or (("inline",) if record.records else ()),
+            )
+
+
+def _files_of(entry: IndexEntry, index: SegmentIndex) -> tuple[str, ...]:
+    """Return the files that hold a batch's rows: its first file, and as many after it as the rows need."""
+    if entry.file is None or not entry.records:
+        return ()
+    files: deque[DataFile] = deque(index.files[entry.file :])
+    found: list[str] = []
+    missing = entry.records + entry.first_row
+    while missing > 0 and files:
+        file = files.popleft()
+        found.append(file.path)
+        missing -= file.rows
+    return tuple(found)
