@@ -20,7 +20,7 @@ class Compacted:
 
     tombstones_stay: bool = True
     """Whether time is too short for one to go."""
-    all_told: bool = True
+    all_distinct: bool = True
     """Whether time is too short for a run to forget whose a transactional batch is (C3)."""
 
 
@@ -74,7 +74,7 @@ def wrong_runs(
     twice = sorted({key for key in clean if clean.count(key) > 1})
     if twice:
         return f"below {max(ends)}, which was compacted, there are several rows of {twice}"
-    for batch in committed if policy.all_told else ():
+    for batch in committed if policy.all_distinct else ():
         index = next((each for each in indexes if each.base_offset <= batch.base_offset < each.end_offset), None)
         if index is None:
             continue

@@ -616,12 +616,12 @@ def _run_with_one_name(inputs: Any, unique: str) -> Any:
 _ORIGINAL_RUN = cleaning.merged_run
 
 
-def _told_by_the_table_alone(merge: Any, entry: Any) -> bool:
-    return bool(_ORIGINAL_TOLD(replace(merge, told_from_ms=2**62, removed_from_ms=2**62), entry))
+def _distinct_by_the_table_alone(merge: Any, entry: Any) -> bool:
+    return bool(_ORIGINAL_DISTINCT(replace(merge, distinct_from_ms=2**62, removed_from_ms=2**62), entry))
 
 
-def _told_by_age_alone(merge: Any, entry: Any) -> bool:
-    return bool(_ORIGINAL_TOLD(replace(merge, settled={}, removed_from_ms=2**62), entry))
+def _distinct_by_age_alone(merge: Any, entry: Any) -> bool:
+    return bool(_ORIGINAL_DISTINCT(replace(merge, settled={}, removed_from_ms=2**62), entry))
 
 
 def _settled_by_now(table: Any, indexes: Any, before_ms: int) -> Any:
@@ -631,7 +631,7 @@ def _settled_by_now(table: Any, indexes: Any, before_ms: int) -> Any:
 _ORIGINAL_SETTLED = cleaning.settled_epochs
 
 
-_ORIGINAL_TOLD = clean.Merge.is_told
+_ORIGINAL_DISTINCT = clean.Merge.keeps_distinct
 
 
 def _dirt_with_aborted_rows(plan: compact.CompactionPlan) -> Any:
@@ -897,11 +897,11 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a run is published whatever became of its inputs", "two merges", "C4", {CORE + "cleaning.next_clean": _clean_whatever_is_current}),
         ("two mergers share a name", "two merges", "C1", {CORE + "cleaning.merged_run": _run_with_one_name}),
         ("a run took effect because its number was written", "late merge", "C4", {HERE + "clean._name_run": _named_by_the_put}),
-        ("a run tells no transaction apart", "merge looks", "C3", {HERE + "clean.Merge.is_told": lambda *_: False}),
-        ("a run tells a transaction apart until it is complete", "merge looks", "C3", {HERE + "clean.Merge.is_told": _told_by_the_table_alone, CORE + "cleaning.settled_epochs": _settled_by_now}),
+        ("a run tells no transaction apart", "merge looks", "C3", {HERE + "clean.Merge.keeps_distinct": lambda *_: False}),
+        ("a run tells a transaction apart until it is complete", "merge looks", "C3", {HERE + "clean.Merge.keeps_distinct": _distinct_by_the_table_alone, CORE + "cleaning.settled_epochs": _settled_by_now}),
         ("an old batch need not be told apart, however lately its transaction was complete", "merge looks late", "C3", {CORE + "cleaning.settled_epochs": _settled_by_now}),
         ("an id expires as soon as its hung commit is finished", "merge looks, forgotten", "W32", {HERE + "expiry.may_expire": _may_expire_after_hanging}),
-        ("a run tells a transaction apart for the grace", "merge looks late", "C3", {HERE + "clean.Merge.is_told": _told_by_age_alone}),
+        ("a run tells a transaction apart for the grace", "merge looks late", "C3", {HERE + "clean.Merge.keeps_distinct": _distinct_by_age_alone}),
         # Compacted
         ("an aborted row supersedes a committed one", "compaction", "C2", {HERE + "compact.CompactionPlan.dirty_pieces": property(_dirt_with_aborted_rows)}),
         ("a compaction passes an open transaction", "compaction", "C1, C2", {HERE + "compact.find_cleanable": _cleanable_beyond_the_lso}),

@@ -633,7 +633,7 @@ def _compaction_vacuum(size: Size) -> Scene:
     """A reader sleeps while all that it planned to read is compacted, and goes a grace later."""
     scene = Scene(
         ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS, budget=Budget(ticks=(GRACE_MS,)), recovers=False,
-        compacted={A: Compacted(tombstones_stay=False, all_told=False)},
+        compacted={A: Compacted(tombstones_stay=False, all_distinct=False)},
     )  # fmt: skip
     first = ("a@k",) if size == "full" else ("a@k", "b@k")
     plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, *first, in_file=True))

@@ -72,5 +72,5 @@ def test_what_runs_claim() -> None:
     )  # fmt: skip
     assert "does not tell whose" in (wrong_runs([index(2)], {}, [batch], STAY) or "")
     assert wrong_runs([index(2, told)], {}, [batch], STAY) is None
-    assert wrong_runs([index(2)], {}, [batch], Compacted(all_told=False)) is None
+    assert wrong_runs([index(2)], {}, [batch], Compacted(all_distinct=False)) is None
     assert wrong_runs([], {}, [batch], STAY) is None

@@ -1,4 +1,4 @@
-"""The structs that each command prints with `--output json`. Some are the descriptions of `txlog.client.admin`.
+"""The structs that each command prints with `--output json`. Some are the descriptions of `txlog.client.descriptions`.
 
     topics create, alter         TopicDocument
     topics list, describe        list of TopicSummary, of TopicDocument

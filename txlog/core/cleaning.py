@@ -170,7 +170,7 @@ def merged_index(
     file: IndexedFile | None,
     *,
     log_start_offset: int,
-    is_told: Callable[[IndexEntry], bool],
+    keeps_distinct: Callable[[IndexEntry], bool],
     kept: Kept | None = None,
 ) -> tuple[SegmentIndex, TxnIndex | None]:
     """Return the index and the transaction index of a run that keeps the committed rows of `inputs`.
@@ -181,17 +181,17 @@ def merged_index(
 
     `file` holds the kept rows in order of offsets; without rows there is no file.
 
-    A batch for which `is_told` is true keeps its producer, epoch and offsets (C3), even if no row of it is left. Other
-    batches are combined into shared entries. Raises CorruptLogError if the file does not have as many rows as the
+    A batch for which `keeps_distinct` is true keeps its producer, epoch and offsets (C3), even if no row of it is left.
+    Other batches are combined into shared entries. Raises CorruptLogError if the file does not have as many rows as the
     batches.
     """
     compacted = kept.compaction if kept is not None else _compacted([index for index, _ in inputs])
-    entries, row = _merged_entries([index for index, _ in inputs], aborted, is_told, kept, compacted)
+    entries, row = _merged_entries([index for index, _ in inputs], aborted, keeps_distinct, kept, compacted)
     if row != (file.rows if file is not None else 0):
         raise CorruptLogError(
             f"{tp}: the batches of {run.name.index} have {row} rows, and {'no file was written' if file is None else f'{file.path} holds {file.rows}'}"
         )
-    told_aborted = tuple(txn for _, txns in inputs for txn in txns if txn.last_offset >= log_start_offset)
+    kept_aborted = tuple(txn for _, txns in inputs for txn in txns if txn.last_offset >= log_start_offset)
     made = SegmentIndex(
         partition=str(tp),
         base_offset=run.base_offset,
@@ -199,32 +199,32 @@ def merged_index(
         generation=run.generation,
         files=() if file is None else (file,),
         entries=tuple(entries),
-        aborted_txns=len(told_aborted),
+        aborted_txns=len(kept_aborted),
         last_digest="",
         last_stable_offset=inputs[-1][0].last_stable_offset,
         compacted=compacted,
     )
-    return made, TxnIndex(partition=str(tp), aborted=told_aborted) if told_aborted else None
+    return made, TxnIndex(partition=str(tp), aborted=kept_aborted) if kept_aborted else None
 
 
 def rows_of_entries(
-    inputs: Sequence[SegmentIndex], aborted: Iterable[AbortedTxn], is_told: Callable[[IndexEntry], bool]
+    inputs: Sequence[SegmentIndex], aborted: Iterable[AbortedTxn], keeps_distinct: Callable[[IndexEntry], bool]
 ) -> tuple[int, ...]:
     """Return the rows of each entry that `merged_index` makes of all committed rows, in order."""
-    entries, _ = _merged_entries(inputs, aborted, is_told, None, _compacted(inputs))
+    entries, _ = _merged_entries(inputs, aborted, keeps_distinct, None, _compacted(inputs))
     return tuple(entry.records for entry in entries if entry.records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldBounds:
+class DistinctBounds:
     """Which transactions a run must still keep distinct, by their times (C3)."""
 
-    told_from_ms: int
+    distinct_from_ms: int
     removed_from_ms: int
     """A batch from this time on must stay distinct if the table lacks its transactional.id."""
 
 
-def told_bounds(store_now_ms: int, grace_ms: int) -> ToldBounds:
+def distinct_bounds(store_now_ms: int, grace_ms: int) -> DistinctBounds:
     """Return the bounds for a run that is planned at time `store_now_ms` of the store.
 
     A snapshot may be used for the grace, as two processes measure it. So a transaction that was complete a grace and
@@ -232,8 +232,10 @@ def told_bounds(store_now_ms: int, grace_ms: int) -> ToldBounds:
     error too, which makes three. A transaction of a removed id had begun at most a grace before its end, as two more
     clocks measured: five (PROTOCOL.md, "Time").
     """
-    told_from_ms = store_now_ms - grace_ms - 3 * MAX_CLOCK_ERROR_MS
-    return ToldBounds(told_from_ms=told_from_ms, removed_from_ms=told_from_ms - grace_ms - 2 * MAX_CLOCK_ERROR_MS)
+    distinct_from_ms = store_now_ms - grace_ms - 3 * MAX_CLOCK_ERROR_MS
+    return DistinctBounds(
+        distinct_from_ms=distinct_from_ms, removed_from_ms=distinct_from_ms - grace_ms - 2 * MAX_CLOCK_ERROR_MS
+    )
 
 
 def settled_epochs(
@@ -329,7 +331,7 @@ def _compacted(inputs: Sequence[SegmentIndex]) -> Compaction | msgspec.UnsetType
 def _merged_entries(
     inputs: Sequence[SegmentIndex],
     aborted: Iterable[AbortedTxn],
-    is_told: Callable[[IndexEntry], bool],
+    keeps_distinct: Callable[[IndexEntry], bool],
     kept: Kept | None,
     compacted: Compaction | msgspec.UnsetType,
 ) -> tuple[list[IndexEntry], int]:
@@ -348,16 +350,16 @@ def _merged_entries(
                 continue
             if not index.generation and ranges.hides(entry.producer_id, entry.base_offset, entry.kind):
                 continue
-            told = is_told(entry)
+            distinct = keeps_distinct(entry)
             if kept is not None:
                 entry = kept.of(at, entry)
             if not entry.records:
-                if told:
+                if distinct:
                     entries.append(msgspec.structs.replace(entry, file=None, first_row=0))
                 continue
             last = entries[-1] if entries else None
             if (
-                not told
+                not distinct
                 and last is not None
                 and _is_coalesced(last)
                 # An entry does not cross the compaction's end, so that compacted rows can be distinguished from the
@@ -370,7 +372,7 @@ def _merged_entries(
                 entries[-1] = msgspec.structs.replace(
                     last, records=last.records + entry.records, timestamp=entry.timestamp
                 )
-            elif told:
+            elif distinct:
                 entries.append(msgspec.structs.replace(entry, file=0, first_row=row))
             else:
                 entries.append(_coalesced(entry, row))

@@ -47,9 +47,9 @@ class Merge:
     """All aborted transactions that overlap the run."""
     log_start_offset: int
     settled: Mapping[int, int] = field(repr=False)
-    """Producer id -> the highest marker epoch whose transaction had been COMPLETE before `told_from_ms`; without ids
+    """Producer id -> the highest marker epoch whose transaction had been COMPLETE before `distinct_from_ms`; without ids
     that the table lacks."""
-    told_from_ms: int
+    distinct_from_ms: int
     """Transactions from this time on are kept distinct, whatever the table shows, because a snapshot may be older."""
     removed_from_ms: int
     """Transactions from this time on are kept distinct if the table lacks their id: it was removed some time after they
@@ -85,9 +85,9 @@ class Merge:
         """Return how many rows each entry of the run's index will have. Rows may be sorted within an entry."""
         if self.counted is not None:
             return self.counted
-        return cleaning.rows_of_entries([read.index for read in self.indexes], self.aborted, self.is_told)
+        return cleaning.rows_of_entries([read.index for read in self.indexes], self.aborted, self.keeps_distinct)
 
-    def is_told(self, entry: IndexEntry) -> bool:
+    def keeps_distinct(self, entry: IndexEntry) -> bool:
         """Return whether the run's index must keep this batch's transaction distinct (C3)."""
         if entry.kind == "commit":
             marker_epoch = entry.producer_epoch
@@ -96,7 +96,7 @@ class Merge:
             marker_epoch = entry.producer_epoch + 1
         else:
             return False
-        if entry.timestamp >= self.told_from_ms:
+        if entry.timestamp >= self.distinct_from_ms:
             return True
         settled = self.settled.get(entry.producer_id)
         return entry.timestamp >= self.removed_from_ms if settled is None else marker_epoch > settled
@@ -123,8 +123,8 @@ def plan_merges(
     )
     if not groups:
         return with_view(views, view), ()
-    bounds = cleaning.told_bounds((yield from store_now()), ctx.constants.delete_grace_ms)
-    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), bounds.told_from_ms)
+    bounds = cleaning.distinct_bounds((yield from store_now()), ctx.constants.delete_grace_ms)
+    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), bounds.distinct_from_ms)
     merges = []
     for inputs in groups:
         base, end = inputs[0].base_offset, inputs[-1].end_offset
@@ -147,7 +147,7 @@ def plan_merges(
                 aborted=aborted,
                 log_start_offset=view.state.log_start_offset,
                 settled=settled,
-                told_from_ms=bounds.told_from_ms,
+                distinct_from_ms=bounds.distinct_from_ms,
                 removed_from_ms=bounds.removed_from_ms,
             )
         )
@@ -169,7 +169,7 @@ def publish(ctx: Context, merge: Merge, file: IndexedFile | None, kept: Kept | N
         merge.aborted,
         file,
         log_start_offset=merge.log_start_offset,
-        is_told=merge.is_told,
+        keeps_distinct=merge.keeps_distinct,
         kept=kept,
     )
     name = merge.run.name

@@ -39,7 +39,7 @@ class CompactionPlan:
     """All aborted transactions that overlap them."""
     log_start_offset: int
     settled: Mapping[int, int] = field(repr=False)
-    told_from_ms: int
+    distinct_from_ms: int
     removed_from_ms: int
     """These three fields have the same meaning as in a Merge."""
     unique: str
@@ -65,7 +65,7 @@ class CompactionPlan:
             aborted=self.aborted,
             log_start_offset=self.log_start_offset,
             settled=self.settled,
-            told_from_ms=self.told_from_ms,
+            distinct_from_ms=self.distinct_from_ms,
             removed_from_ms=self.removed_from_ms,
         )
 
@@ -113,8 +113,8 @@ def plan_compaction(
     views = with_view(views, view)
     if not cleanable.is_due:
         return views, None
-    bounds = cleaning.told_bounds(store_now_ms, ctx.constants.delete_grace_ms)
-    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), bounds.told_from_ms)
+    bounds = cleaning.distinct_bounds(store_now_ms, ctx.constants.delete_grace_ms)
+    settled = cleaning.settled_epochs(rows, (read.index for read in indexes.values()), bounds.distinct_from_ms)
     names = list(cleanable.names)
     indexes, aborted = yield from aborted_of_range(view, names, indexes, names[0].base_offset, cleanable.end_offset)
     return views, CompactionPlan(
@@ -125,7 +125,7 @@ def plan_compaction(
         aborted=aborted,
         log_start_offset=view.state.log_start_offset,
         settled=settled,
-        told_from_ms=bounds.told_from_ms,
+        distinct_from_ms=bounds.distinct_from_ms,
         removed_from_ms=bounds.removed_from_ms,
         unique=(yield NewId()),
         planned_at_ms=began.wall_ms,

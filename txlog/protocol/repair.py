@@ -78,7 +78,7 @@ def repair_partition(ctx: Context, tp: TopicPartition, *, dry_run: bool = False)
             continue  # an object below the log start is superseded: the files that it would name may be deleted
         done.append((yield from _make(ctx, tp, wrong, dry_run)))
     refused = [wrong for wrong in followed.wrong if wrong.is_refused]
-    return (*done, *(_told(tp, wrong, is_made=False) for wrong in refused), *_out_of_reach(tp, there, followed))
+    return (*done, *(_repair_of(tp, wrong, is_made=False) for wrong in refused), *_out_of_reach(tp, there, followed))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -293,7 +293,7 @@ def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Pro
     """Create the object. A damaged one is deleted only when everything that replaces it is ready."""
     path = tp.folder + wrong.name
     if dry_run:
-        return _told(tp, wrong, is_made=True)
+        return _repair_of(tp, wrong, is_made=True)
     value = wrong.value
     if value is None:
         unique = yield NewId()
@@ -314,11 +314,11 @@ def _make(ctx: Context, tp: TopicPartition, wrong: _Wrong, dry_run: bool) -> Pro
         why, _ = yield from _look_at_index(tp, wrong.segment, wrong.records, wrong.after)
     if not why:
         # Another repair already recreated this object. Deleting that copy and then crashing would leave a gap.
-        return _told(tp, wrong, is_made=True)
+        return _repair_of(tp, wrong, is_made=True)
     # Deleting a missing object is not an error. Whichever process creates it first, equivalent bytes are stored.
     yield Delete(path)
     yield from put_pure(ctx, path, data)
-    return _told(tp, wrong, is_made=True)
+    return _repair_of(tp, wrong, is_made=True)
 
 
 def _out_of_reach(tp: TopicPartition, there: _There, followed: _Followed) -> list[Repair]:
@@ -330,7 +330,7 @@ def _out_of_reach(tp: TopicPartition, there: _There, followed: _Followed) -> lis
     return [Repair(topic_partition=tp, name="", is_made=False, why=why, base_offset=end, end_offset=there.sealed_end)]
 
 
-def _told(tp: TopicPartition, wrong: _Wrong, *, is_made: bool) -> Repair:
+def _repair_of(tp: TopicPartition, wrong: _Wrong, *, is_made: bool) -> Repair:
     return Repair(
         topic_partition=tp,
         name=wrong.name,
