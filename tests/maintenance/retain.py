@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.maintenance.verbs import results
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
+from txlog.maintenance.partition_loop import results
 from txlog.maintenance.retention import Retained, policy_of, retain_partitions
 
 

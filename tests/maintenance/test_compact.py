@@ -12,7 +12,6 @@ import pytest
 
 from tests.client.world import World
 from tests.maintenance.retain import retain
-from tests.maintenance.verbs import compact_partition, merge_partition
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.cleaning import PLAIN, FileLayout, MergePolicy
@@ -20,8 +19,9 @@ from txlog.core.compaction import CompactionPolicy
 from txlog.core.names import TopicPartition
 from txlog.core.records import IndexEntry
 from txlog.errors import InvalidConfigurationError, InvalidRequestError, MissingObjectError, OutcomeUnknownError
-from txlog.maintenance.compact import Compacted, cleanable_part, compaction_policy
+from txlog.maintenance.compact import Compacted, cleanable_part, compact_partition, compaction_policy
 from txlog.maintenance.fsck import check_store
+from txlog.maintenance.merge import merge_partition
 from txlog.protocol.context import Views
 from txlog.protocol.read import read_indexes
 from txlog.testing.failing_store import Fault, Moment, SimulatedCrash
@@ -127,11 +127,11 @@ def policy_of(store: Store, **changes: Any) -> CompactionPolicy:
 
 def compact(store: Store, **changes: Any) -> tuple[Compacted, ...]:
     session = reading.read_session(store.runtime)
-    return compact_partition(session, TP, policy_of(store, **changes))
+    return compact_partition(store.runtime, session, TP, policy_of(store, **changes))
 
 
 def merge(store: Store, layout: FileLayout = PLAIN) -> None:
-    merge_partition(reading.read_session(store.runtime), TP, LARGE, layout=layout)
+    merge_partition(store.runtime, reading.read_session(store.runtime), TP, LARGE, layout=layout)
 
 
 def index_entries(store: Store) -> list[IndexEntry]:
@@ -331,7 +331,7 @@ def test_of_two_at_once_one_wins(world: World, store: Store) -> None:
         if not calls:
             calls.append(compact(other)[0])
 
-    found = compact_partition(session, TP, policy_of(store), interfere)
+    found = compact_partition(store.runtime, session, TP, policy_of(store), interfere)
     assert [each.took_effect for each in found] == [False]
     assert calls[0].took_effect
     assert latest(read(store)) == latest(before)
@@ -354,7 +354,7 @@ def test_columns_whose_schema_is_gone_are_not_left_out(world: World, store: Stor
 def test_what_cannot_be_compacted_is_refused(store: Store) -> None:
     session = reading.read_session(store.runtime)
     with pytest.raises(InvalidRequestError, match="snapshots of an internal topic are its compaction"):
-        compact_partition(session, TopicPartition("__consumer_offsets", 0), policy_of(store))
+        compact_partition(store.runtime, session, TopicPartition("__consumer_offsets", 0), policy_of(store))
     store.create_topic("plain", SCHEMA)
     assert compaction_policy(store.runtime, store.runtime.topic("plain")) is None
     with pytest.raises(InvalidConfigurationError, match=r"needs key\.columns"):

@@ -9,12 +9,12 @@ import pytest
 
 from tests.maintenance.crashes import SCHEMA, STRIKES, Judge, Rows, Strikes, Verb, prepared, strike_everywhere
 from tests.maintenance.retain import retain
-from tests.maintenance.verbs import compact_partition, merge_partition
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
-from txlog.maintenance.compact import compaction_policy
+from txlog.maintenance.compact import compact_partition, compaction_policy
+from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.vacuum import vacuum
 
 A = TopicPartition("orders", 0)
@@ -37,7 +37,7 @@ def history(store: Store, config: Mapping[str, object] | None = None) -> None:
 
 
 def merge(store: Store) -> object:
-    return merge_partition(reading.read_session(store.runtime), A, MergePolicy(target_bytes=2**30))
+    return merge_partition(store.runtime, reading.read_session(store.runtime), A, MergePolicy(target_bytes=2**30))
 
 
 def merged_history(store: Store) -> None:
@@ -53,7 +53,7 @@ def vacuum_all(store: Store) -> object:
 def compact(store: Store) -> object:
     policy = compaction_policy(store.runtime, store.runtime.topic("orders"))
     assert policy is not None
-    return compact_partition(reading.read_session(store.runtime), A, policy)
+    return compact_partition(store.runtime, reading.read_session(store.runtime), A, policy)
 
 
 def retain_a(store: Store) -> object:

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from tests.client.world import World
-from tests.maintenance.verbs import merge_partition
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core import names
@@ -19,6 +18,7 @@ from txlog.inspection.objects import dump_object
 from txlog.maintenance import history
 from txlog.maintenance.fsck import check_store
 from txlog.maintenance.history import read_history, recorded
+from txlog.maintenance.merge import merge_partition
 from txlog.protocol import history as protocol
 from txlog.testing.damage import overwrite
 
@@ -39,7 +39,7 @@ def test_a_merge_is_told_with_its_files_and_bytes(store: Store) -> None:
             producer.send("orders", [{"id": number}]).result()
     session = reading.read_session(store.runtime)
     with recorded(store.runtime, "maintain") as recorder, recorder.over(TP, "merge"):
-        (merged,) = merge_partition(session, TP, MergePolicy(target_bytes=2**20))
+        (merged,) = merge_partition(store.runtime, session, TP, MergePolicy(target_bytes=2**20))
         recorder.add_merged(merged)
     (row,) = read_history(store.runtime)
     step = row.step

@@ -12,7 +12,6 @@ import pytest
 
 from tests.client.test_staged import staged
 from tests.client.world import World
-from tests.maintenance.verbs import merge_partition
 from txlog.client import reading
 from txlog.client.offsets import offsets_for_times
 from txlog.client.staged import StagedTransaction
@@ -30,7 +29,7 @@ from txlog.errors import (
     OutcomeUnknownError,
 )
 from txlog.maintenance.fsck import check_store
-from txlog.maintenance.merge import Merged, copy_rows, plan_partition, publish_merge
+from txlog.maintenance.merge import Merged, copy_rows, merge_partition, plan_partition, publish_merge
 from txlog.testing.damage import overwrite
 from txlog.testing.failing_store import Fault, SimulatedCrash
 
@@ -107,7 +106,7 @@ def between(table: pa.Table, start: int, end: int) -> pa.Table:
 
 
 def merge(store: Store, policy: MergePolicy = LARGE) -> tuple[Merged, ...]:
-    return merge_partition(reading.read_session(store.runtime), TP, policy)
+    return merge_partition(store.runtime, reading.read_session(store.runtime), TP, policy)
 
 
 def look(store: Store) -> dict[str, Any]:
@@ -446,7 +445,7 @@ def test_a_snapshot_stays_whole_where_a_drawn_id_hung_and_was_forgotten(world: W
     assert not txn.forget()
     first, second = TopicPartition("pairs", 0), TopicPartition("pairs", 1)
     cleaner = world.open().runtime
-    (merged,) = merge_partition(reading.read_session(cleaner), first, LARGE)
+    (merged,) = merge_partition(cleaner, reading.read_session(cleaner), first, LARGE)
     assert merged.took_effect
     plans = reading.plan_reads(reader, {first: (0, None), second: (0, None)}, cut=cut)
     tasks = reading.tasks(reader.runtime, list(plans.values()))

@@ -11,12 +11,11 @@ import pytest
 
 from tests.client.world import World
 from tests.maintenance.test_merge import LARGE, SCHEMA, TP, check, fill, indexes, look, read
-from tests.maintenance.verbs import merge_partition
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.cleaning import FileLayout
 from txlog.errors import InvalidRequestError, SchemaMismatchError
-from txlog.maintenance.merge import Merged, copy_rows, plan_partition, publish_merge
+from txlog.maintenance.merge import Merged, copy_rows, merge_partition, plan_partition, publish_merge
 
 SORTED = FileLayout(sort=("name", "id"))
 
@@ -29,7 +28,7 @@ def store(world: World) -> Store:
 
 
 def merge(store: Store, layout: FileLayout) -> tuple[Merged, ...]:
-    return merge_partition(reading.read_session(store.runtime), TP, LARGE, layout=layout)
+    return merge_partition(store.runtime, reading.read_session(store.runtime), TP, LARGE, layout=layout)
 
 
 def merged_file(world: World, store: Store) -> pq.ParquetFile:

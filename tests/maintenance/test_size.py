@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.client.world import ORDERS, World
-from tests.maintenance.verbs import merge_partition
 from txlog.client import reading
 from txlog.core.cleaning import MergePolicy
 from txlog.core.names import TopicPartition
+from txlog.maintenance.merge import merge_partition
 from txlog.maintenance.size import PartitionSize, measure_partition
 
 TP = TopicPartition("orders", 0)
@@ -37,7 +37,7 @@ def test_files_small_ones_aborted_rows_and_what_a_merge_would_gain(world: World)
     assert before.bytes == sum(
         world.memory.size(f"orders/0/rows/{name}") for name in world.memory.list("orders/0/rows/")
     )
-    merge_partition(session, TP, MergePolicy())
+    merge_partition(store.runtime, session, TP, MergePolicy())
     after = measure_partition(reading.read_session(store.runtime), TP)
     assert after.files == before.files_after
     assert (after.rows, after.aborted_rows) == (40, 0)

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import DataFrame
 
 from pyspark_txlog import TxLog
-from tests.maintenance.verbs import merge_partition
 from tests.spark.conftest import ORDERS, Log
 from tests.spark.streaming import Query
 from txlog.client.reading import read_session
 from txlog.core.cleaning import FileLayout, MergePolicy
 from txlog.core.names import TopicPartition
+from txlog.maintenance.merge import merge_partition
 
 pytestmark = pytest.mark.spark
 COLUMNS = ["order_id", "amount", "carrier", "_partition", "_offset", "_timestamp"]
@@ -59,7 +59,7 @@ def merge(log: Log) -> None:
     """Merge one partition in the order of offsets, and the other one sorted within its row groups."""
     session = read_session(log.store.runtime)
     for tp, layout in zip(PARTITIONS, (FileLayout(), SORTED), strict=True):
-        assert merge_partition(session, tp, MergePolicy(), layout=layout)
+        assert merge_partition(log.store.runtime, session, tp, MergePolicy(), layout=layout)
 
 
 def test_all_roads(log: Log) -> None:
@@ -133,7 +133,7 @@ def test_spark_skips_row_groups_by_their_bloom_filters(log: Log) -> None:
                 producer.send("codes", codes, partition=tp.partition).result()
     session = read_session(log.store.runtime)
     for tp, layout in ((plain, FileLayout()), (filtered, FileLayout(bloom=("code",)))):
-        assert merge_partition(session, tp, MergePolicy(), layout=layout)
+        assert merge_partition(log.store.runtime, session, tp, MergePolicy(), layout=layout)
     with TxLog(log.spark, log.url, {"fsync": False}) as native:
 
         def scanned(tp: TopicPartition, number: int) -> tuple[int, int]:

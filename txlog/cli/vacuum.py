@@ -53,7 +53,7 @@ def vacuum(
         progress_bar("looking for objects to delete", "partitions") as progress,
     ):
         workers = session.workers(runtime)
-        report = run(runtime, read_session(runtime), wanted, dry_run=not execute, progress=progress, workers=workers)
+        report = run(runtime, read_session(runtime), wanted, dry_run=not execute, on_progress=progress, workers=workers)
         for tp, (count, size) in report.by_partition().items() if execute else ():
             history.add(tp, "deleted", deleted_objects=count, deleted_bytes=size)
     document = vacuum_document(runtime.where, report)

@@ -37,7 +37,7 @@ from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
 from txlog.errors import InvalidConfigurationError
 from txlog.maintenance.merge import topic_of_inputs
-from txlog.maintenance.partition_loop import Outcome, over_partitions
+from txlog.maintenance.partition_loop import Outcome, over_partitions, results
 from txlog.maintenance.users_topics import refuse_internal
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge, publish
@@ -135,6 +135,20 @@ def compact_partitions(
     """
     wanted = policies if partitions is None else partitions
     return over_partitions(session, wanted, _CompactVerb(session, policies), workers, progress)
+
+
+def compact_partition(
+    runtime: Runtime,
+    session: Session,
+    tp: TopicPartition,
+    policy: CompactionPolicy,
+    on_progress: Progress | None = None,
+) -> tuple[Compacted, ...]:
+    """Compact one partition, in this process. `session` is one of `runtime`.
+
+    Raises the first error that `compact_partitions` yields.
+    """
+    return results(compact_partitions(session, {tp: policy}, progress=on_progress))
 
 
 class _CompactVerb:

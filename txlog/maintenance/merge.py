@@ -22,7 +22,7 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import IndexedFile, TopicMetadata
 from txlog.core.segments import indexed_file
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txlog.maintenance.partition_loop import Outcome, over_partitions
+from txlog.maintenance.partition_loop import Outcome, over_partitions, results
 from txlog.maintenance.users_topics import refuse_internal
 from txlog.maintenance.workers import Progress, Task, Workers
 from txlog.protocol.clean import Merge, plan_merges, publish
@@ -69,6 +69,21 @@ def merge_partitions(
     damaged input is published.
     """
     return over_partitions(session, partitions, _MergeVerb(session, policy, layout), workers, progress)
+
+
+def merge_partition(
+    runtime: Runtime,
+    session: Session,
+    tp: TopicPartition,
+    policy: MergePolicy,
+    on_progress: Progress | None = None,
+    layout: FileLayout = PLAIN,
+) -> tuple[Merged, ...]:
+    """Merge what is due in one partition, in this process. `session` is one of `runtime`.
+
+    Raises the first error that `merge_partitions` yields.
+    """
+    return results(merge_partitions(session, [tp], policy, layout, progress=on_progress))
 
 
 class _MergeVerb:

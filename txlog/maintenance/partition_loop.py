@@ -142,6 +142,17 @@ def look_over(
             return
 
 
+def results(outcomes: Iterable[Outcome[D | None]]) -> tuple[D, ...]:
+    """Return what was done, in this order. Raises the first error."""
+    done = []
+    for _, outcome in outcomes:
+        if isinstance(outcome, TxlogError):
+            raise outcome
+        if outcome is not None:
+            done.append(outcome)
+    return tuple(done)
+
+
 def gather(outcomes: Iterable[Outcome[D | None]]) -> tuple[list[D], list[TxlogError]]:
     """Return what was done or found, by partition, and the errors."""
     made: list[tuple[TopicPartition, D]] = []

@@ -127,7 +127,7 @@ def vacuum(
     topics: Sequence[str] | None = None,
     *,
     dry_run: bool = True,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
     workers: Workers | None = None,
 ) -> VacuumReport:
     """Delete the objects that no reader or writer can still use in `topics` (None: all topics, internal ones included).
@@ -154,8 +154,8 @@ def vacuum(
     waiting: list[Dead] = []
     failed: list[FailedTopic] = []
     for each in files:
-        if progress is not None:
-            progress(each.topic, done, total)
+        if on_progress is not None:
+            on_progress(each.topic, done, total)
         try:
             plans = _plan(session, each, table, now_ms, dry_run)
             waiting += [dead for plan in plans for dead in plan.dead if dead.waits_until_ms is not None]
@@ -171,8 +171,8 @@ def vacuum(
                     continue
                 deleted += gone
                 done += 1
-                if progress is not None:
-                    progress(task.subject, done, total)
+                if on_progress is not None:
+                    on_progress(task.subject, done, total)
             if errors:
                 raise errors[0]
         except CorruptLogError as error:
