@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from txlog.core.names import TopicPartition
+from txlog.core.names import SegmentObject, TopicPartition, parse_partition_object
 from txlog.core.records import AbortedTxn, CommitRecord, DataFile, SegmentIndex
 from txlog.core.segments import check_rows, floor_entry
 from txlog.core.snapshots import SnapshotCut
@@ -55,6 +55,14 @@ class FilePiece:
     """Lower offsets are not wanted. Only ranges by column need this."""
     end: int
     """Offsets from here on are not wanted. Only ranges by column need this."""
+
+    @property
+    def covers_file(self) -> bool:
+        """Whether `[start, end)` contains all offsets of the segment that the file was written for."""
+        found = parse_partition_object(self.file.path.rpartition("/")[2])
+        if not isinstance(found, SegmentObject):
+            return False
+        return self.start <= found.segment.base_offset and found.segment.end_offset <= self.end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -43,11 +43,9 @@ from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
 from pyspark_txlog.source.options import READ_OPTIONS, SettledOptions, parse_read_options, settled
 from pyspark_txlog.source.predicate import Predicate, quoted
 from pyspark_txlog.source.subscription import subscribed_topics
-from txlog.client import rows
 from txlog.client.offsets import format_offsets
-from txlog.client.reading import ReadTask
+from txlog.client.reading import ReadTask, read_task
 from txlog.client.runtime import Runtime
-from txlog.core import names
 from txlog.core.fetch_plan import FilePiece, InlinePiece, RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile, SchemaField
@@ -169,7 +167,7 @@ class _ScannedFile:
         if sum(each.rows.rows for each in self.ranges) != self.file.rows:
             return False
         if self.stored:
-            return all(not each.rows.by_column or each.covers(self.file) for each in self.ranges)
+            return all(not each.rows.by_column or each.covers_file for each in self.ranges)
         return len({(each.rows.base_offset - each.rows.first_row, each.rows.timestamp) for each in self.ranges}) == 1
 
 
@@ -180,15 +178,7 @@ class _Range:
     rows: RowRange
     start: int
     end: int
-
-    def covers(self, file: DataFile) -> bool:
-        """Whether `[start, end)` contains all offsets of the segment that the file was written for."""
-        found = names.parse_partition_object(file.path.rpartition("/")[2])
-        return (
-            isinstance(found, names.SegmentObject)
-            and self.start <= found.segment.base_offset
-            and found.segment.end_offset <= self.end
-        )
+    covers_file: bool = False
 
 
 class _TopicScan:
@@ -268,17 +258,24 @@ class _TopicScan:
                 columns["_timestamp"] = functions.timestamp_millis(place.fact("t"))
         return frame.select(*(columns[name].alias(name) for name in wanted.names))
 
-    def _inline(self, tasks: Sequence[ReadTask], fields: Sequence[SchemaField], wanted: StructType) -> DataFrame | None:
+    def _inline(
+        self, tasks: Sequence[ReadTask], fields: tuple[SchemaField, ...], wanted: StructType
+    ) -> DataFrame | None:
         """Return the rows stored inline in commit records, as a frame made from Arrow here; None if there are none."""
-        own = [name for name in wanted.names if name not in schemas.METADATA.names]
-        metadata = [name for name in wanted.names if name in schemas.METADATA.names]
-        schema = rows.schema_of(fields, own, metadata)
-        batches = (
-            rows.with_metadata(batch, task.topic_partition, schema)
+        own = tuple(name for name in wanted.names if name not in schemas.METADATA.names)
+        metadata = tuple(name for name in wanted.names if name in schemas.METADATA.names)
+        inline = (
+            replace(
+                task,
+                fields=fields,
+                columns=own,
+                metadata_columns=metadata,
+                pieces=tuple(piece for piece in task.pieces if isinstance(piece, InlinePiece)),
+                keep=None,
+            )
             for task in tasks
-            if (pieces := [piece for piece in task.pieces if isinstance(piece, InlinePiece)])
-            for batch in rows.read_pieces(self._runtime.store, pieces, fields, own)
         )
+        batches = (batch for task in inline for batch in read_task(task, self._runtime.store))
         found = list(spark_batches(batches, wanted))
         if not found:
             return None
@@ -408,7 +405,10 @@ def _grouped(pieces: Sequence[FilePiece], fields: Sequence[SchemaField]) -> list
                 odd=any(nested or str(each.id) not in piece.file.statistics for each, nested in floats),
             ),
         )
-        scanned.ranges += [_Range(rows=each, start=piece.start, end=piece.end) for each in piece.ranges]
+        covers_file = piece.covers_file
+        scanned.ranges += [
+            _Range(rows=each, start=piece.start, end=piece.end, covers_file=covers_file) for each in piece.ranges
+        ]
     groups: dict[tuple[bool, bool, bool], list[_ScannedFile]] = {}
     for scanned in found.values():
         groups.setdefault((scanned.stored, scanned.whole, scanned.odd), []).append(scanned)

@@ -30,12 +30,10 @@ from pyspark_txlog.source.options import StreamOptions, settled
 from pyspark_txlog.source.subscription import starting_offsets, subscribed_partitions, subscribed_topics
 from pyspark_txlog.stream_offsets import SOURCE_KEY, StreamOffset
 from txlog.client import reading
-from txlog.client.offsets import append_times, raise_committed
+from txlog.client.offsets import append_times, raise_committed, removed_offsets
 from txlog.client.runtime import Runtime
-from txlog.core.effects import Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import TopicMetadata
-from txlog.core.state import StoredRecord
 from txlog.errors import (
     ConcurrentTransactionsError,
     InvalidRequestError,
@@ -43,10 +41,8 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from txlog.protocol.context import Context, PartitionView, Views
-from txlog.protocol.load import read_slot
+from txlog.protocol.context import PartitionView
 from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
-from txlog.protocol.topics import is_made_anew
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -235,7 +231,7 @@ class StreamSource:
                 self._topic(tp.topic, 0)
                 end, is_loss, why = self._end(view), True, "the options of this query no longer name it"
             except UnknownTopicOrPartitionError:
-                end = begins[tp] + self._removed(view, begins[tp])
+                end = begins[tp] + removed_offsets(self._session, view, begins[tp])
                 is_loss, why = end > begins[tp], "its topic was deleted"
             unread = max(end - begins[tp], 0)
             if is_loss and self._read.fail_on_data_loss:
@@ -252,7 +248,7 @@ class StreamSource:
         """Return where a partition joins that did not exist when the query began: at its log start."""
         tp, log_start = view.topic_partition, view.state.log_start_offset
         # A topic that was created again continues the offsets of the old one, so rows need not be lost.
-        if log_start and not self._runtime.run(is_made_anew(self._topic(tp.topic))):
+        if log_start and not self._runtime.is_recreated(self._topic(tp.topic)):
             if self._read.fail_on_data_loss:
                 raise OffsetOutOfRangeError(
                     f"{tp} is new to this query, and its log begins at offset {log_start}: rows were removed before the query read them. hint: "
@@ -293,7 +289,10 @@ class StreamSource:
         if self._read.fail_on_data_loss:
             return 0
         overtaken = [tp for tp, start in starts.items() if begins[tp] < min(start, chosen[tp])]
-        return sum(min(self._removed(self._session.views[tp], begins[tp]), chosen[tp] - begins[tp]) for tp in overtaken)
+        return sum(
+            min(removed_offsets(self._session, self._session.views[tp], begins[tp]), chosen[tp] - begins[tp])
+            for tp in overtaken
+        )
 
     def _report(
         self, chosen: Offsets, views: Mapping[TopicPartition, PartitionView], about_to_lose: int
@@ -323,7 +322,7 @@ class StreamSource:
             for tp, (start, end) in wanted.items():
                 view = self._session.views[tp]
                 log_start = view.state.log_start_offset
-                if removed := min(self._removed(view, start), end - start):
+                if removed := min(removed_offsets(self._session, view, start), end - start):
                     lost[tp] = removed
                 self._check_range(view, start, end, removed)
                 if log_start < end:
@@ -335,24 +334,6 @@ class StreamSource:
                 if attempt == MAX_PLANS - 1:
                     raise
         raise AssertionError("unreachable")
-
-    def _removed(self, view: PartitionView, start: int) -> int:
-        """Return how many offsets from `start` to the log start may have held rows.
-
-        The record that empties a log lies below the log start that it sets. So a query that had read everything lost
-        nothing.
-        """
-        tp, end = view.topic_partition, view.state.log_start_offset
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, StoredRecord | None]]:
-            return views, (yield from read_slot(tp, end - 1))
-
-        while end > max(start, view.boundary):
-            stored = self._session.call("looking at what was removed", program)
-            if stored is None or stored.record.kind != "log_start":
-                break
-            end -= 1
-        return max(end - start, 0)
 
     def _check_range(self, view: PartitionView, start: int, end: int, removed: int) -> None:
         """Check that a batch of `[start, end)`, of which `removed` offsets no longer exist, may be read on `view`."""
