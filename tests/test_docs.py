@@ -31,8 +31,8 @@ TUTORIAL = (
     "docs/maintenance.md",
 )
 """Pages with programs, in the order in which a reader runs them in one folder."""
-ELSEWHERE = {"docs/kafka.md"}
-"""Its program needs a Kafka broker: tests/kafka/test_page.py runs it."""
+ELSEWHERE = {"docs/kafka.md", "docs/engine.md"}
+"""tests/kafka/test_page.py runs the program that needs a Kafka broker, tests/test_engine.py the one of an engine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from pyspark_txlog import option_values as values
 from pyspark_txlog.metadata_schemas import TABLES
 from pyspark_txlog.option_values import Parse, Value
-from txlog.config import KEYS
+from txlog.engine import KEYS
 
 Call: TypeAlias = Literal["read", "readStream", "write", "writeStream"]
 Side: TypeAlias = Literal["source", "sink", "both"]

@@ -11,15 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from txlog.client.offsets import parse_assign, parse_spec, parse_timestamp, parse_timestamps
-from txlog.config import INT64_MAX, KEYS
-from txlog.core import names
+from txlog.engine import KEYS
+from txlog.engine.offsets import parse_assign, parse_spec, parse_timestamp, parse_timestamps
+from txlog.engine.schemas import check_topic_name
 from txlog.errors import InvalidRequestError, TxlogError, UnsupportedStoreError
 from txlog.text import nearest
 
 Parse: TypeAlias = Callable[[str, str], Any]
 """Return the value of an option from its name and text. Raises InvalidRequestError with name, expected and found."""
 
+_INT64_MAX = 2**63 - 1
 _DELAY_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _OFFSETS_JSON = '{"topic": {"0": 23, "1": -2}}'
 _TIMES_JSON = '{"topic": {"0": 1700000000000}}'
@@ -40,7 +41,7 @@ def integer(minimum: int, at_most: str = "") -> Value:
 
     def read(text: str) -> int:
         value = int(text) if re.fullmatch(r"\d{1,19}", text, re.ASCII) else -1
-        if not minimum <= value <= INT64_MAX:
+        if not minimum <= value <= _INT64_MAX:
             raise ValueError(text)
         return value
 
@@ -101,7 +102,7 @@ def _delay_ms(text: str) -> int:
 
 
 def _topics(text: str) -> tuple[str, ...]:
-    topics = tuple(names.check_topic_name(part.strip()) for part in text.split(",") if part.strip())
+    topics = tuple(check_topic_name(part.strip()) for part in text.split(",") if part.strip())
     if not topics:
         raise ValueError(text)
     return tuple(dict.fromkeys(topics))
@@ -126,7 +127,7 @@ def _pattern(name: str, text: str) -> str:
 def _assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for tp in parse_assign(text, name):
-        found[names.check_topic_name(tp.topic)] = (*found.get(tp.topic, ()), tp.partition)
+        found[check_topic_name(tp.topic)] = (*found.get(tp.topic, ()), tp.partition)
     return found
 
 
@@ -170,7 +171,7 @@ FOLDER = Value("a folder, or an s3://, gs://, abfs:// URL")
 STORE = Value(FOLDER.range, _store)
 STORAGE = Value("a JSON object", _storage)
 STORAGE_VALUE = Value("text, true, false or a JSON object", _storage_value)
-TOPIC = Value("a topic's name", lambda _, text: names.check_topic_name(text))
+TOPIC = Value("a topic's name", lambda _, text: check_topic_name(text))
 TOPICS = Value("topics, separated by commas", _checked(_topics, "topics, separated by commas"))
 PATTERN = Value("a Python regular expression", _pattern)
 ASSIGNMENT = Value('{"topic": [0, 1]}', _assignment)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql import types as spark
 
-from txlog.core import schema as log_schema
-from txlog.core.records import SchemaField
+from txlog.engine import schemas as log_schema
+from txlog.engine.schemas import SchemaField
 from txlog.errors import SchemaMismatchError
 from txlog.text import nearest
 

@@ -20,7 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from txlog.core.names import MAX_OFFSET, TopicPartition, is_topic_name
+from txlog.engine import TopicPartition
+from txlog.engine.offsets import MAX_OFFSET
+from txlog.engine.schemas import is_topic_name
 from txlog.errors import InvalidRequestError
 
 SOURCE_KEY = "txlog:source"

@@ -23,13 +23,8 @@ from pyspark_txlog.native.scan import scan, scan_options
 from pyspark_txlog.native.snapshot import Snapshot
 from pyspark_txlog.spark_session import activate
 from pyspark_txlog.spark_version import check_spark
-from txlog.client.runtime import Runtime
-from txlog.client.settings import call_layer
-from txlog.config import Layer
-from txlog.core.records import TransactionMetadata
-from txlog.core.transactions import TxnVersion
+from txlog.engine import Layer, ObjectStore, Runtime, TransactionMetadata, TxnVersion, call_layer
 from txlog.errors import UnsupportedStoreError
-from txlog.storage.object_store import ObjectStore
 
 
 class TxLog:

@@ -16,14 +16,9 @@ from pyspark_txlog.native.scan import scan, scan_options
 from pyspark_txlog.native.write import SMALL_ROWS, Road, is_over_connect
 from pyspark_txlog.sink.checkpoint import Checkpoint
 from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
-from txlog.client.settings import call_layer
-from txlog.client.staged import producer_session
-from txlog.config import Layer
-from txlog.core.names import check_topic_name
-from txlog.core.records import TopicMetadata, TransactionMetadata
-from txlog.core.transactions import TxnVersion
+from txlog.engine import EndResult, Layer, TransactionMetadata, TxnVersion, call_layer, producer_session
+from txlog.engine.schemas import TopicMetadata, check_topic_name
 from txlog.errors import CommitFailedError, InvalidRequestError
-from txlog.protocol.transactions import EndResult
 
 if TYPE_CHECKING:
     from pyspark_txlog.api.log import TxLog

@@ -22,16 +22,25 @@ from pyspark_txlog.options import StoreOptions
 from pyspark_txlog.sink.micro_batch import MicroBatch
 from pyspark_txlog.sink.options import WriteOptions
 from pyspark_txlog.sink.routing import TopicRoute
-from txlog.client.coordinator import look_up, txn_version
-from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
-from txlog.client.offsets import parse_offsets
-from txlog.client.runtime import Runtime
-from txlog.client.staged import StagedTransaction
-from txlog.core.names import TopicPartition, check_topic_name
-from txlog.core.records import StagedPart, TransactionMetadata
-from txlog.core.transactions import TxnVersion, check_version, is_repeated
+from txlog.engine import (
+    ConsumerGroupMetadata,
+    EndResult,
+    GroupOffsets,
+    Runtime,
+    StagedPart,
+    StagedTransaction,
+    TopicPartition,
+    TransactionMetadata,
+    TxnVersion,
+    check_version,
+    group_offsets,
+    is_repeated,
+    look_up,
+    txn_version,
+)
+from txlog.engine.offsets import Offsets, parse_offsets
+from txlog.engine.schemas import check_topic_name
 from txlog.errors import IllegalStateError, InvalidRequestError, StoreChangedError, TxlogError
-from txlog.protocol.transactions import EndResult
 
 Check: TypeAlias = Callable[[TransactionMetadata | None], None]
 

@@ -29,8 +29,8 @@ import txlog
 from pyspark_txlog.jobs.command_line import ConfOption, StorageOption, StoreOption, pairs, running, store_url
 from pyspark_txlog.jobs.kafka_resume import KafkaCluster, Query, resume
 from pyspark_txlog.messages import say
+from txlog import Store
 from txlog.cli.signals import orderly_end
-from txlog.client.store import Store
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from pyspark_txlog.messages import say
 from pyspark_txlog.sink.checkpoint import parse_offsets
 from pyspark_txlog.sink.committed_offsets import by_topic, committed_source_offsets
-from txlog.client.store import Store
+from txlog import Store
 from txlog.errors import (
     ConcurrentTransactionsError,
     GroupIdNotFoundError,

@@ -17,13 +17,9 @@ from pyspark.sql import SparkSession
 
 from pyspark_txlog.messages import say
 from pyspark_txlog.spark_ui import described
-from txlog.client.reading import read_session
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
-from txlog.client.settings import Settings
+from txlog.engine import Runtime, Session, Settings, open_object_store, read_session
 from txlog.errors import InvalidRequestError, TxlogError
 from txlog.maintenance.workers import Progress, Task
-from txlog.storage.open import open_object_store
 
 S = TypeVar("S")
 R = TypeVar("R")

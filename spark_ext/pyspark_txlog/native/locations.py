@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from txlog.client.runtime import Runtime
+from txlog.engine import Runtime
 from txlog.errors import UnsupportedStoreError
 
 if TYPE_CHECKING:

@@ -43,12 +43,9 @@ from pyspark_txlog.source.batch_reader import plan_topics, read_tasks
 from pyspark_txlog.source.options import READ_OPTIONS, SettledOptions, parse_read_options, settled
 from pyspark_txlog.source.predicate import Predicate, quoted
 from pyspark_txlog.source.subscription import subscribed_topics
-from txlog.client.offsets import format_offsets
-from txlog.client.reading import ReadTask, read_task
-from txlog.client.runtime import Runtime
-from txlog.core.fetch_plan import FilePiece, InlinePiece, RowRange
-from txlog.core.names import TopicPartition
-from txlog.core.records import DataFile, SchemaField
+from txlog.engine import DataFile, FilePiece, InlinePiece, ReadTask, RowRange, Runtime, TopicPartition, read_task
+from txlog.engine.offsets import format_offsets
+from txlog.engine.schemas import SchemaField
 from txlog.errors import InvalidRequestError, UnknownOptionError
 from txlog.text import nearest
 

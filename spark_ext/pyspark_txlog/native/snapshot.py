@@ -19,13 +19,11 @@ from pyspark_txlog import schemas
 from pyspark_txlog.native.scan import frame_of
 from pyspark_txlog.option_values import COLUMNS
 from pyspark_txlog.source import packing
-from txlog.client import reading
-from txlog.client.offsets import format_offsets
-from txlog.client.runtime import Runtime
-from txlog.core.names import TopicPartition
-from txlog.core.records import TopicMetadata
+from txlog import engine
+from txlog.engine import Runtime, TopicPartition
+from txlog.engine.offsets import format_offsets
+from txlog.engine.schemas import TopicMetadata
 from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError, UnsupportedStoreError
-from txlog.storage.open import open_object_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,9 +38,9 @@ class Snapshot:
             raise InvalidRequestError("a snapshot of which topics? Name them: log.snapshot('orders', 'audit')")
         self._spark = spark
         self._runtime = runtime
-        self._session = reading.read_session(runtime)
+        self._session = engine.read_session(runtime)
         self._topics = tuple(dict.fromkeys(topics))
-        self.cut = reading.take_cut(self._session, self._topics)
+        self.cut = engine.take_cut(self._session, self._topics)
         # Compaction and retention keep what these views name during the grace period (C10).
         self._views = {tp: self._session.views[tp] for tp in self.cut.ends}
 
@@ -95,12 +93,12 @@ class Snapshot:
     def _check_age(self) -> None:
         self.cut.check_age(self._runtime.moment(), self._runtime.constants.delete_grace_ms)
 
-    def _tasks(self, topic: TopicMetadata, schema: StructType) -> Sequence[reading.ReadTask]:
+    def _tasks(self, topic: TopicMetadata, schema: StructType) -> Sequence[engine.ReadTask]:
         partitions = [tp for tp in self.cut.ends if tp.topic == topic.topic]
         ranges = {tp: (self._views[tp].state.log_start_offset, self.cut.ends[tp]) for tp in partitions}
         wanted = {tp: each for tp, each in ranges.items() if each[0] < each[1]}
-        plans = reading.plan_reads(self._session, wanted, cut=self.cut, views=self._views)
-        return reading.tasks(
+        plans = engine.plan_reads(self._session, wanted, cut=self.cut, views=self._views)
+        return engine.tasks(
             self._runtime,
             list(plans.values()),
             columns=[name for name in schema.names if name not in schemas.METADATA.names],
@@ -108,7 +106,7 @@ class Snapshot:
         )
 
 
-def _parts(task: reading.ReadTask) -> Iterator[reading.ReadTask]:
+def _parts(task: engine.ReadTask) -> Iterator[engine.ReadTask]:
     """Split the task into parts that are each worth a Spark task."""
     for run in packing.pack(task.pieces):
         gaps = any(map(packing.has_gaps, run))
@@ -121,14 +119,14 @@ def _parts(task: reading.ReadTask) -> Iterator[reading.ReadTask]:
         )
 
 
-def _frame(spark: SparkSession, tasks: Sequence[reading.ReadTask], schema: StructType) -> DataFrame:
+def _frame(spark: SparkSession, tasks: Sequence[engine.ReadTask], schema: StructType) -> DataFrame:
     if not tasks:
         return spark.createDataFrame([], schema)
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_reader(tasks, schema), schema)
 
 
 def _reader(
-    tasks: Sequence[reading.ReadTask], schema: StructType
+    tasks: Sequence[engine.ReadTask], schema: StructType
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function from task numbers to their rows, for the executors."""
 
@@ -138,11 +136,7 @@ def _reader(
 
         chosen = (tasks[number] for batch in numbers for number in batch.column(0).to_numpy())
         return spark_batches(
-            (
-                rows
-                for task in chosen
-                for rows in reading.read_task(task, open_object_store(task.url, task.storage_options))
-            ),
+            (rows for task in chosen for rows in engine.read_task(task)),
             schema,
         )
 

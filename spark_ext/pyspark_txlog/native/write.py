@@ -31,15 +31,10 @@ from pyspark_txlog import schemas
 from pyspark_txlog.native.locations import spark_folder
 from pyspark_txlog.sink.routing import PARTITION, TopicRoute
 from pyspark_txlog.spark_ui import described
-from txlog.client.runtime import Runtime
-from txlog.client.staged import MAX_INLINE_BYTES
-from txlog.client.staged_files import StagedFiles
-from txlog.client.staged_folder import read_staged_folder
-from txlog.core.names import staged_folder
-from txlog.core.records import SchemaField, StagedPart, TransactionMetadata
-from txlog.core.schema import PARTITION_COLUMN
+from txlog.engine import Runtime, StagedPart, TransactionMetadata
+from txlog.engine.arrow import MAX_INLINE_BYTES, NO_KEY, StagedFiles, partition_table, read_staged_folder, staged_folder
+from txlog.engine.schemas import PARTITION_COLUMN, SchemaField
 from txlog.errors import InvalidRequestError, SchemaMismatchError, TxlogError, UnknownTopicOrPartitionError
-from txlog.storage.keys import NO_KEY, partition_table
 
 Road: TypeAlias = Literal["auto", "driver", "executors"]
 ROADS: tuple[Road, ...] = ("auto", "driver", "executors")

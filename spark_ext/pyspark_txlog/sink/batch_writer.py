@@ -29,10 +29,15 @@ from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.sink.options import WriteOptions, parse_write_options, settled_write
-from txlog.client.runtime import Runtime
-from txlog.client.staged import StagedTransaction
-from txlog.core.records import StagedPart, TransactionMetadata
-from txlog.core.transactions import TxnVersion, check_version, is_repeated
+from txlog.engine import (
+    Runtime,
+    StagedPart,
+    StagedTransaction,
+    TransactionMetadata,
+    TxnVersion,
+    check_version,
+    is_repeated,
+)
 from txlog.errors import FencedError, InvalidRequestError, StoreChangedError
 
 if TYPE_CHECKING:
@@ -209,7 +214,7 @@ def write_parts(
     """
     # Imported here because a commit does not need pyarrow.
     from pyspark_txlog.sink.routing import Router
-    from txlog.client.staged_files import StagedFiles
+    from txlog.engine.arrow import StagedFiles
 
     router = Router(runtime, options, schema, context.partitionId() if context is not None else 0)
     files = StagedFiles(runtime, txn, compression=options.compression_type)

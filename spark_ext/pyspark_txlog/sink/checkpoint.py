@@ -20,9 +20,8 @@ import os
 import re
 from collections.abc import Mapping
 
+from txlog.engine import ObjectStore, open_object_store
 from txlog.errors import InvalidRequestError, UnsupportedStoreError
-from txlog.storage.object_store import ObjectStore
-from txlog.storage.open import open_object_store
 
 ID_PREFIX = "spark-stream:"
 """Prefix of the default transactional.id of a query; the checkpoint's location follows."""

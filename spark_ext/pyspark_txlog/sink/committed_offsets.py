@@ -27,16 +27,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark_txlog.stream_offsets import StreamOffset, is_stream_offset
-from txlog.client.groups import GroupOffsets
-from txlog.client.offsets import committed_offsets, format_offsets
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
-from txlog.client.staged import producer_session
-from txlog.core.groups import OffsetsCondition
-from txlog.core.names import TopicPartition, is_topic_name
-from txlog.core.records import OffsetValue
+from txlog.engine import GroupOffsets, OffsetsCondition, OffsetValue, Runtime, Session, TopicPartition, producer_session
+from txlog.engine.offsets import MAX_METADATA_LENGTH, committed_offsets, format_offsets
+from txlog.engine.schemas import is_topic_name
 from txlog.errors import CommitFailedError, CorruptRecordError, GroupIdNotFoundError, InvalidRequestError
-from txlog.protocol.groups import MAX_METADATA_LENGTH
 from txlog.text import shorten
 
 SOURCE_TOPIC_PREFIX = "__source."
@@ -316,7 +310,7 @@ def committed_opaque(session: Session, transactional_id: str) -> dict[str, Sourc
     """Do the work of `committed_source_offsets` through a session. Raises GroupIdNotFoundError,
     UnstableOffsetCommitError."""
     # Imported here because most batches of a query do not need it.
-    from txlog.client.admin import Admin
+    from txlog.engine.tables import Admin
 
     known = [
         TopicPartition(each.topic, each.partition)

@@ -19,11 +19,8 @@ from pyspark_txlog.sink.committed_offsets import (
     offsets_to_send,
     same_json,
 )
-from txlog.client.groups import GroupOffsets
-from txlog.client.offsets import committed_offsets
-from txlog.client.session import Session
-from txlog.core.names import TopicPartition
-from txlog.core.records import TransactionMetadata
+from txlog.engine import GroupOffsets, Session, TopicPartition, TransactionMetadata
+from txlog.engine.offsets import committed_offsets
 from txlog.errors import CommitFailedError, GroupIdNotFoundError, InvalidRequestError, TxnVersionScopeError
 
 
@@ -114,7 +111,7 @@ def check_without_offsets(session: Session, transactional_id: str) -> None:
     are not checked. Offsets that the group's source or an operator committed have no condition and do not count.
     """
     # Imported here because a query that commits offsets does not need it.
-    from txlog.client.admin import Admin
+    from txlog.engine.tables import Admin
 
     try:
         described = Admin(session.runtime).describe_group(transactional_id).offsets

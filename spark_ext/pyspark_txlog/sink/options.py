@@ -20,7 +20,7 @@ from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.option_table import names_of
 from pyspark_txlog.options import Given, StoreOptions
 from pyspark_txlog.sink.checkpoint import Checkpoint, default_transactional_id
-from txlog.client.settings import Settings
+from txlog.engine import Settings
 from txlog.errors import InvalidRequestError
 
 

@@ -19,12 +19,10 @@ from pyspark.sql import types as spark
 
 from pyspark_txlog import schemas
 from pyspark_txlog.sink.options import WriteOptions
-from txlog.client.keys import check_keys, key_columns_of, partitions_of
-from txlog.client.runtime import Runtime
-from txlog.core.names import check_topic_name
-from txlog.core.records import TopicMetadata
+from txlog.engine import Runtime
+from txlog.engine.arrow import check_keys, conform, key_columns_of, partition_table
+from txlog.engine.schemas import TopicMetadata, check_topic_name
 from txlog.errors import InvalidRequestError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txlog.storage.conform import conform
 from txlog.text import count_text
 
 TOPIC, PARTITION = "topic", "partition"
@@ -82,7 +80,7 @@ class TopicRoute:
         stored = conform(rows.select(self.columns), self.topic.schema, topic=self.topic.topic)
         if self.compacted_by:
             check_keys(stored, self.topic, self.compacted_by)
-        found = partitions_of(stored, self.key, self.topic)
+        found = partition_table(stored, self.key, self.topic.partitions)
         if self.by_partition:
             given = rows.column(PARTITION).cast(pa.int64())
             chosen = given.fill_null(pa.scalar(-1, pa.int64())).to_numpy()

@@ -21,8 +21,7 @@ from contextlib import contextmanager
 
 from pyspark_txlog.sink.batch_writer import open_store, producer_config
 from pyspark_txlog.sink.options import WriteOptions
-from txlog.client.session import Session
-from txlog.client.staged import producer_session
+from txlog.engine import Session, producer_session
 from txlog.errors import StoreChangedError
 
 MAX_SESSIONS = 8

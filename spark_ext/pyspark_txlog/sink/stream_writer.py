@@ -36,10 +36,7 @@ from pyspark_txlog.sink.batch_writer import check_begun_here, open_store, produc
 from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
 from pyspark_txlog.sink.options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.sink.session_cache import cached_session
-from txlog.client.session import Session
-from txlog.client.staged import StagedTransaction
-from txlog.core.records import StagedPart, TransactionMetadata
-from txlog.core.transactions import TxnVersion, is_repeated
+from txlog.engine import Session, StagedPart, StagedTransaction, TransactionMetadata, TxnVersion, is_repeated
 from txlog.errors import (
     AbortableError,
     CommitFailedError,

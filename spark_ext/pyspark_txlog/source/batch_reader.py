@@ -22,16 +22,11 @@ from pyspark_txlog.messages import plain_errors, say
 from pyspark_txlog.source import packing, where
 from pyspark_txlog.source.options import ReadOptions, SettledOptions, parse_read_options, settled
 from pyspark_txlog.source.subscription import resolve_starts, subscribed_partitions, subscribed_topics, within_the_log
-from txlog.client import reading
-from txlog.client.offsets import resolve
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
-from txlog.core.fetch_plan import FilePiece, Piece
-from txlog.core.names import TopicPartition
-from txlog.core.records import TopicMetadata
+from txlog import engine
+from txlog.engine import FilePiece, Piece, ReadPlan, Runtime, Session, TopicPartition
+from txlog.engine.offsets import resolve
+from txlog.engine.schemas import TopicMetadata
 from txlog.errors import InvalidRequestError
-from txlog.protocol.read import ReadPlan
-from txlog.storage.open import open_object_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,13 +77,9 @@ def read_input(partition: InputPartition, schema: StructType, *, fail_on_data_lo
     # Imported here because planning does not need pyarrow.
     from pyspark_txlog.arrow import spark_batches
 
-    tasks: Sequence[reading.ReadTask] = partition.value or ()
+    tasks: Sequence[engine.ReadTask] = partition.value or ()
     on_lost = None if fail_on_data_loss else _say_lost
-    batches = (
-        batch
-        for task in tasks
-        for batch in reading.read_task(task, open_object_store(task.url, task.storage_options), on_lost=on_lost)
-    )
+    batches = (batch for task in tasks for batch in engine.read_task(task, on_lost=on_lost))
     return spark_batches(batches, schema)
 
 
@@ -105,7 +96,7 @@ def schema_of(options: ReadOptions) -> StructType:
     return schemas.select({name: topic.schema for name, topic in topics.items()}, options.columns)
 
 
-def plan_input(runtime: Runtime, options: SettledOptions, schema: StructType) -> list[tuple[reading.ReadTask, ...]]:
+def plan_input(runtime: Runtime, options: SettledOptions, schema: StructType) -> list[tuple[engine.ReadTask, ...]]:
     """Return what each input partition reads; none of them is empty."""
     topics = subscribed_topics(runtime, options)
     check_schema(schema, topics, options)
@@ -117,14 +108,14 @@ def plan_topics(runtime: Runtime, options: SettledOptions, topics: Mapping[str, 
 
     Raises OffsetOutOfRangeError, NoOffsetForPartitionError, UnknownTopicOrPartitionError.
     """
-    session = reading.read_session(runtime)
+    session = engine.read_session(runtime)
     ranges = _ranges(session, subscribed_partitions(session, options, topics), options)
-    return list(reading.plan_reads(session, ranges, options.isolation_level).values())
+    return list(engine.plan_reads(session, ranges, options.isolation_level).values())
 
 
 def pack_plans(
     runtime: Runtime, plans: Iterable[ReadPlan], schema: StructType, options: SettledOptions
-) -> list[tuple[reading.ReadTask, ...]]:
+) -> list[tuple[engine.ReadTask, ...]]:
     """Return what each input partition reads of `plans`; none of them is empty."""
     tasks = read_tasks(runtime, plans, schema.names, options)
     by_partition = {task.topic_partition: task for task in tasks}
@@ -134,17 +125,17 @@ def pack_plans(
 
 def read_tasks(
     runtime: Runtime, plans: Iterable[ReadPlan], names: Sequence[str], options: SettledOptions
-) -> list[reading.ReadTask]:
+) -> list[engine.ReadTask]:
     """Return a task for each plan: the columns `names` and those of `where`, and the pieces that may contain matching rows."""
     made = []
     for plan in plans:
         predicate = None
         wanted = list(names)
         if options.where is not None:
-            topic = reading.topic_for(runtime, plan)
+            topic = engine.topic_for(runtime, plan)
             predicate = where.bind(options.where, topic.schema, topic.topic)
             wanted += [name for name in predicate.columns if name not in names]
-        (task,) = reading.tasks(
+        (task,) = engine.tasks(
             runtime,
             [plan],
             columns=[name for name in wanted if name not in schemas.METADATA.names],
@@ -185,8 +176,8 @@ def _strict_ranges(
     return {tp: (start[tp], end[tp]) for tp in partitions}
 
 
-def _input(run: tuple[Piece, ...], tasks: Mapping[TopicPartition, reading.ReadTask]) -> tuple[reading.ReadTask, ...]:
-    made: list[reading.ReadTask] = []
+def _input(run: tuple[Piece, ...], tasks: Mapping[TopicPartition, engine.ReadTask]) -> tuple[engine.ReadTask, ...]:
+    made: list[engine.ReadTask] = []
     for piece in run:
         first, end = packing.offsets_of(piece)
         again = not packing.has_gaps(piece)

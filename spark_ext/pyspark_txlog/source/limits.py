@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from txlog.core.names import TopicPartition
+from txlog.engine import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 

@@ -20,15 +20,11 @@ from pyspark_txlog.metadata_schemas import TABLES
 from pyspark_txlog.source import packing
 from pyspark_txlog.source.options import MetadataOptions, parse_metadata_options
 from pyspark_txlog.source.subscription import subscribed_partitions, subscribed_topics
-from txlog.client import reading
-from txlog.client.admin import Admin
-from txlog.client.descriptions import PartitionDescription
-from txlog.client.runtime import Runtime
-from txlog.core.fetch_plan import FilePiece
-from txlog.core.names import TopicPartition, parse_rows_path
-from txlog.core.records import SchemaField
+from txlog import engine
+from txlog.engine import FilePiece, Runtime, TopicPartition
+from txlog.engine.schemas import SchemaField
+from txlog.engine.tables import Admin, PartitionDescription, parse_rows_path, read_history
 from txlog.errors import SchemaMismatchError
-from txlog.maintenance.history import read_history
 from txlog.text import nearest
 
 if TYPE_CHECKING:
@@ -121,7 +117,7 @@ def _partitions(runtime: Runtime, options: MetadataOptions) -> list[TopicPartiti
             TopicPartition(topic.topic, number) for topic in runtime.list_topics() for number in range(topic.partitions)
         ]
     topics = subscribed_topics(runtime, options.topics)
-    return subscribed_partitions(reading.read_session(runtime), options.topics, topics)
+    return subscribed_partitions(engine.read_session(runtime), options.topics, topics)
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
@@ -229,16 +225,16 @@ def _groups(runtime: Runtime, _: Sequence[TopicPartition]) -> Iterator[Row]:
 
 
 def _files(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
-    session = reading.read_session(runtime)
+    session = engine.read_session(runtime)
     views = session.fresh_views(list(wanted), "looking at files")
     ranges: dict[TopicPartition, tuple[int, int | None]] = {
         tp: (view.state.log_start_offset, None) for tp, view in views.items()
     }
-    everything = reading.plan_reads(session, ranges, "read_uncommitted")
+    everything = engine.plan_reads(session, ranges, "read_uncommitted")
     known = {tp: plan.indexes for tp, plan in everything.items()}
-    committed = reading.plan_reads(session, ranges, "read_committed", known)
+    committed = engine.plan_reads(session, ranges, "read_committed", known)
     for tp, plan in everything.items():
-        fields = {str(field.id): field for field in reading.topic_for(runtime, plan).schema}
+        fields = {str(field.id): field for field in engine.topic_for(runtime, plan).schema}
         visible: dict[str, int] = {}
         for piece in committed[tp].pieces:
             if isinstance(piece, FilePiece):

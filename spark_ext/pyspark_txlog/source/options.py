@@ -17,9 +17,8 @@ from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.option_table import names_of
 from pyspark_txlog.options import Given, StoreOptions
 from pyspark_txlog.source import where
-from txlog.client.offsets import Missing, OffsetSpec
-from txlog.client.settings import Settings
-from txlog.config import KEYS, IsolationLevel, Layer
+from txlog.engine import KEYS, IsolationLevel, Layer, Settings
+from txlog.engine.offsets import Missing, OffsetSpec
 from txlog.errors import InvalidRequestError, TxlogError
 
 ReadMode = Literal["subscribe", "subscribePattern", "assign"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece, RowRange
+from txlog.engine import FilePiece, InlinePiece, Piece, RowRange
 
 MIN_TASK_BYTES = 8 * 2**20
 """About a quarter of a second of work: five times what the task itself costs."""

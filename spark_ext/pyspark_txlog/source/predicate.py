@@ -17,9 +17,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyspark_txlog.source import packing
-from txlog.core.fetch_plan import InlinePiece, Piece
-from txlog.core.records import SchemaField
-from txlog.core.schema import OFFSET_COLUMN, OWN_COLUMNS, PARTITION_COLUMN, TOPIC_COLUMN
+from txlog.engine import InlinePiece, Piece
+from txlog.engine.schemas import OFFSET_COLUMN, OWN_COLUMNS, PARTITION_COLUMN, TOPIC_COLUMN, SchemaField
 
 if TYPE_CHECKING:
     import pyarrow as pa

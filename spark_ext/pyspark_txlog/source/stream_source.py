@@ -29,11 +29,10 @@ from pyspark_txlog.source.batch_reader import check_schema, pack_plans
 from pyspark_txlog.source.options import StreamOptions, settled
 from pyspark_txlog.source.subscription import starting_offsets, subscribed_partitions, subscribed_topics
 from pyspark_txlog.stream_offsets import SOURCE_KEY, StreamOffset
-from txlog.client import reading
-from txlog.client.offsets import append_times, raise_committed, removed_offsets
-from txlog.client.runtime import Runtime
-from txlog.core.names import TopicPartition
-from txlog.core.records import TopicMetadata
+from txlog import engine
+from txlog.engine import PartitionView, ReadIndexes, ReadPlan, Runtime, TopicPartition, end_offset
+from txlog.engine.offsets import append_times, raise_committed, removed_offsets
+from txlog.engine.schemas import TopicMetadata
 from txlog.errors import (
     ConcurrentTransactionsError,
     InvalidRequestError,
@@ -41,8 +40,6 @@ from txlog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from txlog.protocol.context import PartitionView
-from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -61,7 +58,7 @@ class StreamSource:
         self._read = settled(options.read, runtime.settings)
         self._schema = schema
         self._store_id = runtime.require_store().store_id
-        self._session = reading.read_session(runtime, config)
+        self._session = engine.read_session(runtime, config)
         self._target: Offsets | None = None
         self._delay = limits.TriggerDelay(
             min_offsets=options.min_offsets_per_trigger or 0,
@@ -121,7 +118,7 @@ class StreamSource:
             return self._offset(chosen, begins).to_json()
         return start if chosen == given.ends else self._offset(chosen, None).to_json()
 
-    def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[reading.ReadTask, ...]]:
+    def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[engine.ReadTask, ...]]:
         """Return what each input partition of the batch `[start, end)` reads; none of them is empty.
 
         Raises OffsetOutOfRangeError (data loss), SchemaMismatchError (a topic lacks a column of the query),
@@ -328,7 +325,7 @@ class StreamSource:
                 if log_start < end:
                     ranges[tp] = (max(start, log_start), end)
             try:
-                return reading.plan_reads(self._session, ranges, self._read.isolation_level, self._indexes), lost
+                return engine.plan_reads(self._session, ranges, self._read.isolation_level, self._indexes), lost
             except OffsetOutOfRangeError:
                 # Maintenance deleted objects, and a new LIST showed a later log start: look again.
                 if attempt == MAX_PLANS - 1:

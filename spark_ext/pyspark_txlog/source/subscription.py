@@ -8,11 +8,9 @@ from typing import TypeVar
 
 from pyspark_txlog.messages import say
 from pyspark_txlog.source.options import ReadOptions, SettledOptions
-from txlog.client.offsets import check_exist, resolve
-from txlog.client.runtime import Runtime
-from txlog.client.session import Session
-from txlog.core.names import TopicPartition
-from txlog.core.records import TopicMetadata
+from txlog.engine import Runtime, Session, TopicPartition
+from txlog.engine.offsets import check_exist, resolve
+from txlog.engine.schemas import TopicMetadata
 from txlog.errors import NoOffsetForPartitionError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 
 T = TypeVar("T")

@@ -36,8 +36,7 @@ from pyspark_txlog.source.predicate import (
     Value,
     negate,
 )
-from txlog.core.records import SchemaField
-from txlog.core.schema import describe, parse_decimal
+from txlog.engine.schemas import SchemaField, describe, parse_decimal
 from txlog.errors import InvalidRequestError, SchemaMismatchError
 from txlog.text import install_text, nearest
 

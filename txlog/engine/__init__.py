@@ -1,0 +1,79 @@
+"""Which names does an engine use to read and write topics? Spark's source and sink use only these and `txlog` itself.
+
+A user's program needs only `txlog`. An engine has a driver and workers, so it divides the work:
+
+* **Read.** The driver opens a `Runtime` and plans with a `read_session`: `plan_reads` gives a `ReadPlan` for each
+  partition, and `tasks` gives picklable `ReadTask`s. A worker calls `read_task` and gets Arrow batches. For several
+  topics at one point, the driver plans on a cut of `take_cut`.
+* **Write.** The driver begins a `StagedTransaction` and sends its `txn` to the workers. Each worker collects rows in
+  `txlog.engine.arrow.StagedFiles` and returns the parts. The driver commits all parts with one decision.
+
+The other modules of this package are `offsets` (what users say about offsets, and where that is), `schemas` (topics and
+their columns), `arrow` (all that loads pyarrow on import) and `tables` (what a store contains). Names of this module
+load neither pyarrow nor a store's driver, so that planning processes start fast.
+"""
+
+from __future__ import annotations
+
+from txlog.client.coordinator import look_up, txn_version
+from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, group_offsets
+from txlog.client.reading import ReadTask, plan_reads, read_session, read_task, take_cut, tasks, topic_for
+from txlog.client.runtime import Runtime
+from txlog.client.session import Session
+from txlog.client.settings import Settings, call_layer
+from txlog.client.staged import StagedTransaction, producer_session
+from txlog.config import KEYS, IsolationLevel, Layer
+from txlog.core.fetch_plan import FilePiece, InlinePiece, Piece, RowRange
+from txlog.core.groups import OffsetsCondition
+from txlog.core.names import TopicPartition
+from txlog.core.records import DataFile, OffsetValue, StagedPart, TransactionMetadata
+from txlog.core.transactions import TxnVersion, check_version, is_repeated
+from txlog.protocol.context import PartitionView
+from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
+from txlog.protocol.transactions import EndResult
+from txlog.storage.object_store import ObjectStore
+from txlog.storage.open import open_object_store
+
+__all__ = [
+    "KEYS",
+    "ConsumerGroupMetadata",
+    "DataFile",
+    "EndResult",
+    "FilePiece",
+    "GroupOffsets",
+    "InlinePiece",
+    "IsolationLevel",
+    "Layer",
+    "ObjectStore",
+    "OffsetValue",
+    "OffsetsCondition",
+    "PartitionView",
+    "Piece",
+    "ReadIndexes",
+    "ReadPlan",
+    "ReadTask",
+    "RowRange",
+    "Runtime",
+    "Session",
+    "Settings",
+    "StagedPart",
+    "StagedTransaction",
+    "TopicPartition",
+    "TransactionMetadata",
+    "TxnVersion",
+    "call_layer",
+    "check_version",
+    "end_offset",
+    "group_offsets",
+    "is_repeated",
+    "look_up",
+    "open_object_store",
+    "plan_reads",
+    "producer_session",
+    "read_session",
+    "read_task",
+    "take_cut",
+    "tasks",
+    "topic_for",
+    "txn_version",
+]

@@ -1,0 +1,23 @@
+"""How do Arrow rows become the files of a staged transaction? These names load pyarrow on import."""
+
+from __future__ import annotations
+
+from txlog.client.keys import check_keys, key_columns_of
+from txlog.client.staged import MAX_INLINE_BYTES
+from txlog.client.staged_files import StagedFiles
+from txlog.client.staged_folder import read_staged_folder
+from txlog.core.names import staged_folder
+from txlog.storage.conform import conform
+from txlog.storage.keys import NO_KEY, partition_table
+
+__all__ = [
+    "MAX_INLINE_BYTES",
+    "NO_KEY",
+    "StagedFiles",
+    "check_keys",
+    "conform",
+    "key_columns_of",
+    "partition_table",
+    "read_staged_folder",
+    "staged_folder",
+]

@@ -1,0 +1,15 @@
+"""What does a store contain, as rows of tables that an engine shows?"""
+
+from __future__ import annotations
+
+from txlog.client.admin import Admin
+from txlog.client.descriptions import PartitionDescription
+from txlog.core.names import parse_rows_path
+from txlog.maintenance.history import read_history
+
+__all__ = [
+    "Admin",
+    "PartitionDescription",
+    "parse_rows_path",
+    "read_history",
+]
