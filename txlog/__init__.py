@@ -7,7 +7,7 @@ neither pyarrow nor numpy. Spark's planning processes need only the package's na
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txlog._version import __version__
 from txlog.errors import (
@@ -56,18 +56,13 @@ from txlog.errors import (
     UnsupportedStoreError,
 )
 
-_CLIENT = frozenset(
-    {
-        "Admin",
-        "Consumer",
-        "ConsumerGroupMetadata",
-        "OffsetAndMetadata",
-        "Producer",
-        "Store",
-        "TopicPartition",
-        "open",
-    }
-)
+if TYPE_CHECKING:
+    from txlog.client.admin import Admin
+    from txlog.client.consumer import Consumer
+    from txlog.client.groups import ConsumerGroupMetadata, OffsetAndMetadata
+    from txlog.client.producer import Producer
+    from txlog.client.store import Store, open  # noqa: A004  as `txlog.open`
+    from txlog.core.names import TopicPartition
 
 __all__ = [
     "AbortableError",
@@ -126,7 +121,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _CLIENT:
+    if name not in __all__:
         raise AttributeError(f"module 'txlog' has no attribute '{name}'")
     return getattr(importlib.import_module("txlog.client"), name)
 
