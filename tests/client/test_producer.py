@@ -408,8 +408,12 @@ def test_topic_deleted_and_made_anew_meanwhile(world, store):
         other = world.open()
         other.delete_topic("orders")
         other.create_topic("orders", ORDERS, partitions=4)
-        with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted"):
+        with pytest.raises(UnknownTopicOrPartitionError) as refused:
             producer.send("orders", orders(2), partition=0).result()
+        assert str(refused.value) == (
+            "orders-0: topic 'orders' was deleted after this producer looked it up, and may have been created again; the rows were not written. "
+            "hint: abort the transaction if one is open, then send them again: the producer looks the topic up"
+        )
         with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted"):
             producer.flush()
         # By then the producer reads the topic's metadata again.

@@ -21,6 +21,7 @@ from tests.spark.conftest import Console, Log
 from txlog.client.offsets import committed_offsets
 from txlog.client.reading import read_session
 from txlog.core.names import TopicPartition
+from txlog.core.records import TransactionMetadata
 from txlog.errors import (
     CommitFailedError,
     IllegalStateError,
@@ -386,6 +387,36 @@ def test_append_stream(log: Log, three: TxLog, source: Source, road: Road, capfd
     assert log.ids() == [0, 1, 2, 3, 4, 5]
     with pytest.raises(InvalidRequestError, match="streaming DataFrame"):
         three.table("orders").append_stream(log.frame(0, 1), transactional_id="x", checkpoint_location="y")
+
+
+def test_take_over(spark: SparkSession, log: Log, three: TxLog) -> None:
+    """It fences others and finishes what they left, unless its check refuses; a second call changes nothing (W42)."""
+    with TxLog(spark, log.url, {"fsync": False}) as other:
+        first = other.take_over("clean")
+        assert (first.transactional_id, first.state, first.timeout_ms) == ("clean", "EMPTY", 60_000)
+        assert other.take_over("clean") == first
+        with other.transaction("clean", 1):
+            pass
+
+        def refuse(current: TransactionMetadata | None) -> None:
+            assert current is not None
+            raise InvalidRequestError(f"version {current.txn_version} is there")
+
+        with pytest.raises(InvalidRequestError, match="version 1 is there"):
+            three.take_over("clean", check=refuse)
+        with other.transaction("clean", 2):
+            pass
+        left = other.transaction("clean", 3)
+        txn = left.__enter__()
+        txn.write(log.frame(0, 2), "orders")
+        second = three.take_over("clean", transaction_timeout_ms=30_000)
+        assert (second.producer_id, second.txn_version, second.timeout_ms) == (first.producer_id, 2, 30_000)
+        assert second.producer_epoch > first.producer_epoch
+        with pytest.raises(ProducerFencedError, match="'clean'"):
+            left.__exit__(None, None, None)
+        with three.transaction("clean", 3, transaction_timeout_ms=30_000):
+            pass
+    assert log.ids() == []
 
 
 def test_two_runs_of_one_stream_fence_each_other(spark: SparkSession, log: Log, three: TxLog, source: Source) -> None:
