@@ -76,7 +76,7 @@ def find_option(name: str) -> Option | None:
 
 
 def calls_text(option: Option) -> str:
-    """Return whose option it is, for messages: `a read`, `a streaming write`."""
+    """Return whose option it is, for messages: `a batch read`, `a write`."""
     return _CALLS_TEXT[option.calls]
 
 
@@ -115,7 +115,7 @@ _ALL: tuple[Call, ...] = (*_READS, *_WRITES)
 
 _CALLS_TEXT: Mapping[tuple[Call, ...], str] = {
     _READ: "a batch read",
-    _READS: "a read",
+    _READS: "a read of rows",
     _STREAM: "a stream",
     _WRITE: "a batch write",
     _WRITES: "a write",

@@ -54,8 +54,9 @@ def choice(*choices: str) -> Value:
     def parse(name: str, text: str) -> str:
         if text.lower() in choices:
             return text.lower()
+        similar = nearest(text, choices)
         raise InvalidRequestError(
-            f"option {name!r}: expected one of {', '.join(choices)}, found {text!r}.{nearest(text, choices)}"
+            f"option {name!r}: expected one of {', '.join(choices)}, found {text!r}{similar and '.'}{similar}"
         )
 
     return Value(", ".join(choices), parse)
