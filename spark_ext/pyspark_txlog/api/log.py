@@ -167,7 +167,7 @@ class TxLog:
         UnknownTopicOrPartitionError, NotAStoreError, InvalidRequestError over Spark Connect.
         """
         # Imported here because it loads pyarrow's Parquet, which planning does not need.
-        from pyspark_txlog.fsck import to_frame
+        from pyspark_txlog.api.findings import to_frame
         from pyspark_txlog.jobs.spark_workers import SparkWorkers
         from txlog.maintenance.fsck import check_store
 
