@@ -25,7 +25,7 @@ from txlog.core.records import NO_OFFSET, Boundary, Clean, TransactionEntry, Tra
 from txlog.core.transactions import Done, Skipped, Transit, judge_complete, judge_end, judge_init
 from txlog.core.txn_index import collect_aborted_txns
 from txlog.core.vacuum import Kind, Why, judge_producer, superseded_parts
-from txlog.errors import CommitFailedError, MissingObjectError, StorageError
+from txlog.errors import CommitFailedError, StorageError
 from txlog.protocol import (
     clean,
     compact,
@@ -458,9 +458,8 @@ def _loaded(ctx: Any, view: Any) -> Any:
     return (yield from load.load(ctx, view.topic_partition))
 
 
-def _stubborn(ctx: Any, tp: Any) -> Any:
-    raise MissingObjectError(f"{tp}: an index is gone, and nobody lists again")
-    yield
+def _stubborn(ctx: Any, view: Any, find: Any) -> Any:
+    return view, (yield from find(view))
 
 
 def _complete_first(ctx: Any, views: Any, prepare: Any) -> Any:
@@ -951,7 +950,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("two sealers share a file name", "seal", "W4", {HERE + "seal._seal_one": _seal_with_one_name}),
         ("a segment is declared sealed without its snapshot", "reader", "W38", {HERE + "seal.put_pure": _no_snapshots}),
         ("cleaned runs are not current", "reader", "R5", {CORE + "chain.parse_listing": _without_clean}),
-        ("nobody lists again when an index is gone", "reader", "R15", {HERE + "read.reload": _stubborn}),
+        ("nobody lists again when an index is gone", "reader", "R15", {HERE + "read.relisting": _stubborn}),
         ("a snapshot lacks producers", "seal", "W38, C11", {HERE + "seal.to_snapshot": _without_producers}),
         ("a snapshot lacks pending offsets", "internal", "W38", {HERE + "seal.to_snapshot": _without_pending}),
     )

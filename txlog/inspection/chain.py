@@ -18,9 +18,9 @@ from txlog.core.names import TopicPartition
 from txlog.core.records import AbortedTxn, BatchKind, DataFile, IndexEntry, SegmentIndex
 from txlog.core.schema import OFFSET_COLUMN
 from txlog.core.segments import end_of_entry
-from txlog.errors import InvalidRequestError, MissingObjectError, UnknownTopicOrPartitionError
+from txlog.errors import InvalidRequestError, UnknownTopicOrPartitionError
 from txlog.protocol.context import Context, PartitionView
-from txlog.protocol.load import load
+from txlog.protocol.load import load, relisting
 from txlog.protocol.read import ReadIndexes, aborted_transactions, read_index
 
 BatchFate: TypeAlias = Literal["plain", "committed", "aborted", "open", "control"]
@@ -106,16 +106,9 @@ def _check_exists(runtime: Runtime, tp: TopicPartition) -> None:
 
 
 def _partition(ctx: Context, tp: TopicPartition) -> Program[PartitionChain]:
-    for attempt in range(ctx.max_loads):
-        view = yield from load(ctx, tp)
-        try:
-            return (yield from _chain(ctx, view))
-        except MissingObjectError:
-            # Maintenance may have changed the folder since the LIST, so list again. An object that stays missing is
-            # damage.
-            if attempt == ctx.max_loads - 1:
-                raise
-    raise MissingObjectError(f"{tp}: could not be read in {ctx.max_loads} tries")
+    view = yield from load(ctx, tp)
+    _, found = yield from relisting(ctx, view, lambda view: _chain(ctx, view))
+    return found
 
 
 def _chain(ctx: Context, view: PartitionView) -> Program[PartitionChain]:

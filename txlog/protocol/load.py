@@ -6,7 +6,9 @@ one is missing. See PROTOCOL.md, "Opening a partition".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from txlog.core import chain, envelope, names
 from txlog.core.effects import Gather, Get, List, Program, ReadClocks
@@ -18,6 +20,8 @@ from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError
 from txlog.protocol.context import Context, Mark, PartitionView, Views, with_view
 from txlog.protocol.requests import get, names_in
 from txlog.protocol.stores import check_store
+
+T = TypeVar("T")
 
 MAX_SLOTS_BY_NAME = 64
 """New records that a reader follows by name, each with a GET after the other. A reader further behind makes a LIST:
@@ -105,6 +109,22 @@ def reload(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     if loaded.state.next_offset < end or loaded.digest_at(end) not in (view.state.last_digest, None):
         raise (yield from _changed(ctx, view, loaded))
     return loaded
+
+
+def relisting(
+    ctx: Context, view: PartitionView, find: Callable[[PartitionView], Program[T]]
+) -> Program[tuple[PartitionView, T]]:
+    """Return what `find` finds in `view`, with the view.
+
+    If maintenance has deleted an object that the view names, list again and look in the newer view (R15). Raises
+    MissingObjectError for an object that stays missing: that is damage.
+    """
+    for _ in range(ctx.max_loads - 1):
+        try:
+            return view, (yield from find(view))
+        except MissingObjectError:
+            view = yield from reload(ctx, view)
+    return view, (yield from find(view))
 
 
 def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:

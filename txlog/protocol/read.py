@@ -7,7 +7,7 @@ This module only plans, from indexes, transaction indexes and the tail's records
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from txlog.config import IsolationLevel
@@ -21,7 +21,7 @@ from txlog.core.snapshots import SnapshotCut
 from txlog.core.txn_index import aborted_txn_of, check_txn_index, collect_aborted_txns
 from txlog.errors import CorruptRecordError, MissingObjectError, OffsetOutOfRangeError
 from txlog.protocol.context import Context, PartitionView
-from txlog.protocol.load import present, reload
+from txlog.protocol.load import present, relisting
 from txlog.text import count_text
 
 ReadIndexes: TypeAlias = Mapping[SegmentName, "ReadIndex"]
@@ -86,60 +86,46 @@ def plan_read(
     A start between that end and the log end gives an empty plan. Raises OffsetOutOfRangeError below the log start or
     beyond the log end. Costs one GET per segment in range, and one per announced `.txnindex`.
     """
-    known = dict(indexes or {})
-    for attempt in range(ctx.max_loads):
-        _check_range(view, start)
-        bound = end_offset(view, isolation) if cut is None else cut.ends[view.topic_partition]
+
+    def find(found: PartitionView) -> Program[ReadPlan]:
+        _check_range(found, start)
+        bound = end_offset(found, isolation) if cut is None else cut.ends[found.topic_partition]
         stop = bound if end is None else min(end, bound)
+        known = _known(found, view, indexes)
+        plan = ReadPlan(
+            topic_partition=found.topic_partition,
+            start=start,
+            end=max(start, stop),
+            isolation=isolation,
+            cut=cut,
+            indexes=known,
+        )
         if start >= stop:
-            return view, ReadPlan(
-                topic_partition=view.topic_partition,
-                start=start,
-                end=max(start, stop),
-                isolation=isolation,
-                cut=cut,
-                indexes=known,
-            )
-        try:
-            chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < stop]
-            known = yield from read_indexes(view.topic_partition, chosen, known)
-            for name in chosen:
-                _check_in_view(view, known[name].index, name)
-            aborted: tuple[AbortedTxn, ...] = ()
-            if isolation == "read_committed":
-                known, aborted = yield from aborted_of_range(view, chosen, known, start, stop)
-        except MissingObjectError:
-            # Maintenance replaced objects that this view names: list again and continue at the same offset (R15).
-            if attempt == ctx.max_loads - 1:
-                raise
-            view = yield from reload(ctx, view)
-            known = {}
-            continue
+            return plan
+        chosen = [name for name in found.walk if name.end_offset > start and name.base_offset < stop]
+        known = yield from read_indexes(found.topic_partition, chosen, known)
+        for name in chosen:
+            _check_in_view(found, known[name].index, name)
+        aborted: tuple[AbortedTxn, ...] = ()
+        if isolation == "read_committed":
+            known, aborted = yield from aborted_of_range(found, chosen, known, start, stop)
         if cut is not None:
             # Check after the indexes were read: if the snapshot became too old meanwhile, they may lack what it needs.
             cut.check_age((yield ReadClocks()), ctx.constants.delete_grace_ms)
             for name in chosen:
-                cut.check_compacted(view.topic_partition, known[name].index)
+                cut.check_compacted(found.topic_partition, known[name].index)
         pieces = plan_fetch(
-            tp=view.topic_partition,
+            tp=found.topic_partition,
             indexes=[known[name].index for name in chosen],
-            tail=[(stored.record, stored.payload) for stored in view.tail],
+            tail=[(stored.record, stored.payload) for stored in found.tail],
             aborted=aborted,
             start=start,
             end=stop,
             cut=cut,
         )
-        return view, ReadPlan(
-            topic_partition=view.topic_partition,
-            start=start,
-            end=stop,
-            isolation=isolation,
-            cut=cut,
-            pieces=pieces,
-            aborted=aborted,
-            indexes=known,
-        )
-    raise MissingObjectError(f"{view.topic_partition}: no consistent set of indexes in {ctx.max_loads} tries")
+        return replace(plan, pieces=pieces, aborted=aborted, indexes=known)
+
+    return (yield from relisting(ctx, view, find))
 
 
 def offset_for_timestamp(
@@ -155,35 +141,26 @@ def offset_for_timestamp(
     the first hit may be older, a second hit follows; it counts if they are. Timestamps of a partition never decrease,
     so the search halves the segments: one GET per step.
     """
-    known = dict(indexes or {})
-    for attempt in range(ctx.max_loads):
-        try:
-            return view, (yield from _find_timestamp(view, timestamp_ms, end_offset(view, isolation), known))
-        except MissingObjectError:
-            # As in a read: maintenance replaced objects that this view names.
-            if attempt == ctx.max_loads - 1:
-                raise
-            view = yield from reload(ctx, view)
-            known = {}
-    raise MissingObjectError(f"{view.topic_partition}: no consistent set of indexes in {ctx.max_loads} tries")
+
+    def find(found: PartitionView) -> Program[tuple[TimeHit, ...]]:
+        known = _known(found, view, indexes)
+        return (yield from _find_timestamp(found, timestamp_ms, end_offset(found, isolation), known))
+
+    return (yield from relisting(ctx, view, find))
 
 
 def aborted_transactions(
     ctx: Context, view: PartitionView, start: int, end: int, indexes: ReadIndexes | None = None
 ) -> Program[tuple[PartitionView, tuple[AbortedTxn, ...]]]:
     """Return the aborted ranges that overlap `[start, end)`, whatever the LSO is."""
-    for attempt in range(ctx.max_loads):
-        chosen = [name for name in view.walk if name.end_offset > start and name.base_offset < end]
-        try:
-            known = yield from read_indexes(view.topic_partition, chosen, dict(indexes or {}))
-            _, aborted = yield from aborted_of_range(view, chosen, known, start, end)
-            return view, aborted
-        except MissingObjectError:
-            # As in a read: maintenance replaced objects that this view names.
-            if attempt == ctx.max_loads - 1:
-                raise
-            view, indexes = (yield from reload(ctx, view)), None
-    raise MissingObjectError(f"{view.topic_partition}: no consistent set of indexes in {ctx.max_loads} tries")
+
+    def find(found: PartitionView) -> Program[tuple[AbortedTxn, ...]]:
+        chosen = [name for name in found.walk if name.end_offset > start and name.base_offset < end]
+        known = yield from read_indexes(found.topic_partition, chosen, _known(found, view, indexes))
+        _, aborted = yield from aborted_of_range(found, chosen, known, start, end)
+        return aborted
+
+    return (yield from relisting(ctx, view, find))
 
 
 def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
@@ -333,6 +310,11 @@ def _check_in_view(view: PartitionView, index: SegmentIndex, name: SegmentName) 
             f"{path}: it ends with digest {index.last_digest[:12]}… and last stable offset {index.last_stable_offset}; the state at its end "
             f"has {base.last_digest[:12]}… and {base.last_stable_offset}; one of the two was replaced"
         )
+
+
+def _known(found: PartitionView, view: PartitionView, indexes: ReadIndexes | None) -> dict[SegmentName, ReadIndex]:
+    """Return the indexes that are known of `found`: those given with `view`, none of a newer view."""
+    return dict(indexes or {}) if found is view else {}
 
 
 def _below(bound: int, hits: list[TimeHit]) -> tuple[TimeHit, ...]:

@@ -15,10 +15,9 @@ from txlog.core.groups import offsets_partition
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import OffsetValue
 from txlog.core.retention import Hold, SealedBytes
-from txlog.errors import MissingObjectError
 from txlog.protocol.append import append_log_start
 from txlog.protocol.context import Context, PartitionView, Views, with_view
-from txlog.protocol.load import gather_fresh_views, get_fresh_view, load
+from txlog.protocol.load import gather_fresh_views, get_fresh_view, relisting
 from txlog.protocol.read import read_indexes
 from txlog.protocol.seal import seal_quietly
 
@@ -69,18 +68,13 @@ def plan_retention(
     newest segments that make up that size. With groups it costs one GET per partition of `__consumer_offsets` that
     holds one of them.
     """
-    for attempt in range(ctx.max_loads):
-        try:
-            if attempt:
-                views = with_view(views, (yield from load(ctx, tp)))
-            else:
-                views, _ = yield from get_fresh_view(ctx, views, tp)
-            return (yield from _plan(ctx, views, views[tp], policy))
-        except MissingObjectError:
-            # Maintenance replaced objects that this view names.
-            if attempt == ctx.max_loads - 1:
-                raise
-    raise AssertionError("unreachable")
+    views, view = yield from get_fresh_view(ctx, views, tp)
+
+    def find(found: PartitionView) -> Program[tuple[Views, RetentionPlan]]:
+        return _plan(ctx, with_view(views, found), found, policy)
+
+    _, planned = yield from relisting(ctx, view, find)
+    return planned
 
 
 def apply_plan(ctx: Context, views: Views, plan: RetentionPlan) -> Program[tuple[Views, int]]:

@@ -18,7 +18,7 @@ from txlog.core.state import PartitionState
 from txlog.core.vacuum import Folder
 from txlog.errors import MissingObjectError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
-from txlog.protocol.load import get_fresh_view, load, present, read_slot
+from txlog.protocol.load import get_fresh_view, present, read_slot, relisting
 from txlog.protocol.requests import many
 
 
@@ -47,18 +47,10 @@ def read_chain(ctx: Context, views: Views, tp: TopicPartition) -> Program[tuple[
 
     Raises MissingObjectError for an object that stays missing.
     """
-    for attempt in range(ctx.max_loads):
-        try:
-            if attempt:
-                views = with_view(views, (yield from load(ctx, tp)))
-            else:
-                views, _ = yield from get_fresh_view(ctx, views, tp)
-            return views, (yield from _content(views[tp]))
-        except MissingObjectError:
-            # Another vacuum was faster, or a LIST raced with a writer: look again.
-            if attempt == ctx.max_loads - 1:
-                raise
-    raise AssertionError("unreachable")
+    views, view = yield from get_fresh_view(ctx, views, tp)
+    # Another vacuum may be faster, and a LIST may race with a writer.
+    view, content = yield from relisting(ctx, view, _content)
+    return with_view(views, view), content
 
 
 def _content(view: PartitionView) -> Program[ChainContent]:
