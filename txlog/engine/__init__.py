@@ -31,6 +31,7 @@ from txlog.core.transactions import TxnVersion, check_version, is_repeated
 from txlog.protocol.context import PartitionView
 from txlog.protocol.read import ReadIndexes, ReadPlan, end_offset
 from txlog.protocol.transactions import EndResult
+from txlog.storage.backends import backend_of
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.open import open_object_store
 
@@ -61,6 +62,7 @@ __all__ = [
     "TopicPartition",
     "TransactionMetadata",
     "TxnVersion",
+    "backend_of",
     "call_layer",
     "check_version",
     "end_offset",

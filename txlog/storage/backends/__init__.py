@@ -12,3 +12,8 @@ BY_SCHEME = {scheme: backend for backend in BACKENDS for scheme in backend.schem
 BY_DRIVER = {backend.driver: backend for backend in BACKENDS}
 URLS = tuple(f"{backend.schemes[0]}://" for backend in BACKENDS)
 """How the URL of a store begins, one for each backend; for messages and help."""
+
+
+def backend_of(url: str) -> type[Backend] | None:
+    """Return the backend of the store at `url`; None for a folder, for a store in memory, and for an unknown scheme."""
+    return BY_SCHEME.get(url.partition("://")[0].lower())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from txlog.errors import UnsupportedStoreError
 from txlog.storage.backends.backend import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, Backend, Verdict
 
 
@@ -20,11 +21,24 @@ class Azure(Backend):
     public_options = frozenset({"account_name"})
     credential_errors = frozenset({"ClientAuthenticationError"})
     unreachable_errors = frozenset({"ServiceRequestError"})
+    hadoop_scheme = "abfss"
+    hadoop_package = "org.apache.hadoop:hadoop-azure:{}"
+    hadoop_setting = "spark.hadoop.fs.azure.account.key"
 
     @classmethod
     def split_host(cls, host: str) -> tuple[str, dict[str, object]]:
         container, at, server = host.partition("@")
         return container, {"account_name": server.partition(".")[0]} if at else {}
+
+    @classmethod
+    def hadoop_url(cls, url: str, options: Mapping[str, object]) -> str:
+        account = options.get("account_name")
+        if not isinstance(account, str):
+            raise UnsupportedStoreError(
+                f"{url}: Hadoop's name of a container includes its account. hint: give it as the storage option 'account_name'"
+            )
+        container, slash, folder = url.split("://", 1)[1].rstrip("/").partition("/")
+        return f"{cls.hadoop_scheme}://{container}@{account}.dfs.core.windows.net{slash}{folder}"
 
     def prepare(self, url: str) -> None:
         # The clients of containers and blobs share these two with the client of the service.

@@ -68,6 +68,12 @@ class Backend(ABC):
     """Codes that refuse the credentials whatever the HTTP status is."""
     unreachable_errors: ClassVar[frozenset[str]] = frozenset()
     """Errors of its SDK if there was no connection at all."""
+    hadoop_scheme: ClassVar[str]
+    """Scheme of Hadoop's own URLs of these stores."""
+    hadoop_package: ClassVar[str]
+    """Maven package of Hadoop's driver; `{}` stands for Hadoop's version."""
+    hadoop_setting: ClassVar[str]
+    """A setting of Spark that gives credentials to Hadoop's driver; for a hint."""
 
     def __init__(self, fs: Any) -> None:
         self.fs = fs
@@ -88,6 +94,11 @@ class Backend(ABC):
     def driver_class(cls, registered: type) -> type:
         """Return the class to use instead of the one that the driver registers with fsspec."""
         return registered
+
+    @classmethod
+    def hadoop_url(cls, url: str, options: Mapping[str, object]) -> str:
+        """Return Hadoop's URL of the store at `url`, without a trailing slash. Raises UnsupportedStoreError."""
+        return f"{cls.hadoop_scheme}://{url.split('://', 1)[1].rstrip('/')}"
 
     # -- requests -----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,9 @@ class Gcs(Backend):
     credentials = "token and project, without them GOOGLE_APPLICATION_CREDENTIALS"
     public_options = frozenset({"endpoint_url", "project"})
     credential_errors = frozenset({"DefaultCredentialsError"})
+    hadoop_scheme = "gs"
+    hadoop_package = "com.google.cloud.bigdataoss:gcs-connector"
+    hadoop_setting = "spark.hadoop.fs.gs.auth.type"
 
     @classmethod
     def settings(cls, options: Mapping[str, object]) -> dict[str, Any]:

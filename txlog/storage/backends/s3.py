@@ -34,6 +34,9 @@ class S3(Backend):
     )  # fmt: skip
     # S3 returns these codes with status 400.
     denied_codes = frozenset({"AuthorizationHeaderMalformed", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
+    hadoop_scheme = "s3a"
+    hadoop_package = "org.apache.hadoop:hadoop-aws:{}"
+    hadoop_setting = "spark.hadoop.fs.s3a.access.key"
     unreachable_errors = frozenset({"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError"})
 
     @classmethod
