@@ -17,6 +17,7 @@ from txlog.errors import CorruptLogError, MissingObjectError, StorageError, Stor
 from txlog.storage import local
 from txlog.storage.local import TEMPORARY_PREFIX, LocalObjectStore
 from txlog.storage.object_store import PutOutcome, make_durable
+from txlog.testing.clock import ManualClock
 from txlog.testing.store_contract import StoreContract
 
 
@@ -327,6 +328,23 @@ def test_a_file_system_without_hard_links_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UnsupportedStoreError, match="cannot make hard links"):
         store.put_if_absent("t/a", b"data")
     assert everything(store.root) == []
+
+
+def test_a_removal_of_the_folder_may_take_a_while(tmp_path, monkeypatch):
+    """ext4 refuses new files in a folder from the beginning of its removal on, and its name stays until the end."""
+    clock = ManualClock()
+    store = LocalObjectStore(str(tmp_path / "root"), clock=clock)
+    store.put_if_absent("t/a", b"1")
+    began_ms, real = clock.monotonic_ms(), local.open_nameless
+
+    def open_nameless(folder):
+        if clock.monotonic_ms() < began_ms + 500:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        return real(folder)
+
+    monkeypatch.setattr(local, "open_nameless", open_nameless)
+    monkeypatch.setattr(store, "_has_vanished", lambda *_: True)
+    assert store.put_if_absent("t/b", b"1") is PutOutcome.WRITTEN
 
 
 def test_without_nameless_files_there_are_hidden_ones(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 
-from txlog.clock import IdGenerator, SystemIds
+from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, UnsupportedStoreError
 from txlog.storage.descriptors import (
     O_FOLDER,
@@ -40,6 +40,8 @@ TEMPORARY_PREFIX = ".#"
 _STALE_TEMPORARY_S = 86_400
 _FOLDER_ATTEMPTS = 1000
 """How often a folder may vanish between making and using it: another process removes empty ones."""
+_VANISHED_MS = 1
+"""Wait after a folder vanished. While a removal is in progress, its name still leads to the removed folder."""
 # Without O_NONBLOCK, opening a FIFO in the store's folder would wait forever.
 _O_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NOT_APPLIED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
@@ -55,11 +57,14 @@ class LocalObjectStore:
     `fsync=False` gives up durability at a power cut (not atomicity), for tests and temporary stores.
     """
 
-    def __init__(self, root: str, *, fsync: bool = True, ids: IdGenerator | None = None) -> None:
+    def __init__(
+        self, root: str, *, fsync: bool = True, ids: IdGenerator | None = None, clock: Clock | None = None
+    ) -> None:
         self.root = os.path.realpath(root)
         self.url = self.place = f"file://{self.root}"
         self._fsync = fsync
         self._ids = ids or SystemIds()
+        self._clock = clock or SystemClock()
         self._state = _State()
 
     def __repr__(self) -> str:
@@ -188,7 +193,8 @@ class LocalObjectStore:
 
     def _link(self, file: UnfinishedFile, folder: str, name: str) -> PutOutcome:
         """Give the finished file its name. Folders may vanish meanwhile, when another process removes empty ones."""
-        for _ in range(_FOLDER_ATTEMPTS):
+        for attempt in range(_FOLDER_ATTEMPTS):
+            self._clock.sleep_ms(_VANISHED_MS if attempt else 0)
             descriptor = self._open_folder(folder, create=True)
             try:
                 try:
@@ -225,7 +231,8 @@ class LocalObjectStore:
     @contextlib.contextmanager
     def _unfinished(self, folder: str) -> Iterator[UnfinishedFile]:
         """Yield a new file without a visible name, in `folder`."""
-        for _ in range(_FOLDER_ATTEMPTS):
+        for attempt in range(_FOLDER_ATTEMPTS):
+            self._clock.sleep_ms(_VANISHED_MS if attempt else 0)
             descriptor = self._open_folder(folder, create=True)
             try:
                 try:
