@@ -63,16 +63,10 @@ WARN_MS = 2000
 SPOOL_BYTES = 32 * 2**20
 """Files up to this size are sent from memory, larger ones from a temporary file."""
 
-
 _REASONS = {
-    "hdfs": "a file on HDFS is visible, empty, while it is written",
-    "webhdfs": "a file on HDFS is visible, empty, while it is written",
-    "http": "the web can be read only",
-    "https": "the web can be read only",
-    "dbfs": "its create is a check followed by a write",
-    "sftp": "its create is a check followed by a write",
-    "ftp": "its create is a check followed by a write",
-    "smb": "its create is a check followed by a write",
+    **dict.fromkeys(("hdfs", "webhdfs"), "a file on HDFS is visible, empty, while it is written"),
+    **dict.fromkeys(("http", "https"), "the web can be read only"),
+    **dict.fromkeys(("dbfs", "ftp", "sftp", "smb"), "its create is a check followed by a write"),
 }
 
 
@@ -95,11 +89,7 @@ def open_fsspec_store(url: str, scheme: str, options: Mapping[str, object]) -> F
             f"path, {', '.join(URLS[:-1])} or {URLS[-1]}"
         )
     root, implied = _parse(url, scheme, backend)
-    settings = {
-        **backend.settings({**implied, **options}),
-        "use_listings_cache": False,
-        "skip_instance_cache": True,
-    }
+    settings = {**backend.settings({**implied, **options}), "use_listings_cache": False, "skip_instance_cache": True}
     try:
         registered = fsspec.get_filesystem_class(backend.schemes[0])
     except (ImportError, ValueError) as error:

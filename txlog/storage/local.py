@@ -108,19 +108,15 @@ class LocalObjectStore:
         found = []
         with self._failing("list", prefix):
             try:
-                folder = self._open_folder(prefix[:-1])
-            except (FileNotFoundError, NotADirectoryError):
-                return []
-            try:
-                with os.scandir(folder) as entries:
+                with self._folder(prefix[:-1]) as folder, os.scandir(folder) as entries:
                     for entry in entries:
                         if entry.name.startswith(TEMPORARY_PREFIX):
                             continue
                         name = entry.name + "/" if entry.is_dir() else entry.name
                         if name > start_after:
                             found.append(name)
-            finally:
-                os.close(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
         found.sort()
         return found
 
@@ -156,12 +152,9 @@ class LocalObjectStore:
         folder, name = _split(check_path(path))
         with self._failing("delete", path):
             try:
-                descriptor = self._open_folder(folder)
+                with self._folder(folder) as descriptor:
+                    os.unlink(name, dir_fd=descriptor)
             except (FileNotFoundError, NotADirectoryError):
-                return
-            try:
-                os.unlink(name, dir_fd=descriptor)
-            except FileNotFoundError:
                 return
             except (IsADirectoryError, PermissionError):
                 # Linux raises one of these, macOS the other. An empty folder is removed, one that holds something
@@ -169,8 +162,6 @@ class LocalObjectStore:
                 if not os.path.isdir(os.path.join(self.root, path)):
                     raise
                 folder = path
-            finally:
-                os.close(descriptor)
             self._remove_empty(folder)
 
     def make_durable(self, path: str) -> None:
@@ -182,11 +173,8 @@ class LocalObjectStore:
         with self._failing("make_durable", path):
             with self._existing(path) as fd:
                 self._sync(fd)
-            descriptor = self._open_folder(folder)
-            try:
+            with self._folder(folder) as descriptor:
                 self._sync(descriptor)
-            finally:
-                os.close(descriptor)
             self._sync_names(folder)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
@@ -195,8 +183,7 @@ class LocalObjectStore:
         """Give the finished file its name. Folders may vanish meanwhile, when another process removes empty ones."""
         for attempt in range(_FOLDER_ATTEMPTS):
             self._clock.sleep_ms(_VANISHED_MS if attempt else 0)
-            descriptor = self._open_folder(folder, create=True)
-            try:
+            with self._folder(folder, create=True) as descriptor:
                 try:
                     file.link(descriptor, name)
                 except FileExistsError:
@@ -222,8 +209,6 @@ class LocalObjectStore:
                     # reports the failure once.
                     return PutOutcome.UNKNOWN
                 return PutOutcome.WRITTEN
-            finally:
-                os.close(descriptor)
         raise StorageError(
             f"{self.url}: folder {folder!r} vanished {_FOLDER_ATTEMPTS} times while {name!r} was linked into it"
         )
@@ -233,8 +218,7 @@ class LocalObjectStore:
         """Yield a new file without a visible name, in `folder`."""
         for attempt in range(_FOLDER_ATTEMPTS):
             self._clock.sleep_ms(_VANISHED_MS if attempt else 0)
-            descriptor = self._open_folder(folder, create=True)
-            try:
+            with self._folder(folder, create=True) as descriptor:
                 try:
                     if self._has_nameless_files(descriptor, folder):
                         file = UnfinishedFile(open_nameless(descriptor), descriptor, "")
@@ -252,8 +236,6 @@ class LocalObjectStore:
                         with contextlib.suppress(FileNotFoundError):
                             os.unlink(file.name, dir_fd=descriptor)
                 return
-            finally:
-                os.close(descriptor)
         raise StorageError(f"{self.url}: folder {folder!r} vanished {_FOLDER_ATTEMPTS} times while it was opened")
 
     def _open_temporary(self, descriptor: int, folder: str) -> UnfinishedFile:
@@ -317,8 +299,9 @@ class LocalObjectStore:
         # A folder without links is removed, even if its name can still be found for a moment.
         return opened.st_nlink == 0 or not os.path.samestat(there, opened)
 
-    def _open_folder(self, folder: str, *, create: bool = False) -> int:
-        """Return a descriptor of `folder`, inside the root.
+    @contextlib.contextmanager
+    def _folder(self, folder: str, *, create: bool = False) -> Iterator[int]:
+        """Yield a descriptor of `folder`, inside the root.
 
         With `create`, the folder and its name are made and durable.
         """
@@ -335,25 +318,21 @@ class LocalObjectStore:
             self._check_inside(descriptor, folder)
             if create:
                 self._sync_names(folder)
-        except BaseException:
+            yield descriptor
+        finally:
             os.close(descriptor)
-            raise
-        return descriptor
 
     def _make_folder(self, folder: str) -> None:
         if not folder:
             make_root(self.root, self._fsync)
             return
         parent, name = _split(folder)
-        descriptor = self._open_folder(parent, create=True)
-        try:
+        with self._folder(parent, create=True) as descriptor:
             # Another process may have removed the empty folder since its name was last synced.
             self._state.forget(folder)
             # FileNotFoundError: the parent vanished meanwhile; the caller tries again.
             with contextlib.suppress(FileExistsError, FileNotFoundError):
                 os.mkdir(name, dir_fd=descriptor)
-        finally:
-            os.close(descriptor)
 
     def _sync_names(self, folder: str) -> None:
         """Sync the name of `folder` in its parent, and those above.
@@ -363,14 +342,11 @@ class LocalObjectStore:
         while self._fsync and folder and not self._state.is_durable(folder):
             parent, _ = _split(folder)
             try:
-                descriptor = self._open_folder(parent)
+                with self._folder(parent) as descriptor:
+                    os.fsync(descriptor)
             except FileNotFoundError:
                 # Then `folder` was removed as well, and linking into it fails: the caller makes it again.
                 return
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
             self._state.remember(folder)
             folder = parent
 
