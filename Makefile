@@ -4,21 +4,21 @@
 PYTHON ?=
 MINUTES ?= 2
 PROCESSES ?= 3
-# Of a storm; drawn, and printed, if it is not given.
+# The seed of a storm. By default it is drawn and printed.
 SEED ?=
 WORLDS ?= 300
 START ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
-# Made by scripts/setup.sh at its end; made again when the dependencies change.
+# scripts/setup.sh makes it at its end, and again when the dependencies change.
 STAMP := $(VENV)/.stamp
-# Spark's classes, parsed and verified once: what starts Java dozens of times takes three fifths of its CPU with it.
+# Spark's classes, parsed and verified once: with it, targets that start Java dozens of times need three fifths of the CPU time.
 CLASSES := $(VENV)/spark-classes.jsa
-# The same with the oldest Spark that is supported.
+# The same with the oldest supported Spark.
 OLDEST := .venv-spark-4.2
 OLDEST_STAMP := $(OLDEST)/.stamp
 
-# Containers like to set it; here hundreds of processes would compile all that they import, for seconds each.
+# Containers often set it. Then hundreds of processes would compile everything that they import, for seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -26,9 +26,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is handed on by test, test-kill, test-kafka, test-cluster, test-spark-4.2, smoke-spark-4.2, test-rivals, simulate, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup.'
+	@echo '  ARGS="..." is passed on by test, test-kill, test-kafka, test-cluster, test-spark-4.2, smoke-spark-4.2, test-rivals, simulate, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup.'
 
-setup: $(STAMP) ## Make .venv with all that the other targets need
+setup: $(STAMP) ## Make .venv with everything that the other targets need
 
 $(STAMP): pyproject.toml scripts/setup.sh
 	@PYTHON='$(PYTHON)' scripts/setup.sh $(VENV)
@@ -45,48 +45,48 @@ check: $(STAMP) ## Lint, formatting, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP) ## Mend what ruff can mend
+format: $(STAMP) ## Apply the fixes and the format of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 test: $(CLASSES) ## Run all tests, in three processes
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-test-storm: $(CLASSES) ## Run the tests that take many minutes: SIGKILL before every write, and over S3's protocol, longer storms
+test-storm: $(CLASSES) ## Run the tests that take many minutes: SIGKILL before every write, also over the S3 protocol, and longer storms
 	$(BIN)/python -m pytest -m storm -s $(ARGS)
 
-test-kafka: $(CLASSES) ## Ingest from a real Kafka, its broker and Spark's connector fetched from Maven, and kill the job in the middle
+test-kafka: $(CLASSES) ## Ingest from a real Kafka and kill the job in the middle; broker and Spark's connector come from Maven
 	$(BIN)/python -m pytest -m kafka $(ARGS)
 
 test-cluster: $(CLASSES) ## Run the tests on a standalone cluster, over Spark Connect and in Declarative Pipelines
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
-smoke-spark-4.2: $(OLDEST_STAMP) ## Run each road once with the oldest Spark that is supported, as CI does
+smoke-spark-4.2: $(OLDEST_STAMP) ## Run each road once with the oldest supported Spark, as CI does
 	$(OLDEST)/bin/python -m pytest -m smoke tests/spark $(ARGS)
 
-test-spark-4.2: $(OLDEST_STAMP) ## Run the tests of Spark with the oldest Spark that is supported, in an environment of its own
+test-spark-4.2: $(OLDEST_STAMP) ## Run the tests of Spark with the oldest supported Spark, in a separate environment
 	$(OLDEST)/bin/python -m pytest tests/spark $(ARGS)
 
-test-rivals: $(OLDEST_STAMP) ## Kill Delta's sink and Spark's file sink as make test-kill does txlog's, take their checkpoints away, poll three tables
+test-rivals: $(OLDEST_STAMP) ## Kill the sinks of Delta and of Spark's files as test-kill does txlog's, delete their checkpoints, poll three tables
 	$(OLDEST)/bin/python -m tests.kill.torn_views
 	@for sink in txlog delta parquet; do $(OLDEST)/bin/python -m tests.kill.lost_checkpoint $$sink || exit 1; done
 	$(OLDEST)/bin/python -m tests.kill --sink delta --sink parquet $(ARGS)
 
-test-kill: $(CLASSES) ## Kill streaming queries at every point of a micro-batch, the sink's three times, append_stream's once; a table of what was lost
+test-kill: $(CLASSES) ## Kill streaming queries at every point of a micro-batch and count lost rows: the sink three times, append_stream once
 	$(BIN)/python -m tests.kill --sink txlog $(ARGS)
 	$(BIN)/python -m tests.kill --sink txlog-append --rounds 1 $(ARGS)
 
-simulate: $(STAMP) ## Explore every scenario of the protocol whole, plant every mutant, then run WORLDS=300 random worlds; one process per core
+simulate: $(STAMP) ## Explore every scenario of the protocol, plant every mutant, then run WORLDS=300 random worlds; one process per core
 	$(BIN)/python -m lab.explore $(ARGS)
 	$(BIN)/python -m lab.simulate --seeds $(WORLDS) --start $(START)
 
-chaos-maintain: $(STAMP) ## The same with two txlog maintain --daemon that merge and vacuum meanwhile, and are killed, too: MINUTES=10
+chaos-maintain: $(STAMP) ## Run chaos for MINUTES=10 with two txlog maintain --daemon, which are also killed
 	$(BIN)/python -m lab.chaos --maintain --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 demo: $(STAMP) ## Run the main job on 336,776 real flights
 	$(BIN)/txlog demo $(ARGS)
 
-chaos: $(STAMP) ## Kill and stop real processes for MINUTES=2 (SEED=n: that storm again), then prove that nothing was lost, doubled or torn
+chaos: $(STAMP) ## Kill and stop real processes for MINUTES=2 (SEED=n repeats a storm), then prove that no row was lost, doubled or torn
 	$(BIN)/python -m lab.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench-core: $(STAMP) ## Milliseconds and storage requests of an append and of a transaction
@@ -95,7 +95,7 @@ bench-core: $(STAMP) ## Milliseconds and storage requests of an append and of a 
 bench-spark: $(OLDEST_STAMP) ## Appends, micro-batches, bulk writes and scans beside Delta's and plain Parquet's: table and plot
 	$(OLDEST)/bin/python -m benchmarks.spark $(ARGS)
 
-bench-append: $(STAMP) ## Milliseconds and requests of a small append, its rows in the commit or in files
+bench-append: $(STAMP) ## Milliseconds and requests of a small append with inline rows, or with files
 	$(BIN)/python -m benchmarks.small_append $(ARGS)
 
 bench-stream: $(STAMP) ## Milliseconds of a micro-batch through the streaming sink, beside noop and Parquet, and its requests
@@ -107,10 +107,10 @@ bench-scans: $(STAMP) ## Seconds of scans: format("txlog"), to_df, plain Parquet
 bench-maintenance: $(OLDEST_STAMP) ## Merge and vacuum many small commits, in one process and on Spark, beside Delta's OPTIMIZE and VACUUM: table and plot
 	$(OLDEST)/bin/python -m benchmarks.maintenance $(ARGS)
 
-bench-long-run: $(STAMP) ## 20,000 transactions with txlog maintain now and then, and without: objects, metadata and cold opens over time, table and plot
+bench-long-run: $(STAMP) ## 20,000 transactions with and without txlog maintain: objects, metadata and cold opens over time, table and plot
 	$(BIN)/python -m benchmarks.long_run $(ARGS)
 
-bench-growth: $(STAMP) ## What groups, ids, segments, partitions and months of running cost, at n and at 4 n: table and plot
+bench-growth: $(STAMP) ## Cost of groups, ids, segments, partitions and months of running, at n and at 4 n: table and plot
 	$(BIN)/python -m benchmarks.growth $(ARGS)
 
 conf: $(STAMP) ## Write conf/txlog.toml and the options in docs/kafka.md from the tables in the code
@@ -119,7 +119,7 @@ conf: $(STAMP) ## Write conf/txlog.toml and the options in docs/kafka.md from th
 wheel: $(STAMP) ## Build sdist and wheel into dist/
 	$(BIN)/python -m build --no-isolation
 
-clean: ## Remove what builds, tests and tools left
+clean: ## Remove what builds, tests and tools have left
 	rm -rf build dist reports spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 

@@ -132,7 +132,7 @@ def _cycles(name: str, nodes: list[_Node], edges: Edges, process: Edges, realtim
             shown = [nodes[number] for number in sorted(circle)[:6]]
             yield anomaly(
                 name + suffix,
-                f"{len(circle)} in a circle: {'; '.join(node.name[:80] for node in shown)}",
+                f"{len(circle)} in a cycle: {'; '.join(node.name[:80] for node in shown)}",
                 *(node.events for node in shown),
             )
 

@@ -251,7 +251,7 @@ OPTIONS: tuple[Option, ...] = (
         "metadata",
         _READ,
         values.choice(*TABLES),
-        doc="Reads the log's own state instead of rows. Of the other options, only those that choose topics are allowed with it.",
+        doc="Reads the log's own state instead of rows. Only the options that choose topics are allowed with it.",
         native='spark.read.format("txlog").option("metadata", ...) reads the log\'s own state',
     ),
     Option(
