@@ -20,6 +20,8 @@ OLDEST_STAMP := $(OLDEST)/.stamp
 
 # Containers often set it. Then hundreds of processes would compile everything that they import, for seconds each.
 unexport PYTHONDONTWRITEBYTECODE
+# Of tests/effort.py: without make, pytest tries a part of it.
+export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance bench-long-run bench-growth conf wheel clean distclean

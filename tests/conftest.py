@@ -7,18 +7,12 @@ import os
 import signal
 
 import pytest
-from hypothesis import HealthCheck, settings
 
+from tests.effort import load_profile
 from tests.jvm import begin_quickly
 from txlog.client import at_exit
 
-# The examples are the same on every machine, and have no time limit: a slow runner is not a bug.
-settings.register_profile(
-    "default", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
-# HYPOTHESIS_PROFILE=explore looks for new counterexamples, by hand.
-settings.register_profile("explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+load_profile()
 
 # Settings in the developer's shell must not change what a test sees.
 for name in ("TXLOG_CONFIG", "TXLOG_STORE"):

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.partition_log import OFFSETS_TP, TP, Log, offset_entry
+from tests.effort import examples
 from txlog.core import envelope
 from txlog.core.append_rules import RollPolicy, next_record
 from txlog.core.names import TopicPartition
@@ -585,7 +586,7 @@ KEYS = st.tuples(st.sampled_from("gh"), st.integers(0, 1))
         max_size=25,
     )
 )
-@settings(max_examples=200)
+@examples(200)
 def test_committed_offsets_against_last_record_of_those_that_count(script: list[tuple[Any, ...]]) -> None:
     """Kafka's rule in other words: the last record that counts decides, once every transaction has ended.
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.fuzz.bombs import numbers
 from tests.fuzz.hostile import VALUES, changed, closed, opened, places, sealed
 from tests.maintenance import damage as d
@@ -152,7 +153,7 @@ def test_everything_else(data: bytes) -> None:
     refused_or(topics.decode_version, data, "orders", 1)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(METADATA), st.data())
 def test_readers_and_fsck_of_a_hostile_store(path: str, data: st.DataObject) -> None:
     """End to end: one object of the golden store is changed."""

@@ -24,9 +24,9 @@ from unittest import mock
 import msgspec
 import pyarrow as pa
 
-from lab.older_writers import staged_offsets
+from lab.older_writers import next_control_of_v1, staged_offsets
 from txlog.core import envelope, names, records
-from txlog.core.append_rules import BatchDraft, RollPolicy, next_control, next_segment_base
+from txlog.core.append_rules import BatchDraft, RollPolicy
 from txlog.core.effects import Delete, NewId, NewProducerId, Now, Program, PutIfAbsent, PutOutcome
 from txlog.core.fetch_plan import FilePiece
 from txlog.core.groups import OffsetsCondition
@@ -442,12 +442,6 @@ def _create(path: str, data: bytes) -> Program[None]:
     yield Now()
     outcome = yield PutIfAbsent(path, data)
     assert outcome is PutOutcome.WRITTEN, path
-
-
-def next_control_of_v1(state: PartitionState, *, now_ms: int, roll: RollPolicy, **what: Any) -> records.CommitRecord:
-    """Return a control record whose kind does not decide where segments begin."""
-    made = next_control(state, now_ms=now_ms, roll=roll, **what)
-    return msgspec.structs.replace(made, segment_base=next_segment_base(state, roll, now_ms))
 
 
 def _as_v1(judge: Callable[..., Judgement]) -> Callable[..., Judgement]:

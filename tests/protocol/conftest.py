@@ -8,7 +8,7 @@ import pytest
 
 from tests.protocol import harness
 from txlog.core.state import stored_record
-from txlog.protocol import load
+from txlog.protocol import load, slot
 
 _decoded_once = lru_cache(maxsize=20_000)(stored_record)
 
@@ -16,5 +16,5 @@ _decoded_once = lru_cache(maxsize=20_000)(stored_record)
 @pytest.fixture(autouse=True)
 def decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return the same decoded value for the same bytes, partition and slot. The codec has its own tests."""
-    monkeypatch.setattr(load, "stored_record", _decoded_once)
-    monkeypatch.setattr(harness, "stored_record", _decoded_once)
+    for module in (load, slot, harness):
+        monkeypatch.setattr(module, "stored_record", _decoded_once)

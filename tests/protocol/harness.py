@@ -86,6 +86,8 @@ Fault: TypeAlias = Literal[
     "hidden retry",  # applied, but the answer is CONFLICT: the adapter's own retry lost to its first try
     "error",  # StorageError: not applied
 ]
+REQUESTS = (Get, List, PutIfAbsent, Delete, Modified, Size, WriteRows)
+"""Effects that ask the store."""
 Faults: TypeAlias = Callable[[int, Effect], Fault | None]
 
 
@@ -127,6 +129,9 @@ class Cluster:
         self.in_flight: list[tuple[str, bytes]] = []
         self.requests: list[Effect] = []
         self._ids = 0
+        self._views: dict[TopicPartition, PartitionView] = {}
+        self._viewed: object = None
+        """The objects and the times that `_views` are of."""
 
     def copy(self) -> Cluster:
         """Return a copy that changes independently of this one."""
@@ -156,7 +161,7 @@ class Cluster:
         return task.result  # type: ignore[no-any-return]
 
     def perform(self, effect: Effect, fault: Fault | None = None) -> Any:
-        if isinstance(effect, Get | List | PutIfAbsent | Delete | Modified | Size | WriteRows):
+        if isinstance(effect, REQUESTS):
             self.requests.append(effect)
             if fault == "crash" or (fault == "crash in flight" and not isinstance(effect, PutIfAbsent)):
                 raise Died
@@ -273,7 +278,13 @@ class Cluster:
         )
 
     def view(self, tp: TopicPartition) -> PartitionView:
-        return self.run(load(context(), tp))
+        """What a reader that opens the partition now gets; asked again, the same view until an object or the time changes."""
+        now = (self.objects, self.now_ms, self.monotonic_ms)
+        if now != self._viewed:
+            self._viewed, self._views = (dict(self.objects), self.now_ms, self.monotonic_ms), {}
+        if tp not in self._views:
+            self._views[tp] = self.run(load(context(), tp))
+        return self._views[tp]
 
     def state(self, tp: TopicPartition) -> PartitionState:
         return self.view(tp).state
@@ -428,7 +439,7 @@ class Task:
             if isinstance(effect, Gather):
                 frame.gathers, frame.children = True, list(effect.programs)
                 frame.results, frame.errors = [], []
-            elif isinstance(effect, Get | List | PutIfAbsent | Delete | Modified | Size | WriteRows):
+            elif isinstance(effect, REQUESTS):
                 self.pending = effect
                 return
             else:

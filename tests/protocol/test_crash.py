@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.effort import STRIDE, cases
 from tests.protocol.harness import (
     A,
     B,
@@ -119,9 +120,10 @@ EVERYWHERE = pytest.mark.parametrize("where", CONTEXTS)
 def test_a_crash_anywhere_then_one_init(job: str, fault: Fault, where: str) -> None:
     ctx = CONTEXTS[where]
     decided = set()
-    for number in range(1, length(JOBS[job], ctx) + 1):
+    start = before(ctx)
+    for number in cases(range(1, length(JOBS[job], ctx) + 1)):
         for lands in ("early", "late") if fault == "crash in flight" else ("never",):
-            cluster = before(ctx)
+            cluster = start.copy()
             dead = Process(cluster, ctx=ctx, faults=at(number, fault))
             with pytest.raises(Died):
                 dead.do(JOBS[job](dead))
@@ -148,8 +150,9 @@ def test_a_crash_anywhere_then_one_init(job: str, fault: Fault, where: str) -> N
 @EVERYWHERE
 def test_a_lost_reply_anywhere_is_settled_by_the_job_itself(job: str, fault: Fault, where: str) -> None:
     ctx = CONTEXTS[where]
-    for number in range(1, length(JOBS[job], ctx) + 1):
-        cluster = before(ctx)
+    start = before(ctx)
+    for number in cases(range(1, length(JOBS[job], ctx) + 1)):
+        cluster = start.copy()
 
         def put_only(count: int, effect: Effect, number: int = number) -> Fault | None:
             return fault if count == number and isinstance(effect, PutIfAbsent) else None
@@ -182,12 +185,13 @@ def test_weather_all_the_way(job: str, where: str) -> None:
 @pytest.mark.parametrize("fault", CRASHES)
 def test_a_crash_inside_the_recovery(job: str, fault: Fault) -> None:
     """Crash the job at each request, then the init that recovers it at each request; the next init finishes."""
-    for number in range(1, length(JOBS[job]) + 1):
-        first = before()
+    start = before()
+    for number in cases(range(1, length(JOBS[job]) + 1)):
+        first = start.copy()
         dead = Process(first, faults=at(number, "crash after"))
         with pytest.raises(Died):
             dead.do(JOBS[job](dead))
-        for step in range(1, 60):
+        for step in range(1, 60, STRIDE):
             cluster = first.copy()
             second = Process(cluster, faults=at(step, fault))
             try:
@@ -208,8 +212,9 @@ def test_a_crash_inside_the_recovery(job: str, fault: Fault) -> None:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_one_maintenance_pass_does_as_well(job: str) -> None:
-    for number in range(1, length(JOBS[job]) + 1):
-        cluster = before()
+    start = before()
+    for number in cases(range(1, length(JOBS[job]) + 1)):
+        cluster = start.copy()
         dead = Process(cluster, faults=at(number, "crash after"))
         with pytest.raises(Died):
             dead.do(JOBS[job](dead))
@@ -221,13 +226,14 @@ def test_one_maintenance_pass_does_as_well(job: str) -> None:
 @pytest.mark.parametrize("job", JOBS)
 def test_a_recovery_by_two_at_once_after_any_crash(job: str) -> None:
     """Recover with a new instance and a sweep: one pauses at each of its requests while the other runs."""
-    for number in range(1, length(JOBS[job]) + 1):
-        first = before()
+    start = before()
+    for number in cases(range(1, length(JOBS[job]) + 1)):
+        first = start.copy()
         dead = Process(first, faults=at(number, "crash in flight"))
         with pytest.raises(Died):
             dead.do(JOBS[job](dead))
         first.pass_ms(60_001)
-        for step in range(60):
+        for step in range(0, 60, STRIDE):
             cluster = first.copy()
             new = Process(cluster)
             init = new.start(new.init())
@@ -247,7 +253,7 @@ def test_a_recovery_by_two_at_once_after_any_crash(job: str) -> None:
 @pytest.mark.parametrize("fault", [*CRASHES, *WEATHER])
 def test_a_streaming_job_that_replays_its_batches(fault: Fault) -> None:
     """In a job of three versioned micro-batches the driver dies or loses a reply at each request, restarts and replays."""
-    for number in range(1, 45):
+    for number in cases(range(1, 45)):
         cluster = Cluster()
         plan = at(number, fault)
         for _ in range(3):
@@ -275,7 +281,7 @@ def test_a_streaming_job_that_replays_its_batches(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", [*WEATHER, "error"])
 def test_an_idempotent_batch_is_repeated_until_it_is_in(fault: Fault) -> None:
-    for number in range(1, 25):
+    for number in cases(range(1, 25)):
         cluster = Cluster()
         process = Process(cluster, ctx=rolling(2), faults=at(number, fault))
         process.do(process.idempotent())
@@ -313,7 +319,7 @@ def delete() -> Any:
 def test_topics_created_and_deleted_with_a_failure_anywhere(fault: Fault, steps: str) -> None:
     """After a failure in any step, repeating the step gives exactly one topic or none, and leaves nothing else behind."""
     words = steps.split()
-    for number in range(1, 20):
+    for number in cases(range(1, 20)):
         cluster = Cluster()
         process = Process(cluster)
         if len(words) > 1:
@@ -343,7 +349,7 @@ def test_topics_created_and_deleted_with_a_failure_anywhere(fault: Fault, steps:
 
 def test_what_stays_unknown_stays_decidable() -> None:
     """A commit gives up with OutcomeUnknown at each request; after an init the log shows all of it or nothing."""
-    for number in range(1, length(staged) + 1):
+    for number in cases(range(1, length(staged) + 1)):
         cluster = before()
         ctx = context(max_settles=1)
         process = Process(cluster, ctx=ctx, faults=at(number, "late"))

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.effort import STRIDE
 from tests.protocol.harness import (
     CONSTANTS,
     A,
@@ -297,7 +298,7 @@ def preempted(make: Any, two: bool = False) -> Iterator[tuple[Cluster, Task, Tas
             yield cluster, first, second
             if second_over:
                 break
-            second_steps += 1
+            second_steps += STRIDE
         if over:
             return
         first_steps += 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.protocol.harness import GRACE_MS, A, B, Cluster, Process, Task, at, context, is_put, measure, rolling
 from txlog.core import envelope, names
 from txlog.core.effects import Effect, Get, List
@@ -363,7 +364,7 @@ def play(script: list[tuple[str, int, Any]], per_segment: int, maintained: bool)
 
 
 @given(STEPS, st.integers(1, 4))
-@settings(max_examples=60)
+@examples(60)
 def test_cleaning_the_tail_changes_nothing(script: list[tuple[str, int, Any]], per_segment: int) -> None:
     kept, cleaned = play(script, per_segment, maintained=False), play(script, per_segment, maintained=True)
     one, two = kept.state(A), cleaned.state(A)

@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.protocol.harness import GRACE_MS, A, Cluster, Process, Task, context, measure, rolling
 from txlog.config import IsolationLevel
 from txlog.core import envelope, names
@@ -176,7 +177,7 @@ def test_an_aborted_file_is_never_opened() -> None:
 
 
 @given(st.lists(st.sampled_from(["d1", "d2 3", "d0 2", "c1", "c2", "a1", "a2", "t 7"]), max_size=16), st.integers(1, 4))
-@settings(max_examples=60)
+@examples(60)
 def test_tail_and_segments_agree(steps: list[str], per_segment: int) -> None:
     script = "t 1, " + ", ".join(steps) if steps else "t 1"
     plain, sealed = Script(script), Script(script, per_segment)

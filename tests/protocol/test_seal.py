@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.effort import cases
 from tests.protocol.harness import (
     GRACE_MS,
     A,
@@ -156,7 +157,7 @@ def requests_of_a_seal() -> int:
     return task.count
 
 
-@pytest.mark.parametrize("number", range(1, requests_of_a_seal() + 1))
+@pytest.mark.parametrize("number", cases(range(1, requests_of_a_seal() + 1)))
 @pytest.mark.parametrize("fault", ["crash", "crash after", "crash in flight", "applied", "lost", "late", "error"])
 def test_at_any_request_it_may_fail_and_the_next_one_finishes(number: int, fault: Fault) -> None:
     cluster = unsealed()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.effort import cases
 from tests.protocol.simulation import simulate
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", cases(range(8)))
 def test_seeds(block: int) -> None:
     outcomes: set[str] = set()
     for seed in range(block * 8, block * 8 + 8):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from tests.effort import cases
 from tests.protocol.harness import (
     CONSTANTS,
     GRACE_MS,
@@ -84,7 +85,7 @@ def test_every_interleaving_with_a_commit(staged: bool) -> None:
     commits = steps_of(cluster.copy(), process, commit=True)
     looks = Task(cluster.copy(), taken(context())).run().count
     whole = parts = 0
-    for places in schedules(commits, looks):
+    for places in cases(schedules(commits, looks)):
         world = cluster.copy()
         world.rows = dict(cluster.rows)
         committing = clone(world, process).start_commit()

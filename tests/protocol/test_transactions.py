@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.effort import cases
 from tests.protocol.harness import (
     CONSTANTS,
     GRACE_MS,
@@ -180,7 +181,7 @@ def test_two_inits_at_once(state: str) -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("fault", ["applied", "lost", "late", "hidden retry"])
 def test_init_with_a_lost_reply_anywhere(state: str, fault: Fault) -> None:
-    for number in range(1, 30):
+    for number in cases(range(1, 30)):
         cluster, _ = brought_to(state)
         new = Process(cluster, faults=nth_put(number, fault))
         new.do(new.init())
@@ -321,7 +322,7 @@ FAULTS: tuple[Fault, ...] = ("applied", "lost", "late", "hidden retry", "error")
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_end_whose_reply_is_lost_at_any_step_is_repeated(fault: Fault, commit: bool) -> None:
-    for number in range(1, requests_of_end() + 2):
+    for number in cases(range(1, requests_of_end() + 2)):
         cluster = Cluster()
         process = mixed(cluster, at(number, fault))
         for _ in range(3):
@@ -809,7 +810,7 @@ def test_an_abort_and_a_time_out_do_not_use_a_version_up() -> None:
 @pytest.mark.parametrize("mode", ["crash", "crash after", "crash in flight"])
 def test_a_replayed_micro_batch_is_committed_once(mode: Fault) -> None:
     """The driver dies at any request of its commit; the next run replays the same version."""
-    for number in range(1, 40):
+    for number in cases(range(1, 40)):
         cluster = Cluster()
         versioned(cluster, 0, "v0")
         process = started(cluster)

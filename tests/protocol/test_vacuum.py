@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.older_writers import next_control_of_v1
 from lab.vacuuming import vacuum_topics
-from tests.golden.make_golden import next_control_of_v1
+from tests.effort import cases
 from tests.protocol.harness import (
     A,
     B,
@@ -168,7 +169,7 @@ def test_killed_anywhere_the_next_passes_finish_it(fault: Fault) -> None:
     changes = [n for n, each in enumerate(counted.requests, 1) if isinstance(each, PutIfAbsent | Delete)]
     assert len(changes) > 50
     ended: set[frozenset[str]] = set()
-    for number in changes[:: 2 if fault == "crash after" else 9]:
+    for number in cases(changes[:: 2 if fault == "crash after" else 9]):
         cluster = start.copy()
         with contextlib.suppress(Died, StorageError):
             pass_over(cluster, faults=at(number, fault))
@@ -185,7 +186,7 @@ def test_killed_anywhere_the_next_passes_finish_it(fault: Fault) -> None:
     assert len(ended) == 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", cases(range(8)))
 def test_two_vacuums_and_a_writer_step_by_step(seed: int) -> None:
     dice = random.Random(seed)
     cluster = history()

@@ -11,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_txlog.source.predicate import Predicate
 from pyspark_txlog.source.where import MAX_LENGTH, bind
+from tests.effort import examples
 from txlog.core.fetch_plan import FilePiece, InlinePiece, RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile
@@ -271,7 +272,7 @@ def conditions(draw: st.DrawFn, depth: int = 2) -> str:
     return f"{column} {draw(st.sampled_from(['=', '!=', '<', '<=', '>', '>=']))} {draw(literal)}"
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(rows=ROWS, text=conditions())
 def test_no_file_that_holds_a_kept_row_is_skipped(rows: list[dict[str, Any]], text: str) -> None:
     """Use real files with real statistics: nulls, NaN, infinities, both zeros, strings cut in the middle of a character."""
