@@ -25,12 +25,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 APART = ("storm", "kafka", "cluster")
-"""Markers of tests that only run where `-m` names them: each set has a make target of its own."""
+"""Markers of tests that only run if `-m` names them. Each set has its own make target."""
 FIRST = (
     "spark", "streams", "drivers",
     "test_explore_protocol.py", "test_faults.py", "test_object_stores.py", "test_crash.py", "test_kill.py", "test_machine.py",
 )  # fmt: skip
-"""Groups of tests that take a minute and more: begun last, one of them would be all that runs at the end."""
+"""Groups of tests that take a minute or more. They start first, because the last one would otherwise run alone at the end."""
 
 
 # This hook must run first, because xdist reads the groups in the same hook.

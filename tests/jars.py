@@ -29,7 +29,7 @@ class Artifacts:
     coordinates: Sequence[str]
     transitive: bool
     only: str = ""
-    """What is searched in the names of files; the others are part of Spark."""
+    """A string that the names of the wanted files contain; the other files are part of Spark."""
 
 
 BROKER = Artifacts(
@@ -49,7 +49,7 @@ SPARK_CONNECTOR = Artifacts(
     ),
     transitive=False,
 )
-"""Spark's Kafka source and sink; the rest of what they need is part of Spark."""
+"""Spark's Kafka source and sink; their other dependencies are part of Spark."""
 
 DELTA_LAKE = Artifacts((f"io.delta:delta-spark_4.2_2.13:{DELTA}",), transitive=True, only=r"^io\.(delta|unitycatalog)_")
 """Delta on Spark."""

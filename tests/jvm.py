@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 SUBMIT_OPTIONS = "SPARK_SUBMIT_OPTS"
-"""What Spark adds to the command of a driver, without a word on the console."""
+"""Spark adds these options to the command of a driver, without a message on the console."""
 DAEMON_OPTIONS = "SPARK_DAEMON_JAVA_OPTS"
 """... and of a master and a worker."""
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"

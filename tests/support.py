@@ -30,7 +30,7 @@ from txlog.core.moments import Moment
 T = TypeVar("T")
 Store = dict[str, bytes]
 ASK_STORE = object()
-"""What a hook returns to let the effect take its ordinary course."""
+"""A hook returns this if the store should answer the effect as usual."""
 
 
 class World:
@@ -43,7 +43,7 @@ class World:
         self.requests: list[Effect] = []
         """Every effect that asks the store, in order."""
         self.hook: Callable[[Effect], Any] = lambda effect: ASK_STORE
-        """Called with each effect first; answers it, raises into the program, or returns ASK_STORE."""
+        """Called first with each effect. It answers the effect, raises into the program, or returns ASK_STORE."""
         self._ids = 0
 
     def run(self, program: Program[T]) -> T:

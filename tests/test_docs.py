@@ -71,7 +71,7 @@ for code in json.loads(sys.argv[1]):
     exec(compile(code, "page", "exec"), {{"__name__": "__main__"}})
     print("{NEXT}", flush=True)
 """
-"""Runs programs as the cells of a notebook are run, in one process: Spark's share one session, as `session()` promises."""
+"""Run programs like the cells of a notebook, in one process. Spark's programs share one session, as `session()` promises."""
 
 
 def run(folder: Path, *command: str) -> str:

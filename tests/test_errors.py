@@ -14,9 +14,9 @@ import txlog
 from txlog.errors import InvalidRequestError, TxlogError
 
 LONGEST = 300
-"""Characters of a problem, and of a hint."""
+"""The maximum number of characters of a problem, and of a hint."""
 PLACEHOLDER = 25
-"""Characters that a value in a message is counted as: longer than most names and numbers."""
+"""The assumed number of characters of a value in a message: more than most names and numbers have."""
 
 
 @pytest.mark.parametrize(

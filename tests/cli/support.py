@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from txlog.cli.program import app
 
 FAST = {"fsync": "false"}
-"""Nobody pulls the plug on a test."""
+"""No test cuts the power, so files need not be durable."""
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 

@@ -32,7 +32,7 @@ from txlog.testing.failing_store import Fault
 
 A = TopicPartition("orders", 0)
 TAKEOVERS = 110
-"""More records of the id than a segment has: the one with the decision is sealed then, and in no tail."""
+"""More records of the id than a segment has: the record with the decision is then sealed, and not in the tail."""
 
 
 class Silent:

@@ -34,7 +34,7 @@ KNOWN: list[tuple[Name, Name]] = [
     (("consumer", "poll"), ("consumer", "poll")),
     (("handle", "commit"), ("handle", "abort")),
 ]
-"""Pairs with a bug in their past, or that a missing lock would break."""
+"""Pairs that had a bug, or that would break without a lock."""
 PAIRS = [(first, second) for first in CALLS for second in CALLS]
 
 

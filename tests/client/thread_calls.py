@@ -66,12 +66,11 @@ class Scene:
     baton: Baton
     sent: list[Sent] = field(default_factory=list)
     ends: dict[str, list[str]] = field(default_factory=dict)
-    """For each transactional client its transactions' ends, in order: commit or abort."""
+    """The ends of each transactional client's transactions, in order: commit or abort."""
     handed: list[int] = field(default_factory=list)
     """Ids that polls of the racing threads returned."""
     moved: set[str] = field(default_factory=set)
-    """What the racing calls did that allows less to be expected: ended (by an operator or by another instance), deleted, sought,
-    closed."""
+    """Events of the racing calls that weaken the expectations: ended (also by another instance), deleted, sought, closed."""
     wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -211,7 +210,7 @@ class Scene:
 
 
 Prepare = Callable[[Scene], Callable[[], object]]
-"""Makes what a call needs, and returns the call."""
+"""Make what a call needs, and return the call."""
 
 
 def _producer(kind: str) -> dict[str, Prepare]:

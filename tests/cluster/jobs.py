@@ -31,7 +31,7 @@ JOB_S = 250
 _OURS = {"PYTHONPATH", "PYTHONHOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}
 _OURS |= {"SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "SPARK_LOCAL_IP"}
 ENVIRONMENT: Mapping[str, str] = {name: value for name, value in os.environ.items() if name not in _OURS}
-"""Processes have what is installed, and nothing else: no path of the tests, no setting of their shell."""
+"""Processes have only the installed packages: no path of the tests, and no setting of their shell."""
 
 
 class Place:
@@ -97,9 +97,9 @@ class Job:
     config: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     register: bool = False
-    """Whether it registers the format, rather than let Spark find it."""
+    """Whether the job registers the format itself. Otherwise Spark finds it."""
     command: Sequence[str | Path] = (sys.executable,)
-    """What runs `job.py`."""
+    """The command that runs `job.py`."""
 
     def run(self) -> dict[str, Any]:
         """Return the results of the steps. If the job fails, raise AssertionError with its output."""

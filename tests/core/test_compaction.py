@@ -181,7 +181,7 @@ def test_any_log_says_after_each_pass_what_it_said_before(rounds: list[tuple[obj
     state = NEW
     now_ms = 0
     seen: dict[int, int] = {}
-    """Offset of a tombstone -> when a pass that kept it saw it first."""
+    """Offset of a tombstone -> time of the first pass that kept it."""
     for made, max_keys, wait_ms in rounds:
         offset = log[-1].offset + 1 if log else state.end_offset
         for key, dead, step in made:  # type: ignore[attr-defined]

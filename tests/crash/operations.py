@@ -64,11 +64,11 @@ class Unit:
 
     rows: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Of the group GROUP, with the rows."""
+    """Offsets of the group GROUP that belong to the rows."""
     eager: bool = False
     """Its rows enter the log before it is decided, so read_uncommitted may show some of them."""
     shows: Callable[[Store], bool] | None = None
-    """Of a change that is neither rows nor offsets: whether it took effect."""
+    """For a change that is neither rows nor offsets: returns whether it took effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +82,9 @@ class Operation:
     act: Callable[[Store, Note], None]
     units: Mapping[str, Unit] = field(default_factory=dict)
     ids: tuple[str, ...] = (ID,)
-    """What a restart inits; without any, or for drawn ids, it is a maintenance pass."""
+    """The ids that a restart inits. Without any, or for drawn ids, the restart is a maintenance pass."""
     repeat: Callable[[Store], None] = lambda store: None
-    """What the user does after a crash: the same call again, where it promises to finish what the first began."""
+    """The user's call after a crash: the same call again, if it promises to finish what the first one began."""
 
 
 HISTORY = Unit(rows={A: (1, 4), B: (2,)}, offsets={A: 1})
@@ -504,7 +504,7 @@ WITHOUT_ROWS = (
     "delete records",
     "delete a group",
 )
-"""Their history is gone, or never was."""
+"""Their history is deleted, or never existed."""
 
 
 # -- the life of a process --------------------------------------------------------------------------------------------

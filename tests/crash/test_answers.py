@@ -42,10 +42,10 @@ from txlog.testing.failing_store import FailingStore, Fault
 
 UNKNOWN = (OutcomeUnknownError, TxlogTimeoutError)
 Then: TypeAlias = Literal["stop", "repeat", "abort"]
-"""What a caller does that is answered *unknown*."""
+"""What a caller does after *unknown*."""
 ALWAYS = 10**6
 THINNED = 97
-"""Of so many cells the run of all tests takes one."""
+"""The run of all tests takes one cell out of this many."""
 REPEATED: tuple[tuple[type, str], ...] = (
     (Producer, "init_transactions"),
     (Producer, "send_offsets_to_transaction"),
@@ -75,13 +75,13 @@ PATIENCE: Mapping[str, object] = {
     "delivery.timeout.ms": 1000,
     "default.api.timeout.ms": 1000,
 }
-"""So that an outage is over soon."""
+"""Limits that end an outage soon."""
 
 ANY = r"^(?!\w+ __probe/)"
-"""Every request but those of the probe, which a process makes once and not in every run."""
+"""Every request except those of the probe, which a process makes once, and not in every run."""
 
 Faults: TypeAlias = Callable[[int, str], tuple[Fault, ...]]
-"""(number of the request, its path) -> what goes wrong from there on."""
+"""(number of the request, its path) -> the faults from this request on."""
 
 
 def _from(number: int, action: Any) -> Fault:
@@ -108,7 +108,7 @@ OF_CREATES: Mapping[str, Faults] = {
     "the reply lost, then silence": lambda number, path: (_lost(number), _from(number + 1, "fail")),
     "the reply lost, then 403": lambda number, path: (_lost(number), _from(number + 1, "403")),
 }
-"""What only a conditional write can meet."""
+"""Faults that only a conditional write can meet."""
 OF_ALL: Mapping[str, Faults] = {
     "fails": lambda number, path: (_once(number, "fail"),),
     "silence": lambda number, path: (_from(number, "fail"),),

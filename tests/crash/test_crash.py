@@ -24,9 +24,9 @@ WRITES = "^(put|write_file|delete)(?!.*__probe/)"
 SEGMENT_BATCHES = {"sealing": 2, "tail": 100}
 TAIL = ("append", "eager transaction", "staged transaction", "Spark commit")
 RESTARTS = (0, pytest.param(1, marks=pytest.mark.storm))
-"""Which of the two begins; with both, in `make test-storm` and here, each state is restarted each way."""
+"""0 and 1 choose the restart that begins. With both, as in `make test-storm`, each state is restarted in both ways."""
 LONG = ("eager abort", "Spark commit, drawn id", "operator's abort", "staged on a condition", "sweep", "Spark abort")
-"""Left to `make test-storm`: others make the same requests of the protocol, in another order."""
+"""Only `make test-storm` runs these: other operations make the same requests of the protocol, in another order."""
 CASES = [pytest.param(name, "sealing", marks=pytest.mark.storm if name in LONG else ()) for name in OPERATIONS]
 CASES += [pytest.param(name, "tail") for name in TAIL]
 

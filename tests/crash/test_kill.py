@@ -17,12 +17,12 @@ from txlog.testing.failing_store import Moment
 
 pytestmark = pytest.mark.slow
 LEAST_KILLS = 7
-"""On average of each operation."""
+"""The average number of kills of an operation."""
 OFTEN = ("append", "eager transaction", "staged transaction", "pipeline", "takeover", "group commit", "Spark commit")
 NAMES = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.storm) for name in OPERATIONS]
-"""The other operations have a crash at every request in `test_crash`; `make test-storm` kills them too."""
+"""`test_crash` crashes the other operations at every request; `make test-storm` kills them too."""
 MOMENTS = ("after", pytest.param("before", marks=pytest.mark.storm))
-"""Before the second write there lies what lay there after the first, so that half of the kills are left to `make test-storm`."""
+"""The store before the second write equals the store after the first one, so only `make test-storm` runs half of the kills."""
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from txlog.storage.parquet_reader import read_ranges
 from txlog.testing.damage import overwrite
 
 SPARE_BYTES = 256 * 2**20
-"""What a bomb may take beyond what is there before it is opened."""
+"""Memory that a bomb may take beyond the memory in use before it is opened."""
 BOMB_BYTES = 3 * SPARE_BYTES
 TP = TopicPartition("orders", 0)
 PATH = "orders/0/00000000000000000000.batch"

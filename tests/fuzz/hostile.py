@@ -13,7 +13,7 @@ VALUES: tuple[Any, ...] = (
     "", "x", "0" * 64, "f" * 32, "../../etc/passwd", "\0", "\ud83d", "ﬀ" * 40, "a" * 40_000, [], [[]], [0], {}, {"": {}},
     [2**60] * 3, "orders", "__transaction_state", "int64", "list", "decimal(38,39)",
 )  # fmt: skip
-"""What a field may suddenly hold."""
+"""Values that a hostile writer may put into a field."""
 
 Path = tuple[Any, ...]
 

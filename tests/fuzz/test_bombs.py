@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.bombs import BOMBS, NUMBERS, numbers, record, rows_of
 
 NOT_FORESEEN = {"parquet_page"}
-"""A page of a Parquet file may have up to 2 GiB, as Parquet has it; only the memory that is there bounds it."""
+"""Parquet allows up to 2 GiB for a page of a file, so only the available memory limits it."""
 
 
 @cache

@@ -22,7 +22,7 @@ TOPICS = (
     "C:\\x", "a\nb", "a b", "a:b", "orders\u200b", "\u202eorders", "ｏrders", "оrders", "․․", "․․/orders", "orders\u0301", "ﬀ",
     "", "x" * 250, "__orders", "__transaction_state", "txlog.json", "a\ud83d",
 )  # fmt: skip
-"""Among them a Cyrillic o, a full-width one, dot leaders, and marks that cannot be seen."""
+"""They contain a Cyrillic o, a full-width one, dot leaders, and invisible marks."""
 
 FILES = (
     "../../etc/passwd", "/etc/passwd", "0/rows/../../../x.parquet", "0/rows/7-0-0123456789abcdef.parquet/..", "0/rows/%2e%2e.parquet",

@@ -66,9 +66,9 @@ START_MS = 1_764_000_000_000
 HOUR_MS = 3_600_000
 TIMEOUT_MS = 60_000
 FEATURES = ("staged-commit", "txn-v2")
-"""Those that there were when `v1` was written."""
+"""The features that existed when `v1` was written."""
 MERGED_END = 14
-"""Two sealed segments end there."""
+"""Two sealed segments end at this offset."""
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 AUDIT_0 = TopicPartition("audit", 0)

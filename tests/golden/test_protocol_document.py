@@ -32,7 +32,7 @@ OF_OTHER_DOCUMENTS = re.compile(
     r'|(?:#|"""|\() ?P\d+(?:, P\d+)*(?::|\)[."])|def test_(?:case_)?[mp]?\d+_',
     re.MULTILINE,
 )
-"""Numbers of a draft, and of a list of what Kafka does, that no reader of this repository has."""
+"""Numbers of a draft, and of a list of Kafka's behaviour. Neither is in this repository."""
 
 
 def test_every_example_is_printed_from_the_golden_store() -> None:

@@ -55,7 +55,7 @@ def noted(store: Path, checkpoint: Path) -> bool:
 
 
 MOMENTS = {look.__name__: look for look in (planned, rows_written, offsets_pending, decided, complete, noted)}
-"""In the order in which they come."""
+"""In the order in which they happen."""
 
 
 def kill_when(moment: str, store: Path, checkpoint: Path, *, whole_group: bool) -> None:

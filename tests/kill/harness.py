@@ -30,7 +30,7 @@ from tests.spark_cluster import running_cluster
 ROWS = 100
 LIFE_S = 900
 LOCAL, CLUSTER = "local[2,4]", "local-cluster[2,1,1024]"
-"""In a local session a task may fail three times, too; the cluster has two executors of one core, each a JVM."""
+"""A task of a local session may fail three times, too. The cluster has two executors of one core, each a JVM."""
 _STRIKES_A_LIFE = 8
 _BATCHES_A_STRIKE = 3
 _SPARE_BATCHES = 6
@@ -55,7 +55,7 @@ class Report:
     rows: int = 0
     speculated: int = 0
     missed: list[str] = field(default_factory=list)
-    """Strikes whose point never came."""
+    """Strikes whose point was never reached."""
 
     @property
     def lost(self) -> int:

@@ -26,7 +26,7 @@ from tests.kill.sinks import SINKS, Sink
 
 ROWS, BEFORE, AFTER = 100, 4, 2
 CUTS = {"the same": 1, "other": 2}
-"""Files in a micro-batch of the second run; the first has one."""
+"""Files in a micro-batch of the second run; the first run has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,10 +26,12 @@ class Point:
     hook: Hook
     victims: tuple[Victim, ...] = ("driver",)
     step: str = ""
-    """hook "store": in which call of the sink, "begin", "write" or "commit"."""
+    """For hook "store": the call of the sink, "begin", "write" or "commit"."""
     match: str = ""
-    """hook "store": what is searched in `"<moment> <verb> <path> <first line written>"`; "done" is the call's own end.
-    hook "file": what is searched in a new file's path, `checkpoint/…` or `sink/…`."""
+    """For hook "store": an expression, searched in `"<moment> <verb> <path> <first line written>"`; "done" is the call's end.
+
+    For hook "file": an expression that is searched in a new file's path, `checkpoint/…` or `sink/…`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ LAST_ROW = Point(name="all rows computed", hook="task", victims=ON_EXECUTORS)
 NOTED = Point(name="Spark has noted the commit", hook="file", match=r"^checkpoint/commits/\d+$")
 
 COMMON = (PLANNED, FIRST_ROW, HALF, LAST_ROW, NOTED)
-"""Every sink has these; each adds its own."""
+"""Every sink has these points, and adds its own."""
 
 
 def store_point(name: str, step: str, match: str) -> Point:
@@ -100,6 +102,6 @@ _COMMIT = (
 )
 
 APPEND_STREAM = tuple(replace(point, victims=("driver",)) for point in _COMMIT)
-"""`append_stream` works in the driver's own program: whatever dies there is the driver."""
+"""`append_stream` works in the driver's own program, so each of its kills hits the driver."""
 
 TXLOG = (BEFORE_FENCING, BEGUN, BEFORE_FILE, AFTER_FILE, TASK_DONE, *_COMMIT, RETURNED)

@@ -39,9 +39,9 @@ class Sink(Protocol):
 
     name: str
     points: Sequence[Point]
-    """Its own, beside `points.COMMON`."""
+    """The sink's own points, beside `points.COMMON`."""
     config: Mapping[str, str]
-    """What a session needs for it."""
+    """The Spark settings that a session needs for it."""
 
     def prepare(self, place: Path) -> None:
         """Make the empty sink, before any session exists."""

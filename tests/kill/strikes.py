@@ -22,8 +22,11 @@ T = TypeVar("T")
 ARMED, PIDS = "armed.json", "pids.json"
 
 STEP = "TXLOG_STRIKES_STEP"
-"""The environment variable with the call of the sink that this process is in. Not an attribute: this module is there twice in
-a process that got it by value twice, and a store that is kept from one micro-batch to the next saw other calls before."""
+"""The environment variable with the sink's call that this process runs.
+
+It is not an attribute: a process that got this module by value twice has it twice. A store that stays open between
+micro-batches would see an earlier call.
+"""
 
 
 class Striker:

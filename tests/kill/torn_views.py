@@ -34,7 +34,7 @@ COLUMNS = "n BIGINT"
 Write = Callable[[int], None]
 """Commits the row of that number to all tables."""
 Look = Callable[[], Sequence[DataFrame]]
-"""A frame of each table, as they are now."""
+"""Returns a frame of each table, as they are now."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Seen:
     looks: int = 0
     torn: int = 0
     midway: int = 0
-    """Looks that saw some commits, and not all: the others prove nothing."""
+    """Looks that saw some commits, and not all. The other looks prove nothing."""
 
 
 def main() -> int:

@@ -20,12 +20,12 @@ class ToyTransaction:
     transactional_id: str
     state: Literal["open", "committed", "aborted"] = "open"
     registered: dict[TopicPartition, int] = field(default_factory=dict)
-    """Partitions with eager rows -> offset of the first, -1 if there is none: each gets a marker."""
+    """Partitions with eager rows -> offset of the first row, -1 if there is none. Each gets a marker."""
     attempted: bool = False
-    """Whether the coordinator knows of it."""
+    """Whether the coordinator knows it."""
     staged: dict[TopicPartition, list[int]] = field(default_factory=dict)
     staged_life: dict[TopicPartition, int] = field(default_factory=dict)
-    """Which life of the topic the staged rows were written for."""
+    """The life of the topic for which the staged rows were written."""
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """Pending offsets: (place in the order of all commits, offset)."""
     staged_offsets: dict[TopicPartition, int] = field(default_factory=dict)

@@ -60,10 +60,10 @@ class Tally:
     """The counts of faults and operations."""
 
     operations: int = 0
-    """That the verb makes if nothing happens to it."""
+    """Operations of the verb without a fault."""
     strikes: int = 0
     states: set[frozenset[tuple[str, bytes]]] = field(default_factory=set, repr=False)
-    """Different stores that strikes left; each is judged once."""
+    """Different stores that faults left. Each is checked once."""
 
 
 class Place:

@@ -25,7 +25,7 @@ from txlog.core.names import TopicPartition
 from txlog.errors import TxlogError
 
 LIMIT_S = 1.0
-"""CPU time that a reader, or a check of the store, may take."""
+"""The CPU time that a reader, or a check of the store, may take."""
 STRUCTS: dict[str, type[Any]] = {
     "txlog.json": records.StoreDescriptor,
     "topic.json": records.TopicMetadata,
@@ -84,15 +84,17 @@ UNCONTRADICTED = {
         "Clean.superseded", "Superseded.name", "Superseded.since",
     ),
 }  # fmt: skip
-"""Fields whose other value of the right type, or default, may be seen by nobody, because no object contradicts it. The rows are the
-same then, but for the next two. `main` counts a field that needs no exception as a fault."""
+"""Fields whose other valid value or default may stay unnoticed, because no object contradicts it.
+
+The rows are the same then, except for the next two. `main` counts a field that does not need its exception as an error.
+"""
 EXCUSED = frozenset(name for each in UNCONTRADICTED.values() for name in each)
 ONLY_PLACE_OF_ROWS = {"CommitRecord.timestamp", "TopicMetadata.deleted"}
-"""Fields that decide how rows are read and that nothing contradicts: of a record, if it is the last of its partition."""
+"""Fields that decide how rows are read and that no object contradicts, for a record that is the last one of its partition."""
 FSCK_ALONE = {
     "CommitRecord.producer_id", "CommitRecord.transactional", "IndexEntry.timestamp", "Snapshot.log_start_offset", "TopicMetadata.partitions",
 }  # fmt: skip
-"""Fields that decide how rows are read, and that only objects which no reader reads contradict: a check of the store sees them."""
+"""Fields that decide how rows are read, and that only unread objects contradict. A check of the store notices them."""
 
 
 class HungError(Exception):
@@ -112,7 +114,7 @@ class Cell(NamedTuple):
     where: Path
     new: Any
     is_default: bool
-    """Whether the field is left out and had its default: then nothing was said (PROTOCOL.md, R4)."""
+    """Whether the field is left out and had its default. Then nothing changed (PROTOCOL.md, R4)."""
 
     @property
     def damage(self) -> Damage:

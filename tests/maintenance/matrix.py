@@ -37,7 +37,7 @@ LAST_RECORDS = {
     },
     "twins": {"__transaction_state/1/" + BATCH(36)},
 }
-"""Deletions that nobody can see: the last record of a partition, if no other object was made because of it."""
+"""Deletions that cannot be noticed: the last record of a partition, if no other object depends on it."""
 
 UNFINISHED = {
     "golden": {
@@ -46,7 +46,7 @@ UNFINISHED = {
     },
     "twins": {f"{topic}/{p}/00000000000000000006-00000000000000000012-0.index" for topic in d.TWINS for p in range(2)},
 }
-"""... the newest `.index` while its slots are there: as if the sealing had not come to its end. Done again, it heals."""
+"""... the newest `.index` while its slots exist: the sealing looks unfinished. The next sealing repairs it."""
 
 SUPERSEDED = {
     "golden": {
@@ -60,16 +60,16 @@ SUPERSEDED = {
     },
     "twins": set[str](),
 }
-"""... what a clean-up has superseded: a vacuum deletes it too."""
+"""... objects that maintenance has superseded: a vacuum deletes them too."""
 
 UNPUBLISHED = {"golden": {"orders/0/00000000000000000000.clean"}, "twins": set[str]()}
-"""... the highest `.clean`: as if the cleaner had died before it published its run. Its inputs are read again."""
+"""... the highest `.clean`: the cleaner seems to have died before it published its run. Readers use its inputs again."""
 
 VERSIONS = {
     "golden": {f"audit/topic.{0:020d}.json", f"scratch/topic.{2:020d}.json"},
     "twins": {f"{topic}/topic.{0:020d}.json" for topic in d.TWINS},
 }
-"""Deletions that fsck finds, and after which a reader does not know the topic: the others are read as ever."""
+"""Deletions that fsck finds, and that hide the topic from readers. The other topics are read as usual."""
 
 LOST_TAIL = {
     "golden": {
@@ -79,8 +79,10 @@ LOST_TAIL = {
     },
     "twins": {"__consumer_offsets/1/" + BATCH(9), *(f"{t}/{p}/" + BATCH(14) for t in d.TWINS for p in range(2))},
 }
-"""Deletions of a last record that fsck finds, for a transaction's COMPLETE says that there was a marker. A reader of the
-partition alone sees a shorter log, whose transaction is open again: the rows before it, never others."""
+"""Deletions of a last record that fsck finds, because a transaction's COMPLETE proves the marker.
+
+A reader of only this partition sees a shorter log whose transaction is open again: the rows before it, never others.
+"""
 
 
 def undetectable(store: str) -> set[str]:
@@ -141,7 +143,7 @@ class Figures:
     tried: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
-    """What should not have been."""
+    """The wrong results."""
 
     def lines(self) -> list[str]:
         return [

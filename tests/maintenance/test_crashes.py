@@ -81,7 +81,7 @@ class Case:
     before: Callable[[Store], None] = history
     judge: Judge | None = None
     pass_ms: int = 0
-    """How long writers and readers that live on had been there when it began."""
+    """The age of the surviving writers and readers when the verb began."""
 
 
 DAY_MS = 86_400_000

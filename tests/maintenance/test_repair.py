@@ -55,7 +55,7 @@ OTHERS = sorted(
     if not is_pure(path) and re.match(r"east/(topic|0)|__transaction_state/|__consumer_offsets/", path)
 )[::9]
 MERGED = "orders/0/"
-"""The golden partition whose records are gone, and whose segments a run has superseded."""
+"""The golden partition whose records are deleted, and whose segments a run has superseded."""
 
 
 def test_there_is_one_of_each_kind() -> None:

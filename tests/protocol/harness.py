@@ -73,7 +73,7 @@ GRACE_MS = 24 * HOUR_MS
 CONSTANTS = StoreConstants(transaction_state_partitions=2, consumer_offsets_partitions=2)
 PRODUCER_IDLE_MS = CONSTANTS.producer_id_expiration_ms + 2 * MAX_CLOCK_ERROR_MS
 ID_IDLE_MS = CONSTANTS.transactional_id_expiration_ms + 2 * MAX_CLOCK_ERROR_MS
-"""When what is idle for so long by any two clocks may be forgotten."""
+"""The idle time after which any two clocks allow forgetting."""
 NEVER_ROLL = RollPolicy(batches=10**9)
 
 Fault: TypeAlias = Literal[
@@ -123,7 +123,7 @@ class Cluster:
         self.rows: dict[str, list[str]] = {}
         """Path of a file of rows from the root -> its words."""
         self.written_ms: dict[str, int] = {}
-        """When the store got an object; those that a test put there itself are as old as time."""
+        """When the store got an object. Objects that a test put there itself have no time, and count as old."""
         self.now_ms = 1_700_000_000_000
         self.monotonic_ms = 5_000
         self.in_flight: list[tuple[str, bytes]] = []
@@ -376,7 +376,7 @@ class Task:
         self.cluster = cluster
         self.faults = faults
         self.count = 0
-        """Requests made."""
+        """The number of requests so far."""
         self.done = False
         self.pending: Effect | None = None
         """The request that the next step makes."""

@@ -55,7 +55,7 @@ class Story:
     tag: str
     parts: set[TopicPartition] = field(default_factory=set)
     offset: tuple[int, int] | None = None
-    """(committed offset that it started from, the one that it commits)."""
+    """(committed offset at the start, the offset that it commits)."""
     outcome: str = "unknown"
 
 

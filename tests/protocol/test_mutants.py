@@ -41,7 +41,7 @@ class Mutant(NamedTuple):
     becomes: Any
     scenario: Callable[[], Any]
     rules: str
-    """Which it breaks, by their numbers in PROTOCOL.md."""
+    """The rules that it breaks, by their numbers in PROTOCOL.md."""
 
 
 def nothing(*_: Any, **__: Any) -> Any:

@@ -28,7 +28,7 @@ from txlog.protocol.seal import seal
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 LAYOUTS = pytest.mark.parametrize("per_segment", [100, 1, 2, 3])
-"""All in the tail; every record a segment; segments that cut transactions."""
+"""All records in the tail; one record in each segment; segments that cut transactions."""
 
 
 class Script:

@@ -34,7 +34,7 @@ from tests.servers.http import (
 )
 
 LATE_S = 0.3
-"""In bad weather, after which a request is applied that its sender has given up."""
+"""In bad weather, the delay after which a request that its sender has given up is applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Fault:
     match: str = ""
     """Regular expression, searched in `METHOD /path?query`, as sent."""
     times: int = 1
-    """How many matching requests."""
+    """The number of matching requests that fail."""
 
 
 class FaultProxy:

@@ -30,7 +30,7 @@ class Server:
 
     kind: str
     url: str
-    """Of the server itself."""
+    """The URL of the server itself."""
 
     def store_url(self, prefix: str) -> str:
         """Return the URL of a store in this server's bucket, for txlog.open."""

@@ -20,7 +20,7 @@ MOMENTS = {
     "rows written": ("orders", ".parquet"),
     "decided": ("__transaction_state", '"state":"PREPARE_COMMIT"'),
 }
-"""What lies there, by folder: a name that ends so, or text in a commit record."""
+"""The objects that the driver waits for, by folder: the end of a name, or text in a commit record."""
 ROWS = 60
 
 

@@ -21,7 +21,7 @@ CALLS: Mapping[str, tuple[Callable[[Mapping[str, str]], Any], dict[str, str]]] =
         {"path": "/log", "topic": "orders", "checkpointLocation": "/checkpoint"},
     ),
 }
-"""A parser for each call, and the least that it wants."""
+"""A parser for each call, and the least that it needs."""
 GUIDE = [
     "assign",
     "subscribe",
@@ -53,12 +53,12 @@ GUIDE = [
     "spark.kafka.producer.cache.timeout",
     "spark.kafka.clusters.x.target",
 ]
-"""What Spark 4.2's guide to its Kafka source and sink lists."""
+"""The options in Spark 4.2's guide to its Kafka source and sink."""
 MODES = ("subscribe", "subscribePattern", "assign")
 GARBAGE = "(¬"
-"""No regular expression, topic, number, word or JSON."""
+"""Not a valid expression, topic, number, word or JSON."""
 FREE = ("text", "a folder", "column names")
-"""Ranges that garbage is in."""
+"""Ranges that contain garbage, too."""
 
 USES = [pytest.param(option, call, id=f"{call} {option.name}") for option in OPTIONS for call in option.calls]
 

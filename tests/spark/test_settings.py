@@ -33,7 +33,7 @@ FRAME = StructType([StructField("k", LongType())])
 ROWS = pa.table({"k": pa.array(range(9), pa.int64())})
 
 Given = Mapping[str, str]
-"""What the call itself says, by the setting's name."""
+"""The settings of the call itself, by name."""
 
 
 # -- the roads: each returns the effective values by the setting's name -----------------------------------------------

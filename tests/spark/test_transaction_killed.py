@@ -27,7 +27,7 @@ from txlog.storage.open import open_object_store
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SCHEMA = pa.schema([pa.field("order_id", pa.int64(), nullable=False)])
 SHORT = {"Spark's own writer works", "the first batch is done, Spark's commit log is not"}
-"""In every run of the tests; the others take minutes and are storms."""
+"""Every run of the tests has these. The others take minutes and are storms."""
 
 
 def points(named: dict[str, str]) -> list[object]:

@@ -22,7 +22,7 @@ from txlog.testing.failing_store import FailingStore, Fault
 
 TOPICS = ("orders", "items", "audit")
 CONFIG = {"orders": {"inline.max.bytes": "0"}}
-"""Small frames of the other topics ride in the commit."""
+"""Small frames of the other topics are inline in the commit."""
 ROWS = 60
 CLICKS = TopicPartition("clicks", 0)
 GROUP = "readers"

@@ -59,7 +59,7 @@ class Place:
         self.direct = self._open(server.url, {})
         self.store = self._open(proxy.url, {})
         self.impatient = self._open(proxy.url, SHORT[self.kind])
-        """Does not wait long for an answer."""
+        """This store has a short timeout."""
 
     def renew(self) -> None:
         """End all faults, and use each connection once, because most connections have been used before."""
@@ -105,7 +105,7 @@ def name() -> str:
 # -- conditional writes -----------------------------------------------------------------------------------------------
 
 PASSING = (409, 429, 500, 502, 503, 504)
-"""Answers that say "not now", or nothing."""
+"""Answers that mean "not now", or nothing."""
 NOT_APPLIED = {UNKNOWN: None, WRITTEN: b"mine"}
 APPLIED = {UNKNOWN: b"mine", CONFLICT: b"mine", WRITTEN: b"mine"}
 
