@@ -174,7 +174,7 @@ OPTIONS: tuple[Option, ...] = (
         _READS,
         values.STARTS,
         default="earliest",
-        stream=("latest", values.starts("latest", "earliest", "committed")),
+        stream=("latest", values.offsets("latest", "earliest", "committed")),
         doc="Where to begin. JSON must name each partition. `committed` is the committed offset of the consumer group `group.id`. A stream with a checkpoint ignores this option and continues at the checkpoint.",
         kafka="the same, and `committed`",
     ),

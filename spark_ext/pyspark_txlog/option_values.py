@@ -62,7 +62,7 @@ def choice(*choices: str) -> Value:
     return Value(", ".join(choices), parse)
 
 
-def starts(*words: str) -> Parse:
+def offsets(*words: str) -> Parse:
     """Return the parser of offsets: one of `words`, or JSON."""
     return lambda name, text: parse_spec(text, name, words=words)
 
@@ -178,9 +178,9 @@ PATTERN = Value("a Python regular expression", _pattern)
 ASSIGNMENT = Value('{"topic": [0, 1]}', _assignment)
 STARTS = Value(
     f"earliest, latest (a stream), committed, or JSON: {_OFFSETS_JSON}, -2 earliest, -1 latest (a stream)",
-    starts("earliest", "committed"),
+    offsets("earliest", "committed"),
 )
-ENDS = Value(f"latest, or JSON: {_OFFSETS_JSON}, -1 latest", starts("latest"))
+ENDS = Value(f"latest, or JSON: {_OFFSETS_JSON}, -1 latest", offsets("latest"))
 TIME = Value("milliseconds since 1970", lambda name, text: parse_timestamp(text, name))
 TIMES = Value(f"JSON: {_TIMES_JSON}", lambda name, text: parse_timestamps(text, name))
 BOOLEAN = Value("true, false", _checked(_boolean, "true or false"))
