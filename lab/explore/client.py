@@ -114,11 +114,11 @@ class Client:
         return replace(self, notes=(*self.notes, Note(kind=kind, **said)), stopped=stop)
 
     def broken(self, error: Exception) -> Client:
-        """The client after an error that no call of a correct protocol raises."""
+        """Return the client after an error that no call of a correct protocol raises."""
         return self.noted("broken", text=f"{type(error).__name__}: {error}", stop=True)
 
     def taking(self, txn: TransactionMetadata) -> Client:
-        """The client with the id's record: a new epoch begins new sequences."""
+        """Return the client with the id's record: a new epoch begins new sequences."""
         fresh = (txn.producer_id, txn.producer_epoch) != (self.pid, self.epoch)
         return replace(
             self,
@@ -130,7 +130,7 @@ class Client:
         )
 
     def schema_of(self, topic: str) -> int:
-        """With which schema it writes there."""
+        """Return the schema id with which it writes there."""
         return next((each.schema_id for each in self.topics if each.topic == topic), 0)
 
     def after_end(self, txn: TransactionMetadata) -> Client:
@@ -141,9 +141,9 @@ Call: TypeAlias = Callable[[Client], Program[Client]]
 
 
 def patiently(client: Client, call: Callable[[], Program[T]], *, unknown: bool = True) -> Program[T]:
-    """Repeats the identical call while it may be repeated; its last error is raised.
+    """Retry the identical call while that is allowed; raise its last error.
 
-    An error after a try of unknown outcome speaks of the repetition only: it has that outcome for its cause.
+    An error after a try of unknown outcome describes only the retry. Its cause is the unknown outcome.
     """
     first: OutcomeUnknownError | None = None
     for attempt in range(client.tries):
@@ -166,7 +166,7 @@ def patiently(client: Client, call: Callable[[], Program[T]], *, unknown: bool =
 
 
 def _refused(error: TxlogError, kind: str) -> str:
-    """The kind of note for a call that ended in `error`."""
+    """Return the kind of note for a call that ended in `error`."""
     return "unknown" if isinstance(error.__cause__, OutcomeUnknownError) else kind
 
 
@@ -174,7 +174,7 @@ def _refused(error: TxlogError, kind: str) -> str:
 
 
 def init(timeout_ms: int = 60_000) -> Call:
-    """init_transactions."""
+    """Call init_transactions."""
 
     def call(client: Client) -> Program[Client]:
         try:
@@ -191,7 +191,7 @@ def init(timeout_ms: int = 60_000) -> Call:
 
 
 def idempotent() -> Call:
-    """A producer without a transactional.id draws its producer id."""
+    """Draw the producer id of a producer without a transactional.id."""
 
     def call(client: Client) -> Program[Client]:
         pid = yield NewProducerId()
@@ -201,7 +201,7 @@ def idempotent() -> Call:
 
 
 def opened(*tps: TopicPartition) -> Call:
-    """Opens partitions, so that the next append is a warm one."""
+    """Open partitions, so that the next append is a warm one."""
 
     def call(client: Client) -> Program[Client]:
         views = client.views
@@ -213,7 +213,7 @@ def opened(*tps: TopicPartition) -> Call:
 
 
 def register(*tps: TopicPartition) -> Call:
-    """add_partitions_to_transaction."""
+    """Call add_partitions_to_transaction."""
 
     def call(client: Client) -> Program[Client]:
         assert client.txn is not None
@@ -231,7 +231,7 @@ def register(*tps: TopicPartition) -> Call:
 
 
 def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
-    """Registers the partition if need be, and appends a batch; then seals what it finished, as a producer does."""
+    """Register the partition if necessary, append a batch, and seal finished segments as a producer does."""
 
     def call(client: Client) -> Program[Client]:
         if client.txn is not None and tp not in client.txn.partitions:
@@ -260,7 +260,8 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
         if client.txn is not None:
             client = replace(client, words=(*client.words, *said))
         try:
-            # A drawn id that a partition may have forgotten decides nothing, so an unknown outcome is not repeated.
+            # A partition may forget a drawn producer id. Its state then decides nothing, so an unknown outcome is not
+            # retried.
             views, result = yield from patiently(
                 client,
                 lambda: append_batch(client.ctx, client.views, tp, draft, client.txn, files_begun=begun),
@@ -284,7 +285,7 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
 
 
 def stage(tp: TopicPartition, *words: str) -> Call:
-    """Writes a file for the commit to name."""
+    """Write a file that the commit will name."""
 
     def call(client: Client) -> Program[Client]:
         file = yield from patiently(client, lambda: _write_file(client, tp, words))
@@ -296,8 +297,10 @@ def stage(tp: TopicPartition, *words: str) -> Call:
 
 
 def end(*, commit: bool, version: TxnVersion | None = None, then_abort: bool = False) -> Call:
-    """commit_transaction or abort_transaction. With `then_abort`, a client whose commit has no known outcome aborts, as
-    Spark does."""
+    """Call commit_transaction or abort_transaction.
+
+    With `then_abort`, a client aborts after a commit of unknown outcome, as Spark does.
+    """
 
     def call(client: Client) -> Program[Client]:
         assert client.txn is not None
@@ -344,8 +347,10 @@ def abort() -> Call:
 
 
 def send_offsets(offset: int | None, *, expected: bool, group: str = "g", staged: bool = False) -> Call:
-    """send_offsets_to_transaction for partition 0 of `orders`, on condition that `client.started` still stands; without an
-    offset: the one after it."""
+    """Call send_offsets_to_transaction for partition 0 of `orders`; without `offset`, send the next one.
+
+    `expected`: under the condition that the committed offset is still `client.started`.
+    """
 
     def call(client: Client) -> Program[Client]:
         assert client.txn is not None
@@ -370,7 +375,7 @@ def send_offsets(offset: int | None, *, expected: bool, group: str = "g", staged
 
 
 def join_group(member: str, group: str = "g") -> Call:
-    """A consumer joins its group."""
+    """Let a consumer join its group."""
 
     def call(client: Client) -> Program[Client]:
         try:
@@ -386,7 +391,7 @@ def join_group(member: str, group: str = "g") -> Call:
 
 
 def commit_offsets(offset: int, group: str = "g") -> Call:
-    """A plain commit of offsets; a member's says in its metadata which generation it belongs to."""
+    """Commit offsets plainly. The metadata of a member's commit contains its generation."""
 
     def call(client: Client) -> Program[Client]:
         member = client.member
@@ -406,7 +411,7 @@ def commit_offsets(offset: int, group: str = "g") -> Call:
 
 
 def fetch_offsets(group: str = "g") -> Call:
-    """The committed offset of partition 0 of `orders`, from which a job starts."""
+    """Fetch the committed offset of partition 0 of `orders`, from which a job starts."""
 
     def call(client: Client) -> Program[Client]:
         tp = TopicPartition("orders", 0)
@@ -427,7 +432,7 @@ def fetch_offsets(group: str = "g") -> Call:
 
 
 def make_topic(topic: str) -> Call:
-    """Creates a topic of one partition, also of a name that was deleted."""
+    """Create a topic of one partition, also under the name of a deleted topic."""
 
     def call(client: Client) -> Program[Client]:
         made = yield from topic_changes.create_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
@@ -437,7 +442,7 @@ def make_topic(topic: str) -> Call:
 
 
 def delete_topic(topic: str) -> Call:
-    """Deletes a topic."""
+    """Delete a topic."""
 
     def call(client: Client) -> Program[Client]:
         yield from topic_changes.delete_topic(client.ctx, topic, append_log_start=_log_start_of(client.ctx))
@@ -447,7 +452,7 @@ def delete_topic(topic: str) -> Call:
 
 
 def open_topic(*topics: str) -> Call:
-    """Looks topics up, so that what is written from here on is for those of now."""
+    """Read the topics' metadata, so that later writes are for the current topics."""
 
     def call(client: Client) -> Program[Client]:
         for topic in topics:
@@ -470,7 +475,7 @@ def _log_start_of(ctx: Context) -> topic_changes.AppendLogStart:
 
 
 def _find_deleted(client: Client) -> Program[TxlogError | None]:
-    """As `txlog.client.coordinator` does it, before the decision."""
+    """Check for deleted topics before the decision, as `txlog.client.coordinator` does."""
     staged = {part.topic: part.schema_id for part in client.staged}
     for topic in client.topics:
         if topic.topic in staged:
@@ -484,7 +489,7 @@ def _find_deleted(client: Client) -> Program[TxlogError | None]:
 
 
 def sweep() -> Call:
-    """The time-out sweep: rolls PREPARE_* forward, aborts what is past its time, removes idle ids."""
+    """Run the timeout sweep: roll PREPARE_* forward, abort overdue transactions, remove idle ids."""
 
     def call(client: Client) -> Program[Client]:
         try:
@@ -497,7 +502,7 @@ def sweep() -> Call:
 
 
 def roll_forward() -> Call:
-    """Finishes the PREPARE_* that the client found long ago."""
+    """Finish the PREPARE_* that the client found long ago."""
 
     def call(client: Client) -> Program[Client]:
         assert client.prepare is not None
@@ -514,7 +519,7 @@ def roll_forward() -> Call:
 
 
 def operator_abort(transactional_id: str) -> Call:
-    """`txlog transactions abort`."""
+    """Run `txlog transactions abort`."""
 
     def call(client: Client) -> Program[Client]:
         views, _ = yield from transactions.abort_transaction(client.ctx, client.views, transactional_id)
@@ -524,7 +529,7 @@ def operator_abort(transactional_id: str) -> Call:
 
 
 def expire_producers(tp: TopicPartition) -> Call:
-    """Ends the state of idle producers."""
+    """End the state of idle producers."""
 
     def call(client: Client) -> Program[Client]:
         try:
@@ -537,7 +542,7 @@ def expire_producers(tp: TopicPartition) -> Call:
 
 
 def log_start(tp: TopicPartition, offset: int | None, *, deleted_version: int = 0) -> Call:
-    """Retention moves the log start; with a version: the topic was deleted."""
+    """Let retention move the log start; with a version: the topic was deleted."""
 
     def call(client: Client) -> Program[Client]:
         try:
@@ -552,7 +557,7 @@ def log_start(tp: TopicPartition, offset: int | None, *, deleted_version: int = 
 
 
 def seal_all(*tps: TopicPartition) -> Call:
-    """Seals what is finished."""
+    """Seal all finished segments."""
 
     def call(client: Client) -> Program[Client]:
         for tp in tps:
@@ -564,7 +569,7 @@ def seal_all(*tps: TopicPartition) -> Call:
 
 
 def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Call:
-    """One poll: the tail by name, then a plan from where the last poll ended, then its rows."""
+    """Poll once: the tail by name, then a plan from the end of the last poll, then its rows."""
 
     def call(client: Client) -> Program[Client]:
         held = client.views.get(tp)
@@ -577,16 +582,16 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
                 try:
                     rows = yield from rows_of(plan)
                     break
-                except MissingObjectError:  # merged and deleted meanwhile: list again, go on from the same offset
+                except MissingObjectError:  # merged and deleted meanwhile: list again, and continue at the same offset
                     now_ms = yield Now()
                     if held is None and now_ms - began_ms < client.ctx.constants.delete_grace_ms:
-                        raise  # what a plan names stays for the grace
+                        raise  # the objects of a plan stay for the grace
                     if attempt == client.ctx.max_loads - 1:
                         raise
                     view = yield from load(client.ctx, tp)
         except StoreChangedError as error:
             return client.noted("failed", text=str(error), stop=True)
-        except OffsetOutOfRangeError:  # retention was faster: from the log start on
+        except OffsetOutOfRangeError:  # retention was faster: continue at the log start
             return replace(client, views={}).noted("done")
         except CorruptRecordError as error:
             return client.noted("corrupt", text=str(error), stop=True)
@@ -597,8 +602,10 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
 
 
 def look(*tps: TopicPartition, anew: bool = False) -> Call:
-    """Take a snapshot of these partitions, and read its rows. With `anew` it is read on views that are loaded later, as
-    in another process that received the cut."""
+    """Take a snapshot of these partitions, and read its rows.
+
+    With `anew` the views are loaded later, as in another process that received the cut.
+    """
 
     def call(client: Client) -> Program[Client]:
         views, cut = yield from take_snapshot(client.ctx, client.views, tps)
@@ -619,7 +626,7 @@ def look(*tps: TopicPartition, anew: bool = False) -> Call:
 
 
 def rows_of(plan: ReadPlan) -> Program[tuple[tuple[int, str], ...]]:
-    """The rows that a plan stands for."""
+    """Return the rows of a plan."""
     return (yield from rows_of_pieces(plan.pieces, plan.start, plan.end))
 
 
@@ -659,7 +666,7 @@ def _write_file(client: Client, tp: TopicPartition, words: tuple[str, ...]) -> P
 
 
 def _failed(client: Client, error: TxlogError) -> Program[Client]:
-    """A call of a transaction failed: abort it if that is what the error asks for, else stop."""
+    """React to a failed call of a transaction: abort if the error requires it, else stop."""
     if client.txn is None or isinstance(error, FencedError):
         return client.noted("failed", words=client.words, offsets=client.sent, text=type(error).__name__, stop=True)
     if isinstance(error, AbortableError | UnknownTopicOrPartitionError):

@@ -29,7 +29,7 @@ _UNKNOWN = PutOutcome.UNKNOWN
 
 
 class Watch(Protocol):
-    """Judges the reached states; each method returns a description of a fault, or None."""
+    """Checks the reached states; each method returns a description of a fault, or None."""
 
     def state(self, store: int, clients: tuple[Any, ...]) -> str | None: ...
     def change(self, before: int, after: int, clients: tuple[Any, ...]) -> str | None: ...
@@ -39,7 +39,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What may go wrong, how often, and when time passes."""
+    """Which faults may happen, how often, and when time passes."""
 
     lost: int = 0
     """Replies to conditional writes that are lost (or retried inside the adapter)."""
@@ -53,8 +53,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class ClockErrors:
-    """By how much the clocks of somebody are wrong, in ms: an item for each tick that has passed, the last one for the rest.
-    An item that differs from the one before is a step of the clock."""
+    """The errors of one actor's clocks, in ms: an item for each tick that has passed, the last one for the rest.
+
+    An item that differs from the one before is a step of the clock.
+    """
 
     wall: tuple[int, ...] = (0,)
     monotonic: tuple[int, ...] = (0,)
@@ -74,7 +76,7 @@ STORE = "the store"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A rule that does not hold, and how to get there."""
+    """A broken rule, and the steps that lead to it."""
 
     rule: str
     trace: tuple[str, ...]
@@ -136,7 +138,7 @@ class Explorer:
         self._checked_alone: set[tuple[int, int]] = set()
 
     def run(self, *, max_states: int = 50_000_000, max_seconds: float = 1e9) -> Exploration:
-        """Explores until all is seen, a rule is broken, or the limit is reached (then it is not complete)."""
+        """Explore until every state is reached, a rule is broken, or the limit is reached (then it is not complete)."""
         began = time.process_time()
         found = Exploration()
         spots = tuple(machine.start for machine in self.machines)
@@ -182,7 +184,7 @@ class Explorer:
         found.spots = sum(len(machine.spots) for machine in self.machines)
         return found
 
-    # -- what may come next -------------------------------------------------------------------------------------------
+    # -- possible next steps ------------------------------------------------------------------------------------------
 
     def _after(self, state: State) -> Iterator[State]:
         return (after for after, _ in self._steps(state, describe=False))
@@ -248,7 +250,8 @@ class Explorer:
         store, spots, flying, ticks, lost, failures = state
         world = self.world
         if flying:
-            # What lands where something lies changes nothing; if that may be deleted, it may still matter.
+            # A write lands without effect if an object exists at its path. If this object may be deleted, the write
+            # still matters.
             flying = tuple(
                 each
                 for each in flying
@@ -282,7 +285,7 @@ class Explorer:
         return (store, tuple(places), flying, ticks, lost, failures)
 
     def _time(self, number: int, ask: Now | ReadClocks | StoreNow, ticks: int) -> int | Moment:
-        """What an actor's clocks say, or the store's."""
+        """Return the time of an actor's clocks, or of the store's."""
         if isinstance(ask, StoreNow):
             return self._store_ms(ticks)
         wall_ms = self.times[ticks] + self._clocks[number].wall_ms(ticks)
@@ -293,7 +296,7 @@ class Explorer:
     def _store_ms(self, ticks: int) -> int:
         return self.times[ticks] + self._store_clock.wall_ms(ticks)
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
+    # -- rules --------------------------------------------------------------------------------------------------------
 
     def _clients(self, state: State) -> tuple[Any, ...]:
         return tuple(machine.spots[spot].client for machine, spot in zip(self.machines, state[1], strict=True))
@@ -326,7 +329,7 @@ class Explorer:
         self._checked_changes.add(key)
         return self.watch.change(before[0], after[0], clients)
 
-    # -- how it came to that ------------------------------------------------------------------------------------------
+    # -- traces -------------------------------------------------------------------------------------------------------
 
     def _trace(self, parents: dict[State, State | None], last: State | None, after: State) -> tuple[str, ...]:
         chain = [after]

@@ -45,12 +45,12 @@ _CONSTANT = (CodeType, ModuleType, BuiltinFunctionType, type, Enum, Context)
 
 
 def fingerprint(program: Generator[Any, Any, Any]) -> Hashable:
-    """Everything on which the rest of a suspended generator depends. For a generator that has ended: only that fact."""
+    """Return everything on which the rest of a suspended generator depends. For an ended generator that is only this fact."""
     return _fingerprint(program, ())
 
 
 def canonical(value: Any) -> Hashable:
-    """`value` as something hashable that is equal for equal states; raises TypeError for a kind that it does not know."""
+    """Return `value` in a hashable form that is equal for equal states. Raises TypeError for an unknown kind."""
     return _canonical(value, ())
 
 
@@ -58,7 +58,7 @@ def _fingerprint(program: Any, inside: tuple[int, ...]) -> Hashable:
     frame = program.gi_frame
     if frame is None:
         return ("ended", program.gi_code)
-    # Locals that are not bound yet leave no gap in what the collector sees, so their names are part of the state.
+    # The collector does not show which locals are unbound, so their names are part of the state.
     local = frame.f_locals
     held = [
         each
@@ -87,7 +87,7 @@ def _canonical(value: Any, inside: tuple[int, ...]) -> Hashable:
 
 
 def _handler(kind: type, value: Any) -> _Handler:
-    """How values of a type are made canonical; the first of its kind decides for all."""
+    """Return the function that makes values of a type canonical. The first value of a type decides for all."""
     for kinds, handler in _KINDS:
         if issubclass(kind, kinds):
             return handler
@@ -192,7 +192,7 @@ def forget() -> None:
 def _struct(value: msgspec.Struct, inside: tuple[int, ...] = ()) -> Hashable:
     try:
         hash(value)
-    except TypeError:  # it holds a dictionary
+    except TypeError:  # it has a dictionary
         return (type(value), msgspec.json.encode(value))
     return value
 
@@ -202,8 +202,8 @@ def _stored(value: StoredRecord) -> Hashable:
 
 
 def _state(value: PartitionState) -> Hashable:
-    # The digest of the last record stands for the whole chain, of which all else is the fold; that shipped code folds
-    # it right is the oracle's to check, so what a wrong snapshot could lack is named too.
+    # The digest of the last record determines the whole chain and so its fold. The oracle checks that shipped code
+    # folds it correctly, so this also contains what a wrong snapshot could lack.
     return (
         "state", value.topic_partition, value.log_start_offset, value.next_offset, value.segment_base, value.segment_batches,
         value.segment_bytes, value.segment_record_bytes, value.segment_started_at, value.last_timestamp, value.last_digest,

@@ -16,7 +16,7 @@ from txlog.core.records import CommitRecord, SegmentIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What a scenario expects of its compacted partitions."""
+    """The expectations of a scenario about its compacted partitions."""
 
     tombstones_stay: bool = True
     """Whether time is too short for one to go."""
@@ -25,17 +25,17 @@ class Compacted:
 
 
 def key_of(word: str) -> str | None:
-    """The key of a row."""
+    """Return the key of a row."""
     return word.rpartition("@")[2] if "@" in word else None
 
 
 def is_tombstone(word: str) -> bool:
-    """Whether the row says that its key is gone."""
+    """Return whether the row deletes its key."""
     return "-@" in word
 
 
 def superseded(word: str, offset: int, committed: Mapping[int, str]) -> bool:
-    """Whether a later one of these rows has its key."""
+    """Return whether a later one of these rows has its key."""
     key = key_of(word)
     return key is not None and any(at > offset for at, other in committed.items() if key_of(other) == key)
 

@@ -25,7 +25,7 @@ MAX_LIVE = 30_000
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """-> None, when that long has passed since the scenario began: an effect of the test kit's own programs."""
+    """Wait until that long after the scenario began: an effect of the test kit's own programs. The answer is None."""
 
     ms: int
 
@@ -47,7 +47,7 @@ Call: TypeAlias = Callable[[Any], Generator[Any, Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """One request that an actor waits for, and in which of its concurrent programs."""
+    """One request for which an actor waits, and the concurrent program that made it."""
 
     path: tuple[int, ...]
     ask: Ask
@@ -80,7 +80,7 @@ class _Program:
 
 
 class _Drawn:
-    """What a running program draws: counted, so a replay draws the same."""
+    """The ids that a running program draws. They are counted, so that a replay draws the same."""
 
     __slots__ = ("count",)
 
@@ -89,7 +89,7 @@ class _Drawn:
 
 
 class Machine:
-    """One actor's spots."""
+    """The spots of one actor."""
 
     def __init__(self, name: str, client: Any, script: Sequence[Call], *, in_turn: bool = False) -> None:
         self.name = name
@@ -105,15 +105,15 @@ class Machine:
         self.start = self._begin(0, client)
 
     def pending(self, spot: int) -> tuple[Pending, ...]:
-        """What the actor asks there; nothing: it has ended."""
+        """Return the actor's requests at the spot; an ended actor has none."""
         return self.spots[spot].pending
 
     def client(self, spot: int) -> Any:
-        """The client as the last finished call left it."""
+        """Return the client as the last finished call left it."""
         return self.spots[spot].client
 
     def step(self, spot: int, number: int, value: Any, key: Hashable) -> int:
-        """The spot after the `number`-th pending request was answered; `key` stands for the value."""
+        """Return the spot after the answer to the `number`-th pending request; `key` represents the value."""
         edge = (number, key)
         found = self.spots[spot].edges.get(edge)
         if found is None:
@@ -124,7 +124,7 @@ class Machine:
     # -- programs -----------------------------------------------------------------------------------------------------
 
     def _begin(self, call: int, client: Any) -> int:
-        """The first spot of a call; the spot where the script has ended, if there is no such call."""
+        """Return the first spot of a call, or the final spot of the script if it has no such call."""
         stopped = call >= len(self.script) or getattr(client, "stopped", False)
         key = ("call", len(self.script) if stopped else call, canonical(client))
         program = self._program_ids.get(key)
@@ -144,7 +144,7 @@ class Machine:
         return gather.programs[made.child]  # type: ignore[no-any-return]
 
     def _replay(self, program: int, history: tuple[Any, ...]) -> tuple[Generator[Any, Any, Any], Any, _Drawn]:
-        """A generator that stands where those answers lead. -> it, its effect, what it has drawn."""
+        """Replay a generator to the point after these answers. Return it, its effect, and what it has drawn."""
         self.replays += 1
         running, drawn = self._generator(program), _Drawn()
         effect = self._send(program, running, drawn, None, first=True)
@@ -155,7 +155,7 @@ class Machine:
     def _send(
         self, program: int, running: Generator[Any, Any, Any], drawn: _Drawn, value: Any, *, first: bool = False
     ) -> Any:
-        """The next effect that is not the program's own affair; StopIteration when it returns."""
+        """Return the next effect that the program cannot answer itself; StopIteration when it returns."""
         effect = next(running) if first else _answer(running, value)
         while True:
             if isinstance(effect, Sleep):
@@ -168,7 +168,7 @@ class Machine:
                 is_id = isinstance(effect, NewId)
                 effect = running.send(unique if is_id else FIRST_DRAWN_PRODUCER_ID + int(unique[:12], 16))
             else:
-                drawn.count += isinstance(effect, Gather)  # ids of its programs are theirs alone
+                drawn.count += isinstance(effect, Gather)  # each of its programs has its own ids
                 return effect
 
     # -- spots --------------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Machine:
         history: tuple[Any, ...],
         live: tuple[Generator[Any, Any, Any], _Drawn] | None = None,
     ) -> int:
-        """The spot after `history`; `live` is a generator that waits for its last answer."""
+        """Return the spot after `history`; `live` is a generator that waits for its last answer."""
         try:
             if live is None:
                 running, effect, drawn = self._replay(program, history)
@@ -239,7 +239,7 @@ class Machine:
             results = [self.spots[child].result for child in children]
             error = next((result for result in results if isinstance(result, Throw)), None)
             value: Any = error if error is not None else tuple(results)
-            # Its generator made these programs, and they look into its locals: another one goes on.
+            # This generator made the programs, and they use its locals, so a different generator must continue.
             self._live.pop(base, None)
             return self._enter(at.program, (*at.history, value))
         running = [(number, child) for number, child in enumerate(children) if not self.spots[child].ended]

@@ -1,7 +1,7 @@
-"""Is each rule needed, and is each guarded? Every mutant breaks one rule of the shipped code; its scenario must notice.
+"""Is each rule needed, and does a scenario check it? Every mutant breaks one rule of the shipped code.
 
-A mutant is a set of patches: where, and what stands there instead. What no scenario notices is a rule that nobody guards,
-or that nobody needs.
+A mutant is a set of patches: places, and the code that replaces them. Its scenario must fail. If no scenario fails, the
+rule is not checked, or not needed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ COPY = "lab.compacting."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One rule, broken."""
+    """One broken rule."""
 
     name: str
     scenario: str
@@ -64,7 +64,7 @@ class Mutant:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The shipped code with this rule broken."""
+        """Run the block with the shipped code in which this rule is broken."""
         undo = [patch(target, becomes) for target, becomes in self.patches.items()]
         for each in undo:
             each.start()
@@ -75,7 +75,7 @@ class Mutant:
                 each.stop()
 
 
-# -- what stands there instead ----------------------------------------------------------------------------------------
+# -- the replacements -------------------------------------------------------------------------------------------------
 
 
 def _nothing(*_: Any, **__: Any) -> Any:
@@ -185,7 +185,7 @@ def _end_by_the_version_of_init(current: Any, txn: Any, outcome: Any, **kwargs: 
     if version is not None and current is not None and current.producer_epoch == txn.producer_epoch:
         if txn.txn_version >= version.version:
             return Skipped(current)
-        # The record that it replaces is not asked: what init found is what counts.
+        # Ignores the record that it replaces: only the record that init found counts.
         current = msgspec.structs.replace(current, txn_version=-1)
     return judge_end(current, txn, outcome, version=version, **kwargs)
 
@@ -223,7 +223,7 @@ def _conflict_means_lost(ctx: Any, view: Any, stored: Any, write_id: str) -> Any
 
 
 def _unknown_means_free(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
-    """An unknown write is not looked for in its own slot: the loop goes on as if somebody else had it."""
+    """Does not look for an unknown write in its own slot: the loop continues as if another writer had the slot."""
     tp = view.topic_partition
     outcome = yield PutIfAbsent(tp.folder + batch_name(stored.record.base_offset), stored.data)
     if outcome is PutOutcome.UNKNOWN:
@@ -232,7 +232,7 @@ def _unknown_means_free(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
 
 
 def _slot_alone_decides(ctx: Any, view: Any, stored: Any, write_id: str) -> Any:
-    """After an unknown outcome the holder of the slot is believed, wherever the boundary stands."""
+    """After an unknown outcome, trusts the record in the slot, wherever the boundary is."""
     tp, number = view.topic_partition, stored.record.base_offset
     while True:
         outcome = yield PutIfAbsent(tp.folder + batch_name(number), stored.data)
@@ -298,7 +298,7 @@ def _plain_commits_are_free(folded: Any, entries: Any, **kwargs: Any) -> Any:
 
 
 def _staged_condition(offset: int | None, *, expected: bool, group: str = "g", staged: bool = False) -> Any:
-    """A condition is looked at when the offsets are sent; they ride staged, and nobody looks again."""
+    """Checks a condition only when the offsets are sent. They are staged, and the commit does not check them again."""
 
     def call(client: calls.Client) -> Any:
         tp = TopicPartition("orders", 0)
@@ -359,7 +359,7 @@ def _search_one_index(txns: Any, **kwargs: Any) -> Any:
 
 
 def _search_until_this_marker(txns: Any, *, fetch_offset: int, upper_bound_offset: int) -> Any:
-    """Stops at the first marker at or behind the end of what is read."""
+    """Stops at the first marker at or behind the end of the range."""
     found = []
     for txn in txns:
         if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
@@ -410,7 +410,7 @@ _ORIGINAL_FINISHED = seal.finished_segments
 
 
 def _seal_with_one_name(ctx: Any, view: Any, stored: Any) -> Any:
-    """Every sealer of a segment gives its file the same name."""
+    """Lets every sealer of a segment give its file the same name."""
     program = _ORIGINAL_SEAL(ctx, view, stored)
     answer = None
     while True:
@@ -436,7 +436,7 @@ def _without_clean(listed: Any, folder: str = "") -> Any:
 
 
 def _refresh_by_name(ctx: Any, view: Any, max_age_ms: int | None = None) -> Any:
-    """A slot that is found by name counts, however long the request took."""
+    """Accepts a slot that is found by name, however long the request took."""
     if view.age_ms((yield ReadClocks())) >= ctx.max_view_age_ms:
         return (yield from load.load(ctx, view.topic_partition))
     while (stored := (yield from load.read_slot(view.topic_partition, view.state.next_offset))) is not None:
@@ -507,7 +507,7 @@ def _closed_by_retention(self: Any, stored: Any) -> None:
 
 
 def _never_opened_anew(self: Any, stored: Any) -> None:
-    """Its first offset stays where it was, below the log start."""
+    """Keeps the transaction's first offset below the log start."""
     before = self.producers.get(stored.record.producer_id)
     _ORIGINAL_APPLY(self, stored)
     if stored.record.kind == "data" and before is not None and before.txn_first_offset >= 0:
@@ -542,12 +542,12 @@ def _may_expire_after_hanging(txn: Any, now_ms: int, constants: Any) -> bool:
 
 
 def _index_without_aborts(tp: Any, run: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """The aborted rows of the inputs go, so their transactions are dropped: those of older segments are forgotten."""
+    """Drops the transactions of the aborted rows that the merge removes, although rows in older segments may belong to them."""
     return _ORIGINAL_MERGED(tp, run, [(index, ()) for index, _ in inputs], *args, **kwargs)
 
 
 def _index_of_what_began_above_the_start(tp: Any, run: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """A transaction that began below the log start is forgotten, even if parts of it lie above."""
+    """Forgets a transaction that began below the log start, even if parts of it are above."""
     start = kwargs["log_start_offset"]
     kept = [(index, tuple(txn for txn in txns if txn.first_offset >= start)) for index, txns in inputs]
     return _ORIGINAL_MERGED(tp, run, kept, *args, **kwargs)
@@ -565,7 +565,7 @@ def _fetch_of_all_rows(**kwargs: Any) -> Any:
 
 
 def _clean_whatever_is_current(before: Any, listing: Any, run: Any, inputs: Any, now_ms: int) -> Any:
-    """The run takes the place of all that it overlaps."""
+    """Lets the run replace everything that it overlaps."""
     others = [
         each
         for each in (before.runs if before is not None else ())
@@ -576,7 +576,7 @@ def _clean_whatever_is_current(before: Any, listing: Any, run: Any, inputs: Any,
 
 
 def _named_by_the_put(ctx: Any, merge: Any) -> Any:
-    """A number that was written took effect; nobody lists again."""
+    """Assumes that a number that was written took effect, without another LIST."""
     program = _ORIGINAL_NAME_RUN(ctx, merge)
     answer = None
     while True:
@@ -645,12 +645,12 @@ def _cleanable_beyond_the_lso(walk: Any, indexes: Any, **kwargs: Any) -> Any:
 
 
 def _cleanable_below_the_lso(walk: Any, indexes: Any, **kwargs: Any) -> Any:
-    """Whatever the table of transactions shows."""
+    """Ignores what the table of transactions shows."""
     return _ORIGINAL_CLEANABLE(walk, indexes, **{**kwargs, "complete": None})
 
 
 def _cleanable_from_the_first_dirt(walk: Any, indexes: Any, **kwargs: Any) -> Any:
-    """A segment with nothing to clean is skipped, wherever it lies."""
+    """Skips a segment with nothing to clean, wherever it is."""
     found = _ORIGINAL_CLEANABLE(walk, indexes, **kwargs)
 
     def has_dirt(name: Any) -> bool:
@@ -668,7 +668,7 @@ _ORIGINAL_CLEANABLE = compaction.find_cleanable
 
 
 class _HastySelection(compaction.Selection):
-    """A tombstone goes with what it supersedes."""
+    """Removes a tombstone together with the rows that it supersedes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -676,7 +676,7 @@ class _HastySelection(compaction.Selection):
 
 
 def _end_of_all(names: Any, **_: Any) -> Any:
-    """A map that is full is taken for a map of everything."""
+    """Treats a full map as a map of everything."""
     return tuple(names), names[-1].end_offset
 
 
@@ -694,7 +694,7 @@ _ORIGINAL_COMPACTED = cleaning._compacted
 
 
 def _vacuum_knowing(order: str) -> Any:
-    """A vacuum that learns of files (f), of the table (t) and of the chain (c) in that order."""
+    """Returns a vacuum that reads files (f), the table (t) and the chain (c) in that order."""
 
     def vacuum_topics(ctx: Any, views: Any, topics: Any, *, dry_run: bool = False) -> Any:
         now_ms = yield from vacuum.read_store_clock()
@@ -771,7 +771,7 @@ def _boundary_last(ctx: Any, plan: Any, *, dry_run: bool, sizes: bool) -> Any:
 
 
 def _boundary_unseen(plan: Any) -> Any:
-    """Does not check that the created object is there."""
+    """Does not check that the created object exists."""
     if plan.boundary is not None:
         tp = plan.topic_partition
         yield PutIfAbsent(
@@ -800,7 +800,7 @@ _ORIGINAL_SUPERSEDED = superseded_parts
 
 
 def _all_but_current(folder: Any, runs: Any, gone_below: int, named: Any, **kwargs: Any) -> Any:
-    """A run that no `.clean` names is nobody's: its cleaner may be about to publish it."""
+    """Treats a run that no `.clean` names as dead, although its cleaner may be about to publish it."""
     found = _ORIGINAL_SUPERSEDED(folder, runs, gone_below, named, **kwargs)
     current = {run.name for run in runs}
     lost = {part: Why.LOST_RUN for part in folder.parts if part.segment.generation and part.segment not in current}

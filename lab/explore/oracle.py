@@ -46,16 +46,16 @@ class Truth:
 
     @property
     def stable(self) -> dict[int, str]:
-        """What read_committed returns."""
+        """Return the rows of read_committed."""
         return self.kept({offset: word for offset, word in self.committed.items() if offset < self.last_stable_offset})
 
     def kept(self, rows: dict[int, str]) -> dict[int, str]:
-        """`rows` without what retention or a deletion removed."""
+        """Return `rows` without the rows that retention or a deletion removed."""
         return {offset: word for offset, word in rows.items() if offset >= self.log_start_offset}
 
 
 def read_chain(files: Mapping[str, bytes], tp: TopicPartition) -> Truth:
-    """The truth about a partition, from the objects below its folder (ghosts included)."""
+    """Return the truth about a partition, from the objects below its folder (ghosts included)."""
     stored: list[StoredRecord] = []
     at = 0
     while True:
@@ -67,7 +67,7 @@ def read_chain(files: Mapping[str, bytes], tp: TopicPartition) -> Truth:
         at = stored[-1].record.end_offset
     truth = Truth(stored=tuple(stored), log_end_offset=at)
     _follow(truth, files, tp)
-    # A transaction of which nothing is left in the log holds nobody back.
+    # A transaction without a row in the log holds no reader back.
     held = [first for pid, first in truth.open.items() if truth.newest[pid] >= truth.log_start_offset]
     truth.last_stable_offset = max(min(held, default=at), truth.log_start_offset)
     return truth
@@ -105,7 +105,7 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
             }
         )
         for _, entry in rows:
-            # Members say in the metadata which generation they belong to.
+            # The metadata of a member's commit contains its generation.
             said = entry.value.metadata.removeprefix("generation ") if entry.value is not None else ""
             if said and int(said) < generations.get(entry.group, 0):
                 truth.wrong = f"12 offsets: {tp}: a member of generation {said} committed at {record.base_offset}, and {generations[entry.group]} had joined"
@@ -155,7 +155,7 @@ def _follow(truth: Truth, files: Mapping[str, bytes], tp: TopicPartition) -> Non
 def _others(
     pending: Mapping[int, list[tuple[int, OffsetEntry]]], pid: int, wanted: OffsetEntry
 ) -> list[tuple[int, OffsetEntry]]:
-    """Undecided offsets of other producers for the same key."""
+    """Return undecided offsets of other producers for the same key."""
     return [
         (other, entry)
         for other, rows in pending.items()
@@ -173,6 +173,6 @@ def _words(record: CommitRecord, payload: bytes, files: Mapping[str, bytes], tp:
         for file in record.files:
             path = f"{tp.topic}/{file.path}"
             data = files.get(path, files.get(GHOST + path))
-            # That it is gone is another rule's to say.
+            # Another rule reports that the file is missing.
             found.extend([word for _, word in json.loads(data)] if data is not None else ["?"] * file.rows)
     return {record.base_offset + number: word for number, word in enumerate(found)}

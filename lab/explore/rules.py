@@ -110,7 +110,7 @@ class Rules:
         return None
 
     def change(self, before: int, after: int, clients: Sequence[Client]) -> str | None:
-        """What one step may not do, whatever it leads to."""
+        """Return the fault of one step, whatever state it leads to."""
         for tp in self._all(after):
             old, new = self.world.folder(before, tp.folder), self.world.folder(after, tp.folder)
             if old == new:
@@ -133,7 +133,7 @@ class Rules:
         return None
 
     def alone(self, store: int, ticks: int) -> str | None:
-        """Invariants 11 and 15: from here somebody who runs alone finishes everything, and goes on."""
+        """Invariants 11 and 15: from here, a process that runs alone finishes everything and continues."""
         if not self.recovers:
             return None
         self.recoveries += 1
@@ -203,7 +203,7 @@ class Rules:
         return found
 
     def _judge_partition(self, tp: TopicPartition, objects: frozenset[int]) -> _Partition:
-        """One partition by itself: the oracle's truth, and whether shipped code sees it."""
+        """Check one partition by itself: the oracle's truth, and whether shipped code agrees."""
         files = dict(self.world.objects[number] for number in objects)
         truth = read_chain(files, tp)
         wrong = truth.wrong or _references(tp, files)
@@ -264,12 +264,12 @@ class Rules:
                 continue
             wrong = rows != expected
             if isolation == "read_uncommitted":
-                # A clean-up takes aborted rows away.
+                # Maintenance removes aborted rows.
                 wrong = not (rows.items() <= expected.items() and truth.kept(truth.committed).items() <= rows.items())
             if wrong:
                 return f"5 atomic: {tp}: {isolation} returns {rows}, committed are {expected}"
         if any(marker.kind == "abort" for marker in truth.markers):
-            # Searches for aborted transactions end where the range does.
+            # A search for aborted transactions ends at the end of the range.
             for end in range(truth.log_start_offset + 1, truth.last_stable_offset):
                 rows = dict(run_alone(self.world, store, now_ms, _read_all(self.ctx, tp, "read_committed", end))[1])
                 expected = {at: word for at, word in truth.stable.items() if at < end}
@@ -307,7 +307,7 @@ class Rules:
         if note.kind == "read":
             assert note.tp is not None
             truth = self._truth(store, note.tp)
-            # What retention has removed since was there.
+            # These rows existed before retention removed them.
             rows = truth.committed if note.text == "read_committed" else truth.words
             expected = tuple((at, word) for at, word in sorted(rows.items()) if note.offset <= at < note.end)
             policy = self.compacted.get(note.tp)
@@ -321,7 +321,7 @@ class Rules:
         return None
 
     def _looked(self, store: int, note: Note) -> str | None:
-        """Invariant 17. The words of one transaction begin with the same letter; aborted ones are never shown."""
+        """Invariant 17. The words of one transaction begin with the same letter; aborted ones are never returned."""
         truths = {tp: self._truth(store, tp) for tp in self.partitions}
         for letter in {word[0] for _, word in note.words}:
             shown = {each for each in note.words if each[1][0] == letter}
@@ -348,12 +348,12 @@ class Rules:
         return None
 
     def _is_superseded(self, store: int, note: Note, tp: TopicPartition, word: str) -> bool:
-        """Whether compaction may have removed a committed row from a snapshot, because the snapshot shows a later one."""
+        """Return whether compaction may have removed a committed row, because the snapshot shows a later row of its key."""
         if tp not in self.compacted:
             return False
         committed = self._truth(store, tp).committed
         shown = {at: other for at, other in committed.items() if (tp, other) in note.words}
-        # A tombstone that is gone had been shown, and an older row of its key is not shown either.
+        # A removed tombstone was visible before, and no older row of its key is visible now.
         gone = {
             at: other
             for at, other in committed.items()
@@ -364,7 +364,7 @@ class Rules:
         )
 
     def _merged(self, store: int, note: Note) -> str | None:
-        """What took effect is current, or listed as superseded until vacuum has been there."""
+        """A run that took effect is current, or listed as superseded until vacuum has deleted it."""
         assert note.tp is not None
         path = note.tp.folder + note.text
         if path not in self.world.files(store):
@@ -380,7 +380,7 @@ class Rules:
         committed = note.kind == "committed"
         for tp, word in note.words:
             truth = self._truth(store, tp)
-            # A transaction that commits after its topic was deleted leaves its rows out.
+            # A transaction that commits after its topic was deleted omits the topic's rows.
             if truth.deleted_version and committed:
                 continue
             if (word in truth.committed.values()) is not committed:
@@ -421,7 +421,7 @@ class Rules:
         return self._partitions[key]
 
     def _fenced(self, tp: TopicPartition, added: frozenset[int], after: int, clients: Sequence[Client]) -> str | None:
-        """Invariant 8: nothing of an older instance gets in once a newer one's init returned."""
+        """Invariant 8: no record of an older instance enters the log after the init of a newer one returned."""
         ready = [note for client in clients for note in client.notes if note.kind == "ready"]
         truth = self._truth(after, tp)
         for number in added if ready else ():
@@ -442,7 +442,7 @@ _Table = list[tuple[int, str, TransactionMetadata | None]]
 
 
 def _decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """4: one outcome a transaction, legal transitions, epochs that only rise, a version that only a commit changes."""
+    """4: one outcome for each transaction, legal transitions, epochs that only rise, a version that only a commit changes."""
     last: dict[str, TransactionMetadata | None] = {}
     outcomes: dict[tuple[int, int], str] = {}
     for offset, key, txn in table:
@@ -476,7 +476,7 @@ def _decisions(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None
 
 
 def _markers(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """10: a marker belongs to a decision, in a partition that it names, and is there once."""
+    """10: a marker belongs to a decision, is in a partition that the decision names, and exists once."""
     decided = {
         (txn.producer_id, txn.producer_epoch): txn
         for _, _, txn in table
@@ -521,7 +521,7 @@ def _atomic(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
 
 
 def _registered(table: _Table, truths: dict[TopicPartition, Truth]) -> str | None:
-    """9: every eager transactional batch lies in a partition that its transaction registered."""
+    """9: every eager transactional batch is in a partition that its transaction registered."""
     registered = {
         (txn.producer_id, txn.producer_epoch, tp)
         for _, _, txn in table
@@ -538,7 +538,7 @@ def _registered(table: _Table, truths: dict[TopicPartition, Truth]) -> str | Non
 
 
 def _references(tp: TopicPartition, files: dict[str, bytes]) -> str | None:
-    """16: no record that counts, and no index, names a file that is gone; a boundary stands where all below is sealed."""
+    """16: no record that counts, and no index, names a missing file; all segments below a boundary are sealed."""
     there = {path: data for path, data in files.items() if not path.startswith(GHOST)}
     if again := next((path for path in there if path.endswith(WRITTEN_AGAIN)), None):
         return f"16 references: {again.removesuffix(WRITTEN_AGAIN)} was written twice: a name of rows is for one writer"
@@ -569,7 +569,7 @@ def _highest_clean(objects: frozenset[tuple[str, bytes]]) -> Clean | None:
 
 
 def _current_runs(tp: TopicPartition, files: Mapping[str, bytes]) -> list[SegmentIndex]:
-    """The indexes of the runs that the highest `.clean` names."""
+    """Return the indexes of the runs that the highest `.clean` names."""
     clean = _highest_clean(frozenset(files.items()))
     paths = [tp.folder + run.name.index for run in clean.runs] if clean is not None else []
     return [envelope.decode(files[path], SegmentIndex, path)[0] for path in paths]

@@ -20,7 +20,7 @@ MAX_MUTANT_SECONDS = 60.0
 
 
 class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario, explored."""
+    """The exploration of one scenario."""
 
     name: str
     what: str
@@ -47,7 +47,7 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One mutant, and whether its scenario noticed."""
+    """One mutant, and whether its scenario failed."""
 
     name: str
     rules: str
@@ -64,7 +64,7 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A scenario or a mutant, by its name, as another process can be asked for it."""
+    """A scenario or a mutant by its name, as a task for another process."""
 
     name: str
     mutant: bool = False
@@ -74,7 +74,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(task: Task) -> ScenarioResult | MutantResult:
-    """Explores the scenario, or hunts the mutant."""
+    """Explore the scenario, or hunt the mutant."""
     if not task.mutant:
         return explore(SCENARIOS[task.name], task.size, max_seconds=task.max_seconds)
     (mutant,) = (each for each in MUTANTS if each.name == task.name)
@@ -82,7 +82,7 @@ def run(task: Task) -> ScenarioResult | MutantResult:
 
 
 def explore(scenario: Scenario, size: Size, *, max_seconds: float = 3_600.0) -> ScenarioResult:
-    """Explores one scenario to its end, in breadth: the trace of a violation is a shortest one."""
+    """Explore one scenario to its end, in breadth: the trace of a violation is a shortest one."""
     with _prepared():
         scene = scenario.build(size)
         explorer = scene.explorer()
@@ -112,12 +112,12 @@ def explore(scenario: Scenario, size: Size, *, max_seconds: float = 3_600.0) -> 
 
 
 def hunt(mutant: Mutant, *, max_seconds: float = MAX_MUTANT_SECONDS) -> MutantResult:
-    """Explores the mutant's scenario (its small size) with the rule broken, in depth, until somebody notices."""
+    """Explore the mutant's scenario in its small size, in depth, until a rule fails."""
     with _prepared(), mutant.planted():
         try:
             explorer = SCENARIOS[mutant.scenario].build("quick").explorer(order="depth")
         except (TxlogError, AssertionError) as error:
-            # So broken that the scenario cannot even begin.
+            # The mutant breaks so much that the scenario cannot even begin.
             found = Exploration(violation=Violation(rule=f"15 liveness: {type(error).__name__}: {error}", trace=()))
         else:
             found = explorer.run(max_seconds=max_seconds)
@@ -137,7 +137,7 @@ def hunt(mutant: Mutant, *, max_seconds: float = MAX_MUTANT_SECONDS) -> MutantRe
 
 @contextmanager
 def _prepared() -> Iterator[None]:
-    """Decodes each record once, and forgets the values of the exploration before."""
+    """Decode each record once, and forget the values of the previous exploration."""
     frames.forget()
     with ExitStack() as stack:
         for module in ("load", "slot"):

@@ -1,7 +1,7 @@
-"""Which small worlds are explored? Each is a handful of actors over one store, with a budget for what may go wrong.
+"""Which small worlds are explored? Each has a few actors over one store, and a budget of faults.
 
-The past of a scenario (its prelude) runs alone, so that the actors begin where it gets interesting. *quick* is the size for
-every run of the tests, *full* the one of `make simulate`.
+The past of a scenario (its prelude) runs alone, so that the actors begin where races are possible. *quick* is the size
+for every run of the tests, *full* the size of `make simulate`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ FORGETFUL = StoreConstants(
 
 
 def context(batches: int = 10**9, **changes: Any) -> Context:
-    """One partition each of the internal topics; segments of so many batches in `orders`; few tries."""
+    """Return a context with one partition of each internal topic, segments of that many batches in `orders`, and few tries."""
     values: dict[str, Any] = {
         "constants": CONSTANTS,
         "roll": {"orders": RollPolicy(batches=batches)},
@@ -88,7 +88,7 @@ def context(batches: int = 10**9, **changes: Any) -> Context:
 
 @dataclass(slots=True, kw_only=True)
 class Scene:
-    """A scenario while it is set up: its world, what happened before, and who acts."""
+    """A scenario during its setup: its world, its past, and its actors."""
 
     ctx: Context = field(default_factory=context)
     budget: Budget = field(default_factory=Budget)
@@ -123,7 +123,7 @@ class Scene:
         return Client(ctx=self.ctx, transactional_id=transactional_id)
 
     def before(self, name: str, client: Client, *script: Call) -> Client:
-        """Runs those calls alone, before the scenario begins."""
+        """Run those calls alone, before the scenario begins."""
         for number, call in enumerate(script):
             self.store, client = run_alone(
                 self.world, self.store, START_MS - self.past_ms, call(client), f"{name}{number}"
@@ -131,19 +131,19 @@ class Scene:
         return client
 
     def dies(self, name: str, client: Client, call: Call, before: str) -> None:
-        """A process begins that call, and dies before the first conditional write to such a path."""
+        """Let a process begin that call, and die before the first conditional write to such a path."""
         self.store = run_until(self.world, self.store, START_MS - self.past_ms, call(client), before, name)
 
     def actor(self, name: str, client: Client, *script: Call) -> None:
         self.actors[name] = (replace(client, notes=()), script)
 
     def cleaner(self, name: str, *script: Call) -> None:
-        """An actor that looks at much, and changes things one after the other."""
+        """Add an actor that reads many objects, and changes them one by one."""
         self.actor(name, self.client(), *script)
         self.in_turn.add(name)
 
     def prepared(self) -> TransactionRow:
-        """The PREPARE_* that the table ends in."""
+        """Return the PREPARE_* at the end of the table."""
         files = dict(self.world.objects[number] for number in self.world.folder(self.store, TABLE.folder))
         offset, _, txn = next(
             row for row in reversed(read_chain(files, TABLE).table) if row[2] and row[2].state.startswith("PREPARE")
@@ -180,7 +180,7 @@ class Scenario:
 def _slot(size: Size) -> Scene:
     full = size == "full"
     scene = Scene(budget=Budget(lost=2 if full else 1))
-    # A client that does not repeat a call trusts its error.
+    # A client that does not retry a call trusts its error.
     one = scene.before("one", replace(scene.client(), tries=1), calls.idempotent(), calls.opened(A))
     later = scene.before("z", one, calls.send(A, "z"))
     stale = replace(later, views=one.views)
@@ -245,7 +245,7 @@ def _staged(size: Size) -> Scene:
 
 
 def _mixed(size: Size) -> Scene:
-    """Staged and eager in one transaction; what follows it is aborted."""
+    """Staged and eager rows are in one transaction; the next transaction is aborted."""
     scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1))
     owner = scene.before(
         "owner", scene.client("x"), calls.init(), calls.send(A, "a"), calls.stage(B, "b"), calls.stage(A, "c")
@@ -284,7 +284,7 @@ def _time_out(size: Size) -> Scene:
 
 
 def _pause(size: Size) -> Scene:
-    """A producer pauses within its transaction for longer than idle producers are kept; nobody sweeps."""
+    """A producer pauses within its transaction for longer than idle producers are kept, and no sweep runs."""
     scene = Scene(ctx=context(constants=FORGETFUL), transactional_ids=("x",), budget=Budget(ticks=(FORGOTTEN_MS,)))
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
     plain = scene.before("p", scene.client(), calls.idempotent())
@@ -320,7 +320,7 @@ def _offsets(size: Size) -> Scene:
 
 
 def _pending(size: Size) -> Scene:
-    """An eager transaction with offsets dies; a plain commit and a fetch meet what it left."""
+    """An eager transaction with offsets dies; a plain commit and a fetch meet its pending offsets."""
     full = size == "full"
     scene = Scene(transactional_ids=("x",), budget=Budget(ticks=(TIMEOUT_MS + 1,) if full else ()))
     owner = scene.before(
@@ -366,7 +366,7 @@ def _seal(size: Size) -> Scene:
 
 
 def _seal_txn(size: Size) -> Scene:
-    """Segments end within transactions: markers, snapshots and transaction indexes of what is open."""
+    """Segments end within transactions: markers, snapshots and transaction indexes of open transactions."""
     scene = Scene(ctx=context(batches=1), transactional_ids=("x",), budget=Budget(lost=1 if size == "full" else 0))
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
     plain = scene.before("p", scene.client(), calls.idempotent())
@@ -388,7 +388,7 @@ def _stale(size: Size) -> Scene:
 
 
 def _deleted_tail(size: Size) -> Scene:
-    """A client asks for the next slot by name and finds nothing, because it was deleted: that is not the end of the log."""
+    """A client asks for the next slot by name, but the slot was deleted. The missing slot is not the end of the log."""
     scene = Scene(ctx=context(batches=1), deletable=deletes(A), budget=Budget(ticks=(GRACE_MS,)))
     sleeper = scene.before("s", scene.client(), calls.idempotent(), calls.opened(A))
     later = scene.before("z", sleeper, calls.send(A, "z"))
@@ -436,8 +436,10 @@ def _reader(size: Size) -> Scene:
 
 
 def _merge(size: Size) -> Scene:
-    """What a merge leaves alone: the large segment with an aborted row, whose marker is merged away, and all from an open
-    transaction on."""
+    """A merge leaves two things alone: a large segment with an aborted row, and everything from an open transaction on.
+
+    The merge copies the marker of the aborted row.
+    """
     full = size == "full"
     scene = Scene(ctx=context(batches=1), transactional_ids=("x", "y"), budget=Budget(lost=1 if full else 0))
     plain = scene.before("p", scene.client(), calls.idempotent())
@@ -464,7 +466,7 @@ def _two_merges(size: Size) -> Scene:
 
 
 def _late_merge(size: Size) -> Scene:
-    """A merger sleeps over another's two merges, and over the removal of the number that it was about to create."""
+    """A merger sleeps during two merges of another one, and until the number that it wants to create is removed."""
     full = size == "full"
     scene = Scene(ctx=context(batches=1), deletable=deletes(A, kinds=(".clean",)), budget=Budget(lost=1 if full else 0))
     plain = scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "abc"))
@@ -474,7 +476,7 @@ def _late_merge(size: Size) -> Scene:
 
 
 def _merge_looks(size: Size, past_ms: int = 0, constants: StoreConstants = CONSTANTS) -> Scene:
-    """A commit has its marker in one partition, which is merged before, while and after the other one gets its own."""
+    """A commit has its marker in one partition. This is merged before, while and after the other partition gets its marker."""
     scene = Scene(
         ctx=context(batches=1, constants=constants), transactional_ids=("x",), partitions=(A, B), past_ms=past_ms, recovers=size == "full",
     )  # fmt: skip
@@ -489,13 +491,15 @@ def _merge_looks(size: Size, past_ms: int = 0, constants: StoreConstants = CONST
 
 
 def _merge_looks_late(size: Size) -> Scene:
-    """... and nobody had taken it up for longer than the grace."""
+    """... and no client had rolled it forward for longer than the grace."""
     return _merge_looks(size, past_ms=GRACE_MS + HOUR_MS)
 
 
 def _merge_looks_skewed(size: Size) -> Scene:
-    """... by the clock of the client that finishes it; the merger's clock was set forward by a day, and no client has
-    noticed yet."""
+    """... by the clock of the client that finishes it.
+
+    The merger's clock was set forward by a day, and no client has noticed that yet.
+    """
     scene = _merge_looks(size, past_ms=BRIEF.delete_grace_ms + HOUR_MS, constants=BRIEF)
     scene.recovers = False
     scene.clocks = {
@@ -507,7 +511,7 @@ def _merge_looks_skewed(size: Size) -> Scene:
 
 
 def _merge_looks_forgotten(size: Size) -> Scene:
-    """... for longer than twice the grace, and ids expire after an hour: the id goes, and then A is merged."""
+    """... for longer than twice the grace, and ids expire after an hour: the id is removed, and then A is merged."""
     scene = Scene(
         ctx=context(batches=1, constants=FORGETFUL),
         transactional_ids=("x",),
@@ -525,7 +529,7 @@ def _merge_looks_forgotten(size: Size) -> Scene:
 
 
 def _compaction(size: Size) -> Scene:
-    """Rows of a key are followed by aborted ones, by ones of an open transaction, and by one beyond it."""
+    """Rows of a key are followed by aborted rows, by rows of an open transaction, and by a row beyond it."""
     full = size == "full"
     scene = Scene(
         ctx=context(batches=1),
@@ -546,7 +550,7 @@ def _compaction(size: Size) -> Scene:
 
 
 def _compaction_merge(size: Size) -> Scene:
-    """The same segments are compacted and merged, before a reader that sleeps; one holds a tombstone, one no key."""
+    """The same segments are compacted and merged before a sleeping reader. One has a tombstone, one has no key."""
     full = size == "full"
     scene = Scene(ctx=context(batches=1), compacted={A: Compacted()}, budget=Budget(lost=1 if full else 0))
     words = ("a@k", "-@k", "n", "c@j") if full else ("a@k", "-@k", "n")
@@ -559,7 +563,7 @@ def _compaction_merge(size: Size) -> Scene:
 
 
 def _two_compactions(size: Size) -> Scene:
-    """Two, one of little memory, compact the same log while a writer seals another segment of it, and compacts once more."""
+    """Two compactions, one with little memory, run on a log while a writer seals another segment, and compacts once more."""
     full = size == "full"
     scene = Scene(
         ctx=context(batches=1), compacted={A: Compacted()}, budget=Budget(lost=1 if full else 0), recovers=full
@@ -574,7 +578,7 @@ def _two_compactions(size: Size) -> Scene:
 
 
 def _tombstone(size: Size) -> Scene:
-    """Everything older than a tombstone is compacted already; when the tombstone's time comes, it is removed."""
+    """Everything older than a tombstone is compacted already. After its retention the tombstone is removed."""
     full = size == "full"
     scene = Scene(
         ctx=context(batches=1),
@@ -611,7 +615,7 @@ def _compaction_looks(size: Size) -> Scene:
 
 
 def _compaction_hides(size: Size) -> Scene:
-    """A commit that hangs has a newer row of a key in the log that is compacted; snapshots show the older one."""
+    """A hanging commit has a newer row of a key in the compacted log; snapshots show the older row."""
     full = size == "full"
     scene = Scene(
         ctx=context(batches=1), transactional_ids=("x",), partitions=(A, B), compacted={A: Compacted()}, recovers=False
@@ -630,7 +634,7 @@ def _compaction_hides(size: Size) -> Scene:
 
 
 def _compaction_vacuum(size: Size) -> Scene:
-    """A reader sleeps while all that it planned to read is compacted, and goes a grace later."""
+    """A reader sleeps while all segments of its plan are compacted, and deleted a grace later."""
     scene = Scene(
         ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS, budget=Budget(ticks=(GRACE_MS,)), recovers=False,
         compacted={A: Compacted(tombstones_stay=False, all_distinct=False)},
@@ -644,7 +648,7 @@ def _compaction_vacuum(size: Size) -> Scene:
 
 
 def _vacuum_reader(size: Size) -> Scene:
-    """Segments sealed long ago are merged and deleted after a grace. A reader that planned before that need not look twice."""
+    """Old segments are merged, and deleted after a grace. A reader that planned before need not read its plan again."""
     scene = Scene(
         ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS, budget=Budget(ticks=(GRACE_MS,)), recovers=False,
     )  # fmt: skip
@@ -672,7 +676,7 @@ def _merge_vacuum(size: Size) -> Scene:
 
 
 def _stale_writer(size: Size) -> Scene:
-    """As in `stale`, with the shipped vacuum: it may sleep too, and another may delete what it means to."""
+    """As in `stale`, with the shipped vacuum, which may sleep too, while another one deletes the objects of its plan."""
     scene = Scene(
         ctx=context(batches=1),
         deletable=everything(A),
@@ -688,7 +692,7 @@ def _stale_writer(size: Size) -> Scene:
 
 
 def _young_writer(clocks: dict[str, ClockErrors], constants: StoreConstants = CONSTANTS, tick_ms: int = 0) -> Scene:
-    """A writer opened its partition just now; others filled two segments since, and vacuum looks."""
+    """A writer opened its partition just now. Other writers filled two segments since then, and vacuum runs."""
     scene = Scene(
         ctx=context(batches=1, constants=constants),
         deletable=everything(A),
@@ -705,25 +709,29 @@ def _young_writer(clocks: dict[str, ClockErrors], constants: StoreConstants = CO
 
 
 def _skewed_vacuum(size: Size) -> Scene:
-    """... whose clock is ahead by more than the grace, and by no more than it may be; in full size the writer's is behind, too."""
+    """...
+
+    whose clock is ahead by more than the grace, within the allowed error. In full size the writer's clock is behind,
+    too.
+    """
     ahead, behind = ClockErrors(wall=(MAX_CLOCK_ERROR_MS,)), ClockErrors(wall=(-MAX_CLOCK_ERROR_MS,))
     clocks = {"vacuum": ahead, "sleeper": behind} if size == "full" else {"vacuum": ahead}
     return _young_writer(clocks, BRIEF, BRIEF.delete_grace_ms)
 
 
 def _host_set_forward(size: Size) -> Scene:
-    """... and somebody sets the clock of the one machine on which all this runs, the store too, to tomorrow."""
+    """... and the clock of the only machine, which the store shares, is set to tomorrow."""
     set_forward = ClockErrors(wall=(0, GRACE_MS + HOUR_MS))
     return _young_writer({"sleeper": set_forward, "vacuum": set_forward, STORE: set_forward})
 
 
 def _machine_slept(size: Size) -> Scene:
-    """... a day later. The writer's monotonic clock stood still meanwhile."""
+    """... a day later. The writer's monotonic clock did not count meanwhile."""
     return _young_writer({"sleeper": ClockErrors(monotonic=(0, -GRACE_MS))}, tick_ms=GRACE_MS)
 
 
 def _writer_set_back(size: Size) -> Scene:
-    """... a day later. The writer's wall clock was set back by as much."""
+    """... a day later. The writer's wall clock was set back by a day."""
     return _young_writer({"sleeper": ClockErrors(wall=(0, -GRACE_MS))}, tick_ms=GRACE_MS)
 
 
@@ -743,7 +751,7 @@ def _two_vacuums(size: Size) -> Scene:
 
 
 def _vacuumed(size: Size, *transactional_ids: str, ticks: tuple[int, ...] = ()) -> Scene:
-    """A partition whose objects may be deleted, and which no writer is left to repair."""
+    """A partition whose objects may be deleted, and which no writer can repair any more."""
     budget = Budget(lost=1 if size == "full" else 0, ticks=ticks)
     return Scene(
         transactional_ids=transactional_ids, deletable=everything(A), vacuumed=True, budget=budget, recovers=False
@@ -751,7 +759,7 @@ def _vacuumed(size: Size, *transactional_ids: str, ticks: tuple[int, ...] = ()) 
 
 
 def _slow_prepare(size: Size) -> Scene:
-    """A new id stages a file and commits, as slowly as it likes; another takes over; vacuum looks at what the file is for."""
+    """A new id stages a file and commits at any speed. Another instance takes over, and vacuum decides about the file."""
     scene = _vacuumed(size, "x")
     scene.actor("owner", scene.client("x"), calls.init(), calls.stage(A, "a"), calls.commit())
     scene.actor("takeover", scene.client("x"), calls.init())
@@ -760,7 +768,7 @@ def _slow_prepare(size: Size) -> Scene:
 
 
 def _slow_append(size: Size) -> Scene:
-    """... a transaction's file is written, and named by an append long after."""
+    """... a transaction's file is written, and an append names it long after."""
     scene = _vacuumed(size, "x")
     owner = scene.before("x", scene.client("x"), calls.init(), calls.register(A))
     scene.actor("owner", owner, calls.send(A, "a", in_file=True), calls.commit())
@@ -779,7 +787,7 @@ def _slow_drawn(size: Size) -> Scene:
 
 
 def _retention_merge(size: Size) -> Scene:
-    """The log start moves into an aborted transaction, of which a large row stays; what holds its marker is merged."""
+    """The log start moves into an aborted transaction, of which a large row stays. The segment with its marker is merged."""
     scene = Scene(ctx=context(batches=1), transactional_ids=("x",), recovers=size == "full")
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"), calls.send(A, "b" * _LONG))
     plain = scene.before("p", scene.client(), calls.idempotent(), calls.send(A, "p"))
@@ -792,7 +800,7 @@ def _retention_merge(size: Size) -> Scene:
 
 
 def _retention_vacuum(size: Size) -> Scene:
-    """Retention removes rows, and then vacuum their objects, while they are merged and read."""
+    """Retention removes rows, and vacuum their objects, while they are merged and read."""
     scene = Scene(ctx=context(batches=1), deletable=everything(A), vacuumed=True, past_ms=2 * GRACE_MS, recovers=False)
     scene.before("p", scene.client(), calls.idempotent(), *(calls.send(A, word) for word in "abc"))
     scene.cleaner("cleaner", retain(A, GRACE_MS), vacuum(A))
@@ -815,7 +823,7 @@ def _snapshot(size: Size) -> Scene:
 
 
 def _snapshot_new(size: Size) -> Scene:
-    """Its first transaction, eager, is complete before the logs are read, and the table was read before there was an id."""
+    """An eager transaction, the first of its id, completes after the table was read and before the logs are read."""
     scene = Scene(
         transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1 if size == "full" else 0), recovers=False
     )
@@ -826,7 +834,7 @@ def _snapshot_new(size: Size) -> Scene:
 
 
 def _two_aborts(size: Size) -> Scene:
-    """Two open transactions in separate segments, aborted one after the other."""
+    """Two open transactions are in separate segments, and are aborted one after the other."""
     full = size == "full"
     scene = Scene(ctx=context(batches=2), transactional_ids=("x", "y"), budget=Budget(lost=2 if full else 0))
     one = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))
@@ -864,7 +872,7 @@ def _deletion(size: Size) -> Scene:
 
 
 def _made_anew(size: Size) -> Scene:
-    """A staged transaction is begun, written and committed by somebody who knows one of its topics from before it was deleted."""
+    """A client that knows one of its topics from before the deletion begins, writes and commits a staged transaction."""
     full = size == "full"
     scene = Scene(transactional_ids=("x",), partitions=(C,), budget=Budget(lost=2 if full else 1))
     scene.before("t", scene.client(), calls.make_topic(A.topic), calls.make_topic(C.topic))
@@ -894,8 +902,10 @@ def _deleted_under(size: Size) -> Scene:
 
 
 def _open_over(size: Size) -> Scene:
-    """A transaction is open in a topic that is deleted and created again; another one commits there, then the first one
-    continues."""
+    """A transaction is open in a topic that is deleted and created again.
+
+    Another transaction commits there, and then the first one continues.
+    """
     full = size == "full"
     budget = Budget(lost=1 if full else 0)
     scene = Scene(ctx=context(batches=2), transactional_ids=("x",), partitions=(), budget=budget)
@@ -952,7 +962,7 @@ def _slow_marker(size: Size) -> Scene:
 
 
 def _forgotten(size: Size) -> Scene:
-    """A drawn producer's batch of unknown outcome is sealed, deleted and forgotten before it is asked for."""
+    """A drawn producer's batch of unknown outcome is sealed, deleted and forgotten before the producer asks for it."""
     scene = Scene(
         ctx=context(batches=1, constants=FORGETFUL),
         deletable=deletes(A),
@@ -965,7 +975,7 @@ def _forgotten(size: Size) -> Scene:
 
 
 def _replay(size: Size) -> Scene:
-    """A stream is started again from an old checkpoint, long after its last commit."""
+    """A stream restarts from an old checkpoint, long after its last commit."""
     scene = Scene(
         ctx=context(constants=FORGETFUL),
         transactional_ids=("x",),
@@ -980,7 +990,7 @@ def _replay(size: Size) -> Scene:
 
 
 def _swapped(size: Size) -> Scene:
-    """One record was replaced by another one: every reader behind it must find the chain broken."""
+    """One record was replaced by another one: every reader of later records must find the chain broken."""
     scene = Scene(judges=False)
     plain = scene.before(
         "p", scene.client(), calls.idempotent(), calls.send(A, "a"), calls.send(A, "b"), calls.send(A, "c")
@@ -998,7 +1008,7 @@ def _swapped(size: Size) -> Scene:
 
 
 def _put_back(size: Size) -> Scene:
-    """Four clients hold views of a log that was put back to an older state between their calls, and a new one begins."""
+    """Four clients hold views of a log that was put back to an older state between their calls, and a new client begins."""
     full = size == "full"
     scene = Scene(transactional_ids=("x",), past_ms=HOUR_MS, budget=Budget(lost=1 if full else 0))
     plain = scene.before("plain", scene.client(), calls.idempotent(), calls.send(A, "p"))
@@ -1008,7 +1018,7 @@ def _put_back(size: Size) -> Scene:
     owner = scene.before("owner, later", owner, calls.send(A, "gone too"), calls.commit())
     reader = scene.before("reader", scene.client(), calls.read(A))
     scene.store = copy
-    # It slept for so long that it lists its partition before it appends.
+    # It slept so long that it lists its partition before it appends.
     long_ago = Moment(START_MS - GRACE_MS)
     views = {tp: replace(view, listed_at=long_ago) for tp, view in plain.views.items()}
     scene.actor("sleeper", replace(plain, views=views, sequences=()), calls.idempotent(), calls.send(A, "s"))
@@ -1021,7 +1031,7 @@ def _put_back(size: Size) -> Scene:
 
 
 def _replaced(size: Size) -> Scene:
-    """Clients with and without a view of a partition meet another store, in which that partition is empty, or goes on."""
+    """Clients with and without a view of a partition meet another store, in which the partition is empty or longer."""
     full = size == "full"
     scene = Scene(partitions=(A, B), past_ms=HOUR_MS, budget=Budget(lost=1 if full else 0))
     known = KnownStore(store_id="1" * 32, where="here")
@@ -1056,7 +1066,7 @@ def _version(size: Size) -> Scene:
 
 
 def _unsure(size: Size) -> Scene:
-    """A commit of unknown outcome, then an abort, as Spark does it; the late commit must not win after that."""
+    """A commit of unknown outcome is followed by an abort, as in Spark. The late commit must not win after that."""
     full = size == "full"
     scene = Scene(ctx=context(max_settles=1), transactional_ids=("x",), budget=Budget(lost=2 if full else 1))
     owner = scene.before("x", scene.client("x"), calls.init(), calls.stage(A, "a"))
@@ -1069,7 +1079,7 @@ def _unsure(size: Size) -> Scene:
 
 
 def _weather(size: Size) -> Scene:
-    """One client in bad weather: requests fail for sure, or nobody knows."""
+    """Requests of one client fail, or their outcome is unknown."""
     full = size == "full"
     scene = Scene(transactional_ids=("x",), partitions=(A, B), budget=Budget(lost=1, failures=2 if full else 1))
     owner = scene.before("x", scene.client("x"), calls.init(), calls.send(A, "a"))

@@ -38,7 +38,7 @@ decoded_once = lru_cache(maxsize=100_000)(fold.stored_record)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request is answered, and the store afterwards."""
+    """The answer to a request, and the store afterwards."""
 
     value: Any
     store: int
@@ -85,7 +85,7 @@ class World:
         return self.store_id(frozenset(self.object_id(path, data) for path, data in files.items()))
 
     def files(self, store: int) -> dict[str, int]:
-        """Path -> number of the object there; ghosts included."""
+        """Return path -> number of the object there; ghosts included."""
         found = self._files[store]
         if found is None:
             found = self._files[store] = {self.objects[each][0]: each for each in self.stores[store]}
@@ -96,12 +96,12 @@ class World:
         return None if number is None else self.objects[number][1]
 
     def folder(self, store: int, prefix: str) -> frozenset[int]:
-        """The objects below a folder, ghosts of it included: what a partition's state depends on."""
+        """Return the objects below a folder with its ghosts, on which a partition's state depends."""
         ghosts = GHOST + prefix
         return frozenset(n for path, n in self.files(store).items() if path.startswith((prefix, ghosts)))
 
     def key(self, value: Any) -> int:
-        """Equal (hashable) values have equal keys."""
+        """Return a key for a (hashable) value. Equal values have equal keys."""
         return self._keys.setdefault(value, len(self._keys))
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class World:
         return self._requests.setdefault(request, len(self._requests))
 
     def answer(self, store: int, request: Request, number: int, now_ms: int = START_MS) -> Answer:
-        """What the store answers at that time; `number` is the request's."""
+        """Return the store's answer at that time; `number` is the number of the request."""
         key = (store, number, now_ms if self.vacuumed and isinstance(request, PutIfAbsent | WriteRows) else 0)
         found = self._answers.get(key)
         if found is None:
@@ -119,7 +119,7 @@ class World:
         return found
 
     def put(self, store: int, path: str, data: bytes, now_ms: int = START_MS) -> int:
-        """The store after that object was created if nothing was there; the same store if something was."""
+        """Return the store after a conditional write: with the object if the path was free, else unchanged."""
         if path in self.files(store):
             return store
         added = {self.object_id(path, data)}
@@ -128,7 +128,7 @@ class World:
         return self.store_id(self.stores[store] | added)
 
     def is_certain(self, store: int, request: Request) -> bool:
-        """Whether the answer is the same whatever others do from here on, and nobody else sees that it was asked."""
+        """Return whether later steps of others cannot change the answer, and no other process notices the request."""
         match request:
             case Get(path) | Modified(path) | Size(path) | PutIfAbsent(path, _):
                 return path in self.files(store) and not self.deletable(path)
@@ -156,7 +156,8 @@ class World:
                 if number is None:
                     return None, store
                 left = self.stores[store] - {number, self.files(store).get(WRITTEN_AT + path, number)}
-                if GHOST + path in self.files(store):  # made again by a writer that slept: it was never part of the log
+                # a writer that slept created it again: it was never part of the log
+                if GHOST + path in self.files(store):
                     return None, self.store_id(left)
                 return None, self.store_id(left | {self.object_id(GHOST + path, self.objects[number][1])})
             case WriteRows(topic, file_path, rows):
@@ -182,7 +183,7 @@ class World:
 
 
 def rows_file(path: str, rows: list[list[Any]]) -> tuple[DataFile, bytes]:
-    """A stand-in for a Parquet file: [[offset or null, word], ...] as JSON."""
+    """Return a stand-in for a Parquet file: [[offset or null, word], ...] as JSON."""
     data = json.dumps(rows).encode()
     return DataFile(
         path=path, rows=len(rows), bytes=len(data), digest=None, footer_digest="f" * 64, row_groups=(len(rows),)
