@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 
 from txlog.client.batches import NO_OFFSET, Accumulator, Batch, StagedFile, fail_all
 from txlog.client.coordinator import Coordinator
+from txlog.client.delivery_errors import final_error, late_error, may_be_written
 from txlog.client.retry import Limit, limited, watched
 from txlog.client.row_writer import RowWriter
 from txlog.client.session import Session
@@ -24,19 +25,15 @@ from txlog.core.effects import Gather, Program
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, StagedPart
 from txlog.errors import (
-    InvalidProducerEpochError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
     RetriableError,
-    TransactionAbortableError,
-    TxlogError,
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
 )
 from txlog.protocol.append import AppendResult, append_batch
 from txlog.protocol.context import Context, PartitionView, Views
 from txlog.protocol.seal import finished_segments, seal_quietly
-from txlog.text import count_text
 
 MAX_BUFFER_BYTES = 256 * 2**20
 """Size of the rows that may wait to be sent. A send above this limit waits."""
@@ -110,7 +107,7 @@ class Sender:
         self._closing = False
         self.dead: BaseException | None = None
         """Why the thread has ended, if it has. Rows that are sent afterwards would never be written."""
-        self._doomed = False
+        self._must_abort = False
         """Whether the open transaction can only be aborted."""
 
     # -- called by the producer, `lock` held --------------------------------------------------------------------------
@@ -169,9 +166,9 @@ class Sender:
 
     def drop_waiting(self, error: BaseException) -> list[Batch]:
         """Remove and return the batches that are not in flight, because of `error`."""
-        return self._given_up(self._waiting.remove_all(keep=self._in_flight), error)
+        return self._with_error(self._waiting.remove_all(keep=self._in_flight), error)
 
-    def _given_up(self, batches: list[Batch], error: BaseException) -> list[Batch]:
+    def _with_error(self, batches: list[Batch], error: BaseException) -> list[Batch]:
         for batch in batches:
             batch.error = error
         return batches
@@ -179,7 +176,7 @@ class Sender:
     def new_transaction(self) -> None:
         """Clear what belonged to the transaction before. Its sequences ended with its epoch."""
         self.attempted = False
-        self._doomed = False
+        self._must_abort = False
         self.staged_parts = []
         self._registered = set()
         self._sequences = {}
@@ -389,7 +386,7 @@ class Sender:
     def _settle_failed(self, batch: Batch, error: Exception) -> None:
         if self._try_again(batch, error):
             return
-        final = self._final_error(batch, error)
+        final = final_error(self._session.who, batch, error, transactional=self.coordinator is not None)
         if isinstance(error, UnknownTopicOrPartitionError):
             self._session.runtime.forget_topic(batch.tp.topic)
         with self.lock:
@@ -399,7 +396,7 @@ class Sender:
             if self.coordinator is not None:
                 # Its transaction cannot commit any more, so the waiting rows need not be sent (KIP-654).
                 dropped = self.drop_waiting(final)
-                self._doomed = True
+                self._must_abort = True
             elif batch.doubtful:
                 self._new_identity()
             self._on_error(final)
@@ -409,12 +406,12 @@ class Sender:
         """Return whether the batch is to be sent once more, and schedule it."""
         clock, transactional = self._session.clock, self.coordinator is not None
         lost_sequence = isinstance(error, OutOfOrderSequenceError) and not transactional and not batch.doubtful
-        batch.doubtful |= batch.draft is not None and _is_open(batch, error)
+        batch.doubtful |= batch.draft is not None and may_be_written(batch, error)
         left_ms = batch.deadline_ms - clock.monotonic_ms()
         # A new producer id begins at sequence 0, so a batch loses its sequence only once. That does not count as a
         # retry.
         out_of_retries = batch.attempts >= self._config.retries and not lost_sequence
-        if out_of_retries or left_ms <= 0 or self._doomed:
+        if out_of_retries or left_ms <= 0 or self._must_abort:
             return False
         if lost_sequence:
             # The partition has forgotten this producer, and this batch was certainly not written. Draw a new id, as
@@ -436,65 +433,18 @@ class Sender:
             batch.retry_at_ms = clock.monotonic_ms() + min(wait_ms, left_ms)
         return True
 
-    def _final_error(self, batch: Batch, error: Exception) -> Exception:
-        """Return what the batch's futures raise.
-
-        It never advises a retry, because a new send would be other rows to the log (KIP-1050).
-        """
-        if self.coordinator is not None:
-            # An error about this try (its epoch or sequence) does not show whether the first try succeeded (W44). Other
-            # errors are about the transaction and are final.
-            doubtful = batch.doubtful and isinstance(error, InvalidProducerEpochError | OutOfOrderSequenceError)
-            open_ended = isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError)
-            if doubtful or open_ended:
-                final: Exception = TransactionAbortableError(
-                    f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written: {error}; abort the transaction and start a new one"
-                )
-                final.__cause__ = error
-                return final
-            return error
-        if batch.doubtful and not isinstance(error, OutcomeUnknownError):
-            unknown = OutcomeUnknownError(
-                f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp}: {error}. It may have been written all the same: look before sending it again, "
-                "or use a transactional.id"
-            )
-            unknown.__cause__ = error
-            return unknown
-        if isinstance(error, RetriableError):
-            refused = type(error)(
-                f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written, and nothing of it was: {error}"
-            )
-            refused.__cause__ = error
-            return refused
-        return error
-
     def _late(self, batch: Batch, met: Exception | None) -> TxlogTimeoutError:
-        cause = f": {met}" if met is not None else ""
-        return TxlogTimeoutError(
-            f"{self._session.who}: {count_text(batch.rows, 'row')} for {batch.tp} did not get in within delivery.timeout.ms = "
-            f"{self._config.delivery_timeout_ms}{cause}"
-        )
+        return late_error(self._session.who, batch, self._config.delivery_timeout_ms, met)
 
     def _die(self, error: BaseException) -> None:
         """Handle the end of the thread: everything that waits gets the error."""
         with self.lock:
             self.dead = error
-            dropped = self._given_up(self._waiting.remove_all(), error)
+            dropped = self._with_error(self._waiting.remove_all(), error)
             self._in_flight = []
             self._on_error(error)
             self.condition.notify_all()
         fail_all(dropped, error)
-
-
-def _is_open(batch: Batch, error: Exception) -> bool:
-    """Return whether the rows may be in the log, as far as this try shows.
-
-    The protocol raises the error of a failed request, or of damage, unchanged only if nothing was written. An abandoned
-    try has written nothing if all its creates were refused.
-    """
-    if isinstance(error, TxlogTimeoutError):
-        return batch.created
-    return isinstance(error, OutcomeUnknownError) or not isinstance(error, TxlogError)
 
 
 def _began_segment(view: PartitionView) -> bool:
