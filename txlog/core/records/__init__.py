@@ -1,0 +1,34 @@
+"""Which fields does each metadata object have? One frozen struct per kind of object; `envelope` turns them into bytes.
+
+See PROTOCOL.md, "Objects", for all fields in tables. Integers are int64; unknown fields are ignored.
+"""
+
+import msgspec
+
+from txlog.core.records.base import *  # noqa: F403
+from txlog.core.records.commit import *  # noqa: F403
+from txlog.core.records.commit import CommitRecord, StagedList
+from txlog.core.records.segment import *  # noqa: F403
+from txlog.core.records.segment import Boundary, Clean, SegmentIndex, TxnIndex
+from txlog.core.records.snapshot import *  # noqa: F403
+from txlog.core.records.snapshot import Snapshot
+from txlog.core.records.store import *  # noqa: F403
+from txlog.core.records.store import CleanupRun, StoreDescriptor, TopicMetadata
+
+STORED_OBJECTS = (
+    StoreDescriptor,
+    TopicMetadata,
+    CommitRecord,
+    SegmentIndex,
+    TxnIndex,
+    Snapshot,
+    Boundary,
+    Clean,
+    StagedList,
+    CleanupRun,
+)
+for _kind in STORED_OBJECTS:
+    # msgspec builds its description of a struct when it first decodes one, and takes no lock. A second thread can then
+    # use a half-made description, and the process dies of SIGSEGV. Only one thread imports a module, so this is done
+    # here.
+    msgspec.json.Decoder(_kind)

@@ -1,0 +1,240 @@
+"""Which fields has a commit record, with its files and entries?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from txlog.core.names import TopicPartition
+from txlog.core.records.base import (
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    BatchKind,
+    Count,
+    Digest,
+    FieldId,
+    Id,
+    Offset,
+    Outcome,
+    Signed,
+    Text,
+    Time,
+    TransactionState,
+    _Object,
+)
+
+
+class DataFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One Parquet file that a commit record or an index names."""
+
+    path: Text
+    """Relative to the topic's folder; see names.check_data_path."""
+    rows: Count
+    bytes: Count
+    digest: Digest | None
+    """SHA-256 of the whole object; None for a file from Spark's own writer."""
+    footer_digest: Digest
+    """SHA-256 of the Parquet footer (thrift bytes, its length and the magic)."""
+    row_groups: tuple[Count, ...]
+    """Rows of each row group, in order."""
+    statistics: dict[str, tuple[Any, Any, Count]] = {}
+    """Field id -> (min, max, nulls) as JSON scalars; strings cut at 32 bytes."""
+
+
+class IndexedFile(DataFile, frozen=True, kw_only=True):
+    """A file in the table of a segment's index."""
+
+    schema_id: Offset
+    offset_column: bool = False
+    """Whether the file has `_offset` and `_timestamp` columns (sealed inline rows, cleaned runs)."""
+    sorted_by: tuple[FieldId, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Ids of the columns by which the rows of an index entry are sorted within a row group. Absent: rows are in the
+    order of offsets. Only in stores with the feature `sorted-runs`."""
+
+
+class OffsetValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's committed offset for one partition: the next offset to read."""
+
+    offset: Offset
+    metadata: Annotated[str, Meta(max_length=4096)] = ""
+    timestamp: Time = NO_TIMESTAMP
+    conditional: bool = False
+    """Committed under a condition (generation or starting offset): another commit must not overtake it while it is
+    pending."""
+
+
+class GroupValue(msgspec.Struct, frozen=True, kw_only=True):
+    """Membership of a consumer group. A group has one member; its generation fences older members."""
+
+    generation: Offset
+    member_id: str
+    client_id: str = ""
+    topics: tuple[str, ...] = ()
+    updated_at: Time = NO_TIMESTAMP
+
+
+class StagedRows(msgspec.Struct, frozen=True, kw_only=True):
+    """A few rows of a staged part. They are stored in the PREPARE_COMMIT itself and later in the commit record."""
+
+    rows: Count
+    payload: bytes
+    """An Arrow IPC stream; base64 in JSON."""
+
+
+class StagedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a staged transaction appends to one partition once it is decided.
+
+    These are rows in files, inline rows, or committed offsets.
+    """
+
+    topic: str
+    partition: Offset
+    schema_id: Offset = 0
+    files: tuple[DataFile, ...] = ()
+    entries: tuple[OffsetEntry, ...] = ()
+    inline: StagedRows | msgspec.UnsetType = msgspec.UNSET
+    """Present only for inline rows, and only in stores with the feature `staged-inline`."""
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows or entries the part appends."""
+        inline = self.inline.rows if self.inline is not msgspec.UNSET else 0
+        return sum(file.rows for file in self.files) + inline + len(self.entries)
+
+    @property
+    def payload(self) -> bytes:
+        """Return the inline rows; empty if there are none."""
+        return self.inline.payload if self.inline is not msgspec.UNSET else b""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class StagedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of a large list of staged parts, beside the state partition's records."""
+
+    name: Text
+    bytes: Count
+    digest: Digest
+
+
+class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of the transaction-state table: the whole state of one transactional.id (Kafka's TransactionMetadata)."""
+
+    transactional_id: str
+    producer_id: Offset
+    producer_epoch: Offset
+    last_epoch: Signed = NO_PRODUCER_EPOCH
+    """Epoch of the transaction that this PREPARE_*/COMPLETE_* ends; -1 after an init."""
+    last_outcome: Outcome | None = None
+    """How the id's last transaction ended, or is about to end; None: the id had no transaction yet."""
+    state: TransactionState
+    timeout_ms: Offset
+    partitions: tuple[TopicPartition, ...] = ()
+    staged: tuple[StagedPart, ...] = ()
+    staged_object: StagedObject | None = None
+    started_at: Time = NO_TIMESTAMP
+    updated_at: Time = NO_TIMESTAMP
+    txn_scope: str = ""
+    txn_version: Signed = -1
+    """The highest committed `txn.version` of `txn_scope`; -1 if no version was committed."""
+    txn_topics: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The topics that this version was committed for. Absent if they are not known."""
+    write_id: Id
+
+
+class TransactionEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transaction"):
+    """Key and value in `__transaction_state`; a None value is a tombstone."""
+
+    key: str
+    value: TransactionMetadata | None
+
+
+class OffsetEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="offset"):
+    """Key (group, topic, partition) and value in `__consumer_offsets`."""
+
+    group: str
+    topic: str
+    partition: Offset
+    value: OffsetValue | None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return (self.group, self.topic, self.partition)
+
+
+class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="group"):
+    """Key (group) and value of a group's membership in `__consumer_offsets`."""
+
+    group: str
+    value: GroupValue | None
+
+
+Entry: TypeAlias = TransactionEntry | OffsetEntry | GroupEntry
+
+
+class StagedList(_Object, frozen=True, kw_only=True):
+    """`<pid>-<epoch>-<unique>.staged`: the staged parts of one transaction."""
+
+    staged: tuple[StagedPart, ...]
+
+
+class CommitRecord(_Object, frozen=True, kw_only=True):
+    """One batch: `<base_offset>.batch`. Creating it is the append (PROTOCOL.md, "Appending")."""
+
+    STATED: ClassVar[tuple[str, ...]] = ("version", "transactional")
+
+    base_offset: Offset
+    records: Count
+    """Number of rows. A control batch without rows has 0 and takes one offset."""
+    kind: BatchKind
+    producer_id: Signed = NO_PRODUCER_ID
+    producer_epoch: Signed = NO_PRODUCER_EPOCH
+    base_sequence: Signed = NO_SEQUENCE
+    transactional: bool = False
+    timestamp: Time
+    segment_base: Offset
+    schema_id: Offset = 0
+    files: tuple[DataFile, ...] = ()
+    payload_bytes: Count = 0
+    """Length of the inline rows (an Arrow IPC stream) that follow the line."""
+    entries: tuple[Entry, ...] = ()
+    write_id: Id
+    previous: Digest
+    """Digest of the record before. In a partition's first record it is the digest of its name
+    (`PartitionState.empty`)."""
+    coordinator_epoch: Signed = -1
+    """In markers: offset of the PREPARE_* record that this marker rolls forward, in its state partition."""
+    first_offset: Signed = NO_OFFSET
+    """In an ABORT: first offset of the transaction here, -1 if it had no rows here."""
+    last_stable_offset: Signed = NO_OFFSET
+    """In an ABORT: the LSO just after this marker."""
+    log_start_offset: Signed = NO_OFFSET
+    """In a log_start: the new first offset."""
+    deleted_version: Offset = 0
+    """In the log_start of a deletion: the `deleted` version of the topic's metadata."""
+    expired: tuple[Offset, ...] = ()
+    """In an expire: producer ids whose state ends here."""
+
+    @property
+    def span(self) -> int:
+        """Return how many offsets the batch takes: one per row, or one for a control batch without rows."""
+        return self.records or 1
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.span
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.span - 1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.base_sequence + self.records - 1 if self.base_sequence >= 0 else NO_SEQUENCE
