@@ -22,6 +22,7 @@ import msgspec
 from txlog.clock import SystemClock, SystemIds
 from txlog.core import envelope, names
 from txlog.core.names import SegmentName, TopicPartition
+from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import (
     Boundary,
     CommitRecord,
@@ -36,7 +37,8 @@ from txlog.core.records import (
     TxnIndex,
 )
 from txlog.core.segments import build_index
-from txlog.core.state import PartitionState, StoredRecord, decode_snapshot, replay, stored_record, to_snapshot
+from txlog.core.snapshot_state import decode_snapshot, to_snapshot
+from txlog.core.state import PartitionState, replay
 from txlog.core.transactions import PREPARED, VALID_PREVIOUS_STATES
 from txlog.errors import CorruptLogError, TxlogError
 from txlog.protocol.context import Context

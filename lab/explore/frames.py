@@ -29,7 +29,8 @@ from typing import Any, TypeAlias, cast
 import msgspec
 import numpy as np
 
-from txlog.core.state import PartitionState, StoredRecord
+from txlog.core.record_checks import StoredRecord
+from txlog.core.state import PartitionState
 from txlog.protocol.context import Context
 
 _Handler: TypeAlias = Callable[[Any, tuple[int, ...]], Hashable]

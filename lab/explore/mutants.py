@@ -15,7 +15,17 @@ from unittest.mock import patch
 import msgspec
 
 from lab.explore import client as calls
-from txlog.core import append_rules, chain, cleaning, compaction, envelope, segments, state, transactions
+from txlog.core import (
+    append_rules,
+    chain,
+    cleaning,
+    compaction,
+    envelope,
+    segments,
+    snapshot_state,
+    state,
+    transactions,
+)
 from txlog.core.append_rules import Duplicate, Proceed, Refuse
 from txlog.core.effects import Delete, NewId, Now, PutIfAbsent, PutOutcome, ReadClocks
 from txlog.core.fetch_plan import plan_fetch
@@ -388,11 +398,11 @@ def _abort_without_its_first_offset(folded: Any, draft: Any, **kwargs: Any) -> A
 
 
 def _without_pending(folded: Any) -> Any:
-    return msgspec.structs.replace(state.to_snapshot(folded), pending=())
+    return msgspec.structs.replace(snapshot_state.to_snapshot(folded), pending=())
 
 
 def _without_producers(folded: Any) -> Any:
-    return msgspec.structs.replace(state.to_snapshot(folded), producers=())
+    return msgspec.structs.replace(snapshot_state.to_snapshot(folded), producers=())
 
 
 def _no_snapshots(ctx: Any, path: str, data: bytes) -> Any:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from lab.explore.world import GHOST, decoded_once
 from txlog.core import names
 from txlog.core.names import TopicPartition
+from txlog.core.record_checks import StoredRecord
 from txlog.core.records import CommitRecord, GroupEntry, OffsetEntry, TransactionEntry, TransactionMetadata
-from txlog.core.state import StoredRecord
 
 
 @dataclass(slots=True, kw_only=True)

@@ -28,7 +28,8 @@ from txlog.core.names import (
     TopicPartition,
 )
 from txlog.core.records import Boundary, Clean, CommitRecord, SegmentIndex, TransactionMetadata
-from txlog.core.state import PartitionState, replay, to_snapshot
+from txlog.core.snapshot_state import to_snapshot
+from txlog.core.state import PartitionState, replay
 from txlog.errors import TxlogError
 from txlog.protocol import expiry, transactions
 from txlog.protocol.append import append_batch

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from txlog.core import state as fold
+from txlog.core import record_checks
 from txlog.core.effects import Delete, Get, List, Modified, PutIfAbsent, PutOutcome, Size, WriteRows
 from txlog.core.records import DataFile
 
@@ -32,7 +32,7 @@ START_MS = 1_700_000_000_000
 _TIMED = (".batch", ".index", ".clean", ".boundary", ".parquet")
 """Objects of which a vacuum asks the time of writing."""
 
-decoded_once = lru_cache(maxsize=100_000)(fold.stored_record)
+decoded_once = lru_cache(maxsize=100_000)(record_checks.stored_record)
 """A stored record is a value of its bytes and its slot; decoding the same few a million times is what takes time."""
 
 

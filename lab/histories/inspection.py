@@ -12,8 +12,8 @@ from lab.histories.events import (
 from txlog.core import chain, envelope, names
 from txlog.core.effects import Get, List, Program
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
+from txlog.core.record_checks import stored_record
 from txlog.core.records import SegmentIndex, TransactionEntry
-from txlog.core.state import stored_record
 from txlog.errors import MissingObjectError
 from txlog.protocol.context import Context
 from txlog.protocol.load import load

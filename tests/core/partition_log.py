@@ -20,8 +20,9 @@ from txlog.core.append_rules import (
     next_record,
 )
 from txlog.core.names import TopicPartition
+from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import CommitRecord, DataFile, Entry, OffsetEntry, OffsetValue
-from txlog.core.state import PartitionState, StoredRecord, replay, stored_record
+from txlog.core.state import PartitionState, replay
 
 TP = TopicPartition("orders", 0)
 OFFSETS_TP = TopicPartition("__consumer_offsets", 0)

@@ -18,7 +18,8 @@ from txlog.core.append_rules import (
     next_segment_base,
 )
 from txlog.core.names import TopicPartition
-from txlog.core.state import PartitionState, from_snapshot, to_snapshot
+from txlog.core.snapshot_state import from_snapshot, to_snapshot
+from txlog.core.state import PartitionState
 from txlog.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,

@@ -15,6 +15,7 @@ from tests.effort import examples
 from txlog.core import envelope
 from txlog.core.append_rules import RollPolicy, next_record
 from txlog.core.names import TopicPartition
+from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import (
     AbortedTxn,
     GroupEntry,
@@ -26,15 +27,8 @@ from txlog.core.records import (
     TransactionMetadata,
     TransactionRow,
 )
-from txlog.core.state import (
-    PartitionState,
-    StoredRecord,
-    decode_snapshot,
-    from_snapshot,
-    replay,
-    stored_record,
-    to_snapshot,
-)
+from txlog.core.snapshot_state import decode_snapshot, from_snapshot, to_snapshot
+from txlog.core.state import PartitionState, replay
 from txlog.core.txn_index import aborted_txn_of
 from txlog.errors import CorruptRecordError
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.fuzz.hostile import closed, sealed
-from txlog.core import envelope, state
+from txlog.core import envelope, record_checks
 from txlog.core.fetch_plan import RowRange
 from txlog.core.names import TopicPartition
 from txlog.core.records import SchemaField, Snapshot
@@ -69,7 +69,7 @@ def rows_of(fields: tuple[SchemaField, ...]) -> Callable[[bytes], pa.RecordBatch
     """Return a function that reads all inline rows of a record."""
 
     def read(data: bytes) -> pa.RecordBatch:
-        stored = state.stored_record(data, TP, 0)
+        stored = record_checks.stored_record(data, TP, 0)
         wanted = RowRange(first_row=0, rows=stored.record.records, base_offset=0, timestamp=0)
         return read_inline_rows(stored.payload, wanted, fields, where=PATH)
 

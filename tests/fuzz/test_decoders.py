@@ -17,7 +17,7 @@ from tests.fuzz.hostile import VALUES, changed, closed, opened, places, sealed
 from tests.maintenance import damage as d
 from txlog.cli.columns import _parse_column, parse_columns
 from txlog.client.offsets import parse_offsets
-from txlog.core import chain, envelope, names, records, segments, state, txn_index
+from txlog.core import chain, envelope, names, record_checks, records, segments, snapshot_state, state, txn_index
 from txlog.core.fetch_plan import RowRange, plan_fetch
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.errors import InvalidRequestError, SchemaMismatchError, TxlogError
@@ -83,14 +83,14 @@ def test_any_json(fields: dict[str, Any], payload: bytes) -> None:
     data = sealed(json.dumps(fields).encode(), payload)
     for kind in STRUCTS:
         refused_or(envelope.decode, data, kind, "p")
-    refused_or(state.stored_record, data, ORDERS_0, 0)
+    refused_or(record_checks.stored_record, data, ORDERS_0, 0)
 
 
 @given(objects(".batch"), st.sampled_from(["orders", "__transaction_state", "__consumer_offsets"]))
 def test_commit_records(data: bytes, topic: str) -> None:
     tp = TopicPartition(topic, 0)
     for base in range(4):
-        stored = refused_or(state.stored_record, data, tp, base)
+        stored = refused_or(record_checks.stored_record, data, tp, base)
         if stored is not None:
             before = state.PartitionState(
                 topic_partition=tp,
@@ -100,8 +100,8 @@ def test_commit_records(data: bytes, topic: str) -> None:
             )
             after = refused_or(state.replay, before, [stored])
             if after is not None:
-                made = envelope.encode(state.to_snapshot(after))
-                again = refused_or(state.decode_snapshot, made, tp, after.next_offset)
+                made = envelope.encode(snapshot_state.to_snapshot(after))
+                again = refused_or(snapshot_state.decode_snapshot, made, tp, after.next_offset)
                 assert again is None or again.producers == after.producers
                 end = after.next_offset
                 refused_or(
@@ -143,7 +143,7 @@ def _checked(index: records.SegmentIndex, name: SegmentName, path: str) -> bool:
 
 @given(objects(".snapshot", ".clean", ".boundary", ".json", ".staged"))
 def test_everything_else(data: bytes) -> None:
-    snapshot = refused_or(state.decode_snapshot, data, ORDERS_0, 8)
+    snapshot = refused_or(snapshot_state.decode_snapshot, data, ORDERS_0, 8)
     if snapshot is not None:
         assert snapshot.last_stable_offset >= 0
     for kind in STRUCTS:

@@ -12,7 +12,7 @@ from tests.client.world import ORDERS, World, orders
 from tests.fuzz.hostile import changed, closed, opened
 from tests.maintenance import damage as d
 from tests.maintenance import fields, matrix
-from txlog.core import envelope, records, state
+from txlog.core import envelope, record_checks, records
 from txlog.core.names import TopicPartition
 from txlog.errors import CorruptRecordError, InvalidConfigurationError, TxlogError, UnsupportedStoreError
 from txlog.testing.damage import overwrite
@@ -215,7 +215,7 @@ def decode(path: str, data: bytes) -> object:
     if kind != "batch":
         return envelope.decode(data, STRUCTS[kind], path)
     topic, partition, name = path.split("/")
-    return state.stored_record(data, TopicPartition(topic, int(partition)), int(Path(name).stem))
+    return record_checks.stored_record(data, TopicPartition(topic, int(partition)), int(Path(name).stem))
 
 
 def test_every_length_of_every_small_object() -> None:

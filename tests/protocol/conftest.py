@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 
 from tests.protocol import harness
-from txlog.core.state import stored_record
+from txlog.core.record_checks import stored_record
 from txlog.protocol import load, slot
 
 _decoded_once = lru_cache(maxsize=20_000)(stored_record)

@@ -41,6 +41,7 @@ from txlog.core.fetch_plan import InlinePiece, RowRange
 from txlog.core.groups import OffsetsCondition, offsets_partition
 from txlog.core.moments import MAX_CLOCK_ERROR_MS, Moment
 from txlog.core.names import TopicPartition
+from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import (
     Boundary,
     CommitRecord,
@@ -51,7 +52,8 @@ from txlog.core.records import (
     StoreConstants,
     TransactionMetadata,
 )
-from txlog.core.state import PartitionState, StoredRecord, replay, stored_record, to_snapshot
+from txlog.core.snapshot_state import to_snapshot
+from txlog.core.state import PartitionState, replay
 from txlog.core.transactions import Skipped, TxnVersion
 from txlog.errors import StorageError
 from txlog.protocol import groups, transactions

@@ -14,7 +14,7 @@ from txlog.core import envelope, names
 from txlog.core.effects import Effect, Get, List
 from txlog.core.names import SegmentName
 from txlog.core.records import Boundary, Clean
-from txlog.core.state import to_snapshot
+from txlog.core.snapshot_state import to_snapshot
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError
 from txlog.protocol.append import append_log_start
 from txlog.protocol.load import MAX_SLOTS_BY_NAME, gather_fresh_views, load, refresh

@@ -21,7 +21,7 @@ from tests.protocol import test_seal as on_seal
 from tests.protocol import test_slot as on_slot
 from tests.protocol import test_transactions as on_transactions
 from tests.protocol.harness import Cluster
-from txlog.core import append_rules, state, transactions
+from txlog.core import append_rules, record_checks, snapshot_state, state, transactions
 from txlog.core.append_rules import Proceed
 from txlog.core.effects import PutIfAbsent, PutOutcome
 from txlog.core.groups import check_commit
@@ -151,7 +151,7 @@ def rows_for_the_dead(folded: Any, draft: Any, **kwargs: Any) -> Any:
 
 
 def without_pending(folded: Any) -> Any:
-    return msgspec.structs.replace(state.to_snapshot(folded), pending=())
+    return msgspec.structs.replace(snapshot_state.to_snapshot(folded), pending=())
 
 
 def all_segments(view: Any) -> Any:
@@ -213,7 +213,7 @@ MUTANTS = {
         HERE + "slot._is_known", lambda *_: True, with_cluster(on_slot.test_a_drawn_producer_s_first_batch_that_the_fold_forgot_is_unknown), "W15"
     ),
     "records are not read back before the PUT": Mutant(
-        HERE + "slot.stored_record", lambda data, tp, base: state.StoredRecord(record=msgspec.json.decode(data.split(b"\n")[0], type=CommitRecord, strict=False), digest="", data=data),
+        HERE + "slot.stored_record", lambda data, tp, base: record_checks.StoredRecord(record=msgspec.json.decode(data.split(b"\n")[0], type=CommitRecord, strict=False), digest="", data=data),
         with_cluster(on_slot.test_a_record_that_readers_would_refuse_is_never_written), "W5",
     ),
     "COMPLETE without compare-and-set": Mutant(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.protocol.harness import PRODUCER_IDLE_MS, A, B, Cluster, Process, context, rolling
 from txlog.core import envelope
-from txlog.core.state import to_snapshot
+from txlog.core.snapshot_state import to_snapshot
 from txlog.errors import RecordTooLargeError
 from txlog.protocol import expiry
 from txlog.protocol.load import load

@@ -29,7 +29,8 @@ from txlog.core.effects import List, PutIfAbsent, WriteRows
 from txlog.core.names import SegmentName
 from txlog.core.records import SegmentIndex, TxnIndex
 from txlog.core.segments import check_index
-from txlog.core.state import PartitionState, replay, to_snapshot
+from txlog.core.snapshot_state import to_snapshot
+from txlog.core.state import PartitionState, replay
 from txlog.core.txn_index import check_txn_index
 from txlog.errors import OutcomeUnknownError, StorageError
 from txlog.protocol.append import append_batch

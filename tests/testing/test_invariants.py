@@ -14,8 +14,9 @@ from tests.crash import operations
 from tests.crash.operations import A, B
 from txlog.core import envelope, names
 from txlog.core.names import TopicPartition
+from txlog.core.record_checks import stored_record
 from txlog.core.records import CommitRecord, TransactionEntry
-from txlog.core.state import PartitionState, stored_record
+from txlog.core.state import PartitionState
 from txlog.storage.local import LocalObjectStore
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.damage import overwrite

@@ -20,9 +20,9 @@ from txlog.config import DEFAULT_ISOLATION, IsolationLevel
 from txlog.core.effects import Gather, Program
 from txlog.core.groups import OffsetsCondition
 from txlog.core.names import MAX_OFFSET, TopicPartition
+from txlog.core.record_checks import StoredRecord
 from txlog.core.records import OffsetValue
 from txlog.core.segments import floor_entry
-from txlog.core.state import StoredRecord
 from txlog.errors import (
     CommitFailedError,
     InvalidConfigurationError,

@@ -9,60 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import msgspec
 
 from txlog.core import envelope, names
 from txlog.core.names import TopicPartition
+from txlog.core.record_checks import StoredRecord
 from txlog.core.records import (
     NO_OFFSET,
     NO_SEQUENCE,
     BatchMetadata,
     CommitRecord,
-    DataFile,
-    Entry,
     GroupEntry,
     GroupRow,
-    OffsetEntry,
     OffsetRow,
-    PendingOffsets,
     ProducerStateEntry,
     Snapshot,
-    StagedPart,
     TransactionEntry,
-    TransactionMetadata,
     TransactionRow,
 )
-from txlog.core.segments import check_rows
-from txlog.errors import CorruptLogError, CorruptRecordError
+from txlog.errors import CorruptRecordError
 
 BATCHES_TO_RETAIN = 5
 """Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: a duplicate of one of these batches is detected."""
 
-_ENTRIES: Mapping[str, tuple[type[Entry], ...]] = {
-    names.TRANSACTION_STATE_TOPIC: (TransactionEntry,),
-    names.CONSUMER_OFFSETS_TOPIC: (OffsetEntry, GroupEntry),
-}
-"""The allowed kinds of entries in each internal topic."""
 
 OffsetKey: TypeAlias = tuple[str, str, int]
 """(group, topic, partition)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRecord:
-    """A commit record as stored: its value, its inline rows, and the digest of its bytes."""
-
-    record: CommitRecord
-    digest: str
-    data: bytes = field(repr=False)
-
-    @property
-    def payload(self) -> bytes:
-        """Return the inline rows, an Arrow IPC stream; empty if the batch has none."""
-        return self.data[len(self.data) - self.record.payload_bytes :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,136 +139,6 @@ def kept_snapshot(expected: Snapshot, found: Snapshot) -> Snapshot:
             entry = msgspec.structs.replace(entry, txn_first_offset=first)
         kept.append(entry)
     return msgspec.structs.replace(expected, producers=tuple(kept))
-
-
-def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRecord:
-    """Decode `<base_offset>.batch`; raise CorruptRecordError naming it if it is damaged."""
-    path = tp.folder + names.batch_name(base_offset)
-    record, _ = envelope.decode(data, CommitRecord, path)
-    if record.base_offset != base_offset:
-        raise CorruptRecordError(f"{path}: it says base_offset {record.base_offset}; an object was swapped or copied")
-    _check_place(record, tp, path)
-    try:
-        check_rows(record, path)
-    except CorruptLogError as error:
-        raise CorruptRecordError(str(error)) from None
-    check_files(record.files, tp, path)
-    _check_kind(record, path)
-    for entry in record.entries:
-        if isinstance(entry, TransactionEntry) and entry.value is not None:
-            _check_transaction(entry.key, entry.value, path)
-    return StoredRecord(record=record, digest=envelope.digest(data), data=data)
-
-
-def _check_place(record: CommitRecord, tp: TopicPartition, path: str) -> None:
-    """Raise CorruptRecordError unless entries are in the right topic.
-
-    An internal topic holds entries of its own kind, and a user's topic holds none.
-    """
-    kinds = _ENTRIES.get(tp.topic, ())
-    strange = next((entry for entry in record.entries if not isinstance(entry, kinds)), None)
-    if strange is not None:
-        raise CorruptRecordError(
-            f"{path}: an entry of type {strange.__struct_config__.tag!r} does not belong in {tp.topic}; an object was swapped or copied"
-        )
-    if kinds and (record.files or record.payload_bytes):
-        raise CorruptRecordError(
-            f"{path}: a batch of rows does not belong in {tp.topic}, whose records have entries; an object was swapped or copied"
-        )
-
-
-_OF_KINDS: Mapping[str, tuple[str, ...]] = {
-    "coordinator_epoch": ("commit", "abort"),
-    "first_offset": ("abort",),
-    "last_stable_offset": ("abort",),
-    "log_start_offset": ("log_start",),
-    "deleted_version": ("log_start",),
-    "expired": ("expire",),
-}
-"""Fields that only records of these kinds have. In other records they have their default, so a record cannot be
-mistaken for another kind."""
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(CommitRecord)}
-
-
-def _check_kind(record: CommitRecord, path: str) -> None:
-    """Raise CorruptRecordError unless all fields are possible for the record's kind (PROTOCOL.md, R21)."""
-    kind = record.kind
-    for name, kinds in _OF_KINDS.items():
-        if kind not in kinds and getattr(record, name) != _DEFAULTS[name]:
-            raise CorruptRecordError(f"{path}: a {kind} record cannot have `{name}` {getattr(record, name)}")
-    pid, epoch, sequence = record.producer_id, record.producer_epoch, record.base_sequence
-    marker = kind in ("commit", "abort")
-    if (pid < 0) != (epoch < 0) or (pid < 0 and (sequence >= 0 or record.transactional)):
-        raise CorruptRecordError(
-            f"{path}: producer {pid}, epoch {epoch}, sequence {sequence}, transactional {record.transactional} do not fit each other"
-        )
-    if kind != "data" and (sequence >= 0 or record.transactional != marker or (pid >= 0) != marker):
-        raise CorruptRecordError(
-            f"{path}: a {kind} record cannot have producer {pid}, sequence {sequence}, transactional {record.transactional}"
-        )
-    if kind == "log_start" and record.log_start_offset < 0:
-        raise CorruptRecordError(f"{path}: a log_start record without a `log_start_offset`")
-    if kind == "abort" and not (
-        record.first_offset < record.base_offset and 0 <= record.last_stable_offset <= record.end_offset
-    ):
-        raise CorruptRecordError(
-            f"{path}: an ABORT at offset {record.base_offset} cannot have first offset {record.first_offset} and last stable offset "
-            f"{record.last_stable_offset}"
-        )
-
-
-def _check_transaction(key: str, value: TransactionMetadata, path: str) -> None:
-    """Raise CorruptRecordError unless a row of the transaction-state table is consistent (PROTOCOL.md, R21)."""
-    if value.transactional_id != key:
-        raise CorruptRecordError(
-            f"{path}: the state of transactional.id {value.transactional_id!r} has the key {key!r}"
-        )
-    outcome = value.state.rpartition("_")[2].lower() if "_" in value.state else None
-    epochs = (value.last_epoch, value.last_outcome)
-    if outcome is not None and epochs != (value.producer_epoch - 1, outcome):
-        raise CorruptRecordError(
-            f"{path}: transactional.id {key!r} is {value.state} in epoch {value.producer_epoch}, with `last_epoch` {value.last_epoch} and "
-            f"`last_outcome` {value.last_outcome}"
-        )
-    ways = bool(value.staged) + (value.staged_object is not None)
-    if ways > (value.state == "PREPARE_COMMIT"):
-        raise CorruptRecordError(
-            f"{path}: transactional.id {key!r} is {value.state} and cannot have staged what it says"
-        )
-
-
-def check_targets(partitions: Iterable[TopicPartition], parts: Iterable[StagedPart], path: str) -> None:
-    """Raise CorruptRecordError, beginning with `path`, unless a decision names possible partitions and staged parts.
-
-    Each staged part must have its rows in one place, and in files of its partition. A decision that fails this check
-    stops its own id, and no other id of its table.
-    """
-    staged = list(parts)
-    for tp in (*partitions, *(part.topic_partition for part in staged)):
-        if tp.partition < 0 or not names.is_topic_name(tp.topic):
-            raise CorruptRecordError(f"{path}: it names {str(tp)[:100]!r}, which cannot be a partition")
-    for part in staged:
-        tp = part.topic_partition
-        places = [bool(part.files), bool(part.entries), part.inline is not msgspec.UNSET]
-        if sum(places) != 1 or not part.rows:
-            raise CorruptRecordError(f"{path}: the staged part of {tp} has {part.rows} rows in {sum(places)} places")
-        check_files(part.files, tp, path)
-
-
-def check_files(files: Iterable[DataFile], tp: TopicPartition, path: str) -> None:
-    """Raise CorruptRecordError, beginning with `path`, unless the files can be the partition's.
-
-    They must also have as many rows as their row groups.
-    """
-    for file in files:
-        try:
-            names.check_data_path(tp.topic, tp.partition, file.path)
-        except CorruptRecordError as error:
-            raise CorruptRecordError(f"{path}: {error}") from None
-        if sum(file.row_groups) != file.rows:
-            raise CorruptRecordError(
-                f"{path}: {file.path}: {file.rows} rows, and its row groups hold {sum(file.row_groups)}"
-            )
 
 
 def replay(state: PartitionState, records: Iterable[StoredRecord]) -> PartitionState:
@@ -521,114 +365,3 @@ class _Fold:
                         del self.pending[pid]
         else:
             self.committed[row.entry.key] = row
-
-
-# -- snapshots --------------------------------------------------------------------------------------------------------
-
-
-def to_snapshot(state: PartitionState) -> Snapshot:
-    """Return the stored form of a state at a segment's end (W38); equal states give equal bytes.
-
-    Producers are kept here and not in rows, so no maintenance job loses a sequence (C11).
-    """
-    return Snapshot(
-        partition=str(state.topic_partition),
-        offset=state.next_offset,
-        log_start_offset=state.log_start_offset,
-        deleted_version=state.deleted_version,
-        last_timestamp=state.last_timestamp,
-        last_digest=state.last_digest,
-        producers=tuple(state.producers[pid] for pid in sorted(state.producers)),
-        transactions=tuple(state.transactions[key] for key in sorted(state.transactions)),
-        committed=tuple(state.committed[key] for key in sorted(state.committed)),
-        pending=tuple(
-            PendingOffsets(producer_id=pid, rows=tuple(rows[key] for key in sorted(rows)))
-            for pid, rows in sorted(state.pending.items())
-        ),
-        groups=tuple(state.groups[key] for key in sorted(state.groups)),
-    )
-
-
-def from_snapshot(snapshot: Snapshot, tp: TopicPartition) -> PartitionState:
-    """Return the state that `snapshot` holds: an empty active segment begins at its offset."""
-    return PartitionState(
-        topic_partition=tp,
-        log_start_offset=snapshot.log_start_offset,
-        next_offset=snapshot.offset,
-        segment_base=snapshot.offset,
-        last_timestamp=snapshot.last_timestamp,
-        last_digest=snapshot.last_digest,
-        deleted_version=snapshot.deleted_version,
-        producers={entry.producer_id: entry for entry in snapshot.producers},
-        transactions={row.value.transactional_id: row for row in snapshot.transactions},
-        committed={row.entry.key: row for row in snapshot.committed},
-        pending={p.producer_id: {row.entry.key: row for row in p.rows} for p in snapshot.pending},
-        groups={row.entry.group: row for row in snapshot.groups},
-    )
-
-
-def decode_snapshot(data: bytes, tp: TopicPartition, offset: int) -> PartitionState:
-    """Return the state in `<offset>.snapshot`; raise CorruptRecordError naming it if it is damaged."""
-    path = tp.folder + names.snapshot_name(offset)
-    snapshot, _ = envelope.decode(data, Snapshot, path)
-    if snapshot.offset != offset:
-        raise CorruptRecordError(f"{path}: it says offset {snapshot.offset}; an object was swapped or copied")
-    check_snapshot(snapshot, path)
-    return from_snapshot(snapshot, tp)
-
-
-def check_snapshot(snapshot: Snapshot, path: str) -> None:
-    """Raise CorruptRecordError naming `path` unless the snapshot is possible at its offset (PROTOCOL.md, R21)."""
-    names.check_own(snapshot.partition, path)
-    if snapshot.log_start_offset > snapshot.offset:
-        raise CorruptRecordError(
-            f"{path}: log start {snapshot.log_start_offset}, above the log end {snapshot.offset} of this state"
-        )
-    tables: dict[str, list[Any]] = {
-        "producers": [entry.producer_id for entry in snapshot.producers],
-        "transactions": [row.value.transactional_id for row in snapshot.transactions],
-        "committed": [row.entry.key for row in snapshot.committed],
-        "pending": [each.producer_id for each in snapshot.pending],
-        "groups": [row.entry.group for row in snapshot.groups],
-        **{
-            f"pending of producer {each.producer_id}": [row.entry.key for row in each.rows] for each in snapshot.pending
-        },
-    }
-    for name, keys in tables.items():
-        if any(a >= b for a, b in pairwise(keys)):
-            raise CorruptRecordError(f"{path}: its table of {name} is not in order, or holds a key twice")
-    for entry in snapshot.producers:
-        _check_producer(entry, snapshot.offset, path)
-    opened = {entry.producer_id for entry in snapshot.producers if entry.txn_first_offset >= 0}
-    for each in snapshot.pending:
-        if each.producer_id not in opened or not each.rows:
-            raise CorruptRecordError(
-                f"{path}: it has pending offsets of producer {each.producer_id}, which has no open transaction in it"
-            )
-    for row in snapshot.transactions:
-        _check_transaction(row.value.transactional_id, row.value, path)
-    positions = [
-        *(row.offset for row in snapshot.transactions),
-        *(row.position for row in snapshot.committed),
-        *(row.position for row in snapshot.groups),
-        *(row.position for each in snapshot.pending for row in each.rows),
-    ]
-    if any(position >= snapshot.offset for position in positions):
-        raise CorruptRecordError(f"{path}: a row of it is of offset {max(positions)}, above its own offset")
-    if None in [*(row.entry.value for row in snapshot.committed), *(row.entry.value for row in snapshot.groups)]:
-        raise CorruptRecordError(f"{path}: a row of it is a tombstone, and those are not kept")
-
-
-def _check_producer(entry: ProducerStateEntry, end: int, path: str) -> None:
-    ordered = [0, *(at for batch in entry.batches for at in (batch.base_offset, batch.base_offset + 1)), end]
-    if (
-        ordered != sorted(ordered)
-        or any(batch.base_sequence > batch.last_sequence for batch in entry.batches)
-        or len(entry.batches) > BATCHES_TO_RETAIN
-        or (entry.batches and entry.batches[-1].last_sequence != entry.last_sequence)
-        or max(entry.last_offset, entry.txn_first_offset) >= end
-    ):
-        raise CorruptRecordError(
-            f"{path}: the state of producer {entry.producer_id} (last sequence {entry.last_sequence}, last offset {entry.last_offset}, "
-            f"transaction from {entry.txn_first_offset}, {len(entry.batches)} batches) is not possible at offset {end}"
-        )

@@ -21,6 +21,7 @@ import msgspec
 
 from txlog.core import chain, names
 from txlog.core.names import INTERNAL_TOPICS, NumberedName, SegmentName, SegmentObject, TopicPartition
+from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import (
     FIRST_DRAWN_PRODUCER_ID,
     Boundary,
@@ -37,17 +38,8 @@ from txlog.core.records import (
     TxnIndex,
 )
 from txlog.core.segments import build_index, check_index
-from txlog.core.state import (
-    PartitionState,
-    StoredRecord,
-    check_snapshot,
-    from_snapshot,
-    kept_lso,
-    kept_snapshot,
-    replay,
-    stored_record,
-    to_snapshot,
-)
+from txlog.core.snapshot_state import check_snapshot, from_snapshot, to_snapshot
+from txlog.core.state import PartitionState, kept_lso, kept_snapshot, replay
 from txlog.core.txn_index import check_txn_index
 from txlog.errors import CorruptLogError, TxlogError, UnsupportedStoreError
 from txlog.maintenance.decisions import SeenMarkers

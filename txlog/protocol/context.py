@@ -10,8 +10,9 @@ from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Program
 from txlog.core.moments import Moment
 from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
+from txlog.core.record_checks import StoredRecord
 from txlog.core.records import StoreConstants
-from txlog.core.state import PartitionState, StoredRecord, replay
+from txlog.core.state import PartitionState, replay
 
 PROOF_AGE_MS = 1000
 """How long a look at a store proves that the store is still the same (W47). An operator should stop all writers before

@@ -14,8 +14,10 @@ from txlog.core import chain, envelope, names
 from txlog.core.effects import Gather, Get, List, Program, ReadClocks
 from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
+from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import Clean
-from txlog.core.state import PartitionState, StoredRecord, decode_snapshot, replay, stored_record
+from txlog.core.snapshot_state import decode_snapshot
+from txlog.core.state import PartitionState, replay
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError, StorageError, StoreChangedError
 from txlog.protocol.context import Context, Mark, PartitionView, Views, with_view
 from txlog.protocol.requests import get, names_in

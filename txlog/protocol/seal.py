@@ -15,7 +15,9 @@ import msgspec
 from txlog.core import names, segments
 from txlog.core.effects import Get, InlineRows, NewId, Program, ReadClocks, WriteRows
 from txlog.core.names import SegmentName
-from txlog.core.state import StoredRecord, replay, to_snapshot
+from txlog.core.record_checks import StoredRecord
+from txlog.core.snapshot_state import to_snapshot
+from txlog.core.state import replay
 from txlog.errors import TxlogError
 from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import reload, trim_to

@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 from txlog.core import chain, envelope, names
 from txlog.core.effects import List, Now, Program, PutOutcome, ReadClocks, Sleep
 from txlog.core.names import TopicPartition
+from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, GroupRow, OffsetRow, TransactionEntry
-from txlog.core.state import PartitionState, StoredRecord, stored_record
+from txlog.core.state import PartitionState
 from txlog.errors import (
     CoordinatorContentionError,
     CorruptRecordError,

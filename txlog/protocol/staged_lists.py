@@ -7,8 +7,8 @@ import msgspec
 from txlog.core import envelope, names
 from txlog.core.effects import Get, NewId, Program
 from txlog.core.names import TopicPartition
+from txlog.core.record_checks import check_targets
 from txlog.core.records import StagedList, StagedObject, StagedPart, TransactionMetadata
-from txlog.core.state import check_targets
 from txlog.errors import CorruptRecordError, MissingObjectError, RecordTooLargeError
 from txlog.protocol.context import Context
 from txlog.protocol.put import put_pure

@@ -17,7 +17,8 @@ from txlog.core.effects import Gather, Get, List, Modified, NewId, Now, Program,
 from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, NumberedName, SegmentObject, TopicPartition
 from txlog.core.records import Boundary, Clean, CommitRecord, TransactionMetadata
-from txlog.core.state import PartitionState, decode_snapshot
+from txlog.core.snapshot_state import decode_snapshot
+from txlog.core.state import PartitionState
 from txlog.core.vacuum import Dead, Folder, Kind, Why
 from txlog.errors import StorageError, StoreAccessError
 from txlog.protocol.context import Context, PartitionView, Views, with_view
