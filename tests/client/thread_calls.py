@@ -21,9 +21,10 @@ from lab.baton import Baton, BatonStore
 from txlog.client.admin import Admin
 from txlog.client.batches import SendFuture
 from txlog.client.consumer import Consumer
-from txlog.client.producer import Producer, TransactionScope
+from txlog.client.producer import Producer
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
+from txlog.client.transaction_manager import TransactionScope
 from txlog.core.names import TopicPartition
 from txlog.core.records import StagedPart, StagedRows
 from txlog.errors import TxlogError

@@ -7,11 +7,9 @@ one does so when it commits. See PROTOCOL.md, "Transactions", "Eager" and "Stage
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -19,36 +17,28 @@ import pyarrow as pa
 
 from txlog.client import at_exit
 from txlog.client.batches import NO_OFFSET, NO_PARTITION, Batch, RecordMetadata, Send, fail_all
-from txlog.client.coordinator import Coordinator, check_transactional_id, txn_version
-from txlog.client.groups import (
-    ConsumerGroupMetadata,
-    GroupOffsets,
-    Offsets,
-    group_offsets,
-)
+from txlog.client.coordinator import check_transactional_id, txn_version
+from txlog.client.groups import ConsumerGroupMetadata, Offsets
 from txlog.client.partitioner import Partitioner
 from txlog.client.producer_state import Call, ProducerState, again
 from txlog.client.row_writer import RowWriter
 from txlog.client.runtime import Runtime
 from txlog.client.sender import MAX_BUFFER_BYTES, Sender
 from txlog.client.staged import producer_session
+from txlog.client.transaction_manager import TransactionManager, TransactionScope
 from txlog.client.turns import Turns
 from txlog.config import Layer
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_TIMESTAMP, TopicMetadata
-from txlog.core.transactions import TxnVersion, is_repeated
+from txlog.core.transactions import TxnVersion
 from txlog.errors import (
     AbortableError,
-    FencedError,
     IllegalStateError,
     InvalidConfigurationError,
     InvalidRequestError,
-    OffsetMetadataTooLargeError,
-    OutcomeUnknownError,
     RetriableError,
     SchemaMismatchError,
     TransactionAbortableError,
-    TransactionAbortedError,
     TxlogError,
     TxlogTimeoutError,
     UnknownTopicOrPartitionError,
@@ -57,24 +47,9 @@ from txlog.protocol.transactions import EndResult
 from txlog.storage.conform import conform
 from txlog.text import count_text
 
-_LOG = logging.getLogger(__name__)
-SETTLE_MS = 5000
-"""How long `close` tries to end a transaction whose commit has an unknown outcome."""
 _SEND_BESIDE = ("send_offsets_to_transaction",)
 _FLUSH_BESIDE = ("send_offsets_to_transaction", "commit_transaction")
 """Calls of another thread that rows and flushes may run beside."""
-_COMMIT_AGAIN = (
-    "The call to repeat is producer.commit_transaction(): also where `with producer.transaction()` made it, and before this "
-    "producer is closed"
-)
-
-
-@dataclass(slots=True)
-class TransactionScope:
-    """The value of `with producer.transaction() as txn`; `result` is set after the block."""
-
-    result: EndResult | None = None
-    """How the transaction ended. None if it was aborted, or if the block ended it itself."""
 
 
 class Producer:
@@ -108,16 +83,13 @@ class Producer:
         self._state = ProducerState(self._who)
         row_writer = RowWriter(runtime, call)
         self._sender = Sender(self._session, config, row_writer, on_error=self._failed)
+        self._transactions = TransactionManager(self._session, self._sender, self._state, config)
         self._lock = self._sender.lock
         self._turns = Turns(self._who, "producer", lock=self._lock)
         """The turns of the calls that exclude each other."""
         self._partitioner = Partitioner(runtime, row_writer, config.batch_size)
         self._first_error: BaseException | None = None
         """Without transactions: the error of the first failed send since the last flush. The next flush raises it."""
-        self._version: TxnVersion | None = None
-        self._repeats = False
-        """Whether the open transaction will certainly be skipped, so that none of its rows need to be written."""
-        self._offsets: list[GroupOffsets] = []
         self._closed = False
         at_exit.watch(self)
 
@@ -200,12 +172,12 @@ class Producer:
             if self.transactional_id is None or wrong_call:
                 raise
             if not isinstance(error, RetriableError):
-                self._fail(error)
+                self._transactions.fail(error)
             unsent = TransactionAbortableError(
                 f"{self._who}: rows for {topic!r} were not sent: {error}; abort the transaction"
             )
             unsent.__cause__ = error
-            self._fail(unsent)
+            self._transactions.fail(unsent)
 
     def _send(
         self, topic: str, data: object, key: str | Sequence[str] | None, partition: int | None
@@ -221,7 +193,7 @@ class Producer:
             metadata = newest
             parts = self._split(metadata, data, key, partition)
         self._runtime.ensure_writable()
-        deadline_ms = self._deadline_ms()
+        deadline_ms = self._sender.deadline_ms()
         with self._lock:
             waiting = self._sender.waiting
             if waiting.bytes >= MAX_BUFFER_BYTES:
@@ -235,7 +207,7 @@ class Producer:
             self._check_send()
             # Only here it is certain which transaction the rows belong to. Another thread may have ended one and begun
             # the next.
-            if self._repeats:
+            if self._transactions.repeats:
                 parts = []
             send = Send(topic, len(parts), self._hurry)
             now_ms = self._runtime.clock.monotonic_ms()
@@ -283,18 +255,9 @@ class Producer:
         UnsupportedStoreError and ClockSkewError from the probe, TxlogTimeoutError (call it again).
         """
         with self._turn("init_transactions"):
-            assert self.transactional_id is not None
             self._runtime.require_store()
             self._runtime.ensure_writable()
-            coordinator = Coordinator.init(
-                self._session,
-                self.transactional_id,
-                timeout_ms=self._config.transaction_timeout_ms,
-                max_timeout_ms=self._config.transaction_max_timeout_ms,
-            )
-            with self._lock:
-                self._sender.coordinator = coordinator
-                self._state.move("READY")
+            self._transactions.init()
 
     def begin_transaction(self, version: int | TxnVersion | None = None) -> None:
         """Open a transaction. Nothing is written before its first rows.
@@ -303,13 +266,7 @@ class Producer:
         is written. Raises IllegalStateError, and after a fatal error that error again.
         """
         with self._turn("begin_transaction"):
-            self._version = wanted = txn_version(version)
-            coordinator = self._sender.coordinator
-            self._repeats = wanted is not None and coordinator is not None and is_repeated(coordinator.txn, wanted)
-            self._offsets = []
-            with self._lock:
-                self._sender.new_transaction()
-                self._state.move("IN_TRANSACTION")
+            self._transactions.begin(txn_version(version))
 
     def send_offsets_to_transaction(
         self,
@@ -336,17 +293,7 @@ class Producer:
         commit, which does not succeed without them. After any other error you can only abort.
         """
         with self._turn("send_offsets_to_transaction"):
-            try:
-                sent = group_offsets(offsets, group, expected, who=self._who)
-            except OffsetMetadataTooLargeError as error:
-                self._fail(error)
-            if not sent.offsets or self._repeats:
-                return
-            # Offsets of a failed call come first: of two offsets for a partition the later call must win, also if an
-            # earlier call had the same value. This call then repeats the earlier one.
-            self._offsets = [*(waiting for waiting in self._offsets if waiting != sent), sent]
-            if not self._config.staged:
-                self._send_offsets(self._version)
+            self._transactions.send_offsets(offsets, group, expected)
 
     def commit_transaction(self, version: int | TxnVersion | None = None) -> EndResult:
         """Commit. Return when every row and offset is visible to read_committed.
@@ -365,61 +312,7 @@ class Producer:
         * OutcomeUnknownError: the decision was attempted; call this again, and no other method.
         """
         with self._turn("commit_transaction"):
-            return self._commit(version)
-
-    def _commit(self, version: int | TxnVersion | None) -> EndResult:
-        if version is not None and self._state.state == "IN_TRANSACTION":
-            self._set_version(txn_version(version))
-        coordinator, wanted = self._coordinator(), self._version
-        with self._lock:
-            self._sender.hurry()
-            looked_at = self._sender.staged_schemas
-        refusal = coordinator.find_deleted(looked_at)  # while the sender writes the files
-        if self._state.state == "IN_TRANSACTION":
-            with self._lock:
-                if not self._flush(self._deadline_ms()):
-                    met = self._sender.trouble
-                    raise TxlogTimeoutError(
-                        f"{self._who}: rows still wait to be written after max.block.ms = {self._config.max_block_ms}"
-                        f"{f' ({met})' if met is not None else ''}; call commit_transaction() again, or abort"
-                    )
-                self._state.check("commit_transaction")
-            self._send_offsets(wanted)
-        staged = tuple(self._sender.staged_parts)
-        with self._lock:
-            late = {topic: number for topic, number in self._sender.staged_schemas.items() if topic not in looked_at}
-        refusal = refusal or coordinator.find_deleted(late)
-        with self._lock:
-            if not staged and not self._sender.attempted and wanted is None:
-                self._state.move("READY")
-                return EndResult(txn=coordinator.txn)
-            self._state.move("COMMITTING")
-            self._sender.attempted = True
-        try:
-            result = coordinator.end(True, staged, wanted, refusal=refusal)
-        except OutcomeUnknownError as error:
-            raise OutcomeUnknownError(f"{error}. {_COMMIT_AGAIN}") from error
-        except TxlogError as error:
-            self._fail(error)
-        with self._lock:
-            self._state.move("READY")
-            self._sender.new_transaction()
-        if result.skipped and wanted is not None:
-            _LOG.info(
-                "%s: version %d was committed before (now %d): this transaction was skipped, nothing of it is visible",
-                self._who,
-                wanted.version,
-                result.txn.txn_version,
-            )
-        return result
-
-    def _set_version(self, version: TxnVersion | None) -> None:
-        if self._repeats and version != self._version:
-            raise InvalidRequestError(
-                f"{self._who}: the transaction was begun as {self._version}, which had been committed, so its rows were dropped; it cannot be "
-                f"committed as {version}. Abort, and begin one with that version"
-            )
-        self._version = version
+            return self._transactions.commit(version)
 
     def abort_transaction(self) -> None:
         """Abort the transaction. Rows that wait are not sent, and rows that were written never become visible.
@@ -430,44 +323,7 @@ class Producer:
         again).
         """
         with self._turn("abort_transaction"):
-            self._abort()
-
-    def _abort(self) -> None:
-        deadline_ms = self._deadline_ms()
-        with self._lock:
-            reason = self._state.error or TransactionAbortedError(
-                f"{self._who}: the rows were not written, because their transaction was aborted first"
-            )
-            dropped = self._sender.drop_waiting(reason)
-        fail_all(dropped, reason)
-        with self._lock:
-            if not self._sender.wait(lambda: not self._sender.in_flight, deadline_ms):
-                raise TxlogTimeoutError(
-                    f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}; call abort_transaction() again"
-                )
-            self._check_fatal()
-            dropped = self._sender.drop_waiting(reason)  # a batch that waits for a retry
-        fail_all(dropped, reason)
-        with self._lock:
-            attempted = self._sender.attempted
-            self._state.move("ABORTING")
-        committed = False
-        if attempted:
-            try:
-                committed = self._coordinator().end(False).already_committed
-            except (FencedError, AbortableError) as error:
-                # Otherwise an abort that is not possible would be requested for ever (KAFKA-19250).
-                with self._lock:
-                    self._state.fail_fatally(error)
-                raise
-        with self._lock:
-            self._state.move("READY")
-            self._sender.new_transaction()
-        self._offsets = []
-        if committed:
-            raise IllegalStateError(
-                f"{self._who}: the transaction cannot be aborted: it is committed, and all of its rows and offsets are visible"
-            )
+            self._transactions.abort()
 
     @contextmanager
     def transaction(self, version: int | TxnVersion | None = None) -> Iterator[TransactionScope]:
@@ -514,9 +370,9 @@ class Producer:
             try:
                 if self.transactional_id is None:
                     with self._lock:
-                        self._flush(None)
+                        self._sender.flush(None)
                 else:
-                    self._end_open()
+                    self._transactions.end_open()
             finally:
                 with self._lock:
                     error = self._state.error or IllegalStateError(
@@ -545,30 +401,17 @@ class Producer:
         if self._closed or self._turns.is_elsewhere:
             return None
         with self._lock:
-            state, error = self._state.state, self._state.error or self._first_error
-            rows, attempted = self._sender.waiting_rows, self._sender.attempted
-            begun = attempted or bool(rows or self._sender.staged_parts or self._offsets)
-        who = f"{self._who} of {self._runtime.where}: the program ends without close()"
-        failed = f". It had failed: {error}" if error is not None else ""
-        if self.transactional_id is None:
-            late = (
-                f", and {count_text(rows, 'row')} did not get in within {at_exit.FLUSH_MS} ms: they may be lost"
-                if rows
-                else ""
-            )
-            return f"{who}{late}{failed}" if late or failed else None
-        if state == "COMMITTING":
-            return f"{who}, and nobody knows whether its commit was decided: `txlog transactions describe` tells"
-        if state == "FATAL_ERROR":
-            return f"{who}{failed}"
-        if not begun:
+            error, rows = self._state.error or self._first_error, self._sender.waiting_rows
+            if self.transactional_id is not None:
+                lost = self._transactions.lost_at_exit()
+            elif rows:
+                lost = f", and {count_text(rows, 'row')} did not get in within {at_exit.FLUSH_MS} ms: they may be lost"
+            else:
+                lost = None if error is None else ""
+        if lost is None:
             return None
-        unsent = f" ({count_text(rows, 'row')} of it had yet to be written)" if rows else ""
-        left = (
-            f". It is left to time out (transaction.timeout.ms = {self._config.transaction_timeout_ms}), and holds readers back until "
-            "it is ended; close() would have aborted it at once"
-        )
-        return f"{who}, and its transaction was not committed: nothing of it will be visible{unsent}{left if attempted else ''}{failed}"
+        failed = f". It had failed: {error}" if error is not None else ""
+        return f"{self._who} of {self._runtime.where}: the program ends without close(){lost}{failed}"
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -579,24 +422,6 @@ class Producer:
         with self._lock:
             return [(tp, rows) for tp, rows in self._partitioner.split(table, topic, key, partition) if rows.num_rows]
 
-    def _end_open(self) -> None:
-        state = self._state.state
-        if state in ("IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING"):
-            self._abort()
-        elif state == "COMMITTING":
-            # A commit that won stands. A commit that never reached the store is aborted, so that no reader waits for
-            # it.
-            try:
-                self._coordinator().end(False, limit_ms=SETTLE_MS)
-            except FencedError:
-                raise
-            except TxlogError as error:
-                raise OutcomeUnknownError(
-                    f"{self._who}: closed, and it is still unknown after {SETTLE_MS} ms whether its commit was decided ({error}). If it was not, "
-                    f"readers wait until it times out (transaction.timeout.ms = {self._config.transaction_timeout_ms}). hint: see "
-                    f"`txlog transactions describe {self.transactional_id}`; the next init_transactions ends an undecided one"
-                ) from error
-
     def _abort_beside(self, error: BaseException) -> None:
         """Abort because of `error`, which remains the error that the caller sees."""
         if self._state.state not in ("IN_TRANSACTION", "ABORTABLE_ERROR"):
@@ -605,37 +430,6 @@ class Producer:
             self.abort_transaction()
         except Exception as failure:
             error.add_note(f"aborting the transaction failed too: {type(failure).__name__}: {failure}")
-
-    def _flush(self, deadline_ms: int | None) -> bool:
-        """Wait until all sent rows are in the log or failed. Requires the lock, and that no `send` is possible."""
-        self._sender.hurry()
-        return self._sender.wait(lambda: self._sender.idle, deadline_ms)
-
-    def _send_offsets(self, version: TxnVersion | None) -> None:
-        """Send the offsets that are not sent yet, in the order of the calls, before the decision (PROTOCOL.md, W34).
-
-        Offsets of a failed call stay: Kafka's client sends them before EndTxn, too.
-        """
-        if not self._offsets:
-            return
-        with self._lock:
-            self._sender.attempted = True
-        try:
-            if not self._coordinator().send_offsets(self._offsets, version):
-                # Skipped: this version was committed before. The commit finds that out, too, and returns it.
-                self._sender.staged_parts = []
-        except (RetriableError, OutcomeUnknownError):
-            raise
-        except TxlogError as error:
-            self._fail(error)
-        self._offsets = []
-
-    def _coordinator(self) -> Coordinator:
-        assert self._sender.coordinator is not None
-        return self._sender.coordinator
-
-    def _deadline_ms(self) -> int:
-        return self._runtime.clock.monotonic_ms() + self._config.max_block_ms
 
     @contextmanager
     def _turn(self, call: Call) -> Iterator[None]:
@@ -651,7 +445,7 @@ class Producer:
 
     def _await_turn(self) -> None:
         """Wait until no call of another thread has the turn. Requires the lock."""
-        if not self._sender.wait(lambda: self._turns.is_free(nested=True), self._deadline_ms()):
+        if not self._sender.wait(lambda: self._turns.is_free(nested=True), self._sender.deadline_ms()):
             raise TxlogTimeoutError(
                 f"{self._who}: a call of another thread still runs after max.block.ms = {self._config.max_block_ms}; call close() again"
             )
@@ -675,20 +469,14 @@ class Producer:
             with self._lock:
                 self._turns.check_free("send", beside=_SEND_BESIDE)
                 self._state.check("send")
-                self._check_fatal()
+                self._transactions.check_fatal()
             return
         if self._closed:
             self._refuse_closed("send")
-        self._check_fatal()
+        self._transactions.check_fatal()
 
     def _refuse_closed(self, call: str) -> NoReturn:
         raise IllegalStateError(f"{self._who}: {call}() on a closed producer; make a new one")
-
-    def _check_fatal(self) -> None:
-        if self._sender.dead is not None:
-            raise again(self._sender.dead)
-        if self._state.state == "FATAL_ERROR" and self._state.error is not None:
-            raise again(self._state.error)
 
     def _failed(self, error: BaseException) -> None:
         """Record that a batch could not be written. Called by the sender, which holds the lock."""
@@ -698,12 +486,6 @@ class Producer:
         if not isinstance(error, Exception):
             self._state.fail_fatally(error)
         self._first_error = self._first_error or error
-
-    def _fail(self, error: TxlogError) -> NoReturn:
-        """Record an error of a call of this thread, and raise it."""
-        with self._lock:
-            self._state.fail(error)
-        raise error
 
     def _raise_first_error(self, call: Call | str, batches: Iterable[Batch] = ()) -> None:
         if self.transactional_id is not None and call == "flush":

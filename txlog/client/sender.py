@@ -164,6 +164,15 @@ class Sender:
             self._waiting.flush()
             self.condition.notify_all()
 
+    def flush(self, deadline_ms: int | None) -> bool:
+        """Wait until all sent rows are in the log or failed. Requires that no `send` is possible."""
+        self.hurry()
+        return self.wait(lambda: self.idle, deadline_ms)
+
+    def deadline_ms(self) -> int:
+        """Return until when a call that begins now may wait (max.block.ms)."""
+        return self._session.clock.monotonic_ms() + self._config.max_block_ms
+
     def drop_waiting(self, error: BaseException) -> list[Batch]:
         """Remove and return the batches that are not in flight, because of `error`."""
         return self._with_error(self._waiting.remove_all(keep=self._in_flight), error)

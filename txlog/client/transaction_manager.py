@@ -1,0 +1,278 @@
+"""How does a producer open, commit and abort its transactions? Kafka's TransactionManager.
+
+It decides with the coordinator, after the sender has written the rows. `txlog.client.producer_state` says which call is
+allowed when.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from txlog.client.batches import fail_all
+from txlog.client.coordinator import Coordinator, txn_version
+from txlog.client.groups import ConsumerGroupMetadata, GroupOffsets, Offsets, group_offsets
+from txlog.client.producer_state import ProducerState, again
+from txlog.client.sender import Sender
+from txlog.client.session import Session
+from txlog.config import ProducerConfig
+from txlog.core.names import TopicPartition
+from txlog.core.transactions import TxnVersion, is_repeated
+from txlog.errors import (
+    AbortableError,
+    FencedError,
+    IllegalStateError,
+    InvalidRequestError,
+    OffsetMetadataTooLargeError,
+    OutcomeUnknownError,
+    RetriableError,
+    TransactionAbortedError,
+    TxlogError,
+    TxlogTimeoutError,
+)
+from txlog.protocol.transactions import EndResult
+from txlog.text import count_text
+
+_LOG = logging.getLogger(__name__)
+SETTLE_MS = 5000
+"""How long `close` tries to end a transaction whose commit has an unknown outcome."""
+_COMMIT_AGAIN = (
+    "The call to repeat is producer.commit_transaction(): also where `with producer.transaction()` made it, and before this "
+    "producer is closed"
+)
+
+
+@dataclass(slots=True)
+class TransactionScope:
+    """The value of `with producer.transaction() as txn`; `result` is set after the block."""
+
+    result: EndResult | None = None
+    """How the transaction ended. None if it was aborted, or if the block ended it itself."""
+
+
+class TransactionManager:
+    """The transactions of one producer. The producer lets one call run at a time; `fail` may be called at any time."""
+
+    def __init__(self, session: Session, sender: Sender, state: ProducerState, config: ProducerConfig) -> None:
+        self._who = session.who
+        self._version: TxnVersion | None = None
+        self.repeats = False
+        """Whether the open transaction will certainly be skipped, so that none of its rows need to be written."""
+        self._offsets: list[GroupOffsets] = []
+        """Offsets that are not sent yet."""
+        self._session = session
+        self._sender = sender
+        self._state = state
+        self._config = config
+        self._lock = sender.lock
+
+    def init(self) -> None:
+        """Take over the transactional.id; see `Producer.init_transactions`."""
+        assert self._config.transactional_id is not None
+        coordinator = Coordinator.init(
+            self._session,
+            self._config.transactional_id,
+            timeout_ms=self._config.transaction_timeout_ms,
+            max_timeout_ms=self._config.transaction_max_timeout_ms,
+        )
+        with self._lock:
+            self._sender.coordinator = coordinator
+            self._state.move("READY")
+
+    def begin(self, version: TxnVersion | None) -> None:
+        """Open a transaction; see `Producer.begin_transaction`."""
+        self._version = version
+        coordinator = self._sender.coordinator
+        self.repeats = version is not None and coordinator is not None and is_repeated(coordinator.txn, version)
+        self._offsets = []
+        with self._lock:
+            self._sender.new_transaction()
+            self._state.move("IN_TRANSACTION")
+
+    def send_offsets(
+        self,
+        offsets: Offsets,
+        group: str | ConsumerGroupMetadata,
+        expected: Mapping[TopicPartition, int | None] | None,
+    ) -> None:
+        """Add a group's offsets to the transaction; see `Producer.send_offsets_to_transaction`."""
+        try:
+            sent = group_offsets(offsets, group, expected, who=self._who)
+        except OffsetMetadataTooLargeError as error:
+            self.fail(error)
+        if not sent.offsets or self.repeats:
+            return
+        # Offsets of a failed call come first: of two offsets for a partition the later call must win, also if an
+        # earlier call had the same value. This call then repeats the earlier one.
+        self._offsets = [*(waiting for waiting in self._offsets if waiting != sent), sent]
+        if not self._config.staged:
+            self._write_offsets(self._version)
+
+    def commit(self, version: int | TxnVersion | None) -> EndResult:
+        """Commit; see `Producer.commit_transaction`. Without `version` the one of `begin` counts."""
+        if version is not None and self._state.state == "IN_TRANSACTION":
+            self._set_version(txn_version(version))
+        coordinator, wanted = self._coordinator, self._version
+        with self._lock:
+            self._sender.hurry()
+            looked_at = self._sender.staged_schemas
+        refusal = coordinator.find_deleted(looked_at)  # while the sender writes the files
+        if self._state.state == "IN_TRANSACTION":
+            with self._lock:
+                if not self._sender.flush(self._sender.deadline_ms()):
+                    met = self._sender.trouble
+                    raise TxlogTimeoutError(
+                        f"{self._who}: rows still wait to be written after max.block.ms = {self._config.max_block_ms}"
+                        f"{f' ({met})' if met is not None else ''}; call commit_transaction() again, or abort"
+                    )
+                self._state.check("commit_transaction")
+            self._write_offsets(wanted)
+        staged = tuple(self._sender.staged_parts)
+        with self._lock:
+            late = {topic: number for topic, number in self._sender.staged_schemas.items() if topic not in looked_at}
+        refusal = refusal or coordinator.find_deleted(late)
+        with self._lock:
+            if not staged and not self._sender.attempted and wanted is None:
+                self._state.move("READY")
+                return EndResult(txn=coordinator.txn)
+            self._state.move("COMMITTING")
+            self._sender.attempted = True
+        try:
+            result = coordinator.end(True, staged, wanted, refusal=refusal)
+        except OutcomeUnknownError as error:
+            raise OutcomeUnknownError(f"{error}. {_COMMIT_AGAIN}") from error
+        except TxlogError as error:
+            self.fail(error)
+        with self._lock:
+            self._state.move("READY")
+            self._sender.new_transaction()
+        if result.skipped and wanted is not None:
+            _LOG.info(
+                "%s: version %d was committed before (now %d): this transaction was skipped, nothing of it is visible",
+                self._who,
+                wanted.version,
+                result.txn.txn_version,
+            )
+        return result
+
+    def abort(self) -> None:
+        """Abort the transaction; see `Producer.abort_transaction`."""
+        deadline_ms = self._sender.deadline_ms()
+        with self._lock:
+            reason = self._state.error or TransactionAbortedError(
+                f"{self._who}: the rows were not written, because their transaction was aborted first"
+            )
+            dropped = self._sender.drop_waiting(reason)
+        fail_all(dropped, reason)
+        with self._lock:
+            if not self._sender.wait(lambda: not self._sender.in_flight, deadline_ms):
+                raise TxlogTimeoutError(
+                    f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}; call abort_transaction() again"
+                )
+            self.check_fatal()
+            dropped = self._sender.drop_waiting(reason)  # a batch that waits for a retry
+        fail_all(dropped, reason)
+        with self._lock:
+            attempted = self._sender.attempted
+            self._state.move("ABORTING")
+        committed = False
+        if attempted:
+            try:
+                committed = self._coordinator.end(False).already_committed
+            except (FencedError, AbortableError) as error:
+                # Otherwise an abort that is not possible would be requested for ever (KAFKA-19250).
+                with self._lock:
+                    self._state.fail_fatally(error)
+                raise
+        with self._lock:
+            self._state.move("READY")
+            self._sender.new_transaction()
+        self._offsets = []
+        if committed:
+            raise IllegalStateError(
+                f"{self._who}: the transaction cannot be aborted: it is committed, and all of its rows and offsets are visible"
+            )
+
+    def end_open(self) -> None:
+        """End the open transaction, because the producer closes; see `Producer.close`."""
+        state = self._state.state
+        if state in ("IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING"):
+            self.abort()
+        elif state == "COMMITTING":
+            # A commit that won stands. A commit that never reached the store is aborted, so that no reader waits for
+            # it.
+            try:
+                self._coordinator.end(False, limit_ms=SETTLE_MS)
+            except FencedError:
+                raise
+            except TxlogError as error:
+                raise OutcomeUnknownError(
+                    f"{self._who}: closed, and it is still unknown after {SETTLE_MS} ms whether its commit was decided ({error}). If it was not, "
+                    f"readers wait until it times out (transaction.timeout.ms = {self._config.transaction_timeout_ms}). hint: see "
+                    f"`txlog transactions describe {self._config.transactional_id}`; the next init_transactions ends an undecided one"
+                ) from error
+
+    def lost_at_exit(self) -> str | None:
+        """Return the part of a sentence that says what is lost if the program ends now. None if nothing was begun."""
+        rows, attempted = self._sender.waiting_rows, self._sender.attempted
+        if self._state.state == "COMMITTING":
+            return ", and nobody knows whether its commit was decided: `txlog transactions describe` tells"
+        if self._state.state == "FATAL_ERROR":
+            return ""
+        if not (attempted or rows or self._sender.staged_parts or self._offsets):
+            return None
+        unsent = f" ({count_text(rows, 'row')} of it had yet to be written)" if rows else ""
+        left = (
+            f". It is left to time out (transaction.timeout.ms = {self._config.transaction_timeout_ms}), and holds readers back until "
+            "it is ended; close() would have aborted it at once"
+        )
+        return (
+            f", and its transaction was not committed: nothing of it will be visible{unsent}{left if attempted else ''}"
+        )
+
+    def fail(self, error: TxlogError) -> NoReturn:
+        """Record an error of a call of this thread, and raise it."""
+        with self._lock:
+            self._state.fail(error)
+        raise error
+
+    def check_fatal(self) -> None:
+        """Raise the error that ended the producer, if any."""
+        if self._sender.dead is not None:
+            raise again(self._sender.dead)
+        if self._state.state == "FATAL_ERROR" and self._state.error is not None:
+            raise again(self._state.error)
+
+    def _set_version(self, version: TxnVersion | None) -> None:
+        if self.repeats and version != self._version:
+            raise InvalidRequestError(
+                f"{self._who}: the transaction was begun as {self._version}, which had been committed, so its rows were dropped; it cannot be "
+                f"committed as {version}. Abort, and begin one with that version"
+            )
+        self._version = version
+
+    def _write_offsets(self, version: TxnVersion | None) -> None:
+        """Send the offsets that are not sent yet, in the order of the calls, before the decision (PROTOCOL.md, W34).
+
+        Offsets of a failed call stay: Kafka's client sends them before EndTxn, too.
+        """
+        if not self._offsets:
+            return
+        with self._lock:
+            self._sender.attempted = True
+        try:
+            if not self._coordinator.send_offsets(self._offsets, version):
+                # Skipped: this version was committed before. The commit finds that out, too, and returns it.
+                self._sender.staged_parts = []
+        except (RetriableError, OutcomeUnknownError):
+            raise
+        except TxlogError as error:
+            self.fail(error)
+        self._offsets = []
+
+    @property
+    def _coordinator(self) -> Coordinator:
+        assert self._sender.coordinator is not None
+        return self._sender.coordinator
