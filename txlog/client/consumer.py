@@ -16,6 +16,7 @@ from typing import Self
 import pyarrow as pa
 
 from txlog.client import offsets as lookup
+from txlog.client.deleted_topics import DeletedTopics
 from txlog.client.fetcher import Fetcher
 from txlog.client.groups import (
     ConsumerGroupMetadata,
@@ -72,6 +73,7 @@ class Consumer:
         self._who = who if config.group_id is None else f"{who} (group {config.group_id!r})"
         self._session = consumer_session(runtime, config, self._who)
         self._fetcher = Fetcher(self._session, self.isolation_level, config.max_poll_records)
+        self._deleted = DeletedTopics(self._session, self._fetcher)
         self._topics: tuple[str, ...] = ()
         """Topics whose partitions are all read, new partitions included."""
         self._member: GroupValue | None = None
@@ -79,10 +81,6 @@ class Consumer:
         """Committed offsets that this consumer knows. It does not commit the same offset again."""
         self._handed: dict[TopicPartition, int] = {}
         """Positions before the last poll. All rows below were returned earlier and have been processed."""
-        self._deleted: dict[str, UnknownTopicOrPartitionError] = {}
-        """The topics that were deleted and not created again, each with the error that polls raise."""
-        self._reported: set[str] = set()
-        """Those of `_deleted` whose error a poll has raised."""
         self._added: set[TopicPartition] = set()
         """Partitions without a position yet that were added to a topic after the subscription."""
         self._turns = Turns(self._who, "consumer", nested=True)
@@ -220,7 +218,7 @@ class Consumer:
         self._handed = self._fetcher.positions
         self._auto_commit()
         self._follow_topics()
-        self._check_deleted()
+        self._deleted.check()
         looked, resets = False, 0
         while True:
             # While a transaction with newer offsets is undecided, its partitions wait, so that no row is read twice
@@ -240,12 +238,12 @@ class Consumer:
                 continue
             left_ms = deadline_ms - clock.monotonic_ms()
             if looked and left_ms <= 0:
-                self._report_deleted()
+                self._deleted.report()
                 return None
             if looked:
                 clock.sleep_ms(min(self._config.fetch_max_wait_ms, left_ms))
             self._fetcher.look()
-            self._check_deleted()
+            self._deleted.check()
             looked = True
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -417,7 +415,8 @@ class Consumer:
         for tp in self._fetcher.assigned:
             self._fetcher.seek(tp, None)
         self._committed, self._handed = {}, {}
-        self._deleted, self._reported, self._added = {}, set(), set()
+        self._deleted.clear()
+        self._added = set()
         self._last_topics_ms = self._runtime.clock.monotonic_ms()
 
     def _follow_topics(self) -> None:
@@ -431,45 +430,12 @@ class Consumer:
             try:
                 now += self._partitions_of([name])
             except UnknownTopicOrPartitionError as error:
-                self._deleted[name] = error
+                self._deleted.add(name, error)
                 now += [tp for tp in self._fetcher.assigned if tp.topic == name]
         added = set(now).difference(self._fetcher.assigned)
         if added:
             self._added |= added
             self._fetcher.assign(now)
-
-    def _check_deleted(self) -> None:
-        """Read no deleted topics, and read those again that were created again.
-
-        Raises UnknownTopicOrPartitionError if no poll has raised it for a deleted topic yet, or if no other topic is
-        assigned.
-        """
-        assigned = {tp.topic for tp in self._fetcher.assigned}
-        for topic in sorted(self._deleted.keys() | {tp.topic for tp in self._fetcher.assigned if self._is_behind(tp)}):
-            try:
-                self._runtime.topic(topic, 0)
-            except UnknownTopicOrPartitionError as error:
-                self._deleted[topic] = error
-            else:
-                self._deleted.pop(topic, None)
-        self._reported &= self._deleted.keys()
-        self._fetcher.skip(self._deleted)
-        if self._deleted.keys() - self._reported or self._deleted.keys() >= assigned:
-            self._report_deleted()
-
-    def _is_behind(self, tp: TopicPartition) -> bool:
-        """Return whether the log shows a deletion that this process's metadata of the topic do not show."""
-        view = self._session.views.get(tp)
-        if view is None or not view.state.deleted_version:
-            return False
-        known = self._runtime.known_topic(tp.topic)
-        return known is None or known.number < view.state.deleted_version
-
-    def _report_deleted(self) -> None:
-        """Raise UnknownTopicOrPartitionError if a topic is deleted."""
-        if self._deleted:
-            self._reported = set(self._deleted)
-            raise UnknownTopicOrPartitionError("; ".join(map(str, self._deleted.values())))
 
     def _find_positions(self, *, wait: bool = True) -> None:
         lost = self._fetcher.lost
