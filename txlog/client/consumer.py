@@ -27,27 +27,24 @@ from txlog.client.groups import (
     offset_values,
     topic_partition,
 )
+from txlog.client.membership import GroupMembership
 from txlog.client.reading import consumer_session
 from txlog.client.runtime import Runtime
 from txlog.client.turns import Turns, in_turn
 from txlog.config import Layer
-from txlog.core.effects import Program
-from txlog.core.groups import OffsetsCondition
 from txlog.core.names import TopicPartition, check_topic_name
-from txlog.core.records import GroupValue, OffsetValue
+from txlog.core.records import OffsetValue
 from txlog.errors import (
     CommitFailedError,
     IllegalStateError,
     InvalidRequestError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
-    StoreChangedError,
     TxlogError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from txlog.protocol import groups as protocol
-from txlog.protocol.context import Context, PartitionView, Views
+from txlog.protocol.context import PartitionView
 from txlog.protocol.read import end_offset
 from txlog.text import count_text
 
@@ -76,7 +73,7 @@ class Consumer:
         self._deleted = DeletedTopics(self._session, self._fetcher)
         self._topics: tuple[str, ...] = ()
         """Topics whose partitions are all read, new partitions included."""
-        self._member: GroupValue | None = None
+        self._membership = GroupMembership(self._session, config.client_id)
         self._committed: dict[TopicPartition, int] = {}
         """Committed offsets that this consumer knows. It does not commit the same offset again."""
         self._handed: dict[TopicPartition, int] = {}
@@ -124,20 +121,7 @@ class Consumer:
         names = self._check_topics(topics)
         partitions = self._partitions_of(names)
         self._runtime.ensure_writable()
-        member_id = f"{self._config.client_id or 'consumer'}-{self._runtime.ids.new_id()}"
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, tuple[GroupValue, GroupValue | None]]]:
-            return protocol.take_group(ctx, views, group, member_id, self._config.client_id, names)
-
-        own_id = self._member.member_id if self._member is not None else ""
-        self._member, before = self._session.call(f"joining group {group!r}", program)
-        if before is not None and before.member_id not in ("", own_id):
-            _LOG.warning(
-                "%s: took the group over from member %r. If that consumer still runs, its next commit fails, because a group has one "
-                "member. hint: give each consumer a group.id of its own",
-                self._who,
-                before.member_id,
-            )
+        self._membership.join(group, names)
         self._topics = names
         self._assign(partitions)
 
@@ -147,7 +131,7 @@ class Consumer:
         self._check_open()
         wanted = [topic_partition(tp) for tp in partitions]
         lookup.check_exist(self._session, wanted)
-        self._leave()
+        self._membership.leave()
         self._topics = ()
         self._assign(wanted)
 
@@ -157,7 +141,7 @@ class Consumer:
         self._check_open()
         names = self._check_topics(topics)
         partitions = self._partitions_of(names)
-        self._leave()
+        self._membership.leave()
         self._topics = names
         self._assign(partitions)
 
@@ -165,7 +149,7 @@ class Consumer:
     def unsubscribe(self) -> None:
         """Stop reading, and leave the group."""
         self._check_open()
-        self._leave()
+        self._membership.leave()
         self._topics = ()
         self._assign([])
 
@@ -362,8 +346,8 @@ class Consumer:
         group = self._require_group("group_metadata")
         return ConsumerGroupMetadata(
             group_id=group,
-            generation_id=self._member.generation if self._member is not None else -1,
-            member_id=self._member.member_id if self._member is not None else "",
+            generation_id=self._membership.generation,
+            member_id=self._membership.member_id,
             auto_commit=self._config.enable_auto_commit,
         )
 
@@ -391,24 +375,11 @@ class Consumer:
                 _LOG.warning("%s: closed without committing its positions: %s", self._who, error)
             finally:
                 try:
-                    self._leave()
+                    self._membership.leave()
                 except TxlogError as error:
                     # The result of close() is the result of the commit. A membership that stays fences no consumer.
                     _LOG.warning("%s: closed without leaving its group: %s", self._who, error)
                 self._session.forget(list(self._session.views))
-
-    def _leave(self) -> None:
-        member, group = self._member, self.group_id
-        if member is None or group is None:
-            return
-        self._member = None
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
-            return (yield from protocol.leave_group(ctx, views, group, member.generation, member.member_id)), None
-
-        # A store that was created again, or restored to an older state, does not know this member.
-        with contextlib.suppress(StoreChangedError):
-            self._session.call(f"leaving group {group!r}", program)
 
     def _assign(self, partitions: Iterable[TopicPartition]) -> None:
         self._fetcher.assign(partitions)
@@ -510,18 +481,10 @@ class Consumer:
         if not values:
             return
         group = self._require_group("commit")
-        member = self._member
-        condition = (
-            OffsetsCondition(generation=member.generation, member_id=member.member_id) if member is not None else None
-        )
         self._runtime.ensure_writable()
         # The rows before these offsets must still exist.
         self._session.prove(values, "looking whether the log still holds what was read")
-
-        def program(ctx: Context, views: Views) -> Program[tuple[Views, None]]:
-            return (yield from protocol.commit_offsets(ctx, views, group, values, condition)), None
-
-        self._session.call(f"committing offsets of group {group!r}", program)
+        self._membership.commit(group, values)
         self._committed.update({tp: value.offset for tp, value in values.items()})
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
