@@ -16,8 +16,8 @@ from typing import Self
 import pyarrow as pa
 
 from txlog.client import offsets as lookup
-from txlog.client.deleted_topics import DeletedTopics
 from txlog.client.fetcher import Fetcher
+from txlog.client.followed_topics import FollowedTopics
 from txlog.client.groups import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -41,7 +41,6 @@ from txlog.errors import (
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     TxlogError,
-    UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
 from txlog.protocol.context import PartitionView
@@ -70,19 +69,14 @@ class Consumer:
         self._who = who if config.group_id is None else f"{who} (group {config.group_id!r})"
         self._session = consumer_session(runtime, config, self._who)
         self._fetcher = Fetcher(self._session, self.isolation_level, config.max_poll_records)
-        self._deleted = DeletedTopics(self._session, self._fetcher)
-        self._topics: tuple[str, ...] = ()
-        """Topics whose partitions are all read, new partitions included."""
+        self._followed = FollowedTopics(self._session, self._fetcher)
         self._membership = GroupMembership(self._session, config.client_id)
         self._committed: dict[TopicPartition, int] = {}
         """Committed offsets that this consumer knows. It does not commit the same offset again."""
         self._handed: dict[TopicPartition, int] = {}
         """Positions before the last poll. All rows below were returned earlier and have been processed."""
-        self._added: set[TopicPartition] = set()
-        """Partitions without a position yet that were added to a topic after the subscription."""
         self._turns = Turns(self._who, "consumer", nested=True)
         self._last_commit_ms = runtime.clock.monotonic_ms()
-        self._last_topics_ms = self._last_commit_ms
         self._closed = False
 
     def __repr__(self) -> str:
@@ -119,11 +113,10 @@ class Consumer:
         self._check_open()
         group = self._require_group("subscribe")
         names = self._check_topics(topics)
-        partitions = self._partitions_of(names)
+        partitions = self._followed.partitions(names)
         self._runtime.ensure_writable()
         self._membership.join(group, names)
-        self._topics = names
-        self._assign(partitions)
+        self._assign(partitions, names)
 
     @in_turn
     def assign(self, partitions: Iterable[TopicPartition] | Iterable[tuple[str, int]]) -> None:
@@ -132,7 +125,6 @@ class Consumer:
         wanted = [topic_partition(tp) for tp in partitions]
         lookup.check_exist(self._session, wanted)
         self._membership.leave()
-        self._topics = ()
         self._assign(wanted)
 
     @in_turn
@@ -140,17 +132,15 @@ class Consumer:
         """Read all partitions of `topics`, also those added later, without membership in a group."""
         self._check_open()
         names = self._check_topics(topics)
-        partitions = self._partitions_of(names)
+        partitions = self._followed.partitions(names)
         self._membership.leave()
-        self._topics = names
-        self._assign(partitions)
+        self._assign(partitions, names)
 
     @in_turn
     def unsubscribe(self) -> None:
         """Stop reading, and leave the group."""
         self._check_open()
         self._membership.leave()
-        self._topics = ()
         self._assign([])
 
     @in_turn
@@ -161,7 +151,7 @@ class Consumer:
     @in_turn
     def subscription(self) -> tuple[str, ...]:
         """Return the topics of which all partitions are read."""
-        return self._topics
+        return self._followed.names
 
     @in_turn
     def pause(self, *partitions: TopicPartition) -> None:
@@ -201,8 +191,8 @@ class Consumer:
         deadline_ms = clock.monotonic_ms() + timeout_ms
         self._handed = self._fetcher.positions
         self._auto_commit()
-        self._follow_topics()
-        self._deleted.check()
+        self._followed.take_added()
+        self._followed.check_deleted()
         looked, resets = False, 0
         while True:
             # While a transaction with newer offsets is undecided, its partitions wait, so that no row is read twice
@@ -222,12 +212,12 @@ class Consumer:
                 continue
             left_ms = deadline_ms - clock.monotonic_ms()
             if looked and left_ms <= 0:
-                self._deleted.report()
+                self._followed.report_deleted()
                 return None
             if looked:
                 clock.sleep_ms(min(self._config.fetch_max_wait_ms, left_ms))
             self._fetcher.look()
-            self._deleted.check()
+            self._followed.check_deleted()
             looked = True
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -381,32 +371,12 @@ class Consumer:
                     _LOG.warning("%s: closed without leaving its group: %s", self._who, error)
                 self._session.forget(list(self._session.views))
 
-    def _assign(self, partitions: Iterable[TopicPartition]) -> None:
+    def _assign(self, partitions: Iterable[TopicPartition], topics: tuple[str, ...] = ()) -> None:
         self._fetcher.assign(partitions)
         for tp in self._fetcher.assigned:
             self._fetcher.seek(tp, None)
         self._committed, self._handed = {}, {}
-        self._deleted.clear()
-        self._added = set()
-        self._last_topics_ms = self._runtime.clock.monotonic_ms()
-
-    def _follow_topics(self) -> None:
-        """Take in partitions that were added since the subscription."""
-        now_ms = self._runtime.clock.monotonic_ms()
-        if not self._topics or now_ms - self._last_topics_ms < self._config.metadata_max_age_ms:
-            return
-        self._last_topics_ms = now_ms
-        now: list[TopicPartition] = []
-        for name in self._topics:
-            try:
-                now += self._partitions_of([name])
-            except UnknownTopicOrPartitionError as error:
-                self._deleted.add(name, error)
-                now += [tp for tp in self._fetcher.assigned if tp.topic == name]
-        added = set(now).difference(self._fetcher.assigned)
-        if added:
-            self._added |= added
-            self._fetcher.assign(now)
+        self._followed.start(topics)
 
     def _find_positions(self, *, wait: bool = True) -> None:
         lost = self._fetcher.lost
@@ -420,7 +390,7 @@ class Consumer:
                 self._fetcher.seek(tp, value.offset)
                 self._committed[tp] = value.offset
         lost = self._fetcher.lost
-        rest = [tp for tp in lost if tp not in self._added]
+        rest = [tp for tp in lost if tp not in self._followed.added]
         policy = self._config.auto_offset_reset
         if rest and policy == "none":
             raise NoOffsetForPartitionError(
@@ -428,10 +398,10 @@ class Consumer:
                 "or set auto.offset.reset to earliest or latest"
             )
         # An added partition is read from its start, because all its rows are newer than the subscription.
-        added = [tp for tp in lost if tp in self._added]
+        added = [tp for tp in lost if tp in self._followed.added]
         for tp, offset in {**self._ends(added, "earliest"), **self._ends(rest, policy)}.items():
             self._fetcher.seek(tp, offset)
-        self._added.clear()
+        self._followed.added.clear()
 
     def _reset(self, error: OffsetOutOfRangeError) -> bool:
         """Apply `auto.offset.reset` to positions outside of the log.
@@ -503,9 +473,6 @@ class Consumer:
         if not names:
             raise InvalidRequestError(f"{self._who}: no topic is named")
         return tuple(check_topic_name(name) for name in names)
-
-    def _partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
-        return [tp for name in topics for tp in self._runtime.partitions(name, self._config.metadata_max_age_ms)]
 
     def _require_group(self, call: str) -> str:
         if self.group_id is None:
