@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from txlog.core import names
 from txlog.core.chain import PartitionListing, check_clean, parse_listing, sealed_end, walk
 from txlog.core.names import SegmentName
-from txlog.core.records import Clean, CleanedRun
+from txlog.core.records import Clean, CleanedRun, Superseded
 from txlog.errors import CorruptLogError, CorruptRecordError, MissingObjectError
 
 FOLDER = "orders/0/"
@@ -150,6 +150,23 @@ class TestWalk:
     def test_a_hole_is_an_error_not_an_end(self, objects: list[SegmentName], start: int, missing: int) -> None:
         with pytest.raises(MissingObjectError, match=rf"orders/0/: .* begins at offset {missing}, .*sealed up to 30"):
             walk(listing_of(*objects), None, start)
+
+    def test_a_current_run_that_no_walk_reaches_is_damage(self) -> None:
+        """Its rows, or those of the segments that it overlaps, would be left out without a word (R21)."""
+        run = run_of(5, 15)
+        listing = listing_of(seg(0, 10), seg(10, 20), run, names.clean_name(1))
+        with pytest.raises(CorruptRecordError, match=rf"no segment or run ends where its run {run.index} begins"):
+            walk(listing, clean_of(1, run), 0)
+        assert walk(listing, clean_of(1, run), 15) == (seg(10, 20),)
+
+    def test_a_superseded_segment_that_a_walk_needs_is_damage(self) -> None:
+        """The run that replaced it was lost from the list, and rows that a compaction removed would come back (R21)."""
+        listing = listing_of(seg(0, 10), seg(10, 20), names.clean_name(1))
+        gone = Superseded(name=seg(0, 10).index, since=0)
+        clean = msgspec.structs.replace(clean_of(1), superseded=(gone,))
+        with pytest.raises(CorruptRecordError, match=rf"it says that {gone.name} is superseded, and no run"):
+            walk(listing, clean, 0)
+        assert walk(listing, clean, 10) == (seg(10, 20),)
 
     def test_two_segments_at_one_offset_are_named(self) -> None:
         with pytest.raises(CorruptLogError) as caught:
