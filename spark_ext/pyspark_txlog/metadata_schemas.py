@@ -146,7 +146,7 @@ TABLES: Mapping[str, MetadataTable] = {
         ),
     ),
     "history": MetadataTable(
-        doc="A row for everything that a run of a clean-up job did to a partition; none for what did nothing. The newest 2,000 runs.",
+        doc="A row for everything that a run of a maintenance job did to a partition; none for what did nothing. The newest 2,000 runs.",
         columns=(
             ("run_id", "string", "one run of a job"),
             ("job", "string", "merge, compact, retention, vacuum or repair"),

@@ -8,7 +8,7 @@ from txlog.maintenance.history import recorded
 
 
 def test_nothing_was_done(cli: Cli, store: Store) -> None:
-    assert cli("history").lines == ["No clean-up has done anything yet."]
+    assert cli("history").lines == ["No maintenance job has done anything yet."]
     assert cli("history", "--output", "json").json == []
     assert "--limit 0: expected at least 1" in cli.fails("history", "--limit", 0)
 
@@ -37,5 +37,5 @@ def test_what_was_done(cli: Cli, store: Store) -> None:
     assert "2 KiB → 1 KiB" in merge
     (row,) = cli("history", "orders", "--job", "vacuum", "--output", "json").json
     assert (row["step"]["outcome"], row["step"]["deleted_objects"]) == ("deleted", 12)
-    assert cli("history", "events").lines == ["No clean-up has done anything there."]
+    assert cli("history", "events").lines == ["No maintenance job has done anything there."]
     assert len(cli("history", "--limit", 1).lines) == 2

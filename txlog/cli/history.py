@@ -83,9 +83,9 @@ def history(
                 )
                 for row in rows
             ],
-            empty="No clean-up has done anything yet."
+            empty="No maintenance job has done anything yet."
             if not (topic or topic_option or job)
-            else "No clean-up has done anything there.",
+            else "No maintenance job has done anything there.",
         )
 
     session.out.show(rows, text)

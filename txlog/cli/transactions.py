@@ -252,8 +252,8 @@ def _why_kept(found: TransactionDescription, force: bool) -> str:
         return f"its transaction is {found.state}; end it first (txlog transactions abort {found.transactional_id})"
     if force:
         return (
-            "its last commit had hung for longer than delete.grace.ms and was finished just now, which clean-ups must be able to tell for "
-            "as long again; try again then"
+            "its last commit had hung for longer than delete.grace.ms and was finished just now; try again after delete.grace.ms, because "
+            "maintenance jobs must know the id until then"
         )
     if found.txn_version >= 0:
         return (

@@ -582,7 +582,7 @@ class _PartitionCheck:
             strays,
             "objects of sealed segments and current runs",
             "of no sealed segment and no current run: {}",
-            "nothing: a sealing or a clean-up was interrupted, lost, or is under way; a vacuum removes them",
+            "nothing: a sealing, a merge or a compaction was interrupted, lost, or is under way; a vacuum removes them",
         )
 
     def _note_many(self, path: str, found: Iterable[str], expected: str, words: str, advice: str) -> None:
