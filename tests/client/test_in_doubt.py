@@ -285,6 +285,22 @@ def test_a_change_that_won_and_was_sealed_is_not_made_again(world: World, change
     assert [offset.committed for offset in group.offsets] == [99 + TAKEOVERS]
 
 
+def test_another_change_does_not_join_the_one_in_doubt(world: World) -> None:
+    world.open().create_topic("orders", ORDERS)
+    world.open().admin().reset_offsets("g", {A: 0})
+    silent, store = silent_process(world, "__consumer_offsets/", applies=True)
+    admin = store.admin()
+    silent.armed = True
+    with pytest.raises(TxlogTimeoutError):
+        admin.reset_offsets("g", {A: 1})
+    silent.armed = False
+    admin.reset_offsets("g", {A: 2})
+    (group,) = store.admin().list_groups()
+    assert [offset.committed for offset in group.offsets] == [2]
+    assert admin.delete_group("g") == ()
+    assert store.admin().list_groups() == ()
+
+
 def test_a_dry_run_leaves_an_earlier_deletion_in_doubt(world: World) -> None:
     world.open().create_topic("orders", ORDERS)
     world.open().admin().reset_offsets("g", {A: 0})
