@@ -709,7 +709,7 @@ def test_a_file_of_rows_that_is_gone_says_who_names_it(tmp_path):
             producer.send("orders", [{"value": b"x" * 1_000_000}] * 3, partition=0).result()
         (file,) = (tmp_path / "log" / "orders" / "0" / "rows").rglob("*.parquet")
         file.unlink()
-        named = rf"{file.name}: orders-0, offsets 0 to 2, names.*txlog fsck"
+        named = rf"{file.name}: this file, with the rows of orders-0 at offsets 0 to 2, is missing .*txlog fsck"
         with (
             store.consumer("orders", auto_offset_reset="earliest") as consumer,
             pytest.raises(MissingObjectError, match=named),
