@@ -378,6 +378,15 @@ def test_a_consumer_that_was_killed_is_removed_by_force(
     killed.close()
 
 
+def test_the_lag_of_a_group_is_unknown_if_that_of_a_partition_is(cli: Cli, store: Store, group: str) -> None:
+    assert cli("consumer-groups", "list").lines[-1].split() == ["audit", "EMPTY", "-", "1", "6"]
+    store.create_topic("gone", ORDERS)
+    store.admin().reset_offsets(group, {TopicPartition("gone", 0): 0})
+    store.delete_topic("gone")
+    assert cli("consumer-groups", "list").lines[-1].split() == ["audit", "EMPTY", "-", "2", "-"]
+    assert "lag             -" in cli("consumer-groups", "describe", group).lines
+
+
 def test_delete_a_group(cli: Cli, store: Store, group: str) -> None:
     assert (
         cli("consumer-groups", "delete", group).out == "Would delete group 'audit': 1 offset. Add --execute to do it.\n"

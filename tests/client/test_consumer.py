@@ -252,6 +252,19 @@ def test_a_deleted_topic_does_not_hold_back_the_rows_of_others(world, store, how
     assert polled() == [14]
 
 
+def test_a_topic_that_was_created_again_is_not_looked_up_by_every_poll(world, store):
+    send(world, 1)
+    store.delete_topic("orders")
+    store.create_topic("orders", ORDERS, partitions=4)
+    consumer = world.open().consumer(auto_offset_reset="earliest")
+    consumer.assign([ORDERS_0])
+    assert consumer.poll(0) is None
+    with world.counting.counting() as cost:
+        assert consumer.poll(0) is None
+    # The next slot of the partition.
+    assert (cost.get, cost.list) == (1, 0)
+
+
 @pytest.mark.parametrize("reset", ["earliest", "none"])
 def test_rows_of_a_deleted_topic_are_not_read_from_an_earlier_plan(world, store, reset):
     store.create_topic("other", ORDERS)
