@@ -58,7 +58,7 @@ Choose = Callable[[list["_Task"], "_Task"], "_Task"]
 
 
 def keep_on(able: list[_Task], now: _Task) -> _Task:
-    """The thread of the highest rank; of several, the one that runs now."""
+    """Choose the thread of the highest rank; among several, the one that runs now."""
     return max(able, key=lambda task: (task.rank, task is now))
 
 
@@ -83,7 +83,7 @@ class Baton:
     # -- switch points ------------------------------------------------------------------------------------------------
 
     def switch(self, ready: Callable[[], bool] | None = None, timeout_ms: int | None = None) -> bool:
-        """Lets another thread run, if it is its turn. Returns when `ready()` (True) or when the time is up (False)."""
+        """Let another thread run if it is its turn. Return when `ready()` (True) or when the time is up (False)."""
         if self.stuck is not None:
             raise _Stopped
         me = self._tasks[threading.get_ident()]
@@ -126,7 +126,7 @@ class Baton:
     # -- threads ------------------------------------------------------------------------------------------------------
 
     def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns, called in this thread; all other threads have ended then. Raises StuckError."""
+        """Return what `work` returns, called in this thread; all other threads have then ended. Raises StuckError."""
         try:
             result = work()
             others = [task for task in self._tasks.values() if task is not self._main]
@@ -154,7 +154,7 @@ class Baton:
 
 @contextlib.contextmanager
 def hooked(*packages: str) -> Iterator[Hook]:
-    """Modules of `packages` that use `threading`, and futures, take locks and threads of the hook's baton meanwhile."""
+    """Give the modules of `packages` that use `threading`, and futures, the locks and threads of the hook's baton."""
     hook = Hook()
     before = [
         (module, name)
@@ -173,7 +173,7 @@ def hooked(*packages: str) -> Iterator[Hook]:
 
 
 class Hook:
-    """What a hooked module takes for the module `threading`. What it makes belongs to `baton`."""
+    """The replacement of the module `threading` in hooked modules. All its objects belong to `baton`."""
 
     baton: Baton
 
@@ -194,7 +194,7 @@ class Hook:
 
 
 class BatonLock:
-    """A lock, re-entrant if `nested`; taking it and giving it back are switch points."""
+    """A lock, re-entrant if `nested`. Acquiring and releasing it are switch points."""
 
     def __init__(self, baton: Baton, *, nested: bool = False) -> None:
         self._baton = baton
@@ -348,7 +348,7 @@ class BatonThread(threading.Thread):
 
 
 class BatonClock(ManualClock):
-    """Stands still as long as a thread can run; who sleeps lets others run."""
+    """A clock that stands still while a thread can run. A thread that sleeps lets others run."""
 
     baton: Baton
 
@@ -357,7 +357,7 @@ class BatonClock(ManualClock):
 
 
 class BatonStore:
-    """Passes everything on to `inner`; each request is a switch point."""
+    """Passes every call to `inner`; each request is a switch point."""
 
     def __init__(self, inner: ObjectStore, baton: Baton) -> None:
         self._inner = inner

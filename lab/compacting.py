@@ -19,7 +19,7 @@ from txlog.protocol.compact import CompactionPlan
 
 @dataclass(frozen=True, slots=True)
 class KeyedRow:
-    """What a compaction asks of a row."""
+    """The properties of a row that a compaction needs."""
 
     offset: int
     key: str | None
@@ -27,13 +27,16 @@ class KeyedRow:
 
 
 def reach(plan: CompactionPlan, dirty: Sequence[KeyedRow]) -> tuple[SegmentName, ...]:
-    """The segments that the run of a pass is made of, once the rows of `plan.dirty_pieces` are known."""
+    """Return the segments of a pass's run, after the rows of `plan.dirty_pieces` are known."""
     _, names, _ = _newest(plan, dirty)
     return names
 
 
 def choose(plan: CompactionPlan, dirty: Sequence[KeyedRow], rows: Sequence[KeyedRow]) -> tuple[tuple[bool, ...], Kept]:
-    """Which of `rows`, those of the pieces of `plan.merge(reach(plan, dirty))`, stay; and what the run's index says of it."""
+    """Return which of `rows` stay, and what the run's index contains about them.
+
+    `rows` are those of the pieces of `plan.merge(reach(plan, dirty))`.
+    """
     latest, names, clean_end = _newest(plan, dirty)
     merge = plan.merge(names)
     selection = Selection(
@@ -57,7 +60,7 @@ def choose(plan: CompactionPlan, dirty: Sequence[KeyedRow], rows: Sequence[Keyed
     counted = np.bincount(np.searchsorted(bases, offsets[stays], "right") - 1, minlength=len(entries))
     kept = Kept(
         rows=counted.astype(np.int64),
-        # Rows have no time of their own here: a batch's is that of all its rows.
+        # Rows have no time of their own here: the time of a batch is the time of all its rows.
         timestamps=np.array([entry.timestamp for entry in entries], dtype=np.int64),
         compaction=selection.compaction(),
     )
@@ -65,7 +68,7 @@ def choose(plan: CompactionPlan, dirty: Sequence[KeyedRow], rows: Sequence[Keyed
 
 
 def _newest(plan: CompactionPlan, dirty: Sequence[KeyedRow]) -> tuple[OffsetMap, tuple[SegmentName, ...], int]:
-    """The newest offset of each key, the segments that are wholly known by it, and up to where."""
+    """Return the newest offset of each key, the segments whose keys it covers completely, and the end of the coverage."""
     latest = OffsetMap(plan.policy.max_keys)
     keyed = [row for row in dirty if row.key is not None]
     offsets = np.array([row.offset for row in keyed], dtype=np.int64)

@@ -64,7 +64,7 @@ class Census:
 
 
 def check_store(store: ObjectStore, *, settled: bool = True) -> Census:
-    """Raises AssertionError with all that `find_violations` finds."""
+    """Raise AssertionError with all that `find_violations` finds."""
     census, violations = find_violations(store, settled=settled)
     if violations:
         raise AssertionError(f"{store.url}: {len(violations)} violations\n" + "\n".join(violations))
@@ -90,12 +90,12 @@ def find_violations(store: ObjectStore, *, settled: bool = True) -> tuple[Census
     return _census(judge.partitions, judge.decisions), judge.violations
 
 
-# -- what was found ---------------------------------------------------------------------------------------------------
+# -- what exists ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition as it lies there."""
+    """The content of a partition in the store."""
 
     tp: TopicPartition
     boundary: int = 0
@@ -114,7 +114,7 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decision:
-    """A PREPARE_*: where, what, and for whom."""
+    """A PREPARE_*: its place, its content and its partitions."""
 
     tp: TopicPartition
     offset: int
@@ -147,7 +147,7 @@ class _Judge:
     def say(self, invariant: str, where: object, what: str) -> None:
         self.violations.append(f"invariant {invariant}: {where}: {what}")
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     def look(self, pool: ThreadPoolExecutor) -> None:
         for folder in self.store.list(""):
@@ -206,7 +206,7 @@ class _Judge:
             self.say("1", tp, str(error))
         self.partitions[tp] = seen
 
-    # -- judging ------------------------------------------------------------------------------------------------------
+    # -- checking -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         for seen in self.partitions.values():
@@ -230,7 +230,7 @@ class _Judge:
                 self.say("3", path, f"{count} batches name this file")
 
     def _check_chain(self, seen: _Partition) -> None:
-        """Invariants 1, 3, 7, 8, 16: each record on the fold of those before it."""
+        """Check invariants 1, 3, 7, 8, 16: each record on the fold of those before it."""
         if seen.base is None:
             return
         state = seen.base
@@ -318,7 +318,7 @@ class _Judge:
     # -- the table of transactions ------------------------------------------------------------------------------------
 
     def _check_table(self, seen: _Partition) -> None:
-        """Invariant 4 and the rules of epochs (PROTOCOL, "The coordinator"), over the whole history of every id."""
+        """Check invariant 4 and the rules of epochs (PROTOCOL, "The coordinator") over the whole history of every id."""
         last: dict[str, TransactionMetadata] = {}
         if seen.base is not None:
             last = {key: row.value for key, row in seen.base.transactions.items()}
@@ -393,7 +393,7 @@ class _Judge:
         self.decisions[key] = _Decision(tp=seen.tp, offset=offset, value=value, parts=parts, completed=completed)
 
     def _check_outcome(self, decision: _Decision) -> None:
-        """Invariant 5: after COMPLETE_* every partition has the marker, and a COMMIT the rows that were decided."""
+        """Check invariant 5: after COMPLETE_* every partition has the marker, and a COMMIT has the rows of the decision."""
         value = decision.value
         if not decision.completed and not self.settled:
             return
@@ -401,7 +401,7 @@ class _Judge:
         for tp in decision.partitions:
             seen = self.partitions.get(tp)
             if seen is not None and seen.boundary:
-                continue  # the marker may lie in what was cleaned away
+                continue  # maintenance may have removed the marker
             markers = seen.markers.get((value.producer_id, value.producer_epoch), []) if seen is not None else []
             where = f"{tp}, transaction of {value.transactional_id} decided at {decision.tp} offset {decision.offset}"
             if len(markers) != 1:
@@ -419,7 +419,7 @@ class _Judge:
     # -- partitions against the rest ----------------------------------------------------------------------------------
 
     def _check_against_table(self, seen: _Partition) -> None:
-        """Invariants 9 and 10: every transactional record belongs to a registration or a decision."""
+        """Check invariants 9 and 10: every transactional record belongs to a registration or a decision."""
         for record in (stored.record for stored in seen.records):
             where = f"{seen.tp} offset {record.base_offset}"
             if record.kind == "data" and record.transactional:
@@ -447,7 +447,7 @@ class _Judge:
                 )
 
     def _knows_all_of(self, producer_id: int) -> bool:
-        """Whether the whole history of the table's partition that gave this id is there."""
+        """Return whether the table's partition that gave out this id still has its whole history."""
         number = producer_id % self.constants.transaction_state_partitions
         table = self.partitions.get(TopicPartition(names.TRANSACTION_STATE_TOPIC, number))
         return table is None or not table.boundary
@@ -507,7 +507,7 @@ class _Judge:
                 self.say("1", path, "it is not the fold of the chain")
 
     def _check_loaded(self, seen: _Partition) -> None:
-        """What the library opens, through snapshots and indexes, is the fold of the whole chain."""
+        """Check that what the library opens, through snapshots and indexes, is the fold of the whole chain."""
         if seen.state is None:
             return
         try:

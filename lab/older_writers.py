@@ -1,4 +1,4 @@
-"""What do stores hold that only an older txlog wrote, and this one still has to read?"""
+"""Which records exist only in stores of an older txlog, and must still be readable?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txlog.core.state import PartitionState
 def staged_offsets(
     group: str, offsets: Mapping[TopicPartition, OffsetValue], constants: StoreConstants, now_ms: int
 ) -> tuple[StagedPart, ...]:
-    """Return unconditional offsets that ride in `end_transaction(staged=…)`. Writers of today send them before (PROTOCOL.md, W34)."""
+    """Return unconditional offsets inside `end_transaction(staged=…)`. Current writers send them before it (PROTOCOL.md, W34)."""
     if not offsets:
         return ()
     tp = offsets_partition(group, constants.consumer_offsets_partitions)

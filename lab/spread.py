@@ -15,10 +15,10 @@ _Found = TypeVar("_Found")
 
 
 def spread(work: Callable[[_Task], _Found], tasks: Sequence[_Task], processes: int) -> Iterator[tuple[_Task, _Found]]:
-    """Runs `work` on each task -> (task, result) in the order in which they end.
+    """Run `work` on each task; yield (task, result) in the order in which they end.
 
-    work: a function of a module, because the processes import it; with one process or one task it runs here.
-    Raises what `work` raises; the tasks that have not begun by then are given up.
+    work: a function of a module, because the processes import it; with one process or one task it runs here. Raises
+    what `work` raises, and gives up the tasks that have not begun.
     """
     if min(processes, len(tasks)) <= 1:
         for task in tasks:
@@ -34,7 +34,7 @@ def spread(work: Callable[[_Task], _Found], tasks: Sequence[_Task], processes: i
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    """Adds the option `--processes`."""
+    """Add the option `--processes`."""
     parser.add_argument(
         "--processes",
         type=int,

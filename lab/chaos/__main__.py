@@ -16,19 +16,21 @@ from lab.chaos.supervisor import chaos
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the storm that the command line asks for; the exit status."""
+    """Run the storm that the command line describes, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m lab.chaos", description=__doc__, allow_abbrev=False)
     parser.add_argument("--minutes", type=float, default=2.0, help="how long to storm")
     parser.add_argument("--store", help="an empty place; without it a temporary folder is used, and removed")
     parser.add_argument(
         "--storage-option", action="append", default=[], metavar="KEY=VALUE", help="option for the driver of the store"
     )
-    parser.add_argument("--seed", type=int, help="decides who is struck, and when (default: drawn, and printed)")
+    parser.add_argument(
+        "--seed", type=int, help="decides which process is struck, and when (default: drawn and printed)"
+    )
     parser.add_argument("--no-spark", action="store_true", help="without the Spark job")
     parser.add_argument(
         "--maintain",
         action="store_true",
-        help="two `txlog maintain --daemon` merge and vacuum meanwhile, and are struck, too",
+        help="two `txlog maintain --daemon` merge and vacuum during the storm, and are struck, too",
     )
     parser.add_argument(
         "--grace", type=float, default=20, metavar="SECONDS", help="with --maintain: delete.grace.ms of the store (20)"
@@ -38,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         type=float,
         default=0,
         metavar="SECONDS",
-        help="with --maintain: the clock of one daemon is so far ahead, that of the other one so far behind",
+        help="with --maintain: the clock of one daemon is ahead by this, and the other one's is behind",
     )
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder")
     given: Any = parser.parse_args(arguments)

@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What one process is to be. `name` is its transactional.id, or its group; instances of one name follow each other."""
+    """The task of one process. `name` is its transactional.id or its group; instances of one name follow each other."""
 
     place: Place
     role: Role
@@ -58,7 +58,7 @@ class Assignment:
 
     @property
     def source(self) -> str:
-        """Names this very process in the history."""
+        """The name of exactly this process in the history."""
         return f"{self.name}-{self.instance}"
 
 
@@ -97,5 +97,5 @@ COMMITS: frozenset[Role] = frozenset({"eager", "staged", "job", "pipeline"})
 
 
 def job_content(name: str, version: int) -> str:
-    """What stands in each row of a job's version, whichever instance and attempt wrote it."""
+    """Return the content of each row of a job's version. It is the same for all instances and attempts."""
     return f"job:{name}:{version}"

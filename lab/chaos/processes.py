@@ -31,16 +31,16 @@ class Process(Protocol):
     """Whether what it started may outlive it for a while."""
 
     def status(self) -> int | None:
-        """Exit status, negative for a signal; None while it lives."""
+        """Return the exit status, negative for a signal; None while the process lives."""
 
     def kill(self) -> None: ...
     def stop(self) -> None: ...
     def resume(self) -> None: ...
     def finish(self) -> None:
-        """Asks it to end after what it is at."""
+        """Ask the process to end after its current work."""
 
     def end(self) -> None:
-        """It and all that it started is gone when this returns."""
+        """End the process and all that it started; they are dead when this returns."""
 
 
 class Worker:
@@ -131,7 +131,7 @@ class Program:
         self._process.terminate()
 
     def end(self) -> None:
-        # The session is named by its leader, whose number stays taken while any process of it lives.
+        # The session has the number of its leader, which stays in use while any process of the session lives.
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()

@@ -66,7 +66,7 @@ class Proof:
 
 
 def recover(place: Place, instance: int, seed: int) -> None:
-    """One maintenance pass once what was left open is overdue, an ordinary run of the pipeline, and the last looks."""
+    """Run one maintenance pass after all open transactions are overdue, an ordinary run of the pipeline, and the last reads."""
     assignment = Assignment(place=place, role="pipeline", name="pipeline", instance=instance, seed=seed)
     worker = Worker(assignment)
     with closing(worker):
@@ -77,7 +77,7 @@ def recover(place: Place, instance: int, seed: int) -> None:
 
 
 def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
-    """Judges the histories and the store, which must be at rest."""
+    """Check the histories and the store, which must be at rest."""
     events = read_history(place.histories)
     report = check(events)
     with txlog.open(place.url, storage_options=place.storage_options) as store:
@@ -121,13 +121,13 @@ def prove(place: Place, failures: list[str], jobs: tuple[str, ...]) -> Proof:
 
 
 def _maintained(histories: Path) -> tuple[Counter[str], list[str]]:
-    """(what rounds of maintenance did, a sentence for each failure that is not tried again)."""
+    """Return (what rounds of maintenance did, a sentence for each failure that is not retried)."""
     done: Counter[str] = Counter()
     failed = []
     for path in sorted(histories.glob(f"*{plan.MAINTAINED_SUFFIX}")):
         for line in path.read_bytes().splitlines(keepends=True):
             if not line.endswith(b"\n"):
-                continue  # it was killed over it
+                continue  # it was killed during the write
             said = json.loads(line)
             done["rounds"] += 1
             for step in said["steps"]:
@@ -190,7 +190,7 @@ def _last_looks(worker: Worker) -> None:
 
 
 def _final_rows(events: list[Event]) -> dict[TopicPartition, tuple[Row, ...]]:
-    """What read_committed shows in the end."""
+    """Return what read_committed shows at the end."""
     return {
         TopicPartition(event.what.topic, event.what.partition): event.what.rows
         for event in events
@@ -204,7 +204,7 @@ def _final_rows(events: list[Event]) -> dict[TopicPartition, tuple[Row, ...]]:
 def _check_versions(
     final: dict[TopicPartition, tuple[Row, ...]], versions: dict[str, int]
 ) -> tuple[int, int, list[str]]:
-    """(lost, doubled, sentences): each committed version of a job is there once, and no other."""
+    """Return (lost, doubled, sentences): each committed version of a job exists once, and no other version exists."""
     seen = Counter(row.content for tp, rows in final.items() if tp.topic == JOBS for row in rows)
     lost = doubled = 0
     details = []
@@ -221,7 +221,7 @@ def _check_versions(
 
 
 def _check_made(final: dict[TopicPartition, tuple[Row, ...]]) -> tuple[int, int]:
-    """(lost, doubled) rows of the pipeline: it has read up, so every input row was made into one."""
+    """Return (lost, doubled) rows of the pipeline: it has read everything, so every input row must have one output row."""
     made = Counter(row.content for tp, rows in final.items() if tp.topic == MADE for row in rows)
     wanted = {
         made_from(plan.PIPELINE_GROUP, tp, row.offset)
@@ -233,7 +233,7 @@ def _check_made(final: dict[TopicPartition, tuple[Row, ...]]) -> tuple[int, int]
 
 
 def _outcomes(events: list[Event]) -> Counter[str]:
-    """Transactions whose end was requested, by the best answer that their client got."""
+    """Return the transactions whose end was requested, by the best answer that their client got."""
     told: dict[str, str] = {}
     rank = ("unknown", "fenced", "timed out", "aborted", "skipped", "committed")
     for event in events:
@@ -243,7 +243,7 @@ def _outcomes(events: list[Event]) -> Counter[str]:
         if event.type == "ok":
             outcome = event.what.outcome
         elif event.type == "info" and not event.error:
-            outcome = "committed"  # a Spark write that returned: its version is in, by this attempt or by an older one
+            outcome = "committed"  # a Spark write that returned: this attempt or an older one has committed its version
         elif event.type == "fail":
             outcome = "timed out" if "InvalidProducerEpoch" in event.error else "fenced"
         told[event.what.txn] = max(told.get(event.what.txn, "unknown"), outcome, key=rank.index)

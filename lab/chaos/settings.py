@@ -33,7 +33,10 @@ class Settings:
 
 
 def parse_options(given: Iterable[str]) -> dict[str, object]:
-    """Options of a store's driver from `KEY=VALUE`: text, or JSON where the value is some. Raises InvalidRequestError."""
+    """Parse options of a store's driver from `KEY=VALUE`: text, or JSON if the value is valid JSON.
+
+    Raises InvalidRequestError.
+    """
     options: dict[str, object] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -47,5 +50,5 @@ def parse_options(given: Iterable[str]) -> dict[str, object]:
 
 
 def has_spark() -> bool:
-    """Whether the Spark role can be played here."""
+    """Return whether the Spark role can run here."""
     return all(importlib.util.find_spec(name) is not None for name in ("pyspark", "pyspark_txlog"))

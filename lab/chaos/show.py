@@ -1,4 +1,4 @@
-"""How does a storm look? One live line on a terminal, a line now and then elsewhere, and the table at the end."""
+"""How is a storm displayed? One live line on a terminal, a line at intervals elsewhere, and the table at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Show:
 
     @contextmanager
     def live(self, storm: Storm, place: Place, settings: Settings) -> Iterator[None]:
-        """Shows the storm as long as the block lasts."""
+        """Show the storm during the block."""
         self._storm, self._place, self._settings = storm, place, settings
         self._begin = time.monotonic()
         self._console.print(
@@ -51,13 +51,13 @@ class Show:
         self._live = None
 
     def phase(self, name: str) -> None:
-        """What happens from now on."""
+        """Name the phase that begins now."""
         self._phase = name
         self._said = 0.0
         self.tick()
 
     def tick(self) -> None:
-        """Called often; shows something when it is time."""
+        """Show something if it is time. The storm calls this often."""
         now = time.monotonic()
         if now - self._said < (EVERY_S if self._live is not None else EVERY_PLAIN_S):
             return
@@ -68,7 +68,7 @@ class Show:
             self._console.print(self._line())
 
     def proof(self, proof: Proof, tally: Tally, stormed_ms: int, settings: Settings) -> None:
-        """The tables, and what is wrong."""
+        """Show the tables, and what is wrong."""
         must = Table(title="must be 0", title_justify="left")
         for column in proof.columns:
             must.add_column(column, justify="right")

@@ -45,7 +45,7 @@ class Job:
         self._spark: Any = None
 
     def finish(self, number: int, frame: FrameType | None) -> None:
-        """SIGTERM: ends after the write that is under way."""
+        """End after the current write: the handler of SIGTERM."""
         self.stopping = True
 
     def run(self) -> int:
@@ -55,7 +55,8 @@ class Job:
             try:
                 writes = 0
                 while not self.stopping:
-                    # The first write repeats what the driver before may have committed: it is to be skipped then.
+                    # The first write repeats a version that the driver before may have committed, and txlog must skip
+                    # it then.
                     self.write(max(_version_of(store, self.name) + (writes > 0), 0))
                     writes += 1
                     if writes % WRITES_A_READ == 0:
@@ -68,7 +69,7 @@ class Job:
         return 0
 
     def write(self, version: int) -> None:
-        """One version: some rows in each partition, all of them or none."""
+        """Write one version: some rows in each partition, all of them or none."""
         first, partitions = self._next_id, PARTITIONS[JOBS]
         self._next_id += plan.JOB_ROWS
         label, content = f"{self.process}-{first}", plan.job_content(self.name, version)
@@ -97,14 +98,15 @@ class Job:
                 .save(self.url)
             )
         except Exception as error:
-            # Spark reports txlog's errors only as text. The next look at the version shows what became of the write.
+            # Spark reports txlog's errors only as text. The next look at the version shows the result of the write.
             self.recorder.info(self.process, operation, asked, error)
             return
-        # A version that another driver had committed is skipped in silence, so whose rows these are stays open.
+        # A version that another driver had committed is skipped without an error, so the writer of these rows is
+        # unknown.
         self.recorder.info(self.process, operation, asked)
 
     def read(self) -> None:
-        """Everything that the topic shows, through Spark."""
+        """Read everything that the topic shows, through Spark."""
         self.recorder.single(self.process, Assign())
         asked = [Poll(topic=JOBS, partition=partition, start=0) for partition in range(PARTITIONS[JOBS])]
         operations = [self.recorder.invoke(self.process, poll) for poll in asked]
@@ -129,7 +131,7 @@ class Job:
 
 
 def main() -> int:
-    """Takes its assignment from the environment."""
+    """Run the assignment in the environment variable."""
     die_with_parent()
     job = Job(json.loads(os.environ[VARIABLE]))
     signal.signal(signal.SIGTERM, job.finish)

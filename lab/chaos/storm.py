@@ -42,7 +42,7 @@ Starter = Callable[[Assignment], Process]
 
 @dataclass(slots=True)
 class Slot:
-    """A name, and the instances of it that are there."""
+    """A name, and its current instances."""
 
     role: Role
     name: str
@@ -67,7 +67,7 @@ class Tally:
 
 
 class Storm:
-    """Runs processes; leaving it ends them all, whatever happened."""
+    """Runs processes, and ends all of them when the block ends, whatever happened."""
 
     def __init__(self, place: Place, seed: int, slots: Sequence[Slot], clock: Clock | None = None) -> None:
         self.place = place
@@ -97,7 +97,7 @@ class Storm:
             process.end()
 
     def run(self, duration_ms: int, progress: Callable[[], None]) -> None:
-        """Storms for that long, and on until every role that commits has done so LEAST_COMMITS times, LONGEST_MS at most."""
+        """Run the storm for that long, and then until every role has committed LEAST_COMMITS times, for LONGEST_MS at most."""
         begin_ms = self._clock.monotonic_ms()
         end_ms = begin_ms + duration_ms
         self._start(self._witness)
@@ -116,8 +116,10 @@ class Storm:
             self._clock.sleep_ms(TICK_MS)
 
     def calm_down(self, progress: Callable[[], None]) -> None:
-        """Has every process finish what it is at; kills those that do not. The witness goes first: what a dead process
-        leaves open is ended by those who write beside it, and they go too."""
+        """Let every process finish its work; kill those that do not.
+
+        The witness ends first, because writers end what a dead process leaves open, and the writers end too.
+        """
         self._due.clear()
         self._finish([self._witness], progress)
         self._finish([slot for slot in self.slots if slot.live], progress)
@@ -142,12 +144,12 @@ class Storm:
             self._start(slot)
 
     def _is_at_work(self, process: Process) -> bool:
-        """Whether one that takes long to start has tried to commit something: else it would be killed before, always."""
+        """Return whether a process that takes long to start has tried to commit. Otherwise it would always be killed before."""
         history = Path(self.place.histories) / f"{process.assignment.source}.jsonl"
         return history.exists() and b'"op":"end"' in history.read_bytes() and self._random.random() < 0.3
 
     def _is_early(self) -> bool:
-        """Whether a role that commits has hardly done so."""
+        """Return whether a role that commits has only few commits."""
         return any(self._commits(slot.name) < LEAST_COMMITS for slot in self.slots if slot.role in plan.COMMITS)
 
     def _commits(self, name: str) -> int:
@@ -204,7 +206,7 @@ class Storm:
             self._dead.append(process)
         else:
             process.end()
-        # One that was asked to finish before it could listen is ended by the question.
+        # A process that was asked to finish before its handler existed dies from the signal.
         expected = {
             0,
             *((-signal.SIGTERM,) if self._finishing else ()),

@@ -24,9 +24,9 @@ LAST_INSTANCE = 2**20
 
 
 def chaos(settings: Settings, show: Show) -> Proof:
-    """Runs the storm, recovers, proves; `show` prints the progress and the end.
+    """Run the storm, recover, and prove; `show` prints the progress and the end.
 
-    Raises InvalidRequestError if the store is not empty, or cannot be shared by processes.
+    Raises InvalidRequestError if the store is not empty, or if processes cannot share it.
     """
     place = make_place(settings)
     slots = [Slot(role, name) for role, name in SLOTS]
@@ -52,7 +52,7 @@ def chaos(settings: Settings, show: Show) -> Proof:
 
 
 def make_place(settings: Settings) -> Place:
-    """The topics, in an empty place."""
+    """Create the topics in an empty place."""
     store = open_object_store(settings.url, settings.storage_options)
     if store.url.startswith("memory:"):
         raise InvalidRequestError(
@@ -82,10 +82,10 @@ def make_place(settings: Settings) -> Place:
 
 
 def spark_starter() -> Callable[[Assignment], Program]:
-    """Starts the Spark role."""
+    """Return the function that starts the Spark role."""
 
     def start(assignment: Assignment) -> Program:
-        # Not an argument: those are visible to every user of the machine, and options may hold credentials.
+        # These are not arguments: every user of the machine sees arguments, and options may contain credentials.
         given = {
             "url": assignment.place.url,
             "storage_options": dict(assignment.place.storage_options),

@@ -65,28 +65,29 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 
 
 def run(assignment: Assignment) -> None:
-    """The whole life of one process; ends in SystemExit."""
+    """Run one process from start to end; ends in SystemExit."""
     die_with_parent()
     worker = Worker(assignment)
     signal.signal(signal.SIGTERM, worker.finish)
-    # Ctrl-C reaches the whole group; what becomes of this process is for the one that started it to say.
+    # Ctrl-C reaches the whole group. The parent decides about the end of this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise SystemExit(worker.work())
 
 
 def die_with_parent() -> None:
-    """On Linux: SIGKILL to this process, stopped or not, when the one that started it is gone, however that ended."""
+    """On Linux: send SIGKILL to this process, even if it is stopped, when its parent has died for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The fork server lives as long as somebody holds this pipe, and each child is handed it; it is the supervisor's alone.
-    # (Private, but without it a killed supervisor would leave its processes: tests/testing/test_chaos.py looks.)
+    # The fork server lives while a process holds this pipe, and each child inherits it, so only the supervisor may keep
+    # it. (The name is private. Without this, a killed supervisor would leave its processes: tests/testing/test_chaos.py
+    # checks it.)
     alive = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_alive_fd", None)
     if alive is not None:
         os.close(alive)
 
 
 class Worker:
-    """One process: its store, its dice, its history."""
+    """One process: its store, its random numbers, its history."""
 
     def __init__(self, assignment: Assignment) -> None:
         self.place = assignment.place
@@ -107,11 +108,11 @@ class Worker:
         self._transactions = 0
 
     def finish(self, *_: object) -> None:
-        """Has the role end after what it is at."""
+        """Let the role end after its current work."""
         self.stopping = True
 
     def work(self) -> int:
-        """Does the role; the exit status."""
+        """Run the role, and return the exit status."""
         roles: dict[str, Callable[[Worker], None]] = {
             "eager": eager,
             "staged": staged,
@@ -133,18 +134,18 @@ class Worker:
         return 0
 
     def close(self) -> None:
-        """Ends what would otherwise end with the process."""
+        """Close what would otherwise end only with the process."""
         try:
             self.store.close()
         finally:
             self.recorder.close()
 
     def pause(self, most_ms: int) -> None:
-        """Thinks for a while."""
+        """Pause for a random time."""
         self.clock.sleep_ms(self.random.randrange(most_ms + 1))
 
     def rows(self, count: int, contents: Sequence[str] = ()) -> tuple[tuple[int, ...], pa.Table]:
-        """New ids, and rows with them; some rows are too large to ride inline."""
+        """Return new ids and rows with them; some rows are too large to be inline."""
         ids = tuple(range(self._next_id, self._next_id + count))
         self._next_id += count
         pad = "x" * plan.LARGE_PAD_BYTES if self.random.random() < 0.1 else None
@@ -152,11 +153,11 @@ class Worker:
         return ids, pa.table(columns, schema=plan.SCHEMA)
 
     def label(self) -> str:
-        """A name for the next transaction."""
+        """Return a name for the next transaction."""
         self._transactions += 1
         return f"{self.process}-{self._transactions}"
 
-    # -- calls, written down ------------------------------------------------------------------------------------------
+    # -- recorded calls -----------------------------------------------------------------------------------------------
 
     def init(self, producer: Producer) -> None:
         def attempt() -> Init:
@@ -186,7 +187,7 @@ class Worker:
         label: str = "",
         contents: Sequence[str] = (),
     ) -> None:
-        """Rows for one partition; returns when they are in, or staged."""
+        """Send rows for one partition; return when they are in the log, or staged."""
         ids, table = self.rows(count, contents)
         sent = Send(topic=topic, partition=partition, values=ids, txn=label, contents=tuple(contents))
 
@@ -204,7 +205,7 @@ class Worker:
         self.recorder.call(self.process, sent, attempt)
 
     def commit(self, producer: Producer, label: str, version: int | None = None) -> None:
-        """Commits; a call of unknown outcome is repeated until it is known."""
+        """Commit; repeat a call of unknown outcome until the outcome is known."""
 
         def attempt() -> End:
             result = producer.commit_transaction(version)
@@ -232,7 +233,7 @@ class Worker:
         version: int | None = None,
         abort: float = 0.1,
     ) -> bool:
-        """One transaction around `body`; whether it was committed. One that timed out is aborted, and life goes on."""
+        """Run one transaction around `body`; return whether it was committed. One that timed out is aborted."""
         self.begin(producer, label)
         try:
             body()
@@ -241,7 +242,7 @@ class Worker:
                 return False
             self.commit(producer, label, version)
         except CommitFailedError:
-            # Another member has the group: this one has nothing to go on with.
+            # Another member has the group, so this one cannot continue.
             self.abort(producer, label)
             raise
         except AbortableError:
@@ -252,7 +253,7 @@ class Worker:
     def poll(
         self, consumer: Consumer, label: str = "", timeout_ms: int = 100
     ) -> tuple[TopicPartition, int, pa.RecordBatch] | None:
-        """The next rows: (partition, position after them, rows)."""
+        """Return the next rows: (partition, position after them, rows)."""
         isolation: Isolation = "read_committed" if consumer.isolation_level == "read_committed" else "read_uncommitted"
         assigned = consumer.assignment()
         before = {tp: consumer.position(tp) for tp in assigned}
@@ -290,12 +291,12 @@ class Worker:
 
 
 def eager(worker: Worker) -> None:
-    """A producer of transactions over several partitions and topics, whose rows enter the log as they are sent."""
+    """A producer of transactions over several partitions and topics, whose rows enter the log when they are sent."""
     _producer(worker, is_staged=False)
 
 
 def staged(worker: Worker) -> None:
-    """... and one whose rows enter the log with the commit."""
+    """... and a producer whose rows enter the log with the commit."""
     _producer(worker, is_staged=True)
 
 
@@ -312,10 +313,10 @@ def plain(worker: Worker) -> None:
 
 
 def job(worker: Worker) -> None:
-    """A batch job that commits version after version, each once, however often it is started."""
+    """A batch job that commits version after version, each once, however often it starts."""
     with closing(worker.store.producer(worker.name, staged=True)) as producer:
         worker.init(producer)
-        # Like a job whose predecessor died without a trace: repeat the last version, which must be skipped.
+        # A job whose predecessor died without a message does this: it repeats the last version, which must be skipped.
         version = max(worker.store.admin().describe_transaction(worker.name).txn_version, 0)
         while not worker.stopping:
             label = worker.label()
@@ -332,7 +333,7 @@ def job(worker: Worker) -> None:
 
 
 def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
-    """Consume, transform, produce: a row of `made` for each row of `orders`, its offset in the same transaction."""
+    """Consume, transform, produce: a row of `made` for each row of `orders`, with its offset in the same transaction."""
     with (
         closing(worker.store.producer(worker.name)) as producer,
         worker.store.consumer(
@@ -355,7 +356,8 @@ def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
                 continue
 
             ends = {tp: end for tp, end, _ in taken}
-            # A range begins where the one before it ended: markers and aborted rows in between are worked through too.
+            # A range begins at the end of the range before: markers and aborted rows in between also count as
+            # processed.
             ranges = _ranges(ends, done)
 
             def body(taken: list[Any] = taken, label: str = label, ends: Offsets = ends, ranges: Any = ranges) -> None:
@@ -380,7 +382,7 @@ def pipeline(worker: Worker, *, until_idle: bool = False) -> None:
 
 
 def reader(worker: Worker) -> None:
-    """A consumer that commits what it has worked through, by itself."""
+    """A consumer with auto-commit."""
     with worker.store.consumer(
         group_id=worker.name, enable_auto_commit=False, auto_offset_reset="earliest"
     ) as consumer:
@@ -404,7 +406,7 @@ def reader(worker: Worker) -> None:
 
 
 def peeker(worker: Worker) -> None:
-    """A reader of what is not decided yet, from the log's end on."""
+    """A read_uncommitted reader, from the log's end on."""
     with worker.store.consumer(
         ORDERS, AUDIT, isolation_level="read_uncommitted", auto_offset_reset="latest"
     ) as consumer:
@@ -415,10 +417,10 @@ def peeker(worker: Worker) -> None:
 
 
 def witness(worker: Worker) -> None:
-    """The reader that nobody touches: how long did it have to wait for rows that were in the log already?
+    """A reader that no fault hits: how long did it wait for rows that were already in the log?
 
-    Writes `witness.json`: the longest time in which a partition's read_committed position stood still below the log end.
-    Time in which this very process did not run is not counted; the longest such pause stands beside it.
+    Writes `witness.json`: the longest time in which a partition's read_committed position stood still below the log
+    end. The time in which this process did not run does not count. The file also has the longest such pause.
     """
     said: dict[str, Any] = {"stall_ms": 0, "where": "", "pause_ms": 0, "now_ms": 0}
     since: dict[TopicPartition, tuple[int, int]] = {}
@@ -428,7 +430,7 @@ def witness(worker: Worker) -> None:
     with worker.store.consumer(*topics, auto_offset_reset="earliest") as consumer:
         worker.recorder.single(worker.process, Assign())
         while not worker.stopping:
-            # Where the writers are the faster ones there is no end of it.
+            # If the writers are faster, this loop has no other end.
             while not worker.stopping and worker.poll(consumer, timeout_ms=0) is not None:
                 pass
             asked = {tp: Ends(topic=tp.topic, partition=tp.partition) for tp in consumer.assignment()}
@@ -463,7 +465,7 @@ def witness(worker: Worker) -> None:
 
 
 def maintain(worker: Worker) -> None:
-    """`txlog maintain --daemon`, as it ships. What its rounds did, one JSON line each, goes to a file beside the histories."""
+    """Run `txlog maintain --daemon` as shipped. The actions of its rounds go to a file beside the histories, a JSON line each."""
     place = worker.place
     options = [f"--storage-option={name}={json.dumps(value)}" for name, value in place.storage_options.items()]
     with (worker.histories / f"{worker.process}{plan.MAINTAINED_SUFFIX}").open("ab") as file:
@@ -475,20 +477,20 @@ def maintain(worker: Worker) -> None:
             typer.main.get_command(program.app).main(arguments, prog_name="txlog")
     except SystemExit as ended:
         if ended.code:
-            # By itself: no error is a reason to.
+            # The command must not end without a signal, even after an error.
             raise TxlogError(f"txlog {' '.join(arguments[:2])} ended with status {ended.code}") from None
 
 
 @contextmanager
 def clocks_wrong_by(ms: int) -> Iterator[None]:
-    """Every wall clock that this process makes is ahead by so much (below 0: behind)."""
+    """Set every wall clock that this process makes ahead by that much (below 0: behind)."""
     right = SystemClock.now_ms
     with patch.object(SystemClock, "now_ms", lambda clock: right(clock) + ms):
         yield
 
 
 def rows_of(batch: pa.RecordBatch) -> tuple[Row, ...]:
-    """A polled batch, as a history has it."""
+    """Return the rows of a polled batch in the form of a history."""
     found: list[dict[str, Any]] = batch.select(["_offset", "id", "content"]).to_pylist()
     return tuple(Row(offset=row["_offset"], value=row["id"], content=row["content"] or "") for row in found)
 
@@ -511,7 +513,7 @@ def _producer(worker: Worker, *, is_staged: bool) -> None:
 
 
 def _find_positions(worker: Worker, consumer: Consumer) -> Offsets:
-    """Where the group goes on, written down; waits for an undecided transaction that holds newer offsets."""
+    """Record where the group continues; wait for an undecided transaction that holds newer offsets."""
     group = consumer.group_id
     assert group is not None
     tps = consumer.assignment()

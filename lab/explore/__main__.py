@@ -1,4 +1,4 @@
-"""`python -m lab.explore`: explores, prints the tables, and fails if a rule or a mutant's guard does."""
+"""`python -m lab.explore`: explore, print the tables, and fail if a rule is broken or a mutant is not caught."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lab.spread import add_processes, spread
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """-> 0 if every scenario was explored to its end without a violation, and every mutant was caught; else 1."""
+    """Return 0 if every scenario was explored to its end without a violation and every mutant was caught, else 1."""
     chosen = _arguments(arguments)
     size: Size = "quick" if chosen.quick else "full"
     console = Console(stderr=True)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found[task] = result
             line = f"{len(found)} of {len(tasks)}: {result.name}, {_ended(result)}, {result.seconds:,.1f} s"
             status.update(f"exploring: {escape(line)}")
-            # On a terminal the status line moves; elsewhere nothing would be seen for minutes.
+            # On a terminal the status line moves; elsewhere minutes would pass without output.
             if not console.is_terminal:
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
     results = [found[task] for task in tasks]
@@ -63,7 +63,7 @@ def _ended(result: ScenarioResult | MutantResult) -> str:
 def show(
     scenarios: Sequence[ScenarioResult], mutants: Sequence[MutantResult], console: Console, *, traces: bool = False
 ) -> None:
-    """Prints both tables, and the trace of every violation."""
+    """Print both tables, and the trace of every violation."""
     if scenarios:
         table = _table(
             "Scenarios",
@@ -110,7 +110,7 @@ def show(
 
 
 def _faults(result: ScenarioResult) -> str:
-    """What may go wrong beside a crash, which every actor may suffer anywhere."""
+    """Return the possible faults beside a crash, which can happen to every actor anywhere."""
     kinds = ((result.lost_replies, "lost"), (result.failures, "failed"), (result.ticks, "tick"))
     return ", ".join(f"{number} {kind}" for number, kind in kinds if number)
 
@@ -136,7 +136,7 @@ def _arguments(arguments: Sequence[str] | None) -> Any:
     parser.add_argument("--quick", action="store_true", help="small sizes: everything within two minutes")
     parser.add_argument("--mutants", action="store_true", help="only the mutants")
     parser.add_argument(
-        "--seconds", type=float, default=3_600.0, help="at most so long for one scenario; then it is not finished"
+        "--seconds", type=float, default=3_600.0, help="the limit for one scenario; after that it is not finished"
     )
     parser.add_argument("--traces", action="store_true", help="print how each mutant was caught")
     add_processes(parser)

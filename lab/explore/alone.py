@@ -1,4 +1,4 @@
-"""How does a program run undisturbed? Preludes, readers of a store at rest, and recovery run so."""
+"""How does a program run without others? Preludes, readers of a store at rest, and recovery run like this."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ MAX_EFFECTS = 3_000
 
 
 class _DiedError(Exception):
-    """A program was stopped where it was asked to be."""
+    """A program was stopped at the requested point."""
 
 
 def run_alone(world: World, store: int, now_ms: int, program: Program[Any], name: str = "alone") -> tuple[int, Any]:
-    """Runs a program with nobody else about. -> the store afterwards, and its result."""
+    """Run a program without other actors. Return the store afterwards, and its result."""
     runner = _Runner(world, store, now_ms, name, None)
     result = runner.run(program)
     return runner.store, result
 
 
 def run_until(world: World, store: int, now_ms: int, program: Program[Any], before: str, name: str) -> int:
-    """Runs a program and kills it before its first conditional write to a path with `before` in it. -> the store."""
+    """Run a program, and kill it before its first conditional write to a path that contains `before`. Return the store."""
     runner = _Runner(world, store, now_ms, name, before)
     try:
         runner.run(program)

@@ -34,7 +34,7 @@ ALL = MergePolicy(target_bytes=2**30)
 
 
 def merge(tp: TopicPartition, policy: MergePolicy = ALL) -> Call:
-    """`txlog merge` of one partition: plan, copy, publish. It notes each run that took effect by its answer."""
+    """Run `txlog merge` of one partition: plan, copy, publish. It notes each run that took effect by its answer."""
 
     def call(client: Client) -> Program[Client]:
         took: list[str] = []
@@ -45,7 +45,7 @@ def merge(tp: TopicPartition, policy: MergePolicy = ALL) -> Call:
                 if (yield from publish(client.ctx, each, file)):
                     took.append(each.run.name.index)
         except (MissingObjectError, RetriableError, OutcomeUnknownError) as error:
-            # Another clean-up was faster, or nobody knows: the next pass sees what is left to do.
+            # Another maintenance job was faster, or the outcome is unknown: the next pass sees what is left to do.
             return client.noted("unknown", text=str(error))
         after = replace(client, views=views)
         for name in took:
@@ -56,7 +56,7 @@ def merge(tp: TopicPartition, policy: MergePolicy = ALL) -> Call:
 
 
 def compact(tp: TopicPartition, policy: CompactionPolicy) -> Call:
-    """One pass of `txlog compact` of one partition: plan, read the keys, copy what stays, publish."""
+    """Run one pass of `txlog compact` of one partition: plan, read the keys, copy the rows that stay, publish."""
 
     def call(client: Client) -> Program[Client]:
         took = ""
@@ -76,8 +76,10 @@ def compact(tp: TopicPartition, policy: CompactionPolicy) -> Call:
 
 
 def bound(tp: TopicPartition, *, superseded: bool = False) -> Call:
-    """Waits out the grace, creates the boundary at the sealed end, and deletes the slots below it; with `superseded` also the
-    indexes that the highest `.clean` lists as such."""
+    """Wait for the grace, create the boundary at the sealed end, and delete the slots below it.
+
+    With `superseded`, also delete the indexes that the highest `.clean` lists as superseded.
+    """
 
     def call(client: Client) -> Program[Client]:
         listed = parse_listing((yield List(tp.folder)), tp.folder)
@@ -86,7 +88,7 @@ def bound(tp: TopicPartition, *, superseded: bool = False) -> Call:
             path = tp.folder + names.clean_name(listed.clean)
             clean, _ = envelope.decode((yield Get(path)), Clean, path)
             gone = tuple(each.name for each in clean.superseded)
-        # Read after the LIST: what that showed was sealed, or superseded, no later than now.
+        # This time is read after the LIST, so each listed object was sealed or superseded at this time or earlier.
         began_ms = yield Now()
         end = max((segment.end_offset for segment in listed.segments), default=0)
         waited: Any = WaitUntil(began_ms - START_MS + client.ctx.constants.delete_grace_ms)
@@ -129,7 +131,7 @@ def forget_cleans(tp: TopicPartition) -> Call:
 
 
 def wait(ms: int) -> Call:
-    """Nothing, until that long after the scenario began."""
+    """Wait until that long after the scenario began."""
 
     def call(client: Client) -> Program[Client]:
         waited: Any = WaitUntil(ms)
@@ -153,7 +155,7 @@ def vacuum(tp: TopicPartition) -> Call:
 
 
 def retain(tp: TopicPartition, retention_ms: int) -> Call:
-    """`txlog retention` of one partition."""
+    """Run `txlog retention` of one partition."""
 
     def call(client: Client) -> Program[Client]:
         try:
@@ -169,13 +171,13 @@ def retain(tp: TopicPartition, retention_ms: int) -> Call:
 
 
 def everything(*tps: TopicPartition) -> Any:
-    """What a vacuum may delete in those partitions, and it alone."""
+    """Return a test for the paths in those partitions that only a vacuum may delete."""
     folders = tuple(tp.folder for tp in tps)
     return lambda path: path.startswith(folders)
 
 
 def deletes(*tps: TopicPartition, kinds: tuple[str, ...] = (".batch",)) -> Any:
-    """Whether a path is of one of the kinds that a scenario deletes."""
+    """Return a test for paths of the kinds that a scenario deletes."""
     folders = tuple(tp.folder for tp in tps)
     return lambda path: path.startswith(folders) and path.endswith(kinds)
 
@@ -184,12 +186,12 @@ INDEXES = (".batch", ".index", ".txnindex")
 
 
 def _copied(merge: Merge) -> Program[IndexedFile | None]:
-    """The rows of a merge as one file under its name, with their offsets."""
+    """Copy the rows of a merge into one file under its name, with their offsets."""
     return (yield from _written(merge, (yield from _rows_of(merge))))
 
 
 def _survivors(plan: CompactionPlan) -> Program[tuple[Merge, IndexedFile | None, Kept]]:
-    """The run of a pass, its file of the rows that stay, and what its index says of them."""
+    """Return the run of a pass, the file of the rows that stay, and what its index contains about them."""
     dirty = yield from rows_of_pieces(plan.dirty_pieces, plan.cleanable.first_dirty_offset, plan.cleanable.end_offset)
     merge = plan.merge(reach(plan, _keyed(dirty)))
     rows = yield from _rows_of(merge)

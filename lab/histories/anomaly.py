@@ -82,5 +82,5 @@ class Anomaly:
 
 
 def anomaly(name: str, text: str, *proofs: Iterable[Event]) -> Anomaly:
-    """An anomaly with the events of all its proofs, each once."""
+    """Return an anomaly with the events of all its proofs, each once."""
     return Anomaly(name=name, text=text, events=tuple(dict.fromkeys(event for proof in proofs for event in proof)))

@@ -38,12 +38,12 @@ class Leg:
     delta: int
 
     def encode(self) -> str:
-        """The row's content."""
+        """Return the row's content."""
         return f"{_MARK}:{self.transfer}:{self.number}:{self.legs}:{self.account}:{self.delta}"
 
     @staticmethod
     def decode(content: str) -> Leg | None:
-        """None for a row that is not a leg."""
+        """Return the leg, or None for a row that is not a leg."""
         parts = content.split(":")
         if len(parts) != 6 or parts[0] != _MARK:
             return None

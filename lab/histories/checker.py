@@ -49,7 +49,7 @@ CHECKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a history shows."""
+    """The findings in a history."""
 
     anomalies: tuple[Anomaly, ...]
     """Never allowed."""
@@ -66,7 +66,7 @@ class Report:
 
     @property
     def names(self) -> dict[str, int]:
-        """How often which anomaly was found."""
+        """Return how often each anomaly was found."""
         return dict(sorted(Counter(each.name for each in self.anomalies).items()))
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Report:
 
 
 def check(events: Iterable[Event]) -> Report:
-    """Judges a whole history; several sources must be merged first (`recorder.merge`)."""
+    """Check a whole history; several sources must be merged first (`recorder.merge`)."""
     facts = Facts(events)
     found = [each for rule in CHECKS for each in rule(facts)]
     return Report(

@@ -104,7 +104,7 @@ def _process_edges(nodes: list[_Node]) -> Edges:
 
 
 def _order_edges(nodes: list[tuple[int, _Node]]) -> Edges:
-    """ "Ended before the other began", without the edges that others imply."""
+    """Return the edges "ended before the other began", without edges that follow from others."""
     moments = [(node.began, 0, number, node) for number, node in nodes]
     moments += [(node.ended, 1, number, node) for number, node in nodes if node.ended < NEVER]
     edges: Edges = defaultdict(set)
@@ -115,7 +115,7 @@ def _order_edges(nodes: list[tuple[int, _Node]]) -> Edges:
                 if other.ended < node.began:
                     edges[before].add(number)
         else:
-            # A transaction that begins from here on comes after this one, and so after all that ended before this one
+            # A transaction that begins from here on is after this one, and so after all that ended before this one
             # began.
             front = {n: other for n, other in front.items() if not other.ended < node.began}
             front[number] = node

@@ -1,6 +1,7 @@
-"""Did the ends of the logs only rise, and did reads show what had been acknowledged before they began?
+"""Did the ends of the logs only rise, and did reads return the rows that were acknowledged before they began?
 
-The linearizability of one partition, cheaply: an append returns its offset, so the order is known and no search needed.
+This checks the linearizability of one partition cheaply: an append returns its offset, so the order is known without a
+search.
 """
 
 from __future__ import annotations
@@ -124,7 +125,11 @@ def _check_fresh(facts: Facts, tp: TopicPartition, polls: list[Call[Poll]], acke
 
 
 def worst_lag_ms(facts: Facts) -> int:
-    """Jepsen's worst-realtime-lag: how long the next row had been known to be visible when a read_committed poll passed."""
+    """Return Jepsen's worst-realtime-lag.
+
+    This is the longest time for which the next row was known to be visible when a read_committed poll did not return
+    it.
+    """
     worst = 0
     known: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
     for written in facts.written.values():

@@ -28,11 +28,11 @@ NO_OFFSET = -1
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
-    """What an event is about. Offsets that are not known are -1."""
+    """The subject of an event. Unknown offsets are -1."""
 
 
 class Init(Operation, frozen=True, kw_only=True, tag="init"):
-    """`init_transactions`; ok: which identity this instance got."""
+    """`init_transactions`; ok: the identity of this instance."""
 
     transactional_id: str
     producer_id: int = -1
@@ -49,7 +49,7 @@ class Begin(Operation, frozen=True, kw_only=True, tag="begin"):
 
 
 class Send(Operation, frozen=True, kw_only=True, tag="send"):
-    """Rows for one partition, in order; ok: they are in, or staged. `base_offset`: where, if they are in."""
+    """Rows for one partition, in order; ok: they are in the log or staged. `base_offset`: their place in the log."""
 
     topic: str
     partition: int
@@ -67,7 +67,7 @@ class Send(Operation, frozen=True, kw_only=True, tag="send"):
 
 
 class OffsetRange(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Rows `[start, end)` of a partition were worked through; `end` is committed."""
+    """Rows `[start, end)` of a partition were processed; `end` is committed."""
 
     topic: str
     partition: int
@@ -84,7 +84,7 @@ class SendOffsets(Operation, frozen=True, kw_only=True, tag="send_offsets"):
 
 
 class CommitOffsets(Operation, frozen=True, kw_only=True, tag="commit_offsets"):
-    """A plain commit of a group; with `reset` it may go back."""
+    """A plain commit of a group; with `reset` it may move backwards."""
 
     group: str
     ranges: tuple[OffsetRange, ...]
@@ -92,7 +92,7 @@ class CommitOffsets(Operation, frozen=True, kw_only=True, tag="commit_offsets"):
 
 
 class FetchOffsets(Operation, frozen=True, kw_only=True, tag="fetch_offsets"):
-    """A look at a group's committed offsets; ok: `ranges` with `end` the offset, -1 for none (`start` says nothing)."""
+    """A read of a group's committed offsets; ok: `ranges` with the offset in `end`, -1 for none (`start` has no meaning)."""
 
     group: str
     ranges: tuple[OffsetRange, ...]
@@ -100,7 +100,7 @@ class FetchOffsets(Operation, frozen=True, kw_only=True, tag="fetch_offsets"):
 
 
 class End(Operation, frozen=True, kw_only=True, tag="end"):
-    """`commit_transaction` or `abort_transaction`; ok: how it ended (an abort may come too late)."""
+    """`commit_transaction` or `abort_transaction`; ok: the outcome (an abort may come too late)."""
 
     txn: str
     commit: bool
@@ -108,7 +108,7 @@ class End(Operation, frozen=True, kw_only=True, tag="end"):
 
 
 class Assign(Operation, frozen=True, kw_only=True, tag="assign"):
-    """This process reads elsewhere from now on: assign, subscribe, seek, a reset. A single event."""
+    """This process reads from other positions from now on: assign, subscribe, seek, a reset. A single event."""
 
     topic: str = ""
     partition: int = -1
@@ -170,7 +170,7 @@ class Ends(Operation, frozen=True, kw_only=True, tag="ends"):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A commit record, as it lies in the log."""
+    """A commit record in the log."""
 
     base_offset: int
     records: int
@@ -185,7 +185,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction that a partition has not seen the end of."""
+    """A transaction without a marker in a partition."""
 
     producer_id: int
     producer_epoch: int
@@ -218,7 +218,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class InspectTransactions(Operation, frozen=True, kw_only=True, tag="inspect_transactions"):
-    """The table's records that are still there, by partition and offset."""
+    """The records of the table that still exist, by partition and offset."""
 
     records: tuple[TransactionRecord, ...] = ()
 
@@ -231,14 +231,14 @@ class TopicPolicy(Operation, frozen=True, kw_only=True, tag="topic"):
 
 
 class DeleteTopic(Operation, frozen=True, kw_only=True, tag="delete_topic"):
-    """A topic is deleted; ok: by which version of its metadata. The name may be used again."""
+    """A topic is deleted; ok: the version of the deletion in its metadata. The name may be used again."""
 
     topic: str
     version: int = -1
 
 
 class Note(Operation, frozen=True, kw_only=True, tag="note"):
-    """Anything else that helps to read the history: a crash, a clock that jumped, a clean-up. A single event."""
+    """Anything else that helps to read the history: a crash, a clock jump, maintenance. A single event."""
 
     text: str
 
@@ -292,5 +292,5 @@ Partitioned: TypeAlias = Send | Poll | Ends | Inspect
 
 
 def partition_of(what: Partitioned) -> TopicPartition:
-    """The partition that an operation is about."""
+    """Return the partition of an operation."""
     return TopicPartition(what.topic, what.partition)

@@ -1,7 +1,8 @@
-"""What follows from a history before anything is judged: operations, transactions, and who wrote what where.
+"""Which facts follow from a history before any check: operations, transactions, the writer and the place of each row.
 
-Order in time: `a.ended < b.began` means that a had returned before b was called. In a history of one source that is the
-order of its events; of several it is the shared monotonic clock, and what falls into one millisecond has no order.
+Order in time: `a.ended < b.began` means that a had returned before b was called. In a history of one source this is the
+order of its events. For several sources it is the shared monotonic clock, and events in the same millisecond have no
+order.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ NEVER = math.inf
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call(Generic[W]):
-    """An operation: its invocation, if there was one, and its completion, if there was one."""
+    """An operation: its invocation and its completion, if they exist."""
 
     what: W
     """The completion's if it is ok, else the invocation's."""
@@ -81,7 +82,7 @@ class Transaction:
 
     @property
     def must(self) -> bool:
-        """Whether its rows have to be visible."""
+        """Whether its rows must be visible."""
         return self.outcome == "committed" or (self.seen and self.outcome == "unknown")
 
     @property
@@ -112,7 +113,7 @@ class Transaction:
 
     @property
     def decided(self) -> float:
-        """When its client got the answer that it is committed; NEVER if it did not."""
+        """When its client got the answer "committed"; NEVER if it did not."""
         if not self.label:
             return self.sends[0].ended if self.outcome == "committed" else NEVER
         return min([end.ended for end in self.ends if end.what.outcome == "committed"], default=NEVER)
@@ -171,7 +172,7 @@ class Sighting:
 
 
 class Facts:
-    """A history, sorted out."""
+    """The facts of a history, in tables."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.events = list(events)
@@ -222,14 +223,14 @@ class Facts:
                 written.txn.seen = True
 
     def offsets_of(self, written: Written) -> list[int]:
-        """Where a row is known to be: from its writer's answer and from readers of its partition."""
+        """Return where a row is known to be: from its writer's answer and from readers of its partition."""
         found = {s.row.offset for s in self.sightings.get(written.value, ()) if partition_of(s.poll.what) == written.tp}
         if written.acked_at >= 0:
             found.add(written.acked_at)
         return sorted(found)
 
     def seen_committed(self, value: int) -> list[Sighting]:
-        """Where read_committed showed it."""
+        """Return where read_committed showed it."""
         return [s for s in self.sightings.get(value, ()) if s.poll.what.isolation == "read_committed"]
 
     def _take(self, call: Call[What]) -> None:
@@ -305,7 +306,7 @@ class Facts:
 
 
 def _calls(events: list[Event]) -> Iterator[Call[What]]:
-    """Operations in the order in which they began."""
+    """Return the operations in the order in which they began."""
     clocked = len({event.source for event in events}) > 1
     open_calls: dict[tuple[str, int], tuple[int, Event]] = {}
     found: list[tuple[int, Call[What]]] = []
@@ -327,7 +328,7 @@ def _calls(events: list[Event]) -> Iterator[Call[What]]:
                     process=event.process,
                     status=event.type,
                     began=moment(began_at, invoke),
-                    # What became of a call of unknown outcome may still happen.
+                    # A call of unknown outcome may still take effect later.
                     ended=NEVER if event.type == "info" else moment(at, event),
                     events=(event,) if invoke is event else (invoke, event),
                 ),
@@ -353,7 +354,7 @@ def _calls(events: list[Event]) -> Iterator[Call[What]]:
 
 
 def _as(call: Call[What], what: W) -> Call[W]:
-    """`call`, now that the type of its `what` is known."""
+    """Return `call`, after the type of its `what` is known."""
     del what
     return call  # type: ignore[return-value]
 
@@ -366,7 +367,8 @@ def _outcome(transaction: Transaction) -> Outcome:
     if "committed" in answers:
         return "committed"
     commits = [end for end in transaction.ends if end.what.commit]
-    # A commit that nobody asked for, or each of which was refused, never comes; an abort that was confirmed neither.
+    # A commit never happens if no client requested it or each request was refused. The same holds for a confirmed
+    # abort.
     if answers or all(end.status == "fail" for end in commits):
         return "aborted"
     return "unknown"

@@ -1,4 +1,4 @@
-"""Did newer instances shut older ones out, and does nothing hang?"""
+"""Did newer instances fence older ones, and is every transaction closed?"""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _check_told(facts: Facts) -> Iterator[Anomaly]:
                     send.events,
                 )
         commits = [end for end in txn.ends if end.what.commit or end.what.outcome == "committed"]
-        # A commit tried before may have won without telling; the repetition joins it.
+        # An earlier commit may have won without an answer; the repetition joins it.
         if any(end.what.outcome == "committed" for end in commits) and all(end.began > first.ended for end in commits):
             yield anomaly(
                 "zombie-commit",

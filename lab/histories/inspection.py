@@ -68,7 +68,7 @@ def inspect_partition(ctx: Context, tp: TopicPartition, *, final: bool = False) 
 
 
 def inspect_transactions(ctx: Context) -> Program[InspectTransactions]:
-    """The records of the transaction-state table whose slots are still there."""
+    """Return the records of the transaction-state table whose slots still exist."""
     found: list[TransactionRecord] = []
     for number in range(ctx.constants.transaction_state_partitions):
         tp = TopicPartition(TRANSACTION_STATE_TOPIC, number)

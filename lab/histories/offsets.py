@@ -1,4 +1,4 @@
-"""Do groups' committed offsets and the transactions that carried them tell one story?"""
+"""Do groups' committed offsets agree with the transactions that contained them?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Story:
 
 
 def made_from(group: str, tp: TopicPartition, offset: int) -> str:
-    """The content of a row that `group` made of one input row."""
+    """Return the content of a row that `group` made from one input row."""
     return f"made:{group}:{tp.topic}:{tp.partition}:{offset}"
 
 
@@ -44,7 +44,7 @@ def check_groups(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _check_made(facts: Facts) -> Iterator[Anomaly]:
-    """By the final reads: each visible input below the committed offset was made into one visible row, no other was."""
+    """By the final reads: each visible input below the committed offset has one visible output row, and no other has one."""
     polls = [p for p in facts.polls if p.status == "ok" and p.what.final and p.what.isolation == "read_committed"]
     made: dict[str, list[Call[Poll]]] = defaultdict(list)
     for poll in polls:

@@ -2,8 +2,8 @@
 
 A `Recorder` keeps its events, appends them to a file, or both. It passes a line to the operating system before it makes
 the call in that line. So a killed process leaves every event; only its last line may be incomplete, and is not read.
-Several processes each write a file into one folder; `read_history` merges them. Their monotonic clocks must be one
-machine's.
+Several processes each write a file into one folder; `read_history` merges them. Their monotonic clocks must be on the
+same machine.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Recorder:
         self._clock = clock
         self._lock = threading.Lock()
         self._operations = 0
-        # Unbuffered: each event is one write, whole in the kernel when it returns. A file of its own for each process: one
-        # that was killed may have left half a line.
+        # The file is unbuffered: each event is one write, and the kernel has all of it when the write returns. Each
+        # process has its own file, because a killed process may leave half a line.
         self._file = None if path is None else Path(path).open("xb", buffering=0)  # noqa: SIM115
 
     def invoke(self, process: str, what: What) -> int:
@@ -47,11 +47,11 @@ class Recorder:
         return number
 
     def ok(self, process: str, operation: int, what: What) -> None:
-        """It took effect; `what` holds the answer."""
+        """Record that the operation took effect; `what` has the answer."""
         self._complete(process, operation, "ok", what, "")
 
     def fail(self, process: str, operation: int, what: What, error: BaseException | str = "") -> None:
-        """It did not, and never will."""
+        """Record that the operation did not take effect, and never will."""
         self._complete(process, operation, "fail", what, _text(error))
 
     def info(self, process: str, operation: int, what: What, error: BaseException | str = "") -> None:
@@ -59,19 +59,19 @@ class Recorder:
         self._complete(process, operation, "info", what, _text(error))
 
     def failed(self, process: str, operation: int, what: What, error: TxlogError) -> None:
-        """What an error of the client says of the operation: `fail`, or `info` if it leaves the outcome open."""
+        """Record the outcome after an error of the client: `fail`, or `info` if the error leaves the outcome open."""
         (self.info if leaves_open(error) else self.fail)(process, operation, what, error)
 
     def single(self, process: str, what: What) -> None:
-        """A fact."""
+        """Record a fact."""
         with self._lock:
             self._operations += 1
             self._write(process, self._operations, "ok", what, "")
 
     def call(self, process: str, what: What, attempt: Callable[[], W]) -> W:
-        """Records a call of the client: `attempt` makes it and returns `what` with the answer in it.
+        """Record a call of the client: `attempt` makes it and returns `what` with the answer in it.
 
-        An error of txlog's is recorded and raised; anything else (a crash) leaves the operation open.
+        An error of txlog's is recorded and raised. Any other error (a crash) leaves the operation open.
         """
         operation = self.invoke(process, what)
         try:
@@ -83,7 +83,7 @@ class Recorder:
         return answer
 
     def close(self) -> None:
-        """Closes the file; the events stay."""
+        """Close the file; the events stay."""
         if self._file is not None:
             self._file.close()
 
@@ -109,23 +109,23 @@ class Recorder:
 
 
 def leaves_open(error: BaseException) -> bool:
-    """Whether a call that raised this may have taken effect (PROTOCOL.md, "What is promised, and what is not")."""
+    """Return whether a call that raised this may have taken effect (PROTOCOL.md, "What is promised, and what is not")."""
     return isinstance(error, OutcomeUnknownError | TxlogTimeoutError) or not isinstance(error, TxlogError)
 
 
 def encode_history(events: Iterable[Event]) -> bytes:
-    """JSON lines."""
+    """Return the events as JSON lines."""
     return b"".join(_ENCODER.encode(event) + b"\n" for event in events)
 
 
 def decode_history(data: bytes) -> list[Event]:
-    """The events of one file; a last line without its end is a write that a kill cut off."""
+    """Return the events of one file. An incomplete last line is a write that a kill interrupted, and is ignored."""
     whole, _, _ = data.rpartition(b"\n")
     return [_DECODER.decode(line) for line in whole.split(b"\n") if line]
 
 
 def merge(*histories: Iterable[Event]) -> list[Event]:
-    """One history of several sources, in an order that each source's own and the shared clock agree with."""
+    """Merge several sources into one history, in an order that agrees with each source and with the shared clock."""
     return sorted(
         (event for events in histories for event in events),
         key=lambda event: (event.monotonic_ms, event.source, event.number),
@@ -133,7 +133,7 @@ def merge(*histories: Iterable[Event]) -> list[Event]:
 
 
 def read_history(*paths: str | os.PathLike[str]) -> list[Event]:
-    """The merged history of files, and of all `*.jsonl` in folders."""
+    """Return the merged history of files, and of all `*.jsonl` in folders."""
     files: list[Path] = []
     for path in map(Path, paths):
         files.extend(sorted(path.glob("*.jsonl")) if path.is_dir() else [path])

@@ -1,4 +1,4 @@
-"""Was every row that readers saw written, was every one that was written seen, once, whole and in its place?"""
+"""Was every row that readers saw written, and was every written row seen, once, whole and in its place?"""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def check_outcomes(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_coverage(facts: Facts) -> Iterator[Anomaly]:
-    """Rows that a read passed over: G1b-range, view-drift, lost-write, ok-but-absent, compaction-loss; unseen."""
+    """Rows that a read skipped: G1b-range, view-drift, lost-write, ok-but-absent, compaction-loss; unseen."""
     known = _known_offsets(facts)
     newest = _newest_of_keys(facts)
     reported: set[tuple[str, int]] = set()
@@ -234,7 +234,7 @@ def check_order(facts: Facts) -> Iterator[Anomaly]:
     known = _known_offsets(facts, every=True)
     index = {tp: {w.value: at for at, w in enumerate(values)} for tp, (_, values) in known.items()}
     newest = _newest_of_keys(facts)
-    # Over what a compaction may have taken away a reader passes.
+    # A reader skips the rows that a compaction may have removed.
     staying = {
         tp: [v for v in values if v.must and not _is_superseded(facts, v, newest)] for tp, (_, values) in known.items()
     }
@@ -274,7 +274,7 @@ def check_damage(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _only_aborts(written: Written) -> bool:
-    """Whether the error speaks of the transaction alone: it cannot commit, and read_uncommitted may see what it wrote."""
+    """Return whether the error concerns only the transaction: it cannot commit, but read_uncommitted may return its rows."""
     return bool(written.txn.label) and written.send.error.partition(":")[0] in _OF_THE_TRANSACTION
 
 
@@ -282,7 +282,7 @@ _Newest: TypeAlias = Mapping[tuple[TopicPartition, str], Written | None]
 
 
 def _holders(facts: Facts) -> dict[TopicPartition, dict[int, dict[int, Call[Send] | Call[Poll]]]]:
-    """Partition -> offset -> value -> who said so. A row that was aborted keeps its offset all the same."""
+    """Return partition -> offset -> value -> the call that reported it. An aborted row also keeps its offset."""
     found: dict[TopicPartition, dict[int, dict[int, Call[Send] | Call[Poll]]]] = defaultdict(lambda: defaultdict(dict))
     for written in facts.written.values():
         if written.acked_at >= 0:
@@ -295,7 +295,7 @@ def _holders(facts: Facts) -> dict[TopicPartition, dict[int, dict[int, Call[Send
 
 
 def _known_offsets(facts: Facts, *, every: bool = False) -> dict[TopicPartition, tuple[list[int], list[Written]]]:
-    """Per partition, rows that have to be visible (or every one) at their first known offset, in order."""
+    """Return, for each partition, rows that must be visible (or every row) at their first known offset, in order."""
     found: dict[TopicPartition, list[tuple[int, int, Written]]] = defaultdict(list)
     for written in facts.written.values():
         if (every or written.must or not written.never) and (offsets := facts.offsets_of(written)):
@@ -307,7 +307,7 @@ def _known_offsets(facts: Facts, *, every: bool = False) -> dict[TopicPartition,
 def _passed_over(
     facts: Facts, written: Written, poll: Call[Poll], present: set[Transaction]
 ) -> Iterator[tuple[str, str]]:
-    """What it means that this row, whose offset the poll covers, is not among its rows."""
+    """Return the anomaly of a row that the poll did not return, although the poll covers its offset."""
     what = poll.what
     committed = what.isolation == "read_committed"
     if committed and written.txn in present and not written.never:
@@ -352,12 +352,12 @@ def _final_polls(facts: Facts) -> dict[TopicPartition, Call[Poll]]:
 
 
 def _is_deleted(written: Written, poll: Call[Poll]) -> bool:
-    """Whether `poll` found that the row's topic had been deleted since the row was made."""
+    """Return whether `poll` found that the row's topic had been deleted since the row was made."""
     return 0 <= written.schema_id < poll.what.deleted_version
 
 
 def _accepted_after(written: Written, moment: float) -> bool:
-    """Whether the log took a row that nobody had handed over before: a staged one with its commit, any other when it was sent."""
+    """Return whether the log took a row only after `moment`: a staged row at its commit, any other row at its send."""
     if written.send.status != "ok":
         return False
     if written.acked_at >= 0:
@@ -367,9 +367,9 @@ def _accepted_after(written: Written, moment: float) -> bool:
 
 
 def _is_below_start(facts: Facts, written: Written, poll: Call[Poll]) -> bool:
-    """Whether retention, or the deletion of its topic, may have removed the row before `poll`."""
+    """Return whether retention, or the deletion of its topic, may have removed the row before `poll`."""
     if written.schema_id >= 0:
-        # Without retention: a row that was not deleted exists, wherever the log starts.
+        # Without retention, a row that was not deleted exists, wherever the log starts.
         return _is_deleted(written, poll)
     offsets = facts.offsets_of(written)
     low = max(poll.what.log_start, poll.what.start)
@@ -377,13 +377,13 @@ def _is_below_start(facts: Facts, written: Written, poll: Call[Poll]) -> bool:
 
 
 def _knew(written: Written, before: Call[Poll], later: Call[Poll]) -> bool:
-    """Whether the reader of `later` must know that a row, which `before` skipped, was removed."""
+    """Return whether the reader of `later` must know that a row, which `before` skipped, was removed."""
     may_be_aborted = not written.must and (before.what.isolation, later.what.isolation) == _UNCOMMITTED_LATER
     return not may_be_aborted and before.ended < later.began and (before.process == later.process or later.what.final)
 
 
 def _newest_of_keys(facts: Facts) -> _Newest:
-    """The row of each key in compacted topics that is surely the newest; None where no one surely is."""
+    """Return the row of each key in compacted topics that is certainly the newest; None if it is not certain."""
     rows: dict[tuple[TopicPartition, str], list[Written]] = defaultdict(list)
     for written in facts.written.values():
         if written.tp.topic in facts.compacted and written.key is not None and not written.never:
@@ -397,7 +397,7 @@ def _surely_newest(facts: Facts, rows: Sequence[Written]) -> Written | None:
     placed = [written for written in rows if written.must and offsets[written.value] >= 0]
     newest = max(placed, key=lambda written: offsets[written.value], default=rows[0])
     for other in rows:
-        # What nobody ever saw may be newer, and have gone as tombstones do.
+        # A row that no reader ever saw may be newer, and may have been removed as tombstones are.
         older = 0 <= offsets[other.value] < offsets[newest.value] or other.txn.decided < newest.send.began
         if other is not newest and not older:
             return None
@@ -405,14 +405,14 @@ def _surely_newest(facts: Facts, rows: Sequence[Written]) -> Written | None:
 
 
 def _is_superseded(facts: Facts, written: Written, newest: _Newest) -> bool:
-    """Whether compaction may have removed the row: a later one of its key may be committed, or it is a deletion."""
+    """Return whether compaction may have removed the row: a later row of its key may be committed, or it is a deletion."""
     if written.key is None or written.tp.topic not in facts.compacted:
         return False
     return written.deletes or newest.get((written.tp, written.key)) is not written
 
 
 def _within(facts: Facts, poll: Call[Poll]) -> Call[Poll] | None:
-    """A poll that ended before and shows that the log held `poll`'s start; nothing says that retention passed it."""
+    """Return an earlier poll which shows that the log held `poll`'s start, if no event shows that retention passed it."""
     tp, start = partition_of(poll.what), poll.what.start
     same = [other for other in facts.polls if other.status == "ok" and partition_of(other.what) == tp]
     if any(other.what.log_start > start for other in same):
@@ -425,7 +425,7 @@ def _within(facts: Facts, poll: Call[Poll]) -> Call[Poll] | None:
 
 
 def _log_start_above(facts: Facts, poll: Call[Poll]) -> Call[Poll] | Call[Ends] | None:
-    """Who knew, with this read or before it, that the log starts above where it began."""
+    """Return a call that knew, with this read or before it, that the log starts above the start of the read."""
     tp, start = partition_of(poll.what), poll.what.start
     if poll.what.log_start > start:
         return poll
@@ -462,7 +462,7 @@ def _poll_order(
             if before is None:
                 continue
             step, other = at - before[0], before[1]
-            # read_uncommitted may leave out what was aborted and cleaned away since.
+            # read_uncommitted may omit aborted rows that maintenance has removed.
             skips = step > 1 and what.isolation == "read_committed"
             if skips or step < 1:
                 inside = "int-" if what.txn and what.txn == other.what.txn else ""

@@ -1,8 +1,8 @@
-"""`python -m lab.simulate`: runs random worlds, and prints what they had in them.
+"""`python -m lab.simulate`: run random worlds, and print what happened in them.
 
     python -m lab.simulate --seeds 1000              worlds 0 to 999
     python -m lab.simulate --seed 4711               one of them again
-    ... --history FOLDER                                       its history, as JSON lines
+    ... --history FOLDER                             its history, as JSON lines
 
 The exit status is 1 if a world showed an anomaly.
 """
@@ -36,7 +36,7 @@ SHOWN_CHARACTERS = 4_000
 
 @dataclass(slots=True)
 class Totals:
-    """Figures of all worlds together."""
+    """The sums over all worlds."""
 
     worlds: int = 0
     requests: int = 0
@@ -75,7 +75,7 @@ class Totals:
 
 
 def main(arguments: Sequence[str] | None = None, clock: Clock | None = None) -> int:
-    """Runs the worlds that the arguments ask for. -> the exit status."""
+    """Run the worlds of the arguments. Return the exit status."""
     options = _parse(arguments)
     clock = clock or SystemClock()
     console = Console()

@@ -80,12 +80,12 @@ WATCHERS = "watchers"
 
 
 class GaveUpError(Exception):
-    """A process that could not get on ends, as one that is restarted would."""
+    """A process that cannot continue ends, as one that its operator restarts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """The character of one seed's world (swarm testing: a rare event of one world is common in another)."""
+    """The habits of one seed's world (swarm testing: a rare event of one world is common in another)."""
 
     timeout_ms: tuple[int, ...]
     rivals: bool
@@ -101,7 +101,7 @@ class Habits:
 
 @dataclass(slots=True)
 class Life:
-    """What an actor is given."""
+    """The arguments of an actor."""
 
     client: Client
     choose: random.Random
@@ -154,7 +154,7 @@ def _draft(life: Life, *, staged: bool = False) -> Program[None]:
 
 
 def _change_users(life: Life, *, staged: bool = False) -> Program[None]:
-    """Rows of some keys, or their deletion."""
+    """Write rows of some keys, or their deletion."""
     choose = life.choose
     keys = choose.choices("abc", k=choose.randint(1, 3))
     deletes = choose.random() < 0.3
@@ -163,7 +163,7 @@ def _change_users(life: Life, *, staged: bool = False) -> Program[None]:
 
 
 def pipeline(life: Life, transactional_id: str) -> Program[None]:
-    """Consume, transform, produce. Init comes before the first fetch: only then nobody else's offsets can ride behind."""
+    """Consume, transform, produce. Init comes before the first fetch, so that no other commit can change the offsets after it."""
     client, choose, habits = life.client, life.choose, life.habits
     yield from client.init(transactional_id, choose.choice(habits.timeout_ms))
     condition: OffsetsCondition | None = None
@@ -171,7 +171,7 @@ def pipeline(life: Life, transactional_id: str) -> Program[None]:
         member = yield from client.join(GROUP, client.name)
         condition = OffsetsCondition(generation=member.generation, member_id=member.member_id)
     for _ in range(choose.randint(1, 6)):
-        # Mostly the same one: rivals are to meet.
+        # Usually the same partition, so that rivals meet.
         tp = ACCOUNTS[0] if choose.random() < 0.7 else ACCOUNTS[1]
         yield from _transaction(life, lambda tp=tp: _step(life, tp, condition))  # type: ignore[misc]
         yield Sleep(choose.choice([0, 0, 500]))
@@ -197,7 +197,7 @@ def _step(life: Life, tp: TopicPartition, condition: OffsetsCondition | None) ->
 
 
 def _transaction(life: Life, work: Callable[[], Program[None]]) -> Program[None]:
-    """Work in a transaction, then its end: aborted if the work could not be done, and now and then without a reason."""
+    """Run work in a transaction, then end it: abort if the work failed, and sometimes without a reason."""
     client, choose = life.client, life.choose
     try:
         yield from work()
@@ -271,7 +271,7 @@ def watcher(life: Life) -> Program[None]:
 
 
 def auditor(life: Life) -> Program[None]:
-    """See `lab.histories.bank` for when an audit is quiet."""
+    """Audit the accounts; `lab.histories.bank` defines a quiet audit."""
     client, choose = life.client, life.choose
     for number in range(choose.randint(1, 3)):
         name = f"{client.name}/{number}"
@@ -289,8 +289,11 @@ def auditor(life: Life) -> Program[None]:
 
 
 def looker(life: Life) -> Program[None]:
-    """A snapshot shows each transfer whole. Read again it shows the same rows, except that newer ones of their keys may have
-    taken some away, or it is too old."""
+    """A snapshot shows each transfer whole.
+
+    A second read shows the same rows, except for rows that newer ones of their keys supersede. Or the snapshot is too
+    old.
+    """
     client, choose = life.client, life.choose
     for _ in range(choose.randint(1, 3)):
         try:
@@ -300,7 +303,7 @@ def looker(life: Life) -> Program[None]:
             _check_whole(client, rows)
             yield Sleep(choose.choice([0, 100, 61_000]))
             if choose.random() < 0.7:
-                # Rarely would another one compact in just that time.
+                # Another process would rarely compact in exactly this time.
                 yield from client.draw_identity()
                 yield from _change_users(life)
                 yield from seal(client.ctx, (yield from load(client.ctx, USERS)))
@@ -311,7 +314,7 @@ def looker(life: Life) -> Program[None]:
             again = yield from _shown(client, cut, fresh)
             ended = yield ReadClocks()
         except (MissingObjectError, OffsetOutOfRangeError, InvalidRequestError):
-            # Vacuum was there, retention, or a compaction: a new snapshot it is.
+            # Vacuum, retention or a compaction removed objects, so the reader needs a new snapshot.
             client.record(Note(text="the snapshot is too old"))
             client.views = {}
             continue
@@ -348,7 +351,7 @@ def _check_again(client: Client, first: _Shown, again: _Shown, views: Views) -> 
         rows = {row for row in again[tp] if row.offset >= start}
         keys = {row.content.partition("=")[0] for row in rows} if tp == USERS else set()
         gone = {row for row in expected - rows if row.content.partition("=")[0] not in keys}
-        # A tombstone goes with what is older of its key.
+        # A tombstone is removed with the older rows of its key.
         newest = {row.content.partition("=")[0]: row for row in sorted(expected, key=lambda row: row.offset)}
         lost = {row for row in gone if tp != USERS or not newest[row.content.partition("=")[0]].content.endswith("=")}
         if lost or rows - expected:
@@ -382,7 +385,7 @@ def expire_idle_producers(life: Life) -> Program[None]:
 
 
 def vacuum(life: Life) -> Program[None]:
-    """One pass, over some topics or all."""
+    """Run one pass, over some topics or all."""
     client, choose = life.client, life.choose
     topics = sorted({tp.topic for tp in PARTITIONS} | INTERNAL_TOPICS)
     if choose.random() < 0.3:
@@ -390,14 +393,14 @@ def vacuum(life: Life) -> Program[None]:
     try:
         client.views, gone = yield from vacuum_topics(client.ctx, client.views, topics)
     except MissingObjectError:
-        # Another was faster again and again.
+        # Other processes were faster each time.
         return
     for each in gone:
         client.record(Note(text=f"deleted {each.dead.path}: {each.dead.why.value}"))
 
 
 def merger(life: Life) -> Program[None]:
-    """Plans, copies and publishes what is worth merging, now and then in the steps of a slow copy."""
+    """Plan, copy and publish what is worth merging, sometimes in the steps of a slow copy."""
     client, choose = life.client, life.choose
     policy = MergePolicy(target_bytes=choose.choice([200, 1_000, 2**30]), max_inputs=choose.choice([2, 10_000]))
     for _ in range(choose.randint(1, 4)):
@@ -426,7 +429,7 @@ def _write(merge: Merge, rows: tuple[Row, ...]) -> Program[IndexedFile | None]:
 
 
 def compactor(life: Life) -> Program[None]:
-    """Some passes, now and then with a long copy, or after a long look at the keys."""
+    """Run some passes, sometimes with a long copy, or after a long read of the keys."""
     client, choose = life.client, life.choose
     policy = CompactionPolicy(
         key_columns=("key",),
@@ -486,7 +489,7 @@ def retention(life: Life) -> Program[None]:
 
 
 def remaker(life: Life) -> Program[None]:
-    """Deletes the topic and creates it again. If two do it at once, one of them finds it deleted, or created, already."""
+    """Delete the topic and create it again. If two do it at once, one of them finds it already deleted or created."""
     client, choose = life.client, life.choose
     for _ in range(choose.randint(1, 4)):
         yield from make_drafts(life)
@@ -499,7 +502,7 @@ def remaker(life: Life) -> Program[None]:
 
 
 def make_drafts(life: Life) -> Program[None]:
-    """The topic, unless somebody else has just made it."""
+    """Create the topic, unless another process has just created it."""
     try:
         yield from life.client.make_topic(DRAFTS.topic)
     except TopicExistsError:
@@ -524,7 +527,7 @@ ACTORS: Mapping[str, Callable[..., Program[Any]]] = {
 
 
 def live(kind: str, life: Life) -> Program[None]:
-    """The life of a process of that kind."""
+    """Run the life of a process of that kind."""
     if kind in BANKS or kind in PIPELINES:
         return ACTORS[kind](life, kind)
     return ACTORS[kind](life)

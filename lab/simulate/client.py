@@ -1,7 +1,7 @@
 """How does one simulated process use the log, and which events does it record?
 
 Its methods are programs over the shipped protocol. Each call is recorded as the client of a real process would know it:
-asked, and answered, refused, or without an answer.
+requested, and answered, refused, or without an answer.
 """
 
 from __future__ import annotations
@@ -85,15 +85,15 @@ class Client:
     # -- recording ----------------------------------------------------------------------------------------------------
 
     def record(self, what: What) -> None:
-        """A fact."""
+        """Record a fact."""
         self._recorder.single(self.name, what)
 
     def asks(
         self, what: What, call: Callable[[], Program[T]], answer: Callable[[T], What], *, tries: int = TRIES
     ) -> Program[T]:
-        """Makes a call, repeats it while that is allowed, and records how it went.
+        """Make a call, retry it while that is allowed, and record the result.
 
-        After a try whose outcome is unknown, a refusal speaks of the repetition only.
+        After a try of unknown outcome, a refusal describes only the retry.
         """
         operation = self._recorder.invoke(self.name, what)
         in_doubt = False
@@ -127,7 +127,7 @@ class Client:
         return self.asks(Init(transactional_id=transactional_id), call, answer)
 
     def draw_identity(self) -> Program[None]:
-        """A producer without transactional.id."""
+        """Draw the identity of a producer without transactional.id."""
         self.pid, self.epoch, self._sequences = (yield NewProducerId()), 0, {}
 
     def begin(self) -> str:
@@ -156,7 +156,7 @@ class Client:
         keys: Sequence[str] = (),
         deletes: bool = False,
     ) -> Program[None]:
-        """Rows of their own values, in one batch: inline, in a file, or staged for the commit."""
+        """Send rows with new values in one batch: inline, in a file, or staged for the commit."""
         rows = [Row(offset=-1, value=self._numbers(), content=content) for content in contents]
         what = Send(
             topic=tp.topic,
@@ -194,7 +194,7 @@ class Client:
         def answer(base_offset: int) -> What:
             return msgspec.structs.replace(what, base_offset=base_offset)
 
-        # A drawn id that a partition may have forgotten decides nothing: an unknown outcome is not repeated (W16).
+        # A partition may forget a drawn id. Its state then decides nothing, so an unknown outcome is not retried (W16).
         tries = 1 if self.txn is None else TRIES
         try:
             yield from self.asks(what, stage if staged else append, answer, tries=tries)
@@ -205,7 +205,7 @@ class Client:
     # -- the end of a transaction -------------------------------------------------------------------------------------
 
     def end(self, commit: bool) -> Program[str]:
-        """One call of commit or abort; -> how the transaction ended."""
+        """Call commit or abort once. Return how the transaction ended."""
         what = End(txn=self.label, commit=commit)
 
         def call() -> Program[str]:
@@ -222,7 +222,7 @@ class Client:
             except TxlogError as error:
                 self._in_doubt = in_doubt
                 if error is refusal:
-                    # Only now: a try that failed before it was refused is repeated, and looks at them again.
+                    # Only now: a try that failed before a refusal is retried, and checks the parts again.
                     for part in parts:
                         self.topics.pop(part.topic, None)
                 raise
@@ -274,7 +274,7 @@ class Client:
                     rows = yield from rows_of(plan.pieces)
                     break
                 except MissingObjectError:
-                    # As shipped readers do: a clean-up took a file away, so list again and go on from the same offset.
+                    # Like shipped readers: maintenance deleted a file, so list again and continue at the same offset.
                     if attempt == MAX_RELISTS:
                         raise
                     view = yield from load(self.ctx, tp)
@@ -298,7 +298,7 @@ class Client:
         return self.asks(what, call, lambda poll: poll)
 
     def look(self, tp: TopicPartition) -> Program[Ends]:
-        """The ends of a partition."""
+        """Return the ends of a partition."""
 
         def call() -> Program[Ends]:
             state = (yield from self._fresh(tp)).state
@@ -313,13 +313,13 @@ class Client:
         return self.asks(Ends(topic=tp.topic, partition=tp.partition), call, lambda ends: ends)
 
     def go_elsewhere(self, tp: TopicPartition) -> None:
-        """The next poll of `tp` does not go on where the last one ended."""
+        """Let the next poll of `tp` not continue at the end of the last one."""
         self.record(Assign(topic=tp.topic, partition=tp.partition))
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
     def open_topic(self, topic: str) -> Program[bool]:
-        """Whether there is such a topic, as this process saw it first: it may have been deleted since."""
+        """Return whether such a topic exists, as this process saw it first: it may have been deleted since then."""
         if topic not in self.topics:
             try:
                 self.topics[topic] = yield from topic_programs.describe_topic(topic)
@@ -336,7 +336,7 @@ class Client:
         )
 
     def delete_topic(self, topic: str) -> Program[TopicMetadata]:
-        """As `txlog.client.topics` does it: all tries are about one topic (W50)."""
+        """Delete the topic as `txlog.client.topics` does: all tries are about one topic (W50)."""
         write_id = yield NewId()
         target: TopicMetadata | None = None
 
@@ -359,7 +359,7 @@ class Client:
         return append_log_start(self.ctx, {}, tp, None, version)
 
     def _find_deleted(self) -> Program[TxlogError | None]:
-        """As `txlog.client.coordinator` does it, before the decision (W46)."""
+        """Check for deleted topics before the decision, as `txlog.client.coordinator` does (W46)."""
         staged = {part.topic: part.schema_id for part in self.staged}
         for topic in sorted(set(staged) & set(self.topics)):
             newest = yield from topic_programs.refresh_topic_of_rows(topic, staged[topic], self.topics[topic])
@@ -379,7 +379,7 @@ class Client:
     def fetch(
         self, group: str, tps: Sequence[TopicPartition], *, final: bool = False
     ) -> Program[dict[TopicPartition, int]]:
-        """Committed offsets; -1 for none."""
+        """Fetch committed offsets; -1 for none."""
 
         def call() -> Program[dict[TopicPartition, int]]:
             self.views, found = yield from groups.fetch_offsets(self.ctx, self.views, group, tps)
@@ -400,7 +400,7 @@ class Client:
         condition: OffsetsCondition | None,
         staged: bool,
     ) -> Program[None]:
-        """Offsets within the transaction: eager, or staged if there is no condition."""
+        """Send offsets within the transaction: eager, or staged if there is no condition."""
         what = SendOffsets(txn=self.label, group=group, ranges=_ranges(ranges))
         values = {tp: OffsetValue(offset=end) for tp, (_, end) in ranges.items()}
 
@@ -483,7 +483,7 @@ class Client:
 
 
 def rows_of(pieces: Iterable[Piece]) -> Program[tuple[Row, ...]]:
-    """The rows that pieces of a plan stand for; raises MissingObjectError for a file that is gone."""
+    """Return the rows of a plan's pieces; raises MissingObjectError for a file that was deleted."""
     found: list[Row] = []
     for piece in pieces:
         ranges: tuple[RowRange, ...]

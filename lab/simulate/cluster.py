@@ -40,11 +40,11 @@ START_MS = 1_700_000_000_000
 Fault: TypeAlias = Literal[
     "crash",  # the process dies before the request
     "crash after",
-    "crash in flight",  # ... and the write lands later, or never
+    "crash in flight",  # the process dies before the request, and the write lands later, or never
     "applied",  # UNKNOWN, and it was applied
-    "lost",  # UNKNOWN, and it never will be
-    "late",  # UNKNOWN, and it lands later, when the world decides
-    "hidden retry",  # applied, and answered CONFLICT: the adapter's second try lost to its first
+    "lost",  # UNKNOWN, and the write never lands
+    "late",  # UNKNOWN, and the write lands when the world decides
+    "hidden retry",  # applied, but the answer is CONFLICT: the adapter's own retry lost to its first try
     "error",  # StorageError: not applied
 ]
 FAULTS_OF_WRITES: tuple[Fault, ...] = (
@@ -59,12 +59,12 @@ FAULTS_OF_READS: tuple[Fault, ...] = ("crash", "error", "error")
 
 
 class DiedError(BaseException):
-    """The process is gone: no `except Exception` survives it."""
+    """Kills the simulated process. It is a BaseException so that no `except Exception` catches it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFile:
-    """A request of the simulation's own clients: rows of a batch, to a name never used before."""
+    """A request of the simulation's own clients: write rows of a batch to a name that was never used before."""
 
     path: str
     data: bytes
@@ -86,7 +86,7 @@ class Machine:
 
 
 class Cluster:
-    """One store and everything that is asked of it."""
+    """One store, and all requests to it."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -113,13 +113,13 @@ class Cluster:
         self.passed_ms += ms
 
     def store_ms(self) -> int:
-        """What the store's clock says."""
+        """Return the time of the store's clock."""
         return START_MS + self.passed_ms + self.store_skew_ms
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def perform(self, effect: Request, fault: Fault | None) -> Any:
-        """The answer; raises StorageError, or DiedError into the world."""
+        """Return the answer; raises StorageError, or DiedError into the world."""
         self.requests += 1
         self.faults += fault is not None
         if fault == "crash":
@@ -134,7 +134,7 @@ class Cluster:
         return answer
 
     def ask(self, effect: Effect, machine: Machine) -> Any:
-        """What a process knows without the store: time and identity."""
+        """Return what a process knows without the store: time and identity."""
         match effect:
             case Now():
                 return START_MS + self.passed_ms + machine.skew_ms
@@ -151,7 +151,7 @@ class Cluster:
                 raise NotImplementedError(f"{effect!r} is not known to the simulation")
 
     def land(self, number: int) -> str:
-        """A write that was in flight arrives. -> its path."""
+        """Let a write that was in flight land. Return its path."""
         path, data = self.in_flight.pop(number)
         self._create(path, data)
         return path
@@ -211,16 +211,16 @@ class Cluster:
 
 
 def encode_rows(rows: Sequence[Row]) -> bytes:
-    """A file of rows, or the payload of an inline batch."""
+    """Return a file of rows, or the payload of an inline batch."""
     return msgspec.json.encode([(row.offset, row.value, row.content) for row in rows])
 
 
 def decode_rows(data: bytes) -> list[Row]:
-    """The rows again; offset -1 in a file that its writer wrote, which cannot know."""
+    """Return the rows again; offset -1 in a file, because its writer cannot know the offsets."""
     return [Row(offset=offset, value=value, content=content) for offset, value, content in msgspec.json.decode(data)]
 
 
 def data_file(path: str, data: bytes, rows: int) -> DataFile:
-    """What a record says of a file."""
+    """Return the description of a file in a record."""
     digest = envelope.digest(data)
     return DataFile(path=path, rows=rows, bytes=len(data), digest=digest, footer_digest=digest, row_groups=(rows,))

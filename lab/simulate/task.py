@@ -1,7 +1,7 @@
 """How does a program run one request at a time, between those of all others?
 
 A task stops at each request to the store. The programs of a Gather run beside each other, as the driver's threads would
-have them: each has a request of its own waiting, and the world chooses. Who sleeps waits for the world's clock.
+run them. Each has a waiting request, and the world chooses. A program that sleeps waits for the world's clock.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Task:
         self._start(Fiber(program, None, 0))
 
     def ready(self, now_ms: int) -> list[Fiber]:
-        """Programs whose next step may be taken."""
+        """Return the programs whose next step is possible."""
         return [f for f in self._fibers if f.wakes_at_ms is None or f.wakes_at_ms <= now_ms]
 
     @property
     def wakes_at_ms(self) -> int | None:
-        """When the first sleeper wakes."""
+        """Return when the first sleeper wakes."""
         return min((f.wakes_at_ms for f in self._fibers if f.wakes_at_ms is not None), default=None)
 
     def step(self, fiber: Fiber, fault: Fault | None = None) -> None:
-        """Makes the fiber's request, or wakes it."""
+        """Make the fiber's request, or wake it."""
         self._fibers.remove(fiber)
         request, fiber.request, fiber.wakes_at_ms = fiber.request, None, None
         if request is None:
@@ -67,7 +67,7 @@ class Task:
             self._resume(fiber, answer, None)
 
     def kill(self) -> None:
-        """The process is gone, with whatever it was about to do."""
+        """End the process with everything that it was about to do."""
         self._fibers = []
         self.done = self.died = True
 

@@ -95,7 +95,7 @@ EXPECTED_ERRORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One world's verdict."""
+    """The verdict on one world."""
 
     seed: int
     steps: int
@@ -122,7 +122,7 @@ class Result:
 
 
 class World:
-    """One seed's world. `run` it once."""
+    """The world of one seed. Call `run` once."""
 
     def __init__(self, seed: int, steps: int = DEFAULT_STEPS) -> None:
         self.seed = seed
@@ -216,10 +216,10 @@ class World:
             self._weather()
 
     def _go_back(self, steps: int) -> None:
-        """Takes a copy while nobody is at work, lets the world go on, and puts the store back between all calls.
+        """Copy the store while no process runs, let the world continue, and put the store back between all calls.
 
-        What happened since the copy is lost, so its history is, too. Those who did it live on with what they know of
-        partitions: they must notice (W47), or the log is damaged and rows are missing at the end.
+        Everything since the copy is lost, so its history is removed, too. Some processes live on with their knowledge
+        of partitions. They must notice the change (W47). Otherwise the log is damaged, and rows are missing at the end.
         """
         self._rest()
         self._land_all()
@@ -242,11 +242,11 @@ class World:
     def _spawn(self) -> None:
         kind = self.random.choice(self._kinds)
         name = self._start(kind, lambda life: live(kind, life))
-        # Some are as slow as if they slept, and do their next request long after the one before.
+        # Some are as slow as if they slept, and make their next request long after the one before.
         self._weights[name] = self.random.choice([0.01, 0.1, 1, 1, 1])
 
     def _start(self, kind: str, program: Any, before: Machine | None = None, views: Views | None = None) -> str:
-        """A process; `before` and `views` are those of one that lives on."""
+        """Start a process; `before` and `views` belong to a process that lives on."""
         name = f"{kind}#{next(self._numbers)}"
         skew_ms = self.cluster.store_skew_ms if self._clocks == "one host" else self.random.choice(SKEWS_MS)
         machine = Machine(name, skew_ms=skew_ms, monotonic_base_ms=self.random.randrange(10**9))
@@ -275,7 +275,7 @@ class World:
 
     def _end(self, name: str, task: Task) -> None:
         del self._tasks[name]
-        # A process whose requests are days apart lists again and again, and vacuum is there first each time.
+        # A process whose requests are days apart lists again and again, and vacuum is faster each time.
         outrun = self._weights.pop(name) < 1 and isinstance(task.error, MissingObjectError)
         if task.died:
             self.deaths += 1
@@ -296,7 +296,7 @@ class World:
             fault = self.random.choice(FAULTS_OF_READS)
         return None if fault.startswith("crash") and self.random.random() > self._death_rate else fault
 
-    # -- weather ------------------------------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------------------------------
 
     def _weather(self) -> None:
         self.cluster.passed_ms += self.random.choice([0, 0, 1, 5, 20])
@@ -309,7 +309,7 @@ class World:
         elif dice < 0.105 + self._sleep_rate:
             grace_ms = self._grace_ms
             self._pass(self.random.choice([grace_ms // 10, grace_ms // 2, grace_ms, grace_ms, 8 * DAY_MS]))
-            # What maintenance does in such a night, while slow processes sleep on.
+            # Maintenance can do this during such a night, while slow processes sleep.
             if self.random.random() < 0.5:
                 self._run_alone("merger", lambda life: live("merger", life))
             if self.random.random() < 0.5:
@@ -325,7 +325,8 @@ class World:
         names = list(self._tasks)
         jump_ms = self.random.choice(JUMPS_MS) * self.random.choice([-1, 1])
         if self._clocks == "one host":
-            # Forward and back within the age of a view is more than any rule covers (PROTOCOL.md, "What is promised, and what is not").
+            # No rule covers a jump forward and back within the age of a view (PROTOCOL.md, "What is promised, and what
+            # is not").
             if jump_ms < 0 and self.cluster.passed_ms < self._may_go_back_at_ms:
                 return
             if jump_ms > 0:
@@ -347,7 +348,7 @@ class World:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
-        """Faults end, and everybody who lives finishes."""
+        """End the faults, and let every living process finish."""
         for _ in range(MAX_SETTLING_STEPS):
             if not self._tasks:
                 break
@@ -357,7 +358,7 @@ class World:
             raise _NoRestError(f"{sorted(self._tasks)} did not end in {MAX_SETTLING_STEPS} steps of fair weather")
 
     def _settle(self) -> None:
-        """Everything comes to rest, new instances of all ids take over, and what is in flight lands."""
+        """Let everything come to rest, let new instances of all ids take over, and land all writes in flight."""
         self._rest()
         self._recover()
         self._land_all()
@@ -378,7 +379,7 @@ class World:
             self._run_alone(transactional_id, lambda life, name=transactional_id: life.client.init(name, 60_000))
 
     def _run_alone(self, kind: str, program: Any) -> None:
-        """A process that nothing happens to."""
+        """Run a process without faults."""
         name = self._start(kind, program)
         task = self._tasks[name]
         for _ in range(MAX_SETTLING_STEPS):
@@ -394,12 +395,12 @@ class World:
 
 
 def simulate(seed: int, steps: int = DEFAULT_STEPS) -> Result:
-    """One world. The same seed and steps give the same history and the same store, byte for byte."""
+    """Run one world. The same seed and steps give the same history and the same store, byte for byte."""
     return World(seed, steps).run()
 
 
 def _read_all(life: Life) -> Program[None]:
-    """The last look: everything has recovered."""
+    """Read everything for the last time, after the recovery."""
     client = life.client
     for tp in PARTITIONS:
         for isolation in LEVELS:
