@@ -168,7 +168,7 @@ TEXT = Value("text")
 CONDITION = Value(
     "a condition in Spark's SQL: columns against literals, `IN`, `BETWEEN`, `IS NULL`, `AND`, `OR`, `NOT`"
 )
-FOLDER = Value("a folder, or an s3://, gs://, abfs:// URL")
+FOLDER = Value("a folder, or a URL such as s3://bucket/log")
 STORE = Value(FOLDER.range, _store)
 STORAGE = Value("a JSON object", _storage)
 STORAGE_VALUE = Value("text, true, false or a JSON object", _storage_value)

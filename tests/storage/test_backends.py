@@ -1,4 +1,4 @@
-"""The registry of backends, and two places that do not import it: the extras of the package and the command line's help."""
+"""Is the registry of backends consistent, and has the package an extra for each backend?"""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support import run
-from txlog.storage.backends import BACKENDS, BY_SCHEME, URLS
+from txlog.storage.backends import BACKENDS, BY_SCHEME
 from txlog.storage.backends.backend import Backend
 
 EXTRAS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -21,9 +20,3 @@ def test_no_two_backends_take_one_url() -> None:
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__)
 def test_each_backend_has_an_extra_that_installs_its_driver(backend: type[Backend]) -> None:
     assert any(needed.startswith(f"{backend.package}>=") for needed in EXTRAS[backend.extra])
-
-
-def test_the_command_line_names_each_backend() -> None:
-    """The command line does not import the backends, so that `txlog --help` is quick."""
-    text = run("topics", "list", "--help").out
-    assert [url for url in URLS if url not in text] == []

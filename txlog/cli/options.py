@@ -41,7 +41,7 @@ _StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help=f"The store: a path, or file://, s3://, gs://, abfs:// (environment: {STORE_ENV}).",
+        help=f"The store: a path, or a URL such as s3://bucket/log (environment: {STORE_ENV}).",
         show_default=False,
         rich_help_panel=PANEL,
     ),

@@ -256,12 +256,8 @@ def _is_datetime(value: object) -> bool:
 
 _ACCEPTS: dict[str, Callable[[object], bool]] = {
     "bool": lambda value: isinstance(value, bool | np.bool_),
-    "int8": _is_integer,
-    "int16": _is_integer,
-    "int32": _is_integer,
-    "int64": _is_integer,
-    "float32": _is_number,
-    "float64": _is_number,
+    **dict.fromkeys(("int8", "int16", "int32", "int64"), _is_integer),
+    **dict.fromkeys(("float32", "float64"), _is_number),
     "string": lambda value: isinstance(value, str),
     "binary": lambda value: isinstance(value, bytes | bytearray | memoryview | str),
     "date": lambda value: isinstance(value, datetime.date) and not isinstance(value, datetime.datetime),
