@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.support import Cli
 from txlog import client
-from txlog.cli import records
+from txlog.cli import consume, produce
 from txlog.client import Store, TopicPartition
 from txlog.errors import OutcomeUnknownError, TxlogTimeoutError
 from txlog.storage.local import LocalObjectStore
@@ -190,14 +190,14 @@ def test_staged_rows_have_no_offset_yet(cli: Cli, store: Store) -> None:
 
 
 def test_a_second_instance_fences_the_first(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode = records.decode_rows
+    decode = produce.decode_rows
 
     def with_a_rival(*args: Any, first: int) -> Iterator[dict[str, Any]]:
         if first == 4:
             store.admin().fence("loader")
         return decode(*args, first=first)
 
-    monkeypatch.setattr(records, "decode_rows", with_a_rival)
+    monkeypatch.setattr(produce, "decode_rows", with_a_rival)
     message = cli.fails("produce", "orders", "--transactional-id", "loader", "--batch", 1, status=3, stdin=ALL)
     assert "loader" in message
     assert "newer instance" in message
@@ -238,14 +238,14 @@ def test_a_group_goes_on_behind_what_was_printed(cli: Cli, store: Store) -> None
 
 def test_a_consumer_whose_group_was_taken_is_fenced(cli: Cli, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("produce", "orders", "--partition", 0, stdin=ALL)
-    encode = records.encode_row
+    encode = consume.encode_row
 
     def with_a_rival(row: Any) -> str:
         if row["id"] == 3:
             store.consumer("orders", group_id="audit", enable_auto_commit=False).poll(0)
         return encode(row)
 
-    monkeypatch.setattr(records, "encode_row", with_a_rival)
+    monkeypatch.setattr(consume, "encode_row", with_a_rival)
     done = cli("consume", "orders", "--group", "audit", *NOW, status=3)
     assert "another consumer joined" in done.err
     described = store.admin().describe_group("audit")

@@ -19,6 +19,7 @@ import typer
 from txlog._version import __version__
 from txlog.cli import (
     compact,
+    consume,
     dump,
     fsck,
     groups,
@@ -26,7 +27,7 @@ from txlog.cli import (
     maintain,
     merge,
     offsets,
-    records,
+    produce,
     retention,
     topics,
     transactions,
@@ -177,7 +178,8 @@ app.add_typer(topics.app, rich_help_panel=_MANAGE)
 offsets.register(app, panel=_MANAGE)
 app.add_typer(groups.app, rich_help_panel=_MANAGE)
 app.add_typer(transactions.app, rich_help_panel=_MANAGE)
-records.register(app, panel="Records")
+produce.register(app, panel="Records")
+consume.register(app, panel="Records")
 merge.register(app, panel="Maintenance")
 compact.register(app, panel="Maintenance")
 retention.register(app, panel="Maintenance")
