@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from txlog.core.ages import ClockReading
 from txlog.core.effects import (
     Delete,
     Effect,
@@ -25,7 +26,6 @@ from txlog.core.effects import (
     Sleep,
     StoreNow,
 )
-from txlog.core.moments import Moment
 
 T = TypeVar("T")
 Store = dict[str, bytes]
@@ -68,7 +68,7 @@ class World:
             case Now():
                 return self.now_ms
             case ReadClocks():
-                return Moment(self.now_ms, self.monotonic_ms)
+                return ClockReading(self.now_ms, self.monotonic_ms)
             case StoreNow():
                 return self.now_ms
             case Sleep(ms):

@@ -9,7 +9,7 @@ import pytest
 
 from txlog import clock
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
-from txlog.core.moments import Moment
+from txlog.core.ages import ClockReading
 from txlog.testing.clock import ManualClock, SeededIds
 
 
@@ -45,14 +45,14 @@ def test_an_old_system_that_lacks_the_clock_has_the_other_one(platform: str, mon
 
 
 def test_an_age_is_what_the_clock_says_that_says_more() -> None:
-    then = Moment(1_000_000, 5_000)
-    assert Moment(1_000_700, 5_700).ms_since(then) == 700
-    assert Moment(1_000_700, 5_000).ms_since(then) == 700  # the monotonic clock stood still
-    assert Moment(400_000, 5_700).ms_since(then) == 700  # the wall clock was set back
-    assert Moment(9_000_000, 5_700).ms_since(then) == 8_000_000  # ... or forward
-    assert pickle.loads(pickle.dumps(then)) == Moment(1_000_000)
+    then = ClockReading(1_000_000, 5_000)
+    assert ClockReading(1_000_700, 5_700).ms_since(then) == 700
+    assert ClockReading(1_000_700, 5_000).ms_since(then) == 700  # the monotonic clock stood still
+    assert ClockReading(400_000, 5_700).ms_since(then) == 700  # the wall clock was set back
+    assert ClockReading(9_000_000, 5_700).ms_since(then) == 8_000_000  # ... or forward
+    assert pickle.loads(pickle.dumps(then)) == ClockReading(1_000_000)
     # another process has a different monotonic clock
-    assert Moment(1_000_700, 99_999).ms_since(Moment(1_000_000)) == 700
+    assert ClockReading(1_000_700, 99_999).ms_since(ClockReading(1_000_000)) == 700
 
 
 @pytest.mark.parametrize("ids", [SystemIds(), SeededIds(1)], ids=lambda ids: type(ids).__name__)

@@ -25,7 +25,7 @@ class Clock(Protocol):
         """Return milliseconds of a clock that never steps back; only differences count.
 
         It goes on while the machine sleeps, where the system has such a clock. An age that matters also counts by the
-        wall clock (`txlog.core.moments`).
+        wall clock (`txlog.core.ages`).
         """
 
     def sleep_ms(self, ms: int) -> None:

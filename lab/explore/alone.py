@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lab.explore.world import World
+from txlog.core.ages import ClockReading
 from txlog.core.effects import Gather, NewId, NewProducerId, Now, Program, PutIfAbsent, ReadClocks, Sleep, StoreNow
-from txlog.core.moments import Moment
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID
 from txlog.errors import TxlogError
 
@@ -65,7 +65,7 @@ class _Runner:
             elif isinstance(effect, Now | StoreNow):
                 answer = self.now_ms
             elif isinstance(effect, ReadClocks):
-                answer = Moment(self.now_ms, self.now_ms)
+                answer = ClockReading(self.now_ms, self.now_ms)
             elif not isinstance(effect, Sleep):
                 if self.before is not None and isinstance(effect, PutIfAbsent) and self.before in effect.path:
                     raise _DiedError

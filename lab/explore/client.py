@@ -15,11 +15,11 @@ from typing import Any, TypeAlias, TypeVar
 from lab.older_writers import staged_offsets
 from txlog.config import IsolationLevel
 from txlog.core import names
+from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Get, InlineRows, NewId, NewProducerId, Now, Program, ReadClocks, WriteRows
 from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
-from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     NO_SEQUENCE,
@@ -249,7 +249,7 @@ def send(tp: TopicPartition, *words: str, in_file: bool = False) -> Call:
             payload=b"" if in_file else json.dumps(words).encode(),
             roll=client.ctx.roll_of(tp),
         )
-        begun: Moment | None = None
+        begun: ClockReading | None = None
         if in_file:
             begun = yield ReadClocks()
             try:

@@ -17,8 +17,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from lab.explore.machine import Machine, Throw, WaitUntil
 from lab.explore.world import START_MS, World
+from txlog.core.ages import ClockReading
 from txlog.core.effects import Delete, List, Now, PutIfAbsent, PutOutcome, ReadClocks, StoreNow
-from txlog.core.moments import Moment
 from txlog.errors import StorageError
 
 State: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int, int, int]
@@ -284,14 +284,14 @@ class Explorer:
             places[number] = spot
         return (store, tuple(places), flying, ticks, lost, failures)
 
-    def _time(self, number: int, ask: Now | ReadClocks | StoreNow, ticks: int) -> int | Moment:
+    def _time(self, number: int, ask: Now | ReadClocks | StoreNow, ticks: int) -> int | ClockReading:
         """Return the time of an actor's clocks, or of the store's."""
         if isinstance(ask, StoreNow):
             return self._store_ms(ticks)
         wall_ms = self.times[ticks] + self._clocks[number].wall_ms(ticks)
         if isinstance(ask, Now):
             return wall_ms
-        return Moment(wall_ms, self.times[ticks] + self._clocks[number].monotonic_ms(ticks))
+        return ClockReading(wall_ms, self.times[ticks] + self._clocks[number].monotonic_ms(ticks))
 
     def _store_ms(self, ticks: int) -> int:
         return self.times[ticks] + self._store_clock.wall_ms(ticks)

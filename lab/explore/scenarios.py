@@ -32,11 +32,11 @@ from lab.explore.oracle import read_chain
 from lab.explore.rules import Rules
 from lab.explore.world import GHOST, START_MS, World
 from txlog.core import envelope
+from txlog.core.ages import MAX_CLOCK_ERROR_MS, ClockReading
 from txlog.core.append_rules import RollPolicy
 from txlog.core.cleaning import MergePolicy
 from txlog.core.compaction import CompactionPolicy
 from txlog.core.features import STORE_FEATURES
-from txlog.core.moments import MAX_CLOCK_ERROR_MS, Moment
 from txlog.core.names import STORE_DESCRIPTOR, TRANSACTION_STATE_TOPIC, TopicPartition, batch_name
 from txlog.core.records import StoreConstants, StoreDescriptor, TransactionRow
 from txlog.core.transactions import TxnVersion
@@ -1019,7 +1019,7 @@ def _put_back(size: Size) -> Scene:
     reader = scene.before("reader", scene.client(), calls.read(A))
     scene.store = copy
     # It slept so long that it lists its partition before it appends.
-    long_ago = Moment(START_MS - GRACE_MS)
+    long_ago = ClockReading(START_MS - GRACE_MS)
     views = {tp: replace(view, listed_at=long_ago) for tp, view in plain.views.items()}
     scene.actor("sleeper", replace(plain, views=views, sequences=()), calls.idempotent(), calls.send(A, "s"))
     scene.actor("plain", plain, calls.send(A, "a"))

@@ -33,11 +33,11 @@ from lab.histories.recorder import Recorder, leaves_open
 from lab.older_writers import staged_offsets
 from lab.simulate.cluster import Machine, WriteFile, data_file, decode_rows, encode_rows
 from txlog.core import names
+from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
 from txlog.core.effects import Get, NewId, NewProducerId, Program, ReadClocks, Sleep
 from txlog.core.fetch_plan import InlinePiece, Piece, RowRange
 from txlog.core.groups import OffsetsCondition
-from txlog.core.moments import Moment
 from txlog.core.names import MAX_OFFSET, TopicPartition
 from txlog.core.records import DataFile, GroupValue, OffsetValue, StagedPart, TopicMetadata, TransactionMetadata
 from txlog.core.transactions import Skipped
@@ -179,7 +179,7 @@ class Client:
             return -1
 
         drafts: list[BatchDraft] = []
-        begun: list[Moment] = []
+        begun: list[ClockReading] = []
 
         def append() -> Program[int]:
             if self.txn is not None and tp not in self.txn.partitions:
@@ -468,7 +468,7 @@ class Client:
             roll=self.ctx.roll_of(tp),
         )
 
-    def _append(self, tp: TopicPartition, draft: BatchDraft, begun: Moment) -> Program[AppendResult]:
+    def _append(self, tp: TopicPartition, draft: BatchDraft, begun: ClockReading) -> Program[AppendResult]:
         self.views, result = yield from append_batch(self.ctx, self.views, tp, draft, self.txn, files_begun=begun)
         self._sequences[tp] = draft.base_sequence + draft.records
         view = yield from seal_quietly(self.ctx, self.views[tp])

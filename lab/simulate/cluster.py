@@ -15,6 +15,7 @@ import msgspec
 
 from lab.histories.events import Row
 from txlog.core import envelope
+from txlog.core.ages import ClockReading
 from txlog.core.effects import (
     Delete,
     Effect,
@@ -31,7 +32,6 @@ from txlog.core.effects import (
     StoreNow,
     WriteRows,
 )
-from txlog.core.moments import Moment
 from txlog.core.records import DataFile
 from txlog.errors import StorageError
 
@@ -140,7 +140,7 @@ class Cluster:
                 return START_MS + self.passed_ms + machine.skew_ms
             case ReadClocks():
                 wall_ms = START_MS + self.passed_ms + machine.skew_ms
-                return Moment(wall_ms, machine.monotonic_base_ms + self.passed_ms - machine.stopped_ms)
+                return ClockReading(wall_ms, machine.monotonic_base_ms + self.passed_ms - machine.stopped_ms)
             case NewId():
                 self._ids += 1
                 return f"{self._ids:032x}"

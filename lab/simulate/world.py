@@ -49,9 +49,9 @@ from lab.simulate.cluster import (
     WriteFile,
 )
 from lab.simulate.task import Fiber, Task
+from txlog.core.ages import MAX_CLOCK_SKEW_MS
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Program, PutIfAbsent, WriteRows
-from txlog.core.moments import MAX_CLOCK_SKEW_MS
 from txlog.core.records import StoreConstants
 from txlog.errors import (
     AbortableError,

@@ -9,7 +9,7 @@ import txlog
 from tests.client.world import ORDERS, World, many, orders, rows_of, tp
 from txlog.client.store import Store
 from txlog.core import envelope, names
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.partitioning import murmur2, partition_for
 from txlog.core.records import CommitRecord
 from txlog.errors import (

@@ -308,7 +308,7 @@ def test_catching_up_gets_through_a_store_that_fails_one_request_in_five(world, 
     session.keep_view(
         PartitionView(
             topic_partition=tp("orders", 0),
-            listed_at=other.runtime.moment(),
+            listed_at=other.runtime.read_clocks(),
             proven_at=None,
             mark=None,
             boundary=0,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.partition_log import rows_file
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TopicPartition
 from txlog.core.records import NO_PRODUCER_EPOCH, StagedPart, StoreConstants, TransactionMetadata, TransactionState
 from txlog.core.transactions import (

@@ -17,8 +17,8 @@ from txlog.client.offsets import offsets_for_times
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.core import envelope, names
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.cleaning import MergePolicy
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TopicPartition
 from txlog.core.records import SegmentIndex, TxnIndex
 from txlog.errors import (

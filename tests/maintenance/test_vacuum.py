@@ -13,7 +13,7 @@ from txlog.client import reading
 from txlog.client.staged import StagedTransaction
 from txlog.client.store import Store
 from txlog.core import names
-from txlog.core.moments import MAX_CLOCK_SKEW_MS
+from txlog.core.ages import MAX_CLOCK_SKEW_MS
 from txlog.core.names import NumberedName, SegmentObject
 from txlog.errors import ClockSkewError
 from txlog.maintenance.fsck import check_store

@@ -17,6 +17,7 @@ from lab.older_writers import staged_offsets
 from tests.support import drive, list_names
 from txlog.config import IsolationLevel
 from txlog.core import envelope, names
+from txlog.core.ages import MAX_CLOCK_ERROR_MS, ClockReading
 from txlog.core.append_rules import BatchDraft, RollPolicy
 from txlog.core.effects import (
     Delete,
@@ -39,7 +40,6 @@ from txlog.core.effects import (
 )
 from txlog.core.fetch_plan import InlinePiece, RowRange
 from txlog.core.groups import OffsetsCondition, offsets_partition
-from txlog.core.moments import MAX_CLOCK_ERROR_MS, Moment
 from txlog.core.names import TopicPartition
 from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import (
@@ -217,7 +217,7 @@ class Cluster:
             case Now():
                 return self.now_ms
             case ReadClocks():
-                return Moment(self.now_ms, self.monotonic_ms)
+                return ClockReading(self.now_ms, self.monotonic_ms)
             case StoreNow():
                 return self.now_ms
             case Sleep(ms):

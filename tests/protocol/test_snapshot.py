@@ -28,8 +28,8 @@ from tests.protocol.harness import (
     measure,
     rolling,
 )
+from txlog.core.ages import ClockReading
 from txlog.core.effects import Program
-from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.snapshots import SnapshotCut
 from txlog.errors import InvalidRequestError
@@ -275,13 +275,13 @@ def test_a_cut_holds_for_the_grace() -> None:
     cluster = Cluster()
     cut = cluster.run(taken(context()))
     wall_ms, monotonic_ms = cluster.now_ms, cluster.monotonic_ms
-    cut.check_age(Moment(wall_ms + GRACE_MS - 1, monotonic_ms + GRACE_MS - 1), GRACE_MS)
+    cut.check_age(ClockReading(wall_ms + GRACE_MS - 1, monotonic_ms + GRACE_MS - 1), GRACE_MS)
     # Either clock is enough. In another process only the wall clock counts.
-    for now in (Moment(wall_ms + GRACE_MS, monotonic_ms), Moment(wall_ms, monotonic_ms + GRACE_MS)):
+    for now in (ClockReading(wall_ms + GRACE_MS, monotonic_ms), ClockReading(wall_ms, monotonic_ms + GRACE_MS)):
         with pytest.raises(InvalidRequestError, match="take another one"):
             cut.check_age(now, GRACE_MS)
     elsewhere = pickle.loads(pickle.dumps(cut))
-    elsewhere.check_age(Moment(wall_ms, monotonic_ms + 10 * GRACE_MS), GRACE_MS)
+    elsewhere.check_age(ClockReading(wall_ms, monotonic_ms + 10 * GRACE_MS), GRACE_MS)
     with pytest.raises(InvalidRequestError, match="take another one"):
         elsewhere.check_age(wall_ms + GRACE_MS, GRACE_MS)
 

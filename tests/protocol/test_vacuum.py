@@ -25,9 +25,9 @@ from tests.protocol.harness import (
     rolling,
 )
 from txlog.core import names
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.cleaning import MergePolicy
 from txlog.core.effects import Delete, Get, List, Now, Program, PutIfAbsent, StoreNow
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.records import IndexedFile
 from txlog.core.vacuum import Why

@@ -9,6 +9,7 @@ import pytest
 
 from tests.storage.processes import in_fork
 from txlog.clock import SystemClock, SystemIds
+from txlog.core.ages import ClockReading
 from txlog.core.effects import (
     Delete,
     Gather,
@@ -25,7 +26,6 @@ from txlog.core.effects import (
     StoreNow,
     WriteRows,
 )
-from txlog.core.moments import Moment
 from txlog.errors import OutcomeUnknownError, StorageError
 from txlog.storage.arrow_schema import to_fields
 from txlog.storage.conform import conform
@@ -73,7 +73,7 @@ def test_each_effect(driver):
         assert (yield Delete("t/a")) is None
         assert (yield List("t/")) == ("b",)
         assert (yield Now()) == clock.now_ms()
-        assert (yield ReadClocks()) == Moment(clock.now_ms(), 0)
+        assert (yield ReadClocks()) == ClockReading(clock.now_ms(), 0)
         assert (yield StoreNow()) > 1_600_000_000_000
         assert (yield List("__probe/")) == ()
         ids.new_id()  # the object whose time was read took one id

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft
-from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import DataFile, TopicMetadata
 
@@ -144,7 +144,7 @@ class Batch:
         """Why the batch was given up, for flushes that wait for it."""
         self.retry_at_ms = 0
         self.draft: BatchDraft | None = None
-        self.placed_at = Moment(0, 0)
+        self.placed_at = ClockReading(0, 0)
         self._tables: list[pa.Table] = []
         self._shares: list[_Share] = []
 

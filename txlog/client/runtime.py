@@ -14,9 +14,9 @@ from txlog.client.retry import RetryPolicy
 from txlog.client.settings import Settings
 from txlog.clock import Clock, IdGenerator, SystemClock, SystemIds
 from txlog.config import Layer
+from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Gather, Program
-from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import StoreConstants, StoreDescriptor, TopicMetadata
 from txlog.errors import (
@@ -70,7 +70,7 @@ class Runtime:
         self.driver = Driver(store, self.clock, self.ids)
         self._lock = lock_for_forks()
         self._descriptor: StoreDescriptor | None = None
-        self._store_seen_at: Moment | None = None
+        self._store_seen_at: ClockReading | None = None
         self._topics: dict[str, tuple[TopicMetadata, int]] = {}
         self._rolls: dict[str, RollPolicy] = {}
         self._proven_offset_ms: int | None = None
@@ -107,7 +107,7 @@ class Runtime:
     def descriptor(self) -> StoreDescriptor | None:
         """The store's descriptor. None while the location is empty."""
         if self._descriptor is None:
-            self._store_seen_at = self.moment()
+            self._store_seen_at = self.read_clocks()
             self._descriptor = self.patiently("reading txlog.json", lambda: stores.read_store(self.where))
         return self._descriptor
 
@@ -138,7 +138,7 @@ class Runtime:
         """Return the store's descriptor, and make the store first if the location is empty."""
         if self._descriptor is None:
             constants = self.settings.store_constants()
-            self._store_seen_at = self.moment()
+            self._store_seen_at = self.read_clocks()
             self._descriptor = self.patiently("making the store", lambda: stores.create_store(constants, self.where))
         else:
             self.check_store()
@@ -173,9 +173,9 @@ class Runtime:
             probe(self.store, self.clock, self.ids)
             self._proven_offset_ms = offset_ms
 
-    def moment(self) -> Moment:
+    def read_clocks(self) -> ClockReading:
         """Return both clocks now. Ages in this process are measured with them."""
-        return Moment(self.clock.now_ms(), self.clock.monotonic_ms())
+        return ClockReading(self.clock.now_ms(), self.clock.monotonic_ms())
 
     def topic(self, name: str, max_age_ms: int | None = None) -> TopicMetadata:
         """Return the topic's metadata, at most `max_age_ms` old (None: `metadata.max.age.ms` of the client).
@@ -278,13 +278,13 @@ class Runtime:
             self._rolls = {topic: roll, **self._rolls}
         return roll
 
-    def _known_store(self, checked_at: Moment | None) -> KnownStore | None:
+    def _known_store(self, checked_at: ClockReading | None) -> KnownStore | None:
         descriptor = self.descriptor
         if descriptor is None:
             return None
         return KnownStore(store_id=descriptor.store_id, where=self.where, checked_at=checked_at, note=self._note_store)
 
-    def _note_store(self, seen_at: Moment) -> None:
+    def _note_store(self, seen_at: ClockReading) -> None:
         self._store_seen_at = seen_at
 
     def _look_up(self, what: str, program: Callable[[], Program[T]]) -> T:

@@ -316,7 +316,7 @@ class Sender:
         It is made once, so that a retry is identical (W16). A file that vacuum might delete is written again under a
         new name (W8).
         """
-        now = self._session.runtime.moment()
+        now = self._session.runtime.read_clocks()
         draft = batch.draft
         stale = bool(draft and draft.files) and now.ms_since(batch.placed_at) >= ctx.max_view_age_ms
         if draft is not None and not stale:

@@ -131,7 +131,7 @@ class Session:
 
         Costs one or two GETs for each partition that was not checked a moment ago.
         """
-        now = self.runtime.moment()
+        now = self.runtime.read_clocks()
         held = [self._views[tp] for tp in partitions if tp in self._views]
         due = [view for view in held if view.needs_proof(now)]
         if due:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.chain import PartitionListing
 from txlog.core.fetch_plan import AbortedRanges
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import SegmentName, TopicPartition, segment_file_path
 from txlog.core.records import (
     NO_PRODUCER_EPOCH,

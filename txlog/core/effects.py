@@ -92,7 +92,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class ReadClocks:
-    """-> txlog.core.moments.Moment: both clocks of this process. Only differences have a meaning."""
+    """-> txlog.core.ages.ClockReading: both clocks of this process. Only differences have a meaning."""
 
 
 @dataclass(frozen=True, slots=True)

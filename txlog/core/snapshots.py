@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from txlog.core.moments import Moment
+from txlog.core.ages import ClockReading
 from txlog.core.names import TopicPartition
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, IndexEntry, SegmentIndex, TransactionMetadata
 from txlog.errors import InvalidRequestError
@@ -30,7 +30,7 @@ class SnapshotCut:
     all partitions."""
     table_ends: tuple[int, ...] = field(repr=False)
     """The end of each partition of the table of transactions at t0."""
-    taken_at: Moment
+    taken_at: ClockReading
     """A moment before t0."""
 
     def shows(self, producer_id: int, marker_epoch: int) -> bool:
@@ -71,20 +71,22 @@ class SnapshotCut:
                 "removed rows that it shows; take another one"
             )
 
-    def check_age(self, now: Moment | int, grace_ms: int) -> None:
+    def check_age(self, now: ClockReading | int, grace_ms: int) -> None:
         """Raise InvalidRequestError if the cut is older than the grace.
 
         A merge need not keep what an older cut needs (C3). `now` is both clocks of this process, or only its wall clock
         if nothing else is known. Take it after the indexes were read that show which rows are in this cut.
         """
-        age_ms = (Moment(now) if isinstance(now, int) else now).ms_since(self.taken_at)
+        age_ms = (ClockReading(now) if isinstance(now, int) else now).ms_since(self.taken_at)
         if age_ms >= grace_ms:
             raise InvalidRequestError(
                 f"this snapshot is {age_ms // 1000} s old, and one holds for delete.grace.ms = {grace_ms} ms; take another one"
             )
 
 
-def complete_at(table: Iterable[TransactionMetadata], table_ends: tuple[int, ...], taken_at: Moment) -> SnapshotCut:
+def complete_at(
+    table: Iterable[TransactionMetadata], table_ends: tuple[int, ...], taken_at: ClockReading
+) -> SnapshotCut:
     """Return what every snapshot shows that begins after this fold of the table: a cut without ends.
 
     A transaction that is prepared to commit may still lack markers in some partitions. A transaction that is prepared

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TopicPartition
 from txlog.core.records import (
     NO_PRODUCER_EPOCH,

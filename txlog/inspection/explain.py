@@ -29,7 +29,7 @@ from txlog.inspection.object_names import ObjectKind, ObjectName, RowsFileName
 from txlog.text import bytes_text, count_text, duration_text, range_text, time_text
 
 
-def _store_words(_: ObjectName, value: StoreDescriptor) -> tuple[str, ...]:
+def _explain_store(_: ObjectName, value: StoreDescriptor) -> tuple[str, ...]:
     constants = value.constants
     return (
         f"The descriptor of a txlog store, format {value.version}, made {time_text(value.created_at)}; it never changes.",
@@ -43,7 +43,7 @@ def _store_words(_: ObjectName, value: StoreDescriptor) -> tuple[str, ...]:
     )
 
 
-def _topic_words(name: ObjectName, value: TopicMetadata) -> tuple[str, ...]:
+def _explain_topic(name: ObjectName, value: TopicMetadata) -> tuple[str, ...]:
     if value.deleted:
         state = f"Version {value.number} deletes topic {value.topic!r}"
     elif value.number == 0:
@@ -59,9 +59,9 @@ def _topic_words(name: ObjectName, value: TopicMetadata) -> tuple[str, ...]:
     )
 
 
-def _batch_words(name: ObjectName, value: CommitRecord) -> tuple[str, ...]:
+def _explain_batch(name: ObjectName, value: CommitRecord) -> tuple[str, ...]:
     where = f"at {range_text(value.base_offset, value.last_offset)} of {name.where}"
-    by = _producer_words(value.producer_id, value.producer_epoch)
+    by = _explain_producer(value.producer_id, value.producer_epoch)
     words: list[str] = []
     if value.kind == "data":
         sequences = "" if value.base_sequence < 0 else f", sequences {value.base_sequence} to {value.last_sequence}"
@@ -99,7 +99,7 @@ def _batch_words(name: ObjectName, value: CommitRecord) -> tuple[str, ...]:
         words.append(
             f"It rolls forward the decision at offset {value.coordinator_epoch} of its transaction-state partition."
         )
-    words += [_entry_words(entry) for entry in value.entries]
+    words += [_explain_entry(entry) for entry in value.entries]
     previous = f"after the record with digest {value.previous[:12]}…" if value.base_offset else "as the first record"
     words.append(
         f"Appended {time_text(value.timestamp)}, {previous}, in the segment that begins at {value.segment_base}."
@@ -107,11 +107,11 @@ def _batch_words(name: ObjectName, value: CommitRecord) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _entry_words(entry: Entry) -> str:
+def _explain_entry(entry: Entry) -> str:
     if isinstance(entry, TransactionEntry):
         if entry.value is None:
             return f"transactional.id {entry.key!r} is removed."
-        return f"{_transaction_words(entry.value)}."
+        return f"{_explain_transaction(entry.value)}."
     if isinstance(entry, OffsetEntry):
         at = "has no offset any more" if entry.value is None else f"goes on at offset {entry.value.offset}"
         return f"Group {entry.group!r} {at} in {entry.topic}-{entry.partition}."
@@ -121,7 +121,7 @@ def _entry_words(entry: Entry) -> str:
     return f"Group {entry.group!r}, generation {entry.value.generation}, belongs to {member}."
 
 
-def _transaction_words(txn: TransactionMetadata) -> str:
+def _explain_transaction(txn: TransactionMetadata) -> str:
     held = f", {count_text(len(txn.partitions), 'partition')} registered" if txn.partitions else ""
     staged = f", {count_text(len(txn.staged), 'staged part')}" if txn.staged else ""
     listed = f", staged parts listed in {txn.staged_object.name}" if txn.staged_object is not None else ""
@@ -132,7 +132,7 @@ def _transaction_words(txn: TransactionMetadata) -> str:
     )
 
 
-def _index_words(name: ObjectName, value: SegmentIndex) -> tuple[str, ...]:
+def _explain_index(name: ObjectName, value: SegmentIndex) -> tuple[str, ...]:
     what = f"cleaned run, generation {value.generation}," if value.generation else "sealed segment"
     control = sum(entry.kind != "data" for entry in value.entries)
     rows = sum(entry.records for entry in value.entries)
@@ -147,7 +147,7 @@ def _index_words(name: ObjectName, value: SegmentIndex) -> tuple[str, ...]:
     )
 
 
-def _txnindex_words(name: ObjectName, value: TxnIndex) -> tuple[str, ...]:
+def _explain_txnindex(name: ObjectName, value: TxnIndex) -> tuple[str, ...]:
     segment: names.SegmentName = name.value
     return (
         f"{count_text(len(value.aborted), 'aborted transaction').capitalize()} whose markers lie in "
@@ -160,7 +160,7 @@ def _txnindex_words(name: ObjectName, value: TxnIndex) -> tuple[str, ...]:
     )
 
 
-def _snapshot_words(name: ObjectName, value: Snapshot) -> tuple[str, ...]:
+def _explain_snapshot(name: ObjectName, value: Snapshot) -> tuple[str, ...]:
     opened = [entry for entry in value.producers if entry.txn_first_offset >= 0]
     words = [
         f"The state of {name.where} just before offset {value.offset}: log start {value.log_start_offset}, last append "
@@ -172,20 +172,20 @@ def _snapshot_words(name: ObjectName, value: Snapshot) -> tuple[str, ...]:
             f"Its table holds {count_text(len(value.transactions), 'transactional.id')}, {count_text(len(value.committed), 'committed offset')}, "
             f"{count_text(sum(len(pending.rows) for pending in value.pending), 'pending offset')} and {count_text(len(value.groups), 'group')}."
         )
-    words += [f"{_transaction_words(row.value)}." for row in value.transactions]
-    words += [_entry_words(row.entry) for row in value.committed]
-    words += [_entry_words(row.entry) for row in value.groups]
+    words += [f"{_explain_transaction(row.value)}." for row in value.transactions]
+    words += [_explain_entry(row.entry) for row in value.committed]
+    words += [_explain_entry(row.entry) for row in value.groups]
     return tuple(words)
 
 
-def _boundary_words(name: ObjectName, value: Boundary) -> tuple[str, ...]:
+def _explain_boundary(name: ObjectName, value: Boundary) -> tuple[str, ...]:
     return (
         f"The boundary at offset {value.offset} of {name.where}, made {time_text(value.created_at)}.",
         "Commit records below it may have been deleted: what they said is in sealed segments. The highest boundary counts.",
     )
 
 
-def _clean_words(name: ObjectName, value: Clean) -> tuple[str, ...]:
+def _explain_clean(name: ObjectName, value: Clean) -> tuple[str, ...]:
     return (
         f"Version {value.number} of the list of cleaned runs of {name.where}, made {time_text(value.created_at)}: "
         f"{count_text(len(value.runs), 'run')}. The highest version counts.",
@@ -197,7 +197,7 @@ def _clean_words(name: ObjectName, value: Clean) -> tuple[str, ...]:
     )
 
 
-def _staged_words(name: ObjectName, value: StagedList) -> tuple[str, ...]:
+def _explain_staged(name: ObjectName, value: StagedList) -> tuple[str, ...]:
     producer_id, producer_epoch, _ = name.value
     return (
         f"What a staged transaction of producer {producer_id}, epoch {producer_epoch}, appends when it is decided: "
@@ -216,7 +216,7 @@ def _staged_words(name: ObjectName, value: StagedList) -> tuple[str, ...]:
     )
 
 
-def _history_words(_: ObjectName, value: CleanupRun) -> tuple[str, ...]:
+def _explain_history(_: ObjectName, value: CleanupRun) -> tuple[str, ...]:
     return (
         f"A run of {value.job} by {value.by}, which began {time_text(value.started_at)} and took "
         f"{duration_text(max(0, value.ended_at - value.started_at))}.",
@@ -233,7 +233,7 @@ def _history_words(_: ObjectName, value: CleanupRun) -> tuple[str, ...]:
     )
 
 
-def rows_words(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
+def explain_rows(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
     """Return what the name of a file of rows says."""
     tp = TopicPartition(value.topic, value.partition)
     if value.base_offset is not None and value.end_offset is not None:
@@ -245,7 +245,7 @@ def rows_words(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
         )
         first = f"A Parquet file with the rows {kind} {offsets} of {tp}, {bytes_text(size_bytes)}."
     else:
-        by = _producer_words(value.producer_id or 0, value.producer_epoch or 0)
+        by = _explain_producer(value.producer_id or 0, value.producer_epoch or 0)
         first = f"A Parquet file of rows for {tp}{by}{' through Spark' if value.rows_of == 'spark' else ''}, {bytes_text(size_bytes)}."
     return (
         first,
@@ -253,7 +253,7 @@ def rows_words(value: RowsFileName, size_bytes: int) -> tuple[str, ...]:
     )
 
 
-def _producer_words(producer_id: int, producer_epoch: int) -> str:
+def _explain_producer(producer_id: int, producer_epoch: int) -> str:
     if producer_id < 0:
         return ""
     drawn = " (without a transactional.id)" if producer_id >= FIRST_DRAWN_PRODUCER_ID else ""
@@ -273,14 +273,14 @@ STRUCTS: Mapping[ObjectKind, type[Any]] = {
     "history": CleanupRun,
 }
 EXPLAIN: Mapping[ObjectKind, Callable[[ObjectName, Any], tuple[str, ...]]] = {
-    "store": _store_words,
-    "topic": _topic_words,
-    "batch": _batch_words,
-    "index": _index_words,
-    "txnindex": _txnindex_words,
-    "snapshot": _snapshot_words,
-    "boundary": _boundary_words,
-    "clean": _clean_words,
-    "staged": _staged_words,
-    "history": _history_words,
+    "store": _explain_store,
+    "topic": _explain_topic,
+    "batch": _explain_batch,
+    "index": _explain_index,
+    "txnindex": _explain_txnindex,
+    "snapshot": _explain_snapshot,
+    "boundary": _explain_boundary,
+    "clean": _explain_clean,
+    "staged": _explain_staged,
+    "history": _explain_history,
 }

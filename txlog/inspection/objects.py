@@ -26,7 +26,7 @@ from txlog.core.records import (
 from txlog.core.schema import OFFSET_COLUMN
 from txlog.errors import InvalidRequestError, MissingObjectError
 from txlog.inspection.chain import check_has_rows, read_rows
-from txlog.inspection.explain import EXPLAIN, STRUCTS, rows_words
+from txlog.inspection.explain import EXPLAIN, STRUCTS, explain_rows
 from txlog.inspection.object_names import ObjectKind, ObjectName, RowsFileName, parse_object_name, relative_path
 from txlog.storage.inline_rows import read_ipc
 from txlog.storage.object_store import ObjectStore
@@ -84,15 +84,15 @@ def dump_object(runtime: Runtime, path: str, *, rows: bool = False) -> DumpedObj
             raise _nothing_there(store, path) from None
         assert isinstance(name.value, RowsFileName)
         return DumpedObject(
-            path=path, kind="rows", bytes=size_bytes, explanation=rows_words(name.value, size_bytes), value=name.value
+            path=path, kind="rows", bytes=size_bytes, explanation=explain_rows(name.value, size_bytes), value=name.value
         )
     data = store.get(path)
     if data is None:
         raise _nothing_there(store, path)
     value, payload = envelope.decode(data, STRUCTS[name.kind], path)
-    words = EXPLAIN[name.kind](name, value)
+    explanation = EXPLAIN[name.kind](name, value)
     shown = _rows_of(runtime, name, value, payload) if rows else None
-    return DumpedObject(path=path, kind=name.kind, bytes=len(data), explanation=words, value=value, rows=shown)
+    return DumpedObject(path=path, kind=name.kind, bytes=len(data), explanation=explanation, value=value, rows=shown)
 
 
 def _nothing_there(store: ObjectStore, path: str) -> InvalidRequestError:

@@ -21,8 +21,8 @@ from txlog.client.runtime import Runtime
 from txlog.client.session import Session
 from txlog.clock import Clock, SystemClock
 from txlog.core import envelope, names
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.features import KNOWN_FEATURES
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
 from txlog.core.partitioning import internal_partition
 from txlog.core.records import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from txlog.core.ages import ClockReading
 from txlog.core.append_rules import BatchDraft, Duplicate, Refuse, check_batch, next_control, next_record
 from txlog.core.effects import NewId, Program, ReadClocks
-from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.records import CommitRecord, TransactionMetadata
 from txlog.core.state import PartitionState
@@ -35,7 +35,7 @@ def append_batch(
     draft: BatchDraft,
     txn: TransactionMetadata | None = None,
     *,
-    files_begun: Moment | None = None,
+    files_begun: ClockReading | None = None,
 ) -> Program[tuple[Views, AppendResult]]:
     """Append a data batch, idempotently if it has a sequence. `txn` is the open transaction of a transactional batch.
 
@@ -79,7 +79,7 @@ def append_batch(
     raise verdict.error
 
 
-def _young_files_guard(ctx: Context, tp: TopicPartition, begun: Moment) -> Guard:
+def _young_files_guard(ctx: Context, tp: TopicPartition, begun: ClockReading) -> Guard:
     """Return a guard that refuses files which vacuum may have deleted.
 
     Vacuum judges files of a drawn producer id by their age, because these ids have no later epoch (C8, C9). If a writer
@@ -88,7 +88,7 @@ def _young_files_guard(ctx: Context, tp: TopicPartition, begun: Moment) -> Guard
     """
 
     def guard(_: PartitionState) -> Program[Stop | None]:
-        now: Moment = yield ReadClocks()
+        now: ClockReading = yield ReadClocks()
         age_ms = now.ms_since(begun)
         if age_ms < ctx.max_view_age_ms:
             return None

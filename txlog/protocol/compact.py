@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from txlog.core import cleaning
+from txlog.core.ages import ClockReading
 from txlog.core.compaction import Cleanable, CompactionPolicy, find_cleanable
 from txlog.core.effects import NewId, Now, Program, ReadClocks
 from txlog.core.fetch_plan import Piece, plan_fetch
-from txlog.core.moments import Moment
 from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import AbortedTxn
 from txlog.core.snapshots import SnapshotCut, complete_at
@@ -103,7 +103,7 @@ def plan_compaction(
     _, cleanable, indexes = yield from _look(ctx, tp, policy, {}, None)
     if not cleanable.is_due:
         return views, None
-    began: Moment = yield ReadClocks()
+    began: ClockReading = yield ReadClocks()
     store_now_ms = yield from store_now()
     views, rows, table_ends = yield from fold_table(ctx, views)
     # The table is read before the partition (C2c), so a snapshot that begins later shows every row that supersedes

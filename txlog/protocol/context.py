@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
+from txlog.core.ages import ClockReading
 from txlog.core.append_rules import RollPolicy
 from txlog.core.effects import Program
-from txlog.core.moments import Moment
 from txlog.core.names import INTERNAL_TOPICS, SegmentName, TopicPartition
 from txlog.core.record_checks import StoredRecord
 from txlog.core.records import StoreConstants
@@ -27,9 +27,9 @@ class KnownStore:
     store_id: str
     where: str
     """The location, for messages."""
-    checked_at: Moment | None = None
+    checked_at: ClockReading | None = None
     """None: not known. The store is then checked whenever it matters."""
-    note: Callable[[Moment], None] | None = None
+    note: Callable[[ClockReading], None] | None = None
     """Called with the time when the store was seen to be the same."""
 
 
@@ -89,9 +89,9 @@ class PartitionView:
     """
 
     topic_partition: TopicPartition
-    listed_at: Moment
+    listed_at: ClockReading
     """The start of the LIST that found the tail, or of the process's own last acknowledged PUT."""
-    proven_at: Moment | None
+    proven_at: ClockReading | None
     """A moment before the last request that showed `mark` in the chain and the end after it. None: look before it
     matters."""
     mark: Mark | None
@@ -111,11 +111,11 @@ class PartitionView:
     def sealed_end(self) -> int:
         return self.base.next_offset
 
-    def age_ms(self, now: Moment) -> int:
+    def age_ms(self, now: ClockReading) -> int:
         """Return the age of this view: the greater of the two clocks' differences (W14)."""
         return now.ms_since(self.listed_at)
 
-    def needs_proof(self, now: Moment) -> bool:
+    def needs_proof(self, now: ClockReading) -> bool:
         """Return whether the last look at the end of this view in the chain is too long ago (W47)."""
         return self.proven_at is None or now.ms_since(self.proven_at) >= PROOF_AGE_MS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.append_rules import next_control
 from txlog.core.effects import NewId, Now, Program
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import TopicPartition
 from txlog.core.records import FIRST_DRAWN_PRODUCER_ID, CommitRecord, TransactionMetadata
 from txlog.core.state import PartitionState

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from txlog.core import chain, envelope, names
+from txlog.core.ages import ClockReading
 from txlog.core.effects import Gather, Get, List, Program, ReadClocks
-from txlog.core.moments import Moment
 from txlog.core.names import TopicPartition
 from txlog.core.record_checks import StoredRecord, stored_record
 from txlog.core.records import Clean
@@ -37,7 +37,7 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
     view may be old, and StoreChangedError if the location holds another store.
     """
     for attempt in range(ctx.max_loads):
-        listed_at: Moment = yield ReadClocks()
+        listed_at: ClockReading = yield ReadClocks()
         listed = (yield Gather((names_in(tp.folder), check_store(ctx))))[0] if ctx.store else (yield List(tp.folder))
         try:
             view: PartitionView | CorruptLogError = yield from _open(
@@ -45,7 +45,7 @@ def load(ctx: Context, tp: TopicPartition) -> Program[PartitionView]:
             )
         except CorruptLogError as error:
             view = error
-        now: Moment = yield ReadClocks()
+        now: ClockReading = yield ReadClocks()
         # A process that slept during its GETs may have read slots that were deleted and created again since. What it
         # found, good or damaged, counts only if the LIST is still young (R7).
         young = now.ms_since(listed_at) < ctx.max_view_age_ms
@@ -135,7 +135,7 @@ def prove(ctx: Context, view: PartitionView) -> Program[PartitionView]:
     Costs one GET by name, two if this process has appended. The view is loaded again if its slots were deleted since.
     Raises StoreChangedError (W47).
     """
-    now: Moment = yield ReadClocks()
+    now: ClockReading = yield ReadClocks()
     tp, last = view.topic_partition, view.last
     if last is None and view.state.next_offset == 0:
         yield from check_store(ctx)
@@ -232,7 +232,7 @@ def _changed(ctx: Context, view: PartitionView, loaded: PartitionView) -> Progra
     )
 
 
-def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: Moment) -> Program[PartitionView]:
+def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: ClockReading) -> Program[PartitionView]:
     # Cleaned runs lie within the sealed part, so the names alone show the sealed end, and all GETs are one round.
     expected_end = max(
         [listing.boundary, *(s.end_offset for s in listing.segments), *(s.end_offset for s in listing.runs)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.effects import Delete, Gather, Get, List, Modified, Now, Program, Size, StoreNow
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from txlog.core import envelope, names
+from txlog.core.ages import ClockReading
 from txlog.core.effects import Get, List, NewId, Now, Program, PutOutcome, ReadClocks
 from txlog.core.features import STORE_FEATURES, check_features
-from txlog.core.moments import Moment
 from txlog.core.names import STORE_DESCRIPTOR
 from txlog.core.records import StoreConstants, StoreDescriptor
 from txlog.errors import NotAStoreError, StoreChangedError
@@ -52,7 +52,7 @@ def check_store(ctx: Context) -> Program[None]:
     known = ctx.store
     if known is None:
         return
-    now: Moment = yield ReadClocks()
+    now: ClockReading = yield ReadClocks()
     if known.checked_at is not None and now.ms_since(known.checked_at) < PROOF_AGE_MS:
         return
     found = yield from _get_descriptor(known.where)

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from txlog.core import chain, envelope, names, vacuum
+from txlog.core.ages import MAX_CLOCK_ERROR_MS
 from txlog.core.append_rules import RollPolicy, next_control
 from txlog.core.effects import Gather, Get, List, Modified, NewId, Now, Program, PutIfAbsent
-from txlog.core.moments import MAX_CLOCK_ERROR_MS
 from txlog.core.names import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, NumberedName, SegmentObject, TopicPartition
 from txlog.core.records import Boundary, Clean, CommitRecord, TransactionMetadata
 from txlog.core.snapshot_state import decode_snapshot

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from txlog.clock import Clock, IdGenerator
+from txlog.core.ages import ClockReading
 from txlog.core.effects import (
     Delete,
     Effect,
@@ -33,7 +34,6 @@ from txlog.core.effects import (
     StoreNow,
     WriteRows,
 )
-from txlog.core.moments import Moment
 from txlog.core.records import DataFile
 from txlog.errors import MissingObjectError, OutcomeUnknownError
 from txlog.storage.forks import lock_for_forks
@@ -107,7 +107,7 @@ class Driver:
             case Now():
                 return self.clock.now_ms()
             case ReadClocks():
-                return Moment(self.clock.now_ms(), self.clock.monotonic_ms())
+                return ClockReading(self.clock.now_ms(), self.clock.monotonic_ms())
             case StoreNow():
                 return store_now_ms(self.store, self.clock, self.ids)
             case NewId():

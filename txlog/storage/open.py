@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from txlog.clock import Clock, IdGenerator
 from txlog.core import names
-from txlog.core.moments import MAX_CLOCK_SKEW_MS, MAX_CLOCK_STEP_MS
+from txlog.core.ages import MAX_CLOCK_SKEW_MS, MAX_CLOCK_STEP_MS
 from txlog.errors import (
     ClockSkewError,
     InvalidRequestError,

@@ -91,7 +91,7 @@ class Snapshot:
         return {topic: self.to_df(topic) for topic in self._topics}
 
     def _check_age(self) -> None:
-        self.cut.check_age(self._runtime.moment(), self._runtime.constants.delete_grace_ms)
+        self.cut.check_age(self._runtime.read_clocks(), self._runtime.constants.delete_grace_ms)
 
     def _tasks(self, topic: TopicMetadata, schema: StructType) -> Sequence[engine.ReadTask]:
         partitions = [tp for tp in self.cut.ends if tp.topic == topic.topic]

@@ -2,7 +2,7 @@
 
 An age that allows a process to delete, hide or merge is measured in one of three ways.
 
-* A process measures the age of its own views, snapshots and files with both of its clocks (`Moment`).
+* A process measures the age of its own views, snapshots and files with both of its clocks (`ClockReading`).
 * The age of an object is the difference of two times of the store (`StoreNow`).
 * Where times of different processes must be compared, MAX_CLOCK_ERROR_MS is added once for each clock.
 
@@ -23,14 +23,14 @@ MAX_CLOCK_ERROR_MS = MAX_CLOCK_SKEW_MS + MAX_CLOCK_STEP_MS
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClockReading:
     """The readings of both clocks of one process at one time."""
 
     wall_ms: int
     monotonic_ms: int | None = None
     """None: not known. A monotonic clock has no meaning in another process."""
 
-    def ms_since(self, earlier: Moment) -> int:
+    def ms_since(self, earlier: ClockReading) -> int:
         """Return how long ago `earlier` was: the greater of the two clocks' differences (W14).
 
         The monotonic clock may stop while the machine sleeps, and the wall clock may be set back. The other one still
@@ -41,5 +41,5 @@ class Moment:
             return by_wall
         return max(self.monotonic_ms - earlier.monotonic_ms, by_wall)
 
-    def __reduce__(self) -> tuple[type[Moment], tuple[int]]:
-        return Moment, (self.wall_ms,)
+    def __reduce__(self) -> tuple[type[ClockReading], tuple[int]]:
+        return ClockReading, (self.wall_ms,)
