@@ -41,7 +41,7 @@ class _Task:
         self.rank = rank
         self.gate = threading.Semaphore(0)
         self.ready: Callable[[], bool] | None = None
-        """What it waits for; None if it can run."""
+        """The condition for which it waits; None if it can run."""
         self.until_ms: int | None = None
         self.done = False
         self.ended = threading.Event()
@@ -54,7 +54,7 @@ class _Task:
 
 T = TypeVar("T")
 Choose = Callable[[list["_Task"], "_Task"], "_Task"]
-"""Which of the threads that can run comes next; the second argument is the one that runs now."""
+"""Chooses the next of the threads that can run; the second argument is the one that runs now."""
 
 
 def keep_on(able: list[_Task], now: _Task) -> _Task:
@@ -71,7 +71,7 @@ class Baton:
         self.clock = clock or BatonClock()
         self.clock.baton = self
         self.steps = 0
-        """Switch points so far."""
+        """The number of switch points so far."""
         self.choose = choose
         self.stuck: StuckError | None = None
         self._max_steps = max_steps

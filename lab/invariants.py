@@ -57,10 +57,10 @@ class Census:
     partitions: int
     records: int
     rows: int
-    """Of user topics, aborted ones included."""
+    """Rows of user topics, including aborted ones."""
     segments: int
     decisions: int
-    """Transactions that were decided."""
+    """Transactions with a decision."""
 
 
 def check_store(store: ObjectStore, *, settled: bool = True) -> Census:
@@ -100,13 +100,13 @@ class _Partition:
     tp: TopicPartition
     boundary: int = 0
     base: PartitionState | None = None
-    """The fold below the first record that is left."""
+    """The fold below the first record that still exists."""
     records: list[StoredRecord] = field(default_factory=list)
     state: PartitionState | None = None
     states: dict[int, PartitionState] = field(default_factory=dict)
     """Segment end -> fold up to it."""
     markers: dict[tuple[int, int], list[CommitRecord]] = field(default_factory=lambda: defaultdict(list))
-    """(producer id, epoch) -> COMMITs and ABORTs of it."""
+    """(producer id, epoch) -> its COMMITs and ABORTs."""
     by_segment: dict[int, list[StoredRecord]] = field(default_factory=lambda: defaultdict(list))
     segments: list[SegmentName] = field(default_factory=list)
     has_runs: bool = False
@@ -142,7 +142,7 @@ class _Judge:
         """(producer id, epoch of the transaction) -> partitions that ONGOING records name."""
         self.transactional_ids: dict[int, str] = {}
         self.named: Counter[str] = Counter()
-        """Files of rows by how many batches name them."""
+        """File of rows -> the number of batches that name it."""
 
     def say(self, invariant: str, where: object, what: str) -> None:
         self.violations.append(f"invariant {invariant}: {where}: {what}")

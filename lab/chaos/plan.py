@@ -14,12 +14,12 @@ Role: TypeAlias = Literal[
 
 ORDERS, AUDIT, JOBS, MADE = "orders", "audit", "jobs", "made"
 PARTITIONS: Mapping[str, int] = {ORDERS: 3, AUDIT: 2, JOBS: 2, MADE: 2}
-"""Producers write orders and audit, batch jobs jobs; a pipeline makes made of orders."""
+"""Producers write orders and audit, batch jobs write jobs, and a pipeline writes made from orders."""
 SCHEMA: pa.Schema = pa.schema(
     (pa.field("id", pa.int64(), nullable=False), pa.field("content", pa.string()), pa.field("pad", pa.string()))
 )
 TOPIC_CONFIG: Mapping[str, object] = {"segment.batches": 50, "inline.max.bytes": 4096}
-"""Small, so that a storm of two minutes seals hundreds of segments and writes files as well as inline rows."""
+"""The values are small, so that a storm of two minutes seals hundreds of segments, and writes files and inline rows."""
 LARGE_PAD_BYTES = 8000
 
 PIPELINE_GROUP = "made"
@@ -30,9 +30,9 @@ INSTANCE_BITS = 40
 JOB_ROWS = 12
 
 FENCED = 3
-"""Exit status: a newer instance took over, as was intended."""
+"""Exit status: a newer instance took over, as planned."""
 FAILED = 4
-"""Exit status: a call failed in a way that nobody intended; the error is on standard error."""
+"""Exit status: a call failed unexpectedly; the error is on standard error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ SLOTS: tuple[tuple[Role, str], ...] = (
     ("reader", "reader"),
     ("peeker", "peeker"),
 )
-"""Roles that may be killed. The witness is never killed, and Spark has its own rhythm."""
+"""Roles that may be killed. The witness is never killed, and Spark has a schedule of its own."""
 MAINTAINERS: tuple[tuple[Role, str], ...] = (("maintain", "maintain-a"), ("maintain", "maintain-b"))
 """Further roles of a storm with maintenance; they are killed and stopped like the others."""
 AHEAD = MAINTAINERS[0][1]
@@ -81,19 +81,21 @@ MAINTAINED_CONFIG: Mapping[str, object] = {
     "transaction.state.log.num.partitions": 4,
     "offsets.topic.num.partitions": 4,
 }
-"""The store's settings in a storm with maintenance, beside its grace. With a grace of a day, vacuum would wait until the
-storm is over; stops last up to two thirds of 20 s."""
+"""The store's settings in a storm with maintenance, beside its grace.
+
+With a grace of a day, vacuum would wait until the end of the storm. Stops last up to two thirds of 20 s.
+"""
 MAINTAINED_TOPIC_CONFIG: Mapping[str, object] = {**TOPIC_CONFIG, "segment.batches": 10}
 MAINTAINED_SUFFIX = ".maintained"
-"""After a maintainer's name: the file of what its rounds did."""
+"""The suffix after a maintainer's name: the file of its rounds."""
 MAINTAIN_OPTIONS = (
     "--daemon", "--interval-ms", "300", "--jitter-ms", "600", "--merge-min-segments", "3", "--target-bytes", "200000",
     "--vacuum-interval-ms", "3000",
 )  # fmt: skip
 HAS_ID: frozenset[Role] = frozenset({"eager", "staged", "job", "pipeline", "reader"})
-"""Of whom two instances fight: over a transactional.id or a group."""
+"""Roles of which two instances compete for a transactional.id or a group."""
 COMMITS: frozenset[Role] = frozenset({"eager", "staged", "job", "pipeline"})
-"""Who ends transactions. Spark's job does, too, but only its start may take a short storm's whole time."""
+"""Roles that end transactions. Spark's job does, too, but its start alone may take the whole time of a short storm."""
 
 
 def job_content(name: str, version: int) -> str:

@@ -28,7 +28,7 @@ class Process(Protocol):
     pid: int
     stopped: bool
     lingers: bool
-    """Whether what it started may outlive it for a while."""
+    """Whether processes that it started may outlive it for a while."""
 
     def status(self) -> int | None:
         """Return the exit status, negative for a signal; None while the process lives."""

@@ -36,7 +36,7 @@ COLUMNS: dict[str, frozenset[str]] = {
     "torn": frozenset({"torn-transaction", "G1b-range", "offset-divergence"}),
     "fenced but committed": frozenset({"G1a", "fail-but-visible", "zombie-commit", "fence-leak", "changed-outcome"}),
 }
-"""The issue's words, by anomalies of `lab.histories.anomaly`; "other" are the rest."""
+"""The columns of the table, by anomalies of `lab.histories.anomaly`; "other" is the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Proof:
     """The findings."""
 
     columns: dict[str, int]
-    """All 0, or the storm was not survived."""
+    """All are 0 if the proof succeeds."""
     details: list[str]
     report: Report
     census: Census
@@ -58,7 +58,7 @@ class Proof:
     versions: dict[str, int] = field(default_factory=dict)
     """Versions that each job has committed."""
     maintained: Counter[str] = field(default_factory=Counter)
-    """What rounds of maintenance did, in their words, and how many there were."""
+    """The actions of maintenance rounds, as the reports name them, and their counts."""
 
     @property
     def holds(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from txlog.errors import InvalidRequestError
 
 SPARK_WORKER = "lab.chaos.spark_job"
-"""The program of the Spark role. A process of its own and known by name only: nothing here imports Spark."""
+"""The program of the Spark role. It is a separate process with only a name here: nothing in this module imports Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +21,15 @@ class Settings:
     storage_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     histories: str
     seconds: float
-    """At least; see `Storm.run`."""
+    """The minimum; see `Storm.run`."""
     seed: int = 1
     spark: bool = True
     maintain: bool = False
-    """Whether two `txlog maintain --daemon` run beside everybody, on a store with a short grace."""
+    """Whether two `txlog maintain --daemon` run beside the other processes, on a store with a short grace."""
     grace_ms: int = 20_000
-    """`delete.grace.ms` of the store then."""
+    """`delete.grace.ms` of the store in that case."""
     clock_skew_ms: int = 0
-    """By how much the wall clock of one of the two is ahead, and that of the other one behind."""
+    """The wall clock of one of the two is ahead by this, and that of the other one is behind by it."""
 
 
 def parse_options(given: Iterable[str]) -> dict[str, object]:

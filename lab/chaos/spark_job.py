@@ -28,7 +28,7 @@ from txlog.errors import TransactionalIdNotFoundError, TxlogError
 
 VARIABLE = "TXLOG_CHAOS_JOB"
 WRITES_A_READ = 3
-"""After so many writes it reads everything back."""
+"""The number of writes after which it reads everything."""
 
 
 class Job:

@@ -28,14 +28,16 @@ from txlog.clock import Clock, SystemClock
 TICK_MS = 20
 CALM_MS = 2000
 FINISH_MS = 60_000
-"""How long a process may take to finish what it is at."""
+"""How long a process may take to finish its current work."""
 OVERDUE_MS = 13_000
-"""A stop beyond a transaction's time-out and the interval in which writers look for dead ones."""
+"""A stop that is longer than a transaction's timeout and the interval in which writers look for dead transactions."""
 LEAST_COMMITS = 3
-"""Of every role that commits, before a storm is over: on a slow machine, where a process dies before it has done anything, a
-short one would prove nothing."""
+"""The least commits of every role that commits, before a storm ends.
+
+On a slow machine a process dies before it has done anything, so a short storm would prove nothing.
+"""
 LONGEST_MS = 120_000
-"""How much longer a storm may get for that."""
+"""The maximum extension of a storm for that."""
 
 Starter = Callable[[Assignment], Process]
 
@@ -81,7 +83,7 @@ class Storm:
         self._witness = Slot("witness", "witness")
         self._killed: set[int] = set()
         self._dead: list[Process] = []
-        """Whose own processes may still be there; a dead Spark driver's JVM is part of the storm."""
+        """Dead processes whose own child processes may still run. A dead Spark driver's JVM is part of the storm."""
         self._next_fault_ms = 0
         self._finishing = False
 

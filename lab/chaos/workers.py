@@ -58,7 +58,7 @@ from txlog.errors import (
 )
 
 MAX_REPEATS = 20
-"""How often a call of unknown outcome is repeated; each waits for max.block.ms itself."""
+"""The maximum number of retries of a call of unknown outcome. Each call itself waits for max.block.ms."""
 _PR_SET_PDEATHSIG = 1
 
 Offsets: TypeAlias = dict[TopicPartition, int]

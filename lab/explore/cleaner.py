@@ -30,7 +30,7 @@ from txlog.protocol.compact import CompactionPlan, plan_compaction
 from txlog.protocol.retention import RetentionPolicy, apply_plan, plan_retention
 
 ALL = MergePolicy(target_bytes=2**30)
-"""Everything that may be merged becomes one run."""
+"""Merges everything that may be merged into one run."""
 
 
 def merge(tp: TopicPartition, policy: MergePolicy = ALL) -> Call:

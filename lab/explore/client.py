@@ -56,7 +56,7 @@ from txlog.protocol.snapshot import take_snapshot
 
 T = TypeVar("T")
 Word: TypeAlias = tuple[TopicPartition, str]
-"""A row: every scenario writes each word once, so a word says whose it is."""
+"""A row: every scenario writes each word once, so a word identifies its writer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Note:
     offsets: tuple[tuple[int, int | None], ...] = ()
     """(partition of `orders`, offset committed for group g)."""
     ends: tuple[tuple[TopicPartition, int], ...] = ()
-    """For a snapshot."""
+    """For a snapshot: where it ends in each partition."""
     text: str = ""
 
 
@@ -95,18 +95,18 @@ class Client:
     sequences: tuple[tuple[TopicPartition, int], ...] = ()
     staged: tuple[StagedPart, ...] = ()
     topics: tuple[TopicMetadata, ...] = ()
-    """That it has opened. Scenarios without topics have partitions alone."""
+    """The topics that it has opened. Scenarios without topics have only partitions."""
     words: tuple[Word, ...] = ()
-    """The open transaction's."""
+    """The rows of the open transaction."""
     sent: tuple[tuple[int, int | None], ...] = ()
-    """Offsets that ride in it."""
+    """The offsets of the open transaction."""
     prepare: TransactionRow | None = None
     member: OffsetsCondition | None = None
-    """The group's that it joined."""
+    """The member of the group that it joined."""
     started: int | None = None
     """The offset that the job started from."""
     tries: int = 2
-    """How often a call is made that may be repeated: with few lost replies to go round, more try nothing new."""
+    """The maximum number of tries of a call. Few replies are lost, so more tries show nothing new."""
     notes: tuple[Note, ...] = ()
     stopped: bool = False
 

@@ -22,7 +22,7 @@ from txlog.core.effects import Delete, List, Now, PutIfAbsent, PutOutcome, ReadC
 from txlog.errors import StorageError
 
 State: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int, int, int]
-"""(store, spots, objects on their way, ticks so far, lost replies left, failures left)."""
+"""(store, spots, objects in flight, ticks so far, lost replies left, failures left)."""
 
 _CONFLICT = PutOutcome.CONFLICT
 _UNKNOWN = PutOutcome.UNKNOWN
@@ -46,9 +46,9 @@ class Budget:
     late: bool = True
     """Whether a write whose reply was lost may also land later."""
     failures: int = 0
-    """Requests that surely were not applied: StorageError."""
+    """Requests that fail with StorageError, and were certainly not applied."""
     ticks: tuple[int, ...] = ()
-    """How far time moves, in ms; each when it likes, in this order."""
+    """The steps of the time, in ms, in this order; each can happen at any point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ClockErrors:
 
     wall: tuple[int, ...] = (0,)
     monotonic: tuple[int, ...] = (0,)
-    """Below 0: it stood still, because the machine slept."""
+    """Below 0: the clock did not count, because the machine slept."""
 
     def wall_ms(self, ticks: int) -> int:
         return self.wall[min(ticks, len(self.wall) - 1)]
@@ -71,7 +71,7 @@ class ClockErrors:
 
 RIGHT = ClockErrors()
 STORE = "the store"
-"""The clock that belongs to no actor, but to the store."""
+"""The clock of the store, which belongs to no actor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class Exploration:
     complete: bool = False
     violation: Violation | None = None
     ended: set[str] = field(default_factory=set)
-    """How clients ended: the kinds of their last notes."""
+    """The kinds of the clients' last notes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ class Compacted:
     """The expectations of a scenario about its compacted partitions."""
 
     tombstones_stay: bool = True
-    """Whether time is too short for one to go."""
+    """Whether time is too short to remove a tombstone."""
     all_distinct: bool = True
-    """Whether time is too short for a run to forget whose a transactional batch is (C3)."""
+    """Whether time is too short for a run to forget the producer of a transactional batch (C3)."""
 
 
 def key_of(word: str) -> str | None:

@@ -94,7 +94,7 @@ class Machine:
     def __init__(self, name: str, client: Any, script: Sequence[Call], *, in_turn: bool = False) -> None:
         self.name = name
         self.in_turn = in_turn
-        """Whether the programs of its Gathers run one after the other, in order: one of the orders that may happen."""
+        """Whether the programs of its Gathers run one after the other, in order. This is one of the possible orders."""
         self.script = tuple(script)
         self.spots: list[_Spot] = []
         self._programs: list[_Program] = []

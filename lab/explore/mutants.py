@@ -67,9 +67,9 @@ class Mutant:
 
     name: str
     scenario: str
-    """Which one must notice."""
+    """The scenario that must fail."""
     rules: str
-    """Which it breaks, by their numbers in PROTOCOL.md."""
+    """The rules that it breaks, by their numbers in PROTOCOL.md."""
     patches: dict[str, Any]
 
     @contextmanager
@@ -965,4 +965,4 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ("a snapshot lacks pending offsets", "internal", "W38", {HERE + "seal.to_snapshot": _without_pending}),
     )
 )  # fmt: skip
-"""Each rule and who guards it."""
+"""Each rule and the scenario that checks it."""

@@ -26,11 +26,11 @@ class Truth:
     words: dict[int, str] = field(default_factory=dict)
     """Offset -> word, of every data batch and COMMIT with rows."""
     committed: dict[int, str] = field(default_factory=dict)
-    """... and belong to no transaction, or to one that was committed here."""
+    """... if they belong to no transaction, or to one that was committed here."""
     last_stable_offset: int = 0
     log_end_offset: int = 0
     open: dict[int, int] = field(default_factory=dict)
-    """Producer id -> first offset of its open transaction; rows that a deletion left nothing of do not count."""
+    """Producer id -> first offset of its open transaction, unless a deletion removed all of its rows."""
     newest: dict[int, int] = field(default_factory=dict)
     """Producer id -> offset of the last row that it sent."""
     markers: list[CommitRecord] = field(default_factory=list)

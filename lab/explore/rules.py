@@ -59,7 +59,7 @@ class _Partition:
     truth: Truth
     wrong: str | None
     rows: dict[int, str] = field(default_factory=dict)
-    """What a reader of a compacted one is shown."""
+    """The rows that a reader of a compacted partition gets."""
 
 
 @dataclass(slots=True)
@@ -70,15 +70,15 @@ class Rules:
     ctx: Context
     transactional_ids: tuple[str, ...] = ()
     partitions: tuple[TopicPartition, ...] = ()
-    """Of users; a lone writer must be able to append to each."""
+    """Partitions of user topics; a lone writer must be able to append to each."""
     exclusive: tuple[str, ...] = ()
-    """Prefixes of words of which at most one may ever be committed: two jobs that took one range."""
+    """Prefixes of words: at most one word with the prefix may ever be committed, for two jobs that took one range."""
     times: tuple[int, ...] = (START_MS,)
     recovers: bool = True
     judges: bool = True
     expects: dict[str, set[str]] = field(default_factory=dict)
     compacted: Mapping[TopicPartition, Compacted] = field(default_factory=dict)
-    """Partitions of which somebody keeps the newest row of a key alone."""
+    """Compacted partitions, which keep only the newest row of a key."""
     _partitions: dict[tuple[TopicPartition, frozenset[int]], _Partition] = field(default_factory=dict)
     _stores: dict[int, str | None] = field(default_factory=dict)
     _changes: dict[tuple[frozenset[int], frozenset[int]], str | None] = field(default_factory=dict)

@@ -38,7 +38,7 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     recoveries: int
     seconds: float
     invariants: tuple[int, ...]
-    """Those that it is there for; every scenario checks all."""
+    """The invariants for which the scenario exists. Every scenario checks all of them."""
     endings: tuple[str, ...]
     """The last answer that each actor got."""
     complete: bool
@@ -51,11 +51,11 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     rules: str
-    """Which the mutant breaks, by their numbers in PROTOCOL.md."""
+    """The rules that the mutant breaks, by their numbers in PROTOCOL.md."""
     scenario: str
     caught: bool
     rule: str
-    """What the scenario said."""
+    """The message of the scenario."""
     states: int
     steps: int
     """The number of steps in the trace."""

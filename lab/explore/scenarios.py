@@ -53,16 +53,19 @@ GRACE_MS = CONSTANTS.delete_grace_ms
 TIMEOUT_MS = 60_000
 NEVER = RollPolicy(batches=10**9)
 HOUR_MS = 3_600_000
-"""Less than a tenth of the grace: views stay young over it."""
+"""This is less than a tenth of the grace, so views stay young over it."""
 _LONG = 100
 _SMALL_ONES = MergePolicy(target_bytes=2 * _LONG)
-"""A file with one long word is large enough to be left alone."""
+"""A file with one long word is so large that no merge copies it."""
 KEYED = CompactionPolicy(
     key_columns=("key",), key=(1,), delete_retention_ms=HOUR_MS, min_compaction_lag_ms=0, min_cleanable_dirty_ratio=0.0,
 )  # fmt: skip
-"""Everything that may be compacted is; a tombstone waits for an hour."""
+"""Compacts everything that may be compacted; a tombstone waits for an hour."""
 FORGOTTEN_MS = HOUR_MS + 2 * MAX_CLOCK_ERROR_MS
-"""When what is forgotten after an hour has gone: the clocks of two processes may be wrong. Views stay young over it, too."""
+"""The time after which everything with a limit of an hour is removed, even if the clocks of two processes are wrong.
+
+Views stay young over it, too.
+"""
 BRIEF = StoreConstants(transaction_state_partitions=1, consumer_offsets_partitions=1, delete_grace_ms=600_000)
 """The grace is shorter than the error that a clock may have."""
 FORGETFUL = StoreConstants(
@@ -98,22 +101,22 @@ class Scene:
     deletable: Callable[[str], bool] = lambda _: False
     recovers: bool = True
     judges: bool = True
-    """Whether the shipped reader must be able to open every store; not where the log was damaged on purpose."""
+    """Whether the shipped reader must be able to open every store. Not if the log was damaged on purpose."""
     compacted: dict[TopicPartition, Compacted] = field(default_factory=dict)
     """Partitions whose words have keys (`lab.explore.keys`), and are compacted."""
     expects: dict[str, set[str]] = field(default_factory=dict)
-    """How an actor must end (the kind of its last note), whatever happens."""
+    """How an actor must end (the kind of its last note), whatever the faults are."""
     vacuumed: bool = False
     """Whether files of rows are listed, and times are kept."""
     past_ms: int = 0
-    """How long before the scenario begins all that happened that happened before."""
+    """The time between the prelude and the beginning of the scenario."""
     world: World = field(init=False)
     store: int = field(init=False)
     actors: dict[str, tuple[Client, Sequence[Call]]] = field(default_factory=dict)
     clocks: dict[str, ClockErrors] = field(default_factory=dict)
-    """By how much clocks are wrong: an actor's, or the store's (`STORE`)."""
+    """The errors of clocks: an actor's, or the store's (`STORE`)."""
     in_turn: set[str] = field(default_factory=set)
-    """Actors that make the requests of a round one after the other."""
+    """Actors that make the requests of a round one by one."""
 
     def __post_init__(self) -> None:
         self.world = World(self.deletable, vacuumed=self.vacuumed)
@@ -173,7 +176,7 @@ class Scenario:
     name: str
     what: str
     rules: tuple[int, ...]
-    """Invariants that it is there for; all are checked."""
+    """The invariants for which the scenario exists. All of them are checked."""
     build: Callable[[Size], Scene]
 
 

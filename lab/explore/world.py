@@ -23,17 +23,17 @@ Request: TypeAlias = Get | List | PutIfAbsent | Delete | Modified | Size | Write
 GHOST = "~"
 """Before the path of an object that was deleted."""
 WRITTEN_AGAIN = "~again"
-"""After the path of a file that was written though its name had been used: what no store could undo."""
+"""After the path of a file that was written under a used name, which no store could undo."""
 WRITTEN_AT = "@"
-"""Before the path of an object: when it was written, where that is asked for. No request sees it."""
+"""Before the path of an object: when it was written, if an actor asks for it. No request sees it."""
 START_MS = 1_700_000_000_000
 """The time when a scenario begins, by a clock without an error."""
 
 _TIMED = (".batch", ".index", ".clean", ".boundary", ".parquet")
-"""Objects of which a vacuum asks the time of writing."""
+"""Objects whose time of writing a vacuum reads."""
 
 decoded_once = lru_cache(maxsize=100_000)(record_checks.stored_record)
-"""A stored record is a value of its bytes and its slot; decoding the same few a million times is what takes time."""
+"""A stored record is a pure function of its bytes and its slot. Decoding the same few records a million times takes time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class World:
 
     def __init__(self, deletable: Callable[[str], bool] = lambda _: False, *, vacuumed: bool = False) -> None:
         self.deletable = deletable
-        """Whether somebody in this scenario may delete an object of that path."""
+        """Whether an actor of this scenario may delete an object with that path."""
         self.vacuumed = vacuumed
-        """Whether somebody lists files of rows, and asks when an object was written."""
+        """Whether an actor lists files of rows, and asks for an object's time."""
         self.objects: list[tuple[str, bytes]] = []
         self.stores: list[frozenset[int]] = []
         self._object_ids: dict[tuple[str, bytes], int] = {}

@@ -60,7 +60,7 @@ class Report:
     rows_written: int
     rows_read: int
     outcomes: dict[str, int]
-    """Transactions and sends, by what their client knows."""
+    """Transactions and sends, by what their client knows about the outcome."""
     worst_lag_ms: int
     """Jepsen's worst-realtime-lag, a figure."""
 

@@ -57,7 +57,7 @@ class Send(Operation, frozen=True, kw_only=True, tag="send"):
     txn: str = ""
     """Empty: not part of a transaction."""
     contents: tuple[str, ...] = ()
-    """What else is in the rows, one text a row (a digest will do); () if that is not recorded."""
+    """The other contents of the rows, one text for each row (or a digest); () if they are not recorded."""
     keys: tuple[str, ...] = ()
     deletes: bool = False
     """Whether the rows delete their keys."""
@@ -130,22 +130,22 @@ class Poll(Operation, frozen=True, kw_only=True, tag="poll"):
     partition: int
     isolation: Isolation = "read_committed"
     start: int = NO_OFFSET
-    """Where the reader stood. -1: at the log start."""
+    """The position of the reader. -1: at the log start."""
     end: int = NO_OFFSET
-    """Where it stands now, markers and aborted rows included."""
+    """The position after the read, which counts markers and aborted rows."""
     rows: tuple[Row, ...] = ()
     txn: str = ""
-    """The transaction that the rows are for."""
+    """The transaction for which the rows are."""
     audit: str = ""
-    """The audit that it is part of."""
+    """The audit to which it belongs."""
     log_start: int = NO_OFFSET
     last_stable: int = NO_OFFSET
     log_end: int = NO_OFFSET
-    """The ends that a look within this very poll returned to the reader."""
+    """The ends of the log, which the reader got within this poll."""
     to_end: bool = False
-    """Whether it read until there was nothing more."""
+    """Whether it read until there were no more rows."""
     deleted_version: int = 0
-    """By that look: the version of the topic's metadata that deleted all before the log start, if one did."""
+    """The version of the topic's metadata that deleted everything before the log start, if the reader found one."""
     final: bool = False
     """Whether it read the whole log after everything had recovered."""
 
@@ -156,7 +156,7 @@ class Audit(Operation, frozen=True, kw_only=True, tag="audit"):
     audit: str
     topic: str
     quiet: bool = False
-    """Whether the auditor saw that nothing was under way, so that its cut shows every transfer whole."""
+    """Whether the auditor saw that no transaction was in progress, so that its cut shows every transfer whole."""
 
 
 class Ends(Operation, frozen=True, kw_only=True, tag="ends"):
@@ -209,7 +209,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     """One record of the transaction-state table."""
 
     offset: int
-    """Within the id's partition of the table."""
+    """The offset within the id's partition of the table."""
     transactional_id: str
     producer_id: int
     producer_epoch: int
@@ -271,9 +271,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: int
     """Counts the events of the source."""
     process: str
-    """The sequential client that did it."""
+    """The sequential client that made the operation."""
     operation: int
-    """Counts the operations of the source: ties a completion to its invocation."""
+    """Counts the operations of the source: connects a completion with its invocation."""
     type: Kind
     wall_ms: int
     monotonic_ms: int

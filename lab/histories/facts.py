@@ -39,7 +39,7 @@ from txlog.core.names import TopicPartition
 
 W = TypeVar("W", bound=What)
 Outcome: TypeAlias = Literal["committed", "aborted", "unknown"]
-"""What a writer knows: its rows must be seen, must never be seen, or either."""
+"""A writer's knowledge: its rows must be visible, must never be visible, or may be either."""
 NEVER = math.inf
 
 
@@ -48,12 +48,12 @@ class Call(Generic[W]):
     """An operation: its invocation and its completion, if they exist."""
 
     what: W
-    """The completion's if it is ok, else the invocation's."""
+    """The completion's `what` if the call is ok, else the invocation's."""
     process: str
     status: Literal["ok", "fail", "info"]
     began: float
     ended: float
-    """NEVER, if it was not heard of again."""
+    """NEVER, if the call has no completion."""
     events: tuple[Event, ...]
 
     @property
@@ -78,7 +78,7 @@ class Transaction:
     ends: list[Call[End]] = field(default_factory=list)
     outcome: Outcome = "unknown"
     seen: bool = False
-    """Whether a read_committed poll showed one of its rows: then all of them are committed."""
+    """Whether a read_committed poll returned one of its rows: then all of them are committed."""
 
     @property
     def must(self) -> bool:
@@ -135,7 +135,7 @@ class Written:
     tp: TopicPartition
     send: Call[Send]
     index: int
-    """Within its send."""
+    """The index within its send."""
     txn: Transaction
 
     @property
@@ -185,7 +185,7 @@ class Facts:
         self.inspections: list[Call[Inspect]] = []
         self.tables: list[Call[InspectTransactions]] = []
         self.by_process: dict[str, list[Call[Poll] | Call[Assign] | Call[Send]]] = defaultdict(list)
-        """What a process did to positions and rows, in its order."""
+        """The calls of a process that concern positions and rows, in order."""
         self.audits: list[Call[Audit]] = []
         self.transactions: dict[str, Transaction] = {}
         self.compacted: set[str] = set()

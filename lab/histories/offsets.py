@@ -22,7 +22,7 @@ class _Story:
 
     committed: list[tuple[OffsetRange, Transaction]] = field(default_factory=list)
     open: list[tuple[OffsetRange, Transaction]] = field(default_factory=list)
-    """Of transactions that may be committed: their outcome is unknown, and they wrote no row that would tell."""
+    """Ranges of transactions that may be committed: their outcome is unknown, and no row of them shows it."""
     plain: list[tuple[OffsetRange, Call[CommitOffsets]]] = field(default_factory=list)
     fetches: list[tuple[int, Call[FetchOffsets]]] = field(default_factory=list)
 

@@ -28,10 +28,10 @@ from lab.spread import add_processes, spread
 from txlog.clock import Clock, SystemClock
 
 REPORT_WORLDS = 50
-"""Where no bar can be shown, a line comes after so many worlds."""
+"""Without a terminal for a progress bar, a line is printed after this many worlds."""
 _CLEAN_UPS = ("merged", "compacted", "deleted")
 SHOWN_CHARACTERS = 4_000
-"""Of a failing world's report."""
+"""The maximum length of a failing world's report."""
 
 
 @dataclass(slots=True)

@@ -69,7 +69,7 @@ ACCOUNTS = (TopicPartition("accounts", 0), TopicPartition("accounts", 1))
 LEDGER = TopicPartition("ledger", 0)
 EVENTS = TopicPartition("events", 0)
 USERS = TopicPartition("users", 0)
-"""With `cleanup.policy=compact,delete`: a row's content is its key, =, and nothing more if it deletes the key."""
+"""With `cleanup.policy=compact,delete`: a row's content is its key and =, without more text if it deletes the key."""
 DRAFTS = TopicPartition("drafts", 0)
 """The only topic with metadata. It is deleted and created again; a world without remakers does not have it."""
 PARTITIONS = (*ACCOUNTS, LEDGER, EVENTS, USERS, DRAFTS)
@@ -89,14 +89,14 @@ class Habits:
 
     timeout_ms: tuple[int, ...]
     rivals: bool
-    """Whether several transactional.ids work for one group: then offsets carry conditions."""
+    """Whether several transactional.ids work for one group: then offsets have conditions."""
     by_generation: bool
     aborts: float
     staged: float
     most: int
-    """How many offsets a poll takes at most."""
+    """The maximum number of offsets of a poll."""
     drafts: float
-    """How often rows go to the topic that is deleted and created again."""
+    """The share of rows for the topic that is deleted and created again."""
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ from txlog.protocol.seal import seal_quietly
 T = TypeVar("T")
 MAX_RELISTS = 5
 TRIES = 8
-"""How often a call is repeated that may be."""
+"""The maximum number of tries of a retriable call."""
 
 
 class Client:
@@ -75,7 +75,7 @@ class Client:
         self.label = ""
         self.staged: list[StagedPart] = []
         self.topics: dict[str, TopicMetadata] = {}
-        """Those that it has looked up, however long ago."""
+        """Topics that it has looked up, at any time before."""
         self._in_doubt = False
         """Whether a commit of the open transaction may have been decided."""
         self._recorder = recorder

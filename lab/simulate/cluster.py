@@ -82,7 +82,7 @@ class Machine:
     skew_ms: int = 0
     monotonic_base_ms: int = 0
     stopped_ms: int = 0
-    """For how long the monotonic clock stood still, because the machine slept."""
+    """The time that the monotonic clock did not count, because the machine slept."""
 
 
 class Cluster:
@@ -91,10 +91,10 @@ class Cluster:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.passed_ms = 0
-        """True time."""
+        """The true time."""
         self.in_flight: list[tuple[str, bytes]] = []
         self.written_at_ms: dict[str, int] = {}
-        """Path -> when it appeared, by the store's clock."""
+        """Path -> when the object appeared, by the store's clock."""
         self.store_skew_ms = 0
         """The offset of the store's clock."""
         self.requests = 0

@@ -20,7 +20,7 @@ class Fiber:
         self.program = program
         self.parent = parent
         self.place = place
-        """Among the programs of its Gather."""
+        """The index among the programs of its Gather."""
         self.request: Request | None = None
         self.wakes_at_ms: int | None = None
         self.results: list[Any] = []

@@ -65,22 +65,25 @@ from txlog.protocol.context import PROOF_AGE_MS, Context, Views
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 GRACES_MS = (DAY_MS, DAY_MS, 10 * MINUTE_MS, MINUTE_MS)
-"""The default and, as often, one that is shorter than the error of a clock."""
+"""The default and, equally often, a grace that is shorter than the error of a clock."""
 SKEWS_MS = (0, 0, -SECOND_MS, SECOND_MS, -MAX_CLOCK_SKEW_MS, MAX_CLOCK_SKEW_MS)
-"""How far the clock of a process may be from the store's (W2)."""
+"""The possible errors of a process's clock against the store's (W2)."""
 JUMPS_MS = (
     SECOND_MS, 61 * SECOND_MS, 20 * MINUTE_MS, 2 * HOUR_MS, 25 * HOUR_MS, 8 * DAY_MS,
 )  # fmt: skip
-"""How far a wall clock jumps, either way."""
+"""The jumps of a wall clock, in both directions."""
 Trouble: TypeAlias = Literal["none", "jumps", "sleeps", "one host"]
-"""How clocks change beside their skews: wall clocks of processes jump; machines sleep, and their monotonic clocks stand
-still; or all processes and the store share one wall clock, which is set."""
+"""How clocks change beside their skews.
+
+Wall clocks of processes jump, or machines sleep and their monotonic clocks do not count it, or all processes and the
+store share one wall clock, which is set.
+"""
 LEVELS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 DEFAULT_STEPS = 2_000
 LIVING_ON = 12
-"""How many of the processes that knew the store as it was go on after it was put back."""
+"""The number of processes that know the newer store and continue after it was put back."""
 MAX_SETTLING_STEPS = 60_000
-"""Steps that a world may take to come to rest: more is a livelock."""
+"""The maximum number of steps until a world is at rest: more steps mean a livelock."""
 
 EXPECTED_ERRORS = (
     AbortableError,
@@ -90,7 +93,7 @@ EXPECTED_ERRORS = (
     OutcomeUnknownError,
     RetriableError,
 )
-"""With which a process may end; any other is a bug."""
+"""Errors with which a process may end; any other error is a bug."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,7 @@ class Result:
     steps: int
     report: Report
     trouble: tuple[str, ...]
-    """What went wrong beside the history: an error that no client should meet, a world that did not come to rest."""
+    """What failed beside the history: an error that no client should get, or a world that did not come to rest."""
     digest: str
     """Digest of the whole history and of every object in the store."""
     requests: int
