@@ -1,7 +1,7 @@
 """How many requests does a micro-batch of the streaming sink cost, and in which of its steps?
 
-This data source has stores that count. It writes to a file what `begin` and `commit` (beside the driver) and `write`
-(each task) request from the store: one line for each call, with its process. Shipped code does not know this source.
+This data source has stores that count. It writes to a file the requests of `begin` and `commit` (beside the driver) and
+of `write` (each task): one line for each call, with its process. Shipped code does not know this source.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ staged, some aborted. One run has `txlog maintain` at intervals, the other one h
 memory and the clock is the benchmark's, so that hours of `delete.grace.ms` pass in minutes. Sealing, merging,
 boundaries and vacuum are the shipped ones.
 
-The run has twenty samples: objects, bytes of metadata, and the requests of a new process until it has planned a read of
+The run has twenty samples of objects, bytes of metadata, and requests of a new process: until it has planned a read of
 everything, and until it has committed. The exit status is 1 if the maintained store does not stay flat, or if the two
 runs have different rows.
 """

@@ -1,7 +1,7 @@
 """What happens if another thread comes in between? Real threads, one at a time, in an order that a test decides.
 
-A `Baton` passes the right to run from thread to thread, only at switch points: before each request to the store
-(`BatonStore`), at each lock, wait and sleep. The same decisions give the same run. Time stands still while any thread
+A `Baton` passes the right to run from thread to thread, only at switch points. These are each request to the store
+(`BatonStore`), each lock, wait and sleep. The same decisions give the same run. Time stands still while any thread
 can run, so no test waits. If no thread can run, or the run does not end, all threads are stopped and `StuckError`
 contains the position of each thread.
 

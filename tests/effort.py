@@ -1,7 +1,8 @@
-"""How much do tests try? HYPOTHESIS_PROFILE says it.
+"""How much do tests try? HYPOTHESIS_PROFILE decides it.
 
-`quick` is the default, for after every change: 20 examples of a property, every tenth case of an exhaustive test. `thorough` tries all of
-them; `make test` and all runs with CI set are thorough. `explore` looks for new counterexamples, by hand.
+`quick` is the default, for runs after every change: 20 examples of a property, every tenth case of an exhaustive test.
+`thorough` tries all of them. `make test` and all runs with CI set are thorough. `explore` looks for new counterexamples,
+by hand.
 """
 
 from __future__ import annotations

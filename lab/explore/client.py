@@ -604,7 +604,7 @@ def read(tp: TopicPartition, isolation: IsolationLevel = "read_committed") -> Ca
 def look(*tps: TopicPartition, anew: bool = False) -> Call:
     """Take a snapshot of these partitions, and read its rows.
 
-    With `anew` the views are loaded later, as in another process that received the cut.
+    With `anew`, the views are loaded later, as in another process that received the cut.
     """
 
     def call(client: Client) -> Program[Client]:

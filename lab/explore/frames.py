@@ -1,8 +1,8 @@
 """When are two suspended generators the same state?
 
 They must stop at the same instruction with equal locals, and with equal counters of the ids and times that they drew.
-Also the temporaries on the evaluation stack must be equal: iterators of running `for` loops, operands of half evaluated
-expressions, and the generator that a `yield from` waits for. `canonical` turns any value in protocol code into a
+The temporaries on the evaluation stack must also be equal. These are iterators of running `for` loops, operands of half
+evaluated expressions, and the generator for which a `yield from` waits. `canonical` turns any value in protocol code into a
 hashable one. It refuses unknown types, so a new kind of local can never be merged by mistake.
 """
 

@@ -1,8 +1,8 @@
 """How is a store represented as a value, and how does a request change it?
 
-A store is a set of objects (path, bytes), each known by a number, and the set itself is known by a number: two stores
-are equal if their numbers are. Nothing is forgotten: a deleted object is kept under a ghost's name, which no request
-sees, so that the whole history of a chain can be judged.
+A store is a set of objects (path, bytes). Each object has a number, and so has the set: two stores are equal if their
+numbers are. Deleted objects stay under a ghost's name, which no request sees. So the whole history of a chain can be
+checked.
 """
 
 from __future__ import annotations

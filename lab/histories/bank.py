@@ -1,15 +1,15 @@
-"""Is all the money still there? What an auditor may expect of transfers, without a snapshot.
+"""Is all the money still there? An auditor's expectations about transfers, without a snapshot.
 
 A transfer is a transaction with a row (a leg) for each account that it touches; the sum of its deltas is zero. An
 auditor reads partitions one after another, so it cannot expect a constant sum. It may expect this:
 
-* If one leg is missing while another leg of the transfer is there, it lies at or after the end of what was read of its
-  partition. An open transaction of another client held the reader back, or the reader came too early.
-* If the commit of a transfer had returned before a partition was read, no leg is missing there, unless something held
-  the reader back (last stable offset < log end).
-* In a *quiet* audit every transfer is whole and the sum is zero. Quiet means: the log ends did not move between two
-  looks, no transaction was open in any partition, and the transaction-state table had none that was decided and
-  unfinished.
+* If one leg of a transfer is missing and another leg is there, the missing leg is at or after the end of the read range
+  of its partition. An open transaction of another client held the reader back, or the reader came too early.
+* If the commit of a transfer had returned before the read of a partition, no leg is missing there. The exception is a
+  reader that was held back (last stable offset < log end).
+* In a *quiet* audit every transfer is whole and the sum is zero. An audit is quiet if three things are true. The log ends
+  did not move between two looks. No partition had an open transaction. The transaction-state table had no transaction
+  that was decided and unfinished.
 * The same is true at the end, when everything has recovered.
 """
 

@@ -147,12 +147,12 @@ def test_an_unknown_commit_may_be_repeated_only_by_its_version(
 
     def commit(*_: Any, **__: Any) -> None:
         real(*_, **__)
-        raise OutcomeUnknownError("nobody knows")
+        raise OutcomeUnknownError("the outcome is unknown")
 
     real = client.Producer.commit_transaction
     with monkeypatch.context() as patched:
         patched.setattr(client.Producer, "commit_transaction", commit)
-        assert cli.fails(*produce, status=status, stdin=ALL) == "nobody knows"
+        assert cli.fails(*produce, status=status, stdin=ALL) == "the outcome is unknown"
     # The commit took effect, so a wrapper's retry at status 5 must change nothing.
     if status == 5:
         assert cli(*produce, stdin=ALL).out.startswith("Skipped: ")

@@ -658,7 +658,7 @@ def send(producer: txlog.Producer, tp: TopicPartition, *ids: int) -> None:
 
 
 def large(producer: txlog.Producer, tp: TopicPartition, *ids: int) -> None:
-    """Send rows that get a file of their own."""
+    """Send rows that get a separate file."""
     producer.send(tp.topic, [{"id": one, "name": "x" * 8000} for one in ids], partition=tp.partition)
 
 

@@ -3,7 +3,7 @@
 `python driver.py <moment> <store> <checkpoint> <job's arguments>`
 
 A thread watches the store and the checkpoint independently until the expected object exists. Then it sends SIGKILL to
-its own process, so that the JVM continues for a short time as on a cluster, or to the whole group.
+its own process or to the whole group. In the first case the JVM continues for a short time, as on a cluster.
 """
 
 from __future__ import annotations

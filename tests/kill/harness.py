@@ -38,7 +38,7 @@ _SPARE_BATCHES = 6
 
 @dataclass(slots=True)
 class Outcome:
-    """The result at one point, for one victim."""
+    """The result at one point with one victim."""
 
     kills: int = 0
     lost: int = 0

@@ -61,7 +61,7 @@ def rows_of(pairs: list[tuple[int | None, str | None]]) -> pa.Table:
 
 
 def send(store: Store, *pairs: tuple[int | None, str | None]) -> None:
-    """Send each pair in a batch of its own. Finished segments are then sealed."""
+    """Send each pair in a separate batch. Finished segments are then sealed."""
     with store.producer() as producer:
         for pair in pairs:
             producer.send("orders", rows_of([pair]), partition=0).result()

@@ -145,7 +145,7 @@ def test_a_store_that_surely_refused_is_retriable_and_nothing_was_written(cluste
 
 @pytest.mark.parametrize("settled", [Get, List, PutIfAbsent])
 def test_a_failure_while_settling_is_never_taken_for_not_written(cluster: Cluster, settled: type[Effect]) -> None:
-    """The PUT was applied without a reply, and then the store fails for good.
+    """The PUT was applied without a reply, and then every request to the store fails.
 
     A StorageError would mean that nothing was decided, and a client may then delete the batch's files.
     """

@@ -1,8 +1,8 @@
 """How do tests run the Google driver without Google Cloud Storage? With a server of the JSON API for objects, in memory.
 
 Semantics are Google's (Cloud Storage JSON API reference: Objects insert, get, list, delete; resumable uploads; request
-preconditions): `ifGenerationMatch=0` on an object that exists is 412 conditionNotMet; for a resumable upload, at its end.
-There is no authentication.
+preconditions): `ifGenerationMatch=0` on an object that exists is 412 conditionNotMet. A resumable upload gets this
+answer at its end. There is no authentication.
 
     python -m tests.servers.gcs [--page N] [--ignore-conditions]
 """

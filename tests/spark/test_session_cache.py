@@ -127,7 +127,7 @@ def test_the_next_micro_batch_opens_nothing_anew(query: Query, counted: list[Cou
 
 
 def test_others_come_between_two_micro_batches(query: Query, counted: list[CountingStore]) -> None:
-    """Other writers append rows and seal segments, and another instance takes the id: what is kept is stale each time."""
+    """Other writers append rows and seal segments, and another instance takes the id: each time the kept state is stale."""
     for number in range(8):
         begun = query.begin()
         with txlog.open(query.url) as store, store.producer("other") as producer:

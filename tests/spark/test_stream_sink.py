@@ -222,11 +222,11 @@ def test_a_batch_whose_tasks_fail_for_good_is_not_there_and_comes_with_the_next_
 ) -> None:
     def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        raise RuntimeError("this job fails for good")
+        raise RuntimeError("this job always fails")
 
     expected = files.add()
     frame = files.stream()
-    assert "this job fails for good" in failure(log, frame.mapInArrow(failing, frame.schema), checkpoint)
+    assert "this job always fails" in failure(log, frame.mapInArrow(failing, frame.schema), checkpoint)
     assert log.ids() == []
     assert set(log.transactions().values()) == {"EMPTY"}
     assert "could not be aborted" not in console.text()
