@@ -55,28 +55,28 @@ class SendFuture(Future[RecordMetadata]):
     Waiting for it in the callback of another future, or in a forked child, raises IllegalStateError.
     """
 
-    def __init__(self, hurry: Callable[[], None]) -> None:
+    def __init__(self, send_now: Callable[[], None]) -> None:
         super().__init__()
-        self._hurry = hurry
+        self._send_now = send_now
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Return where the rows are, or raise why they are not in the log. Raises TimeoutError after `timeout` seconds."""
         if not self.done():
-            self._hurry()
+            self._send_now()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return why the rows are not in the log, or None. Raises TimeoutError after `timeout` seconds."""
         if not self.done():
-            self._hurry()
+            self._send_now()
         return super().exception(timeout)
 
 
 class Send:
     """One call of `send`. Its future waits for the rows in all partitions."""
 
-    def __init__(self, topic: str, parts: int, hurry: Callable[[], None]) -> None:
-        self.future = SendFuture(hurry)
+    def __init__(self, topic: str, parts: int, send_now: Callable[[], None]) -> None:
+        self.future = SendFuture(send_now)
         # Rows that may be in the log cannot be cancelled.
         self.future.set_running_or_notify_cancel()
         self._topic = topic

@@ -197,7 +197,7 @@ class Producer:
         with self._lock:
             waiting = self._sender.waiting
             if waiting.bytes >= MAX_BUFFER_BYTES:
-                self._sender.hurry()
+                self._sender.send_now()
             roomy = self._sender.wait(lambda: waiting.bytes < MAX_BUFFER_BYTES, deadline_ms)
             if not roomy:
                 raise TxlogTimeoutError(
@@ -209,7 +209,7 @@ class Producer:
             # the next.
             if self._transactions.repeats:
                 parts = []
-            send = Send(topic, len(parts), self._hurry)
+            send = Send(topic, len(parts), self._send_now)
             now_ms = self._runtime.clock.monotonic_ms()
             for tp, rows in parts:
                 waiting.add(tp, metadata, rows, send, now_ms)
@@ -241,7 +241,7 @@ class Producer:
                 self._state.check("flush")
             elif self._closed:
                 self._refuse_closed("flush")
-            self._sender.hurry()
+            self._sender.send_now()
             batches = self._sender.unfinished
             self._sender.wait(lambda: batches.isdisjoint(self._sender.unfinished), None)
             self._raise_first_error("flush", batches)
@@ -394,7 +394,7 @@ class Producer:
         if self._closed or self.transactional_id is not None or self._turns.is_elsewhere:
             return True
         with self._lock:
-            self._sender.hurry()
+            self._sender.send_now()
             return not self._sender.waiting
 
     def _lost_at_exit(self) -> str | None:
@@ -457,11 +457,11 @@ class Producer:
                 "hint: call it in another thread"
             )
 
-    def _hurry(self) -> None:
+    def _send_now(self) -> None:
         """Send without linger. Called by the future of a send that a thread waits for."""
         self._turns.check()
         self._refuse_in_callback("result")
-        self._sender.hurry()
+        self._sender.send_now()
 
     def _check_send(self) -> None:
         self._turns.check()

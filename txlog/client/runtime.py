@@ -235,7 +235,7 @@ class Runtime:
 
     def is_recreated(self, topic: TopicMetadata) -> bool:
         """Return whether an earlier topic had this name, so that the offsets continue from its end."""
-        return self.run(topic_protocol.is_made_anew(topic))
+        return self.run(topic_protocol.is_recreated(topic))
 
     def arrow_schema(self, topic: TopicMetadata) -> pa.Schema:
         """Return the topic's schema as an Arrow schema."""

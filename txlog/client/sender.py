@@ -88,7 +88,7 @@ class Sender:
         self.attempted = False
         """Whether the open transaction was, or may have been, registered with the coordinator."""
         self.staged_parts: list[StagedPart] = []
-        self.trouble: Exception | None = None
+        self.last_error: Exception | None = None
         """Why rows wait for a retry. None if there was no error lately."""
         self._session = session
         self._config = config
@@ -158,7 +158,7 @@ class Sender:
             found += [(batch.tp.topic, batch.topic.schema_id) for batch in self.unfinished]
         return dict(sorted(found, reverse=True))
 
-    def hurry(self) -> None:
+    def send_now(self) -> None:
         """Send rows without linger, because a thread waits for them."""
         with self.lock:
             self._waiting.flush()
@@ -166,7 +166,7 @@ class Sender:
 
     def flush(self, deadline_ms: int | None) -> bool:
         """Wait until all sent rows are in the log or failed. Requires that no `send` is possible."""
-        self.hurry()
+        self.send_now()
         return self.wait(lambda: self.idle, deadline_ms)
 
     def deadline_ms(self) -> int:
@@ -225,7 +225,7 @@ class Sender:
                     self._in_flight = []
                     self.condition.notify_all()
         except BaseException as error:
-            self._die(error)
+            self._end_with(error)
 
     def _next_round(self) -> list[Batch] | None:
         """Wait for batches that may be sent. Return None when the producer closes."""
@@ -265,9 +265,9 @@ class Sender:
         )
         for outcome in outcomes:
             self._settle(outcome)
-        self._keep_house(ctx, [outcome for outcome in outcomes if isinstance(outcome, _Appended)])
+        self._seal_and_end_overdue(ctx, [outcome for outcome in outcomes if isinstance(outcome, _Appended)])
 
-    def _keep_house(self, ctx: Context, appended: Sequence[_Appended]) -> None:
+    def _seal_and_end_overdue(self, ctx: Context, appended: Sequence[_Appended]) -> None:
         """Seal full segments and end overdue transactions. If this fails, the next writer does it."""
         try:
             self._seal(ctx, [outcome.view for outcome in appended])
@@ -289,7 +289,7 @@ class Sender:
         txn = coordinator.txn if coordinator is not None else None
         clock = self._session.clock
         if not batch.attempts and clock.monotonic_ms() > batch.deadline_ms:
-            return _Failed(batch, self._late(batch, self.trouble))
+            return _Failed(batch, self._late(batch, self.last_error))
         try:
             # This program's own thread writes the file, so that files of several partitions are written in parallel.
             draft = self._placed(ctx, batch)
@@ -377,7 +377,7 @@ class Sender:
         else:
             batch.done(NO_OFFSET, NO_TIMESTAMP)
         with self.lock:
-            self.trouble = None
+            self.last_error = None
             self._waiting.remove(batch)
             if isinstance(outcome, _Staged):
                 made = outcome.file
@@ -437,7 +437,7 @@ class Sender:
         backoff_ms = self._session.context().backoff_ms(batch.attempts)
         wait_ms = 0 if lost_sequence else self._session.runtime.ids.jitter(backoff_ms)
         with self.lock:
-            self.trouble = error
+            self.last_error = error
             batch.attempts += 1
             batch.retry_at_ms = clock.monotonic_ms() + min(wait_ms, left_ms)
         return True
@@ -445,7 +445,7 @@ class Sender:
     def _late(self, batch: Batch, met: Exception | None) -> TxlogTimeoutError:
         return late_error(self._session.who, batch, self._config.delivery_timeout_ms, met)
 
-    def _die(self, error: BaseException) -> None:
+    def _end_with(self, error: BaseException) -> None:
         """Handle the end of the thread: everything that waits gets the error."""
         with self.lock:
             self.dead = error

@@ -116,13 +116,13 @@ class TransactionManager:
             self._set_version(txn_version(version))
         coordinator, wanted = self._coordinator, self._version
         with self._lock:
-            self._sender.hurry()
+            self._sender.send_now()
             looked_at = self._sender.staged_schemas
         refusal = coordinator.find_deleted(looked_at)  # while the sender writes the files
         if self._state.state == "IN_TRANSACTION":
             with self._lock:
                 if not self._sender.flush(self._sender.deadline_ms()):
-                    met = self._sender.trouble
+                    met = self._sender.last_error
                     raise TxlogTimeoutError(
                         f"{self._who}: rows still wait to be written after max.block.ms = {self._config.max_block_ms}"
                         f"{f' ({met})' if met is not None else ''}; call commit_transaction() again, or abort"

@@ -124,7 +124,7 @@ def earlier_version(topic: str, number: int) -> Program[TopicMetadata]:
     return found
 
 
-def is_made_anew(metadata: TopicMetadata) -> Program[bool]:
+def is_recreated(metadata: TopicMetadata) -> Program[bool]:
     """Return whether an earlier topic had this name, so that offsets go on from its end. Costs at most one GET."""
     if metadata.number == 0:
         return False
