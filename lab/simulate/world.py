@@ -329,8 +329,8 @@ class World:
         names = list(self._tasks)
         jump_ms = self.random.choice(JUMPS_MS) * self.random.choice([-1, 1])
         if self._clocks == "one host":
-            # No rule covers a jump forward and back within the age of a view (PROTOCOL.md, "What is promised, and what
-            # is not").
+            # No rule covers a jump forward and back within the age of a view
+            # (PROTOCOL.md, "What is promised, and what is not").
             if jump_ms < 0 and self.cluster.passed_ms < self._may_go_back_at_ms:
                 return
             if jump_ms > 0:

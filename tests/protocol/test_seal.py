@@ -75,7 +75,7 @@ def history(sealing: bool = False) -> Cluster:
 
 
 def unsealed() -> Cluster:
-    """Return the same history with nothing of `orders-0` sealed (appending markers seals without a message)."""
+    """Return the same history without the sealed segments of `orders-0`, which appending markers has made."""
     cluster = history()
     for path in list(cluster.objects):
         if path.startswith(A.folder) and path.endswith((".index", ".txnindex", ".snapshot")):
