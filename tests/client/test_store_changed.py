@@ -302,4 +302,4 @@ def test_a_check_does_not_promise_a_copy_of_what_was_written_behind_the_end(worl
     send(producer, 4)
     found = [each for each in check_store(world.memory, threads=0, clock=world.clock).findings if each.kind != "note"]
     assert [each.kind for each in found] == [kind], found
-    assert "under a running writer, no copy has it: put that state back once more" in found[0].advice
+    assert "while a writer ran, no copy has the object: restore that state again" in found[0].advice

@@ -14,9 +14,9 @@ from tests.maintenance import damage as d
 from txlog.client.producer import Producer
 from txlog.core import envelope, names, records
 from txlog.core.records import TransactionMetadata
-from txlog.maintenance.decisions import Decisions, ExpectedMarkers, SeenMarkers, compare
-from txlog.maintenance.findings import Finding
 from txlog.maintenance.fsck import FsckReport, check_store
+from txlog.maintenance.fsck.decisions import Decisions, ExpectedMarkers, SeenMarkers, compare
+from txlog.maintenance.fsck.findings import Finding
 from txlog.storage.memory import MemoryObjectStore
 from txlog.testing.damage import overwrite
 
@@ -126,7 +126,7 @@ def test_a_partition_is_deleted_and_written_to_again(pipeline: Pipeline) -> None
 def test_a_group_beyond_the_end_is_explained(pipeline: Pipeline) -> None:
     pipeline.run(5)
     found = [each.found for each in pipeline.check().findings if each.kind == "note"]
-    assert found == ["group 'group' goes on at offset 5 of orders-0, whose log ends at 2"]
+    assert found == ["group 'group' continues at offset 5 of orders-0, whose log ends at 2"]
 
 
 def test_committed_offsets_are_deleted_and_the_pipeline_runs_again(pipeline: Pipeline) -> None:
@@ -195,7 +195,7 @@ def test_decisions_are_deleted_and_their_id_goes_on(pipeline: Pipeline) -> None:
     found = missing(pipeline.check(), TABLE)
     assert found.path == TABLE + names.batch_name(decided)
     assert "the PREPARE_COMMIT of producer 0, epoch 1" in found.expected
-    assert found.found == "another record lies there"
+    assert found.found == "another record is stored there"
 
 
 def test_a_decision_that_is_not_rolled_forward_is_a_note(pipeline: Pipeline) -> None:

@@ -18,8 +18,8 @@ from txlog.core import envelope, names, records, state
 from txlog.core.fetch_plan import BY_COLUMN, RowRange
 from txlog.core.records import IndexedFile
 from txlog.errors import StorageError, UnknownTopicOrPartitionError
-from txlog.maintenance.findings import Finding
 from txlog.maintenance.fsck import FsckReport, check_store
+from txlog.maintenance.fsck.findings import Finding
 from txlog.storage.arrow_schema import OFFSET_FIELD, TIMESTAMP_FIELD, to_arrow
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
@@ -192,13 +192,13 @@ def test_notes_are_no_damage() -> None:
     assert report.is_clean
     notes = {(each.path, each.found) for each in report.findings}
     for path, found in (
-        ("orders/0/rows/", "named by nothing: 7-0-0123456789abcdef.parquet"),
-        ("orders/staged/", "named by nothing: staged/7-0-0123456789abcdef/_partition=1/part-0.parquet"),
-        ("__transaction_state/10/", "named by nothing: 7-0-0123456789abcdef.staged"),
-        ("orders/0/", "not txlog's: notes.txt"),
-        ("orders/", "not txlog's: notes.txt"),
-        ("", "not txlog's: notes.txt"),
-        ("backup/", "no topic: it has no versions"),
+        ("orders/0/rows/", "no record names 7-0-0123456789abcdef.parquet"),
+        ("orders/staged/", "no record names staged/7-0-0123456789abcdef/_partition=1/part-0.parquet"),
+        ("__transaction_state/10/", "no record names 7-0-0123456789abcdef.staged"),
+        ("orders/0/", "other names: notes.txt"),
+        ("orders/", "other names: notes.txt"),
+        ("", "other names: notes.txt"),
+        ("backup/", "not a topic: it has no versions"),
     ):
         assert (path, found) in notes
     assert any(each.path == "orders/0/" and "-0-0123456789abcdef.parquet" in each.found for each in report.findings)

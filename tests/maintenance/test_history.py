@@ -139,7 +139,7 @@ def test_fsck_reads_it_and_a_swapped_one_is_refused(store: Store) -> None:
     objects.delete(other)
     overwrite(objects, MAINTENANCE_FOLDER + "readme", b"")
     assert [found.found for found in check_store(objects).findings if found.path == MAINTENANCE_FOLDER] == [
-        "not txlog's: readme"
+        "other names: readme"
     ]
     with pytest.raises(InvalidRequestError, match="is not the name of an object"):
         dump_object(store.runtime, MAINTENANCE_FOLDER + "readme")

@@ -13,8 +13,8 @@ from txlog.core import names
 from txlog.core.names import NumberedName, SegmentObject, TopicPartition
 from txlog.inspection.objects import dump_object
 from txlog.maintenance.fsck import FsckReport, check_store
+from txlog.maintenance.fsck.repair import RepairedObject, repair
 from txlog.maintenance.history import read_history
-from txlog.maintenance.repair import RepairedObject, repair
 from txlog.storage.memory import MemoryObjectStore
 from txlog.storage.object_store import ObjectStore
 from txlog.testing.counting_store import CountingStore

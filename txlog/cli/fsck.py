@@ -17,7 +17,7 @@ from txlog.text import bytes_text, count_text
 
 if TYPE_CHECKING:
     from txlog.maintenance.fsck import FsckReport
-    from txlog.maintenance.repair import RepairedObject
+    from txlog.maintenance.fsck.repair import RepairedObject
 
 
 _STOP = (
@@ -82,7 +82,7 @@ def fsck(
 
 def _repair(session: Session, report: FsckReport, *, dry_run: bool) -> tuple[RepairedObject, ...]:
     """Return what can be recreated, or was recreated. Returns nothing for a store that cannot be opened."""
-    from txlog.maintenance.repair import repair
+    from txlog.maintenance.fsck.repair import repair
 
     try:
         runtime = session.store.runtime

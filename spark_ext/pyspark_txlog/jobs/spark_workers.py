@@ -36,7 +36,7 @@ class SparkWorkers:
     def map(
         self, tasks: Iterable[Task[S, R]], progress: Progress | None = None
     ) -> Iterator[tuple[Task[S, R], R | TxlogError]]:
-        """Yield each task with its result in the order of completion, and show it.
+        """Yield each task with its result in the order of completion, and print a line for it.
 
         Any other error of a task (a bug, a Spark without executors) is raised. Raises InvalidRequestError over Spark
         Connect, where the driver is another machine.
@@ -46,11 +46,8 @@ class SparkWorkers:
         if not listed:
             return
         for number, (task, result) in enumerate(self._run(listed), start=1):
-            if progress is not None:
-                progress(task.title, number, len(listed))
-            else:
-                ended = "failed" if isinstance(result, TxlogError) else "done"
-                say(f"{task.title.removeprefix('txlog ')}: {ended}, {number:,} of {len(listed):,}")
+            ended = "failed" if isinstance(result, TxlogError) else "done"
+            say(f"{task.title.removeprefix('txlog ')}: {ended}, {number:,} of {len(listed):,}")
             yield task, result
 
     def _run(self, tasks: list[Task[S, R]]) -> Iterator[tuple[Task[S, R], R | TxlogError]]:

@@ -8,7 +8,7 @@ something else that you may want to look at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Literal, TypeAlias, TypeVar
@@ -25,12 +25,12 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 RESTORE = "restore it from a copy of the store, or from the versions that the object store keeps"
 LOST_RECORD = (
-    "stop every writer first; then restore the object from a copy that was made after it was written (docs/restore.md). If the store was put "
-    "back to an older state under a running writer, no copy has it: put that state back once more"
+    "stop every writer first; then restore the object from a copy that was made after it was written (docs/restore.md). If the store was "
+    "restored to an older state while a writer ran, no copy has the object: restore that state again"
 )
 """Advice for a missing record that later records refer to. A store that was restored ends before what a writer had
 seen."""
-LATER = "nothing: maintenance ends it, or the next writer"
+LATER = "nothing: maintenance or the next writer completes it"
 
 MAX_FINDINGS = 10_000
 """Findings of one kind that a report names. Further ones are only counted."""
@@ -76,7 +76,7 @@ class Findings:
         self._add(Finding(kind="damaged", path=path, expected=expected, found=found, advice=advice))
 
     def missing(
-        self, path: str, expected: str, advice: str = RESTORE, found: str = "it is not there", count: int = 1
+        self, path: str, expected: str, advice: str = RESTORE, found: str = "it does not exist", count: int = 1
     ) -> None:
         """Report an object that should exist, unless it is already reported as unreadable."""
         if path not in self._damaged:
@@ -85,6 +85,15 @@ class Findings:
     def note(self, path: str, expected: str, found: str, advice: str = LATER) -> None:
         """Report something that a crash can leave behind."""
         self._add(Finding(kind="note", path=path, expected=expected, found=found, advice=advice))
+
+    def note_names(self, path: str, found: Iterable[str], expected: str, words: str, advice: str) -> None:
+        """Report names in a folder, if there are any. `words` has a place for the first of them."""
+        if listed := sorted(found):
+            self.note(path, expected, words.format(few(listed)), advice)
+
+    def note_strange(self, path: str, found: Iterable[str], advice: str = "move them elsewhere") -> None:
+        """Report names that txlog does not use."""
+        self.note_names(path, found, "only names that txlog uses", "other names: {}", advice)
 
     def take(self, other: Findings) -> None:
         """Add the findings of `other`."""
@@ -186,12 +195,18 @@ class Reader:
     def _taken(self, path: str, found: bytes | TxlogError | None) -> bytes | None:
         if isinstance(found, TxlogError):
             self.findings.damaged(
-                path, "an object that can be read", reason(found, path), "see to the disk or to the permissions"
+                path, "an object that can be read", reason(found, path), "check the disk and the permissions"
             )
             return None
         if found is not None:
             self.count(len(found))
         return found
+
+
+def few(found: Iterable[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    listed = sorted(found)
+    return ", ".join(listed[:3]) + (f" and {len(listed) - 3:,} more" if len(listed) > 3 else "")
 
 
 def reason(error: TxlogError, path: str) -> str:

@@ -20,7 +20,7 @@ from txlog.core.names import SegmentName, TopicPartition
 from txlog.core.records import CommitRecord, DataFile, IndexEntry, SchemaField
 from txlog.core.schema import OFFSET_COLUMN, TIMESTAMP_COLUMN
 from txlog.errors import CorruptLogError, MissingObjectError, StorageError, StoreAccessError, TxlogError
-from txlog.maintenance.findings import Findings, Reader, reason
+from txlog.maintenance.fsck.findings import Findings, Reader, reason
 from txlog.storage.inline_rows import read_inline_rows, read_ipc
 from txlog.storage.object_store import ObjectStore
 from txlog.storage.parquet_file import verify_file
@@ -79,7 +79,7 @@ def check_rows_file(
             )
     except (StorageError, StoreAccessError) as error:
         reader.findings.damaged(
-            path, "an object that can be read", reason(error, path), "see to the disk or to the permissions"
+            path, "an object that can be read", reason(error, path), "check the disk and the permissions"
         )
     except TxlogError as error:
         reader.findings.damaged(path, f"the rows that {named_by} names", reason(error, path))

@@ -15,7 +15,7 @@ from txlog.client.runtime import Runtime
 from txlog.core import names
 from txlog.core.names import TopicPartition
 from txlog.errors import TxlogError
-from txlog.maintenance.findings import Finding
+from txlog.maintenance.fsck.findings import Finding
 from txlog.maintenance.history import recorded
 from txlog.protocol.repair import repair_partition
 
