@@ -712,11 +712,7 @@ def _young_writer(clocks: dict[str, ClockErrors], constants: StoreConstants = CO
 
 
 def _skewed_vacuum(size: Size) -> Scene:
-    """...
-
-    whose clock is ahead by more than the grace, within the allowed error. In full size the writer's clock is behind,
-    too.
-    """
+    """... whose clock is ahead by more than the grace, but within the allowed error; in full size the writer's is behind."""
     ahead, behind = ClockErrors(wall=(MAX_CLOCK_ERROR_MS,)), ClockErrors(wall=(-MAX_CLOCK_ERROR_MS,))
     clocks = {"vacuum": ahead, "sleeper": behind} if size == "full" else {"vacuum": ahead}
     return _young_writer(clocks, BRIEF, BRIEF.delete_grace_ms)
