@@ -431,6 +431,16 @@ def test_a_deletion_that_is_tried_again_spares_the_topic_that_was_made_anew_mean
     assert world.read() == [7]
 
 
+def test_a_deletion_that_loses_the_race_spares_the_topic_that_was_made_anew(world, store):
+    made = []
+    slow = Interrupted(world.memory, "put_if_absent orders/topic", lambda: made.append(made_anew_by_another(world)))
+    with pytest.raises(UnknownTopicOrPartitionError, match="'orders' was deleted"):
+        world.open(slow).delete_topic("orders")
+    assert not slow.left
+    assert [world.open().topic("orders")] == made
+    assert world.read() == [7]
+
+
 def test_a_deletion_in_doubt_is_finished_by_its_next_try_and_no_other_is(world, store):
     slow = Interrupted(world.memory, "get orders/topic.*1.json", lambda: made_anew_by_another(world), landed=True)
     # The version in doubt is this call's own, so the answer is that of a deletion.
