@@ -224,6 +224,16 @@ def test_reader_that_finds_its_files_gone_goes_on_from_its_offset(world, filled,
     assert seen == list(range(10_004))
 
 
+def test_reader_that_plans_again_keeps_its_columns(world, filled):
+    task = task_of(filled)
+    first = next(reading.read_task(task, world.memory))
+    filled.alter_topic("mixed", add_columns=pa.schema([pa.field("note", pa.string())]))
+    # The files of the run have the new column.
+    clean_up(world.memory, world.open())
+    batches = list(reading.read_task(task, world.memory))
+    assert [batch.schema for batch in batches] == [first.schema] * len(batches)
+
+
 def test_consumer_goes_on_too(world, filled):
     consumer = filled.consumer("mixed", auto_offset_reset="earliest", max_poll_records=1)
     seen = [consumer.poll(0).column("id")[0].as_py()]

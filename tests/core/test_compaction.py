@@ -257,7 +257,9 @@ def index(
     )
 
 
-def cleanable(*indexes: SegmentIndex, lso: int = 10**6, start: int = 0, now_ms: int = 0, **policy: float) -> Cleanable:
+def cleanable(
+    *indexes: SegmentIndex, lso: int = 10**6, start: int = 0, end: int = 10**6, now_ms: int = 0, **policy: float
+) -> Cleanable:
     named = {
         SegmentName(each.base_offset, each.end_offset, each.generation, "x" if each.generation else ""): each
         for each in indexes
@@ -267,7 +269,7 @@ def cleanable(*indexes: SegmentIndex, lso: int = 10**6, start: int = 0, now_ms: 
         named,
         log_start_offset=start,
         last_stable_offset=lso,
-        next_offset=10**6,
+        next_offset=end,
         now_ms=now_ms,
         policy=replace(POLICY, **policy),  # type: ignore[arg-type]
     )
@@ -303,6 +305,21 @@ def test_the_dirty_part_must_be_large_enough() -> None:
     assert cleanable(run, index(20, 30, size=300)).is_due
     assert not cleanable(run, min_cleanable_dirty_ratio=0).is_due
     assert not cleanable().is_due
+
+
+def test_it_says_what_a_compaction_waits_for() -> None:
+    log = [index(0, 10), index(10, 20, timestamp=50)]
+    assert cleanable(*log).waits_for == ""
+    assert cleanable(*log, lso=5).waits_for == "a transaction over the new rows has not ended yet"
+    # Of several reasons it is that of the first segment that waits.
+    assert "younger" in cleanable(*log, lso=15, now_ms=50, min_compaction_lag_ms=60).waits_for
+    run = index(0, 20, size=300, generation=1, compacted=Compaction(key=(1,), end_offset=20))
+    assert cleanable(run, index(20, 30)).waits_for == "less than min.cleanable.dirty.ratio=0.5 of the bytes is new"
+    assert cleanable(run, end=21).waits_for.startswith("all new rows are in the active segment")
+    assert cleanable(run, end=20).waits_for == "there are no new rows"
+    assert cleanable(end=0).waits_for == "there are no new rows"
+    # Retention has removed all rows.
+    assert cleanable(start=30, end=30).waits_for == "there are no new rows"
 
 
 def test_of_a_run_only_what_lies_behind_counts_as_dirt() -> None:
