@@ -65,7 +65,7 @@ UNCONTRADICTED = {
         "OffsetEntry.partition", "OffsetEntry.topic", "OffsetValue.conditional", "OffsetValue.offset", "TransactionEntry.key",
         "TransactionMetadata.partitions", "TransactionMetadata.producer_id", "TransactionMetadata.staged_object",
         "TransactionMetadata.state", "TransactionMetadata.timeout_ms", "TransactionMetadata.txn_scope",
-        "TransactionMetadata.txn_topics", "TransactionMetadata.txn_version",
+        "TransactionMetadata.txn_version",
     ),
     "the fold of records that were deleted below the boundary": (
         "BatchMetadata.base_offset", "BatchMetadata.base_sequence", "BatchMetadata.last_sequence", "BatchMetadata.timestamp",
