@@ -110,6 +110,28 @@ def test_damage_that_other_objects_show(path: str, where: Any, new: Any) -> None
     assert any(found.kind != "note" and found.path.startswith(f"{topic}/") for found in d.checked(damaged).findings)
 
 
+@pytest.mark.parametrize(
+    ("path", "where", "new"),
+    [
+        pytest.param(RECORD, "transactional", False, id="a plain batch of a coordinator's producer"),
+        pytest.param(
+            "scratch/0/00000000000000000003.batch", "transactional", True, id="a drawn producer's transaction"
+        ),
+        pytest.param(
+            "orders/0/00000000000000000014.snapshot", "log_start_offset", 1, id="a log start that no record moved"
+        ),
+        pytest.param("orders/0/00000000000000000017.batch", "producer_id", 0, id="another producer"),
+        pytest.param(VERSION, "partitions", 1, id="fewer partitions than before"),
+    ],
+)
+def test_damage_that_only_fsck_finds(path: str, where: str, new: Any) -> None:
+    """Readers return other rows, because no object that they read contradicts the field."""
+    assert fields.judge(fields.Cell("a field", "another value", path, (where,), new, False).damage)[1] in (
+        "found",
+        "found elsewhere",
+    )
+
+
 def test_an_index_that_contradicts_the_columns_of_its_file() -> None:
     """The index agrees with itself, and only the file shows the damage."""
     world = World()
