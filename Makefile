@@ -17,6 +17,9 @@ CLASSES := $(VENV)/spark-classes.jsa
 # The same with the oldest supported Spark.
 OLDEST := .venv-spark-4.2
 OLDEST_STAMP := $(OLDEST)/.stamp
+# The lowest supported versions of everything but Spark, or another Python with the newest.
+MINIMUM := .venv-minimum$(if $(PYTHON),-$(notdir $(PYTHON)))
+MINIMUM_STAMP := $(MINIMUM)/.stamp
 
 # Containers often set it. Then hundreds of processes would compile everything that they import, for seconds each.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,11 +27,11 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance bench-long-run bench-growth conf wheel clean distclean
+.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance bench-long-run bench-growth conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
-	@echo '  ARGS="..." is passed on by test, test-kill, test-kafka, test-cluster, test-spark-4.2, smoke-spark-4.2, test-rivals, simulate, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup.'
+	@echo '  ARGS="..." is passed on by test, test-minimum, test-kill, test-kafka, test-cluster, test-spark-4.2, smoke-spark-4.2, test-rivals, simulate, chaos, chaos-maintain, demo and the benchmarks; PYTHON=... chooses the interpreter of setup and test-minimum.'
 
 setup: $(STAMP) ## Make .venv with everything that the other targets need
 
@@ -37,6 +40,11 @@ $(STAMP): pyproject.toml scripts/setup.sh
 
 $(OLDEST_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
 	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-4.2.txt scripts/setup.sh $(OLDEST)
+
+$(MINIMUM_STAMP): pyproject.toml conf/minimum.txt
+	@$(or $(PYTHON),python3.11) -m venv --clear $(MINIMUM)
+	@PIP_CONSTRAINT=conf/minimum.txt $(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
 
 $(CLASSES): $(STAMP)
 	@$(BIN)/python -m tests.jvm || { echo 'Java cannot share its classes here; the tests take longer.'; touch $@; }
@@ -53,6 +61,10 @@ format: $(STAMP) ## Apply the fixes and the format of ruff
 
 test: $(CLASSES) ## Run all tests, in three processes
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+# Old versions use what newer versions of their own dependencies deprecate.
+test-minimum: $(MINIMUM_STAMP) ## Run the tests of core, protocol, storage, client and commands with the lowest supported versions, or with PYTHON=... and the newest
+	$(MINIMUM)/bin/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder -W ignore::DeprecationWarning tests/core tests/protocol tests/storage tests/client tests/cli $(ARGS)
 
 test-storm: $(CLASSES) ## Run the tests that take many minutes: SIGKILL before every write, also over the S3 protocol, and longer storms
 	$(BIN)/python -m pytest -m storm -s $(ARGS)
@@ -126,4 +138,4 @@ clean: ## Remove what builds, tests and tools have left
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean ## ... and .venv
-	rm -rf $(VENV) $(OLDEST)
+	rm -rf $(VENV) $(OLDEST) .venv-minimum*

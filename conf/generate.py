@@ -1,7 +1,12 @@
-"""Writes what must say what the code says (`make conf`): conf/txlog.toml and the options in docs/kafka.md."""
+"""Write the files that repeat what stands elsewhere (`make conf`).
+
+conf/txlog.toml and the options in docs/kafka.md repeat tables in the code, conf/minimum.txt what pyproject.toml declares.
+"""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 from pyspark_txlog.option_table import render_markdown
@@ -20,7 +25,20 @@ def with_options(page: str) -> str:
     return f"{before}{START}\n{render_markdown()}\n{END}{after}"
 
 
+def lowest_versions() -> str:
+    """Return pip's constraints for the lowest versions of everything but Spark, on the lowest Python that has them all."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    drivers = [project["optional-dependencies"][name] for name in ("s3", "gcs", "azure")]
+    python = project["requires-python"].removeprefix(">=")
+    lines = []
+    for requirement in sorted(sum(drivers, project["dependencies"])):
+        name, version = re.fullmatch(r"([\w-]+)>=([\d.]+)", requirement).groups()
+        lines.append(f'{name}=={version} ; python_version == "{python}"\n')
+    return "# Written by conf/generate.py, for make test-minimum.\n" + "".join(lines)
+
+
 if __name__ == "__main__":
+    (ROOT / "conf" / "minimum.txt").write_text(lowest_versions(), encoding="utf-8")
     (ROOT / "conf" / "txlog.toml").write_text(render_toml(), encoding="utf-8")
     page = ROOT / "docs" / "kafka.md"
     page.write_text(with_options(page.read_text(encoding="utf-8")), encoding="utf-8")
