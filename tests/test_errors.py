@@ -23,8 +23,8 @@ PLACEHOLDER = 25
     ("text", "problem", "hint"),
     [
         ("topic 'a' has 2 partitions", "topic 'a' has 2 partitions", None),
-        ("a log is append-only. hint: use append", "a log is append-only.", "use append"),
-        ("no driver (x). hint: add it. hint: or copy", "no driver (x).", "add it. hint: or copy"),
+        ("a log is append-only. hint: use append", "a log is append-only", "use append"),
+        ("no driver (x). hint: add it. hint: or copy", "no driver (x)", "add it. hint: or copy"),
         ("expected a hint", "expected a hint", None),
         ("", "", None),
     ],

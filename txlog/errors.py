@@ -30,10 +30,10 @@ class TxlogError(Exception):
 
 
 def split_hint(text: str) -> tuple[str, str | None]:
-    """Return the problem and the hint of an error's text."""
+    """Return the problem, without a full stop at its end, and the hint of an error's text."""
     # The text stays whole, so that pickles, logs and Spark's exceptions, which copy only the text, keep the hint.
     problem, found, hint = text.partition(" hint: ")
-    return problem, hint if found else None
+    return (problem.removesuffix("."), hint) if found else (problem, None)
 
 
 # -- what the caller does next ---------------------------------------------------------------------

@@ -136,7 +136,10 @@ def test_an_unknown_outcome_without_a_transaction_is_no_case_for_a_retry(
     produce = ("produce", "orders", "--partition", 1, "--property", "delivery.timeout.ms=1500")
     message = cli.fails(*produce, status=4, stdin=ALL)
     assert "may have been written" in message
-    assert message.splitlines()[1] == "Written for sure: 0 of 6 rows. With --transactional-id it is all or nothing."
+    assert message.splitlines()[1:] == [
+        "  hint: look before sending it again, or use a transactional.id",
+        "Written for sure: 0 of 6 rows. With --transactional-id it is all or nothing.",
+    ]
 
 
 @pytest.mark.parametrize(("options", "status"), [((), 4), (("--txn-version", 1), 5)])

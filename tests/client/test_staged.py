@@ -86,7 +86,7 @@ def test_abort_after_an_attempted_commit_tells_what_won(world, store, landed):
     txn = StagedTransaction.begin(other.runtime, "nightly")
     parts = staged(other, txn, 1)
     outage.pattern = "get __transaction_state" if landed else "__transaction_state"
-    with pytest.raises(OutcomeUnknownError, match="Repeat the same call"):
+    with pytest.raises(OutcomeUnknownError, match="hint: repeat the same call"):
         txn.commit(parts)
     outage.pattern = None
     assert txn.abort().already_committed is landed

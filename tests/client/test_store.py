@@ -681,7 +681,7 @@ def test_forked_child_refuses_the_parents_producer(tmp_path):
         assert answers[-1] == 1
         for answer in answers[:-1]:
             assert f"was made in process {os.getpid()}, and this is process {child.pid}, forked from it" in answer
-            assert "Make a new producer here" in answer
+            assert "hint: make a new producer here" in answer
         rows = rows_of(store.consumer("orders", auto_offset_reset="earliest"))
         assert sorted(row["id"] for row in rows) == [0, 2]
 

@@ -278,7 +278,9 @@ def test_calls_in_the_wrong_order_change_nothing(world, store):
         lambda: producer.send("orders", orders(1)),
         lambda: producer.send_offsets_to_transaction({tp("orders", 0): 1}, "g"),
     ):
-        with pytest.raises(IllegalStateError, match=r"in state READY: no transaction is open; call begin_transaction"):
+        with pytest.raises(
+            IllegalStateError, match=r"in state READY: no transaction is open. hint: call begin_transaction"
+        ):
             call()
     producer.begin_transaction()
     with pytest.raises(
@@ -336,9 +338,7 @@ def test_fencing_on_commit(world, store, staged):
     with world.open().producer("loader", staged=staged) as two:
         with two.transaction():
             two.send("orders", orders(3, 4), partition=0)
-        message = (
-            "transactional.id 'loader' .* was fenced before it could commit: a newer instance .*Close this producer"
-        )
+        message = "transactional.id 'loader' .* was fenced before it could commit: a newer instance .*hint: close this producer"
         with pytest.raises(ProducerFencedError, match=message):
             one.commit_transaction()
         for call in (one.commit_transaction, one.abort_transaction, one.begin_transaction):
@@ -582,7 +582,7 @@ def test_commit_that_ran_out_of_time_may_be_repeated(world, store, staged, lande
         commit_out_of_time(producer, outage, landed)
         for call in (producer.begin_transaction, lambda: producer.send("orders", [])):
             with pytest.raises(
-                IllegalStateError, match="outcome of a commit is still unknown; call commit_transaction"
+                IllegalStateError, match=r"outcome of a commit is still unknown\. hint: call commit_transaction"
             ):
                 call()
         assert state_of(world) == ("PREPARE_COMMIT" if landed else "EMPTY" if staged else "ONGOING")

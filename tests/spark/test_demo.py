@@ -155,7 +155,7 @@ def test_a_killed_producer_holds_the_lso_and_the_next_one_frees_it(log: Store, c
     assert text.startswith(
         f"ProducerFencedError: transactional.id 'weather-loader' (producer {txn.producer_id}, epoch 0) was fenced before it could commit"
     )
-    assert "Close this producer; only the newest instance may go on" in text
+    assert "hint: close this producer; only the newest instance may go on" in text
     assert "Traceback" not in text
     assert ends(log, "weather") == before
     assert read(log, "weather", data.WEATHER) == weather

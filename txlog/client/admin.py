@@ -473,8 +473,8 @@ class Admin:
             if not isinstance(error, TxlogError) or isinstance(error, OutcomeUnknownError | TxlogTimeoutError):
                 raise
             raise OutcomeUnknownError(
-                f"{self._session.who}: {what}: an earlier try may have taken effect, and this one was refused ({error}). Look at the "
-                "group before you do it again"
+                f"{self._session.who}: {what}: an earlier try may have taken effect, and this one was refused ({error.problem}). "
+                "hint: look at the group before you do it again"
             ) from error
 
     def _group_infos(

@@ -190,7 +190,7 @@ class Coordinator:
             if in_doubt and not isinstance(error, _OF_EVERY_TRY) and not self._is_lost():
                 raise OutcomeUnknownError(
                     f"{self.session.who}: an earlier try of its commit may have taken effect, this one met {type(error).__name__}, and the records no "
-                    "longer show what became of the first. Delete nothing; read its topics to see whether its rows are visible"
+                    "longer show what became of the first. hint: delete nothing; read its topics to see whether its rows are visible"
                 ) from error
             raise
         self.txn, self._in_doubt = result.txn, False

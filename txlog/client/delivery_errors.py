@@ -11,6 +11,7 @@ from txlog.errors import (
     TransactionAbortableError,
     TxlogError,
     TxlogTimeoutError,
+    split_hint,
 )
 from txlog.text import count_text
 
@@ -31,6 +32,7 @@ def final_error(who: str, batch: Batch, error: Exception, *, transactional: bool
 
     It never advises a retry, because a new send would be other rows to the log (KIP-1050).
     """
+    problem, _ = split_hint(str(error))
     if transactional:
         # An error about this try (its epoch or sequence) does not show whether the first try succeeded (W44). Other
         # errors are about the transaction and are final.
@@ -38,21 +40,22 @@ def final_error(who: str, batch: Batch, error: Exception, *, transactional: bool
         open_ended = isinstance(error, RetriableError | OutcomeUnknownError) or not isinstance(error, TxlogError)
         if doubtful or open_ended:
             final: Exception = TransactionAbortableError(
-                f"{who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written: {error}; abort the transaction and start a new one"
+                f"{who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written: {problem}. "
+                "hint: abort the transaction and start a new one"
             )
             final.__cause__ = error
             return final
         return error
     if batch.doubtful and not isinstance(error, OutcomeUnknownError):
         unknown = OutcomeUnknownError(
-            f"{who}: {count_text(batch.rows, 'row')} for {batch.tp}: {error}. It may have been written all the same: look before sending it again, "
-            "or use a transactional.id"
+            f"{who}: {count_text(batch.rows, 'row')} for {batch.tp}: {problem}. "
+            "It may have been written all the same. hint: look before sending it again, or use a transactional.id"
         )
         unknown.__cause__ = error
         return unknown
     if isinstance(error, RetriableError):
         refused = type(error)(
-            f"{who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written, and nothing of it was: {error}"
+            f"{who}: {count_text(batch.rows, 'row')} for {batch.tp} could not be written, and nothing of it was: {problem}"
         )
         refused.__cause__ = error
         return refused

@@ -447,7 +447,7 @@ class Producer:
         """Wait until no call of another thread has the turn. Requires the lock."""
         if not self._sender.wait(lambda: self._turns.is_free(nested=True), self._sender.deadline_ms()):
             raise TxlogTimeoutError(
-                f"{self._who}: a call of another thread still runs after max.block.ms = {self._config.max_block_ms}; call close() again"
+                f"{self._who}: a call of another thread still runs after max.block.ms = {self._config.max_block_ms}. hint: call close() again"
             )
 
     def _refuse_in_callback(self, call: str) -> None:

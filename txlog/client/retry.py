@@ -21,6 +21,7 @@ from txlog.errors import (
     TxlogError,
     TxlogTimeoutError,
     UnstableOffsetCommitError,
+    split_hint,
 )
 from txlog.protocol.context import Context
 from txlog.storage.driver import Driver
@@ -107,16 +108,16 @@ class RetryPolicy:
 
     def late(self, what: str, error: Exception | None) -> TxlogTimeoutError:
         """Return the error of a call that is out of time. `error` is the last error that it met."""
-        cause = f": {error}" if error is not None else ""
+        cause = f": {split_hint(str(error))[0]}" if error is not None else ""
         return TxlogTimeoutError(
-            f"{self.who}: {what} did not finish within {self.timeout_ms} ms ({self.setting}){cause}. Repeat the same call: it joins whatever this one has done"
+            f"{self.who}: {what} did not finish within {self.timeout_ms} ms ({self.setting}){cause}. hint: repeat the same call: it joins whatever this one has done"
         )
 
     def _in_doubt(self, what: str, error: TxlogError) -> OutcomeUnknownError:
         """Return the error of a call whose last try was refused, but whose first try may have taken effect."""
         return OutcomeUnknownError(
-            f"{self.who}: {what}: an earlier try of this very call may have taken effect, and a later one was refused ({error}). Do not take it for "
-            "failed: look at what is there before you do it again"
+            f"{self.who}: {what}: an earlier try of this very call may have taken effect, and a later one was refused ({error.problem}). "
+            "hint: look at what is there before you do it again"
         )
 
 

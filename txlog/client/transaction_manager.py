@@ -125,7 +125,7 @@ class TransactionManager:
                     met = self._sender.last_error
                     raise TxlogTimeoutError(
                         f"{self._who}: rows still wait to be written after max.block.ms = {self._config.max_block_ms}"
-                        f"{f' ({met})' if met is not None else ''}; call commit_transaction() again, or abort"
+                        f"{f' ({met})' if met is not None else ''}. hint: call commit_transaction() again, or abort"
                     )
                 self._state.check("commit_transaction")
             self._write_offsets(wanted)
@@ -169,7 +169,7 @@ class TransactionManager:
         with self._lock:
             if not self._sender.wait(lambda: not self._sender.in_flight, deadline_ms):
                 raise TxlogTimeoutError(
-                    f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}; call abort_transaction() again"
+                    f"{self._who}: a batch is still in flight after max.block.ms = {self._config.max_block_ms}. hint: call abort_transaction() again"
                 )
             self.check_fatal()
             dropped = self._sender.drop_waiting(reason)  # a batch that waits for a retry
@@ -209,7 +209,7 @@ class TransactionManager:
                 raise
             except TxlogError as error:
                 raise OutcomeUnknownError(
-                    f"{self._who}: closed, and it is still unknown after {SETTLE_MS} ms whether its commit was decided ({error}). If it was not, "
+                    f"{self._who}: closed, and it is still unknown after {SETTLE_MS} ms whether its commit was decided ({error.problem}). If it was not, "
                     f"readers wait until it times out (transaction.timeout.ms = {self._config.transaction_timeout_ms}). hint: see "
                     f"`txlog transactions describe {self._config.transactional_id}`; the next init_transactions ends an undecided one"
                 ) from error
@@ -249,7 +249,7 @@ class TransactionManager:
         if self.repeats and version != self._version:
             raise InvalidRequestError(
                 f"{self._who}: the transaction was begun as {self._version}, which had been committed, so its rows were dropped; it cannot be "
-                f"committed as {version}. Abort, and begin one with that version"
+                f"committed as {version}. hint: abort, and begin one with that version"
             )
         self._version = version
 

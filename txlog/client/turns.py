@@ -42,7 +42,7 @@ class Maker:
         if self.is_elsewhere:
             raise IllegalStateError(
                 f"{self._who} was made in process {self._process}, and this is process {os.getpid()}, forked from it: two processes must "
-                f"not act as one {self._kind}. Make a new {self._kind} here"
+                f"not act as one {self._kind}. hint: make a new {self._kind} here"
             )
 
 

@@ -121,7 +121,7 @@ def plan_fetch(
         at = record.end_offset
     if at < end:
         raise CorruptLogError(
-            f"{tp}: a read of offsets {start} to {end} finds nothing at offset {at}; check the store with `txlog fsck`"
+            f"{tp}: a read of offsets {start} to {end} finds nothing at offset {at}. hint: check the store with `txlog fsck`"
         )
     return tuple(pieces)
 
@@ -274,7 +274,7 @@ def _adjacent(old: RowRange, new: RowRange) -> bool:
 def _check_covered(tp: TopicPartition, at: int, end: int, found: int) -> None:
     if found > at:
         raise CorruptLogError(
-            f"{tp}: a read up to offset {end} finds nothing at offset {at}; the next batch begins at {found}; check the store with `txlog fsck`"
+            f"{tp}: a read up to offset {end} finds nothing at offset {at}; the next batch begins at {found}. hint: check the store with `txlog fsck`"
         )
 
 

@@ -77,7 +77,7 @@ def check_commit(
             if found != expected[tp]:
                 return CommitFailedError(
                     f"group {group!r}, {tp}: the job started from offset {expected[tp]}, but {found} is committed now: another job took this range. "
-                    "Abort, read the committed offsets again and start from there"
+                    "hint: abort, read the committed offsets again and start from there"
                 )
     return None
 

@@ -267,7 +267,7 @@ def check_data_path(topic: str, partition: int, path: str) -> str:
     if folder == str(partition) and isinstance(segment, SegmentObject) and segment.kind == "parquet":
         return path
     raise CorruptRecordError(
-        f"{topic}-{partition}: the log names a file {path!r} that cannot belong to this partition; check the store with `txlog fsck`"
+        f"{topic}-{partition}: the log names a file {path!r} that cannot belong to this partition. hint: check the store with `txlog fsck`"
     )
 
 

@@ -444,7 +444,7 @@ def _answer_retry(
             # As `_fenced` for a send: no other producer has taken over the id, so this one may go on.
             InvalidProducerEpochError(
                 f"{_who(txn)}: its transaction was aborted before it could commit, by its time-out of "
-                f"{current.timeout_ms} ms or by an operator; nothing of it is visible. Abort it, then start a new one"
+                f"{current.timeout_ms} ms or by an operator; nothing of it is visible. hint: abort it, then start a new one"
             )
         )
     return AlreadyCommitted(current) if committed else Done(current)
@@ -458,7 +458,7 @@ def _check_owner(current: TransactionMetadata | None, txn: TransactionMetadata) 
     )
     return InvalidProducerIdMappingError(
         f"transactional.id {txn.transactional_id!r} of producer {txn.producer_id}, epoch {txn.producer_epoch}: {found}. "
-        "Close this producer; a new one starts afresh"
+        "hint: close this producer; a new one starts afresh"
     )
 
 
@@ -469,11 +469,11 @@ def _fenced(current: TransactionMetadata, txn: TransactionMetadata, before: str)
     if timed_out:
         return InvalidProducerEpochError(
             f"{_who(txn)}: the transaction was aborted before {before}, by its time-out of {current.timeout_ms} ms or by an operator "
-            f"(epoch now {current.producer_epoch}); abort it, then start a new one"
+            f"(epoch now {current.producer_epoch}). hint: abort it, then start a new one"
         )
     return ProducerFencedError(
         f"{_who(txn)} was fenced before {before}: a newer instance of this transactional.id took over with epoch {current.producer_epoch} "
-        f"(state {current.state}). Close this producer; only the newest instance may go on"
+        f"(state {current.state}). hint: close this producer; only the newest instance may go on"
     )
 
 

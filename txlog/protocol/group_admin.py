@@ -183,6 +183,6 @@ def _removal(group: str, member: GroupValue | None, now_ms: int) -> tuple[GroupE
 
 def _in_use(group: str, member: GroupValue) -> InvalidRequestError:
     return InvalidRequestError(
-        f"group {group!r} is in use by member {member.member_id!r}, which joined {time_text(member.updated_at)}. Close that "
+        f"group {group!r} is in use by member {member.member_id!r}, which joined {time_text(member.updated_at)}. hint: close that "
         "consumer first; if it is gone, --force (force=True) removes the member first. If it is still alive, its next commit fails"
     )

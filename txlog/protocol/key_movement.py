@@ -26,7 +26,7 @@ def check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: 
         )
         if is_compacted or _is_compacted(current):
             raise InvalidPartitionsError(
-                f"{moves}, and compaction (cleanup.policy) would keep rows of a key in both; create a new topic and copy the rows"
+                f"{moves}, and compaction (cleanup.policy) would keep rows of a key in both. hint: create a new topic and copy the rows"
             )
         if not allowed:
             raise InvalidPartitionsError(f"{moves}; {_ALLOW}")
@@ -37,7 +37,7 @@ def check_key_movement(current: TopicMetadata, changed: TopicMetadata, allowed: 
         )
         if is_compacted:
             raise InvalidConfigurationError(
-                f"{moves}, and compaction would keep rows of a key in both; create a new topic with these settings and copy the rows"
+                f"{moves}, and compaction would keep rows of a key in both. hint: create a new topic with these settings and copy the rows"
             )
         if _keys(current) != _keys(changed) and not allowed:
             raise InvalidConfigurationError(f"{moves}; {_ALLOW}")
@@ -57,7 +57,7 @@ def _check_never_moved(newest: TopicMetadata) -> Program[None]:
                 return
             raise InvalidConfigurationError(
                 f"topic {newest.topic!r}: cleanup.policy=compact would keep old rows of a key: version {later.number} moved keys to other "
-                f"partitions ({_layout_text(earlier)}; then {_layout_text(later)}); create a new topic with cleanup.policy=compact and copy the rows"
+                f"partitions ({_layout_text(earlier)}; then {_layout_text(later)}). hint: create a new topic with cleanup.policy=compact and copy the rows"
             )
         later = earlier
 

@@ -202,7 +202,7 @@ def read_slot(tp: TopicPartition, base_offset: int) -> Program[StoredRecord | No
 def present(data: bytes | None, path: str) -> bytes:
     """Return `data`, which the log requires at `path`. Raise MissingObjectError if the object does not exist."""
     if data is None:
-        raise MissingObjectError(f"{path}: the log names it, and it is gone; check the store with `txlog fsck`")
+        raise MissingObjectError(f"{path}: the log names it, and it is gone. hint: check the store with `txlog fsck`")
     return data
 
 
@@ -228,7 +228,7 @@ def _changed(ctx: Context, view: PartitionView, loaded: PartitionView) -> Progra
     what = f"the log ends at {end}, and" if end < seen else f"the log ends at {end}, but with other records:"
     return StoreChangedError(
         f"{view.topic_partition}: {what} this process has seen it up to {seen}. The store was put back to an older state, or records were "
-        "deleted. Close what was made from the store, run `txlog fsck`, and open the store again"
+        "deleted. hint: close what was made from the store, run `txlog fsck`, and open the store again"
     )
 
 
@@ -282,7 +282,7 @@ def _open(tp: TopicPartition, listing: chain.PartitionListing, listed_at: ClockR
     base = replay(state, sealed)
     if base.next_offset != sealed_end:
         raise CorruptLogError(
-            f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}; check the store with `txlog fsck`"
+            f"{tp.folder}: sealed up to {sealed_end}, but a batch ends at {base.next_offset}. hint: check the store with `txlog fsck`"
         )
     state = replay(base, tail)
     # An internal partition's chain begins at the boundary. Its snapshot holds the fold of everything below.

@@ -49,13 +49,13 @@ def create(
             damaged += isinstance(error, CorruptLogError)
             if damaged == MAX_DAMAGED_READS:
                 raise OutcomeUnknownError(
-                    f"{path}: it is unknown whether {what} was created, because the object there is damaged: {error}. "
-                    "Repair it, then repeat the same call"
+                    f"{path}: it is unknown whether {what} was created, because the object there is damaged: {error.problem}. "
+                    "hint: repair it, then repeat the same call"
                 ) from error
         yield Sleep(ctx.backoff_ms(attempt))
     raise OutcomeUnknownError(
         f"{path}: the store did not say in {ctx.max_settles} tries whether {what} was created{met}, and it may still land. "
-        "Repeat the same call; do not delete the files that it names"
+        "hint: repeat the same call; do not delete the files that it names"
     )
 
 

@@ -177,7 +177,7 @@ def read_index(tp: TopicPartition, name: SegmentName) -> Program[ReadIndex]:
     data = yield Get(path)
     if data is None:
         raise MissingObjectError(
-            f"{path}: the index announces {count_text(index.aborted_txns, 'aborted transaction')}, and it is gone; check the store with `txlog fsck`"
+            f"{path}: the index announces {count_text(index.aborted_txns, 'aborted transaction')}, and it is gone. hint: check the store with `txlog fsck`"
         )
     txn_index, _ = envelope.decode(data, TxnIndex, path)
     check_txn_index(txn_index, name, path, expected=index.aborted_txns, entries=index.entries)

@@ -172,7 +172,7 @@ def _follow_from(tp: TopicPartition, there: _There, state: PartitionState, bases
                 stored = stored_record(present(data, path), tp, base)
                 after = replay(found.state, (stored,))
             except CorruptLogError as error:
-                found.broken = str(error)
+                found.broken = error.problem
                 return found
             if segment and stored.record.segment_base == base:
                 # The record that begins the next segment names the digest of this one's last record, so this segment is
@@ -239,7 +239,7 @@ def _look(
     try:
         found, _ = envelope.decode(data, kind, path)
     except CorruptLogError as error:
-        return str(error).removeprefix(f"{path}: "), None
+        return error.problem.removeprefix(f"{path}: "), None
     if isinstance(expected, Snapshot) and isinstance(found, Snapshot):
         expected = kept_snapshot(expected, found)
     return "" if found == expected else "it is not what its records say", found
@@ -259,7 +259,7 @@ def _look_at_index(
         try:
             found, _ = envelope.decode(data, SegmentIndex, path)
         except CorruptLogError as error:
-            why = str(error).removeprefix(f"{path}: ")
+            why = error.problem.removeprefix(f"{path}: ")
         else:
             why = "it is not what its records say"
             lso = kept_lso(after, found.last_stable_offset)

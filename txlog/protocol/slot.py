@@ -247,5 +247,5 @@ def _is_repeatable(record: CommitRecord) -> bool:
 def _unknown(view: PartitionView, record: CommitRecord) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"{view.topic_partition}: a write at offset {record.base_offset} (producer {record.producer_id}) may have landed, and "
-        "its slot was deleted, so its outcome cannot be settled. Close this producer and open a new one"
+        "its slot was deleted, so its outcome cannot be settled. hint: close this producer and open a new one"
     )

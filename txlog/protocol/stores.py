@@ -62,7 +62,7 @@ def check_store(ctx: Context) -> Program[None]:
         )
         raise StoreChangedError(
             f"{known.where}: {there}. This process has opened store_id {known.store_id[:8]}…, which was deleted or replaced since. "
-            "Close what was made from it, and open the store again"
+            "hint: close what was made from it, and open the store again"
         )
     if known.note is not None:
         known.note(now)

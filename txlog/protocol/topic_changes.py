@@ -210,8 +210,8 @@ def _finish_decided(metadata: TopicMetadata, append_log_start: AppendLogStart) -
         yield from finish_deletion(metadata, append_log_start)
     except TxlogError as error:
         raise OutcomeUnknownError(
-            f"topic {metadata.topic!r} is deleted (version {metadata.number} of its metadata), and ending its partitions failed ({error}). "
-            "Repeat the same call: it ends them"
+            f"topic {metadata.topic!r} is deleted (version {metadata.number} of its metadata), and ending its partitions failed ({error.problem}). "
+            "hint: repeat the same call: it ends them"
         ) from error
 
 

@@ -45,7 +45,7 @@ def find_topic(topic: str) -> Program[TopicMetadata | None]:
     data = yield Get(path)
     if data is None:
         raise MissingObjectError(
-            f"{path}: was listed and is gone, but versions of topics are never removed; check the store with `txlog fsck`"
+            f"{path}: was listed and is gone, but versions of topics are never removed. hint: check the store with `txlog fsck`"
         )
     return decode_version(data, topic, number)
 
@@ -103,7 +103,7 @@ def _next_version(metadata: TopicMetadata) -> Program[TopicMetadata | None]:
     for expected, found in () if later is None else contradictions(metadata, later):
         path = names.topic_metadata_path(metadata.topic, metadata.number + 1)
         raise CorruptRecordError(
-            f"{path}: expected {expected}, found {found}; one of the two versions was replaced, look at them with `txlog fsck`"
+            f"{path}: expected {expected}, found {found}; one of the two versions was replaced. hint: look at them with `txlog fsck`"
         )
     return later
 

@@ -225,7 +225,7 @@ def _finish_own(ctx: Context, views: Views, prepare: TransactionRow) -> Program[
 def _unfinished(txn: TransactionMetadata, error: TxlogError) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"transactional.id {txn.transactional_id!r} (producer {txn.producer_id}, epoch {txn.producer_epoch}): its transaction is decided, and "
-        f"finishing it failed ({error}). Repeat the same call; any other process may finish it, too"
+        f"finishing it failed ({error.problem}). hint: repeat the same call; any other process may finish it, too"
     )
 
 

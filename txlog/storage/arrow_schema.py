@@ -138,7 +138,7 @@ def check_stored(schema: pa.Schema, fields: Sequence[SchemaField], where: str) -
             there = "no such column" if wanted is None else f"{wanted.name!r}: {wanted.type}"
             raise CorruptRecordError(
                 f"{where}: column {found.name!r} (id {number}): {found.type} is in it, and the topic's metadata has {there}; "
-                "one of the two was replaced, look at them with `txlog fsck`"
+                "one of the two was replaced. hint: look at them with `txlog fsck`"
             )
 
 

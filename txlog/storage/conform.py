@@ -126,7 +126,7 @@ def _check_values(column: pa.ChunkedArray[Any], field: SchemaField, where: str) 
         column.validate(full=True)
     except pa.ArrowException as error:
         raise SchemaMismatchError(
-            f"{where}: column {field.name!r}: expected {describe(field)}, found values that are not valid: {error}. Decode text of another "
+            f"{where}: column {field.name!r}: expected {describe(field)}, found values that are not valid: {error}. hint: decode text of another "
             "encoding before sending it, or use a binary column"
         ) from error
 

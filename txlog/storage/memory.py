@@ -38,7 +38,7 @@ class MemoryObjectStore:
 
     def __reduce__(self) -> str:
         raise UnsupportedStoreError(
-            f"{self.url}: a store in memory lives in one process and cannot be sent to another; use a path or an object store"
+            f"{self.url}: a store in memory lives in one process and cannot be sent to another. hint: use a path or an object store"
         )
 
     def get(self, path: str) -> bytes | None:
@@ -104,7 +104,7 @@ class MemoryObjectStore:
         if os.getpid() != self._owner:
             raise UnsupportedStoreError(
                 f"{self.url}: a store in memory belongs to process {self._owner} and was opened there before the fork; "
-                f"process {os.getpid()} cannot see it. Use a path or an object store"
+                f"process {os.getpid()} cannot see it. hint: use a path or an object store"
             )
 
 

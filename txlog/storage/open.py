@@ -117,7 +117,7 @@ def probe(store: ObjectStore, clock: Clock, ids: IdGenerator) -> None:
             if _settled(store, path, second, clock, ids) is PutOutcome.WRITTEN or store.get(path) != first:
                 raise UnsupportedStoreError(
                     f"{store.url}: the backend ignores the condition of a create ({'empty' if not second else 'second'} object replaced the "
-                    f"first): two writers would overwrite each other. Use a store with conditional PUT (If-None-Match)"
+                    f"first): two writers would overwrite each other. hint: use a store with conditional PUT (If-None-Match)"
                 )
         _check_clock(store, path, clock)
     finally:
@@ -177,7 +177,7 @@ def _check_clock(store: ObjectStore, path: str, clock: Clock) -> None:
     if abs(skew) > MAX_CLOCK_SKEW_MS:
         raise ClockSkewError(
             f"{store.url}: this machine's clock is {abs(skew) // 1000} s {'ahead of' if skew > 0 else 'behind'} the store's, and at most "
-            f"{MAX_CLOCK_SKEW_MS // 1000} s are allowed: what it writes would expire too early or too late. Synchronise it (NTP)"
+            f"{MAX_CLOCK_SKEW_MS // 1000} s are allowed: what it writes would expire too early or too late. hint: synchronise it (NTP)"
         )
 
 

@@ -163,7 +163,7 @@ def _trim(
                 at = int(np.argmax(own != expected))
                 raise CorruptRecordError(
                     f"{path}: row {rows[at]} has {name} {own[at]}, and the index of its segment says {expected[at]}; one of the two was "
-                    "replaced, look at them with `txlog fsck`"
+                    "replaced. hint: look at them with `txlog fsck`"
                 )
     selected = _take(batch, rows - first_row)
     arrow_fields = list(to_arrow(fields)) if fields else []

@@ -210,5 +210,5 @@ def few(found: Iterable[str]) -> str:
 
 
 def reason(error: TxlogError, path: str) -> str:
-    """Return an error's message without the path at its beginning."""
-    return str(error).removeprefix(f"{path}: ")
+    """Return what is wrong, without the path at its beginning."""
+    return error.problem.removeprefix(f"{path}: ")

@@ -215,7 +215,7 @@ class RecordChain:
             try:
                 expected, txn_index = build_index(self._objects.tp, records, self._last_digest, plain)
             except CorruptLogError as error:
-                self._findings.damaged(path, "an index of the segment's records", str(error))
+                self._findings.damaged(path, "an index of the segment's records", error.problem)
                 continue
             expected = msgspec.structs.replace(expected, last_stable_offset=kept_lso(after, index.last_stable_offset))
             if index != expected:

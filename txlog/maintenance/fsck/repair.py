@@ -47,7 +47,7 @@ def repair(runtime: Runtime, findings: Iterable[Finding], *, dry_run: bool) -> t
             try:
                 found = runtime.run(repair_partition(runtime.context(), tp, dry_run=dry_run))
             except TxlogError as error:
-                done.append(RepairedObject(path=tp.folder, is_made=False, why=str(error)))
+                done.append(RepairedObject(path=tp.folder, is_made=False, why=error.problem))
                 continue
             for each in found:
                 done.append(RepairedObject(path=each.path, is_made=each.is_made, why=each.why))

@@ -95,7 +95,7 @@ class TopicCheck:
         try:
             check_fields(version.schema)
         except SchemaMismatchError as error:
-            self.findings.damaged(path, "a valid schema", str(error))
+            self.findings.damaged(path, "a valid schema", error.problem)
             return
         topic.versions[version.number] = version
         made_at = 0 if self.descriptor is None else self.descriptor.created_at
