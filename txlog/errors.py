@@ -20,12 +20,12 @@ class TxlogError(Exception):
 
     @property
     def problem(self) -> str:
-        """What is wrong."""
+        """The text without its hint."""
         return split_hint(str(self))[0]
 
     @property
     def hint(self) -> str | None:
-        """What to do, if the error knows it."""
+        """The advice after `hint:`, if there is any."""
         return split_hint(str(self))[1]
 
 

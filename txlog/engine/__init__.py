@@ -8,9 +8,14 @@ A user's program needs only `txlog`. An engine has a driver and workers, so it d
 * **Write.** The driver begins a `StagedTransaction` and sends its `txn` to the workers. Each worker collects rows in
   `txlog.engine.arrow.StagedFiles` and returns the parts. The driver commits all parts with one decision.
 
-The other modules of this package are `offsets` (what users say about offsets, and where that is), `schemas` (topics and
-their columns), `arrow` (all that loads pyarrow on import) and `tables` (what a store contains). Names of this module
-load neither pyarrow nor a store's driver, so that planning processes start fast.
+The other modules of this package:
+
+* `offsets` finds the offsets that a user asks for, and commits them;
+* `schemas` has a topic's metadata, its columns and their types;
+* `arrow` has the names that load pyarrow;
+* `tables` reads what a store contains.
+
+Names of this module load neither pyarrow nor a store's driver, so that planning processes start fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What do users say about offsets, and where in the log is that?"""
+"""Which offsets does a user ask for, and where in the log are they?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a store contain, as rows of tables that an engine shows?"""
+"""What can an engine show about a store, apart from rows: partitions, groups, transactions, maintenance?"""
 
 from __future__ import annotations
 
