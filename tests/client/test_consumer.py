@@ -252,6 +252,23 @@ def test_a_deleted_topic_does_not_hold_back_the_rows_of_others(world, store, how
     assert polled() == [14]
 
 
+def test_a_deleted_topic_keeps_its_place_while_another_gets_partitions(world, store):
+    store.create_topic("other", ORDERS)
+    consumer = world.open().consumer(auto_offset_reset="earliest", metadata_max_age_ms=1000)
+    consumer.assign_topics(["orders", "other"])
+    send(world, 1, 2)
+    assert ids_of(rows_of(consumer)) == [1, 2]
+    store.delete_topic("orders")
+    store.alter_topic("other", partitions=2)
+    with store.producer() as producer:
+        producer.send("other", orders(11), partition=1)
+    world.clock.advance_ms(1001)
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'orders' was deleted"):
+        consumer.poll(0)
+    assert ids_of(consumer.poll(0).to_pylist()) == [11]
+    assert consumer.position(ORDERS_0) == 2
+
+
 def test_a_topic_that_was_created_again_is_not_looked_up_by_every_poll(world, store):
     send(world, 1)
     store.delete_topic("orders")
