@@ -99,8 +99,8 @@ def maintain(
 ) -> None:
     """Do all maintenance that is due, and report what was done, what was left and why.
 
-    --once and --daemon do the work: unlike the other commands of maintenance, this one has no dry run, because a
-    program that nobody watches is started to do it, by the settings of each topic.
+    This command has no dry run: --once or --daemon already asks for the work, and it usually runs unattended. Each
+    topic's settings decide what it removes.
 
     The steps run in this order: transactions (finish decided ones, abort overdue ones, delete idle ids), groups,
     deletions, producers, seal, retention, merge, compact, vacuum. Vacuum deletes objects that nothing has needed for

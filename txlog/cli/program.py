@@ -205,7 +205,7 @@ def run_verb(
     option: Parameter,
     take: Callable[[Any], None],
 ) -> NoReturn:
-    """Run the command `txlog NAME`, with its tasks on these workers, as a program of its own.
+    """Run the command `txlog NAME`, with its tasks on these workers, as a separate program.
 
     The program has one more `option`, and `take` gets its value first.
     """

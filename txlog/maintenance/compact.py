@@ -130,7 +130,7 @@ def compact_partitions(
     """Compact `partitions` (None: all of `policies`) by their policies, in as many passes as are due.
 
     One pass is one task, because one process must hold all keys of a partition in memory. See `over_partitions` for
-    what is yielded. An InvalidRequestError is about an internal topic. A CorruptRecordError names a damaged input. A
+    the results. An InvalidRequestError is about an internal topic. A CorruptRecordError names a damaged input. A
     pass with a damaged input is not published.
     """
     wanted = policies if partitions is None else partitions

@@ -167,7 +167,7 @@ def gather(outcomes: Iterable[Outcome[D | None]]) -> tuple[list[D], list[TxlogEr
 
 
 class StoreWatch:
-    """Decide whether the store itself fails: the second such error in a row of one kind of call says so."""
+    """Decide whether the store itself fails: after two such errors in a row of one kind of call."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.is_down = False

@@ -1,4 +1,4 @@
-"""Which objects does a partition have, is each of them whole, and do those that are no records agree?"""
+"""Which objects does a partition have, is each of them whole, and do indexes, snapshots and lists of runs agree?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Hidden:
 
 
 class PartitionObjects:
-    """The objects of one partition, as one LIST showed them. What is wrong with them is reported to the reader's findings."""
+    """The objects of one partition, as one LIST showed them. The reader's findings take what is wrong."""
 
     def __init__(self, reader: Reader, tp: TopicPartition) -> None:
         self.reader = reader

@@ -42,7 +42,7 @@ class Topic:
 
 
 class TopicCheck:
-    """Read topics, and report what is wrong with their versions and the names in their folders."""
+    """Read topics, and check their versions and the names in their folders."""
 
     def __init__(self, reader: Reader, descriptor: StoreDescriptor | None) -> None:
         self.reader = reader

@@ -43,7 +43,7 @@ Look: TypeAlias = Callable[[TopicPartition, Callable[[], PartitionTask]], Checke
 
 
 class TransactionCheck:
-    """Check the transaction-state table, then partitions against it. What is wrong is reported to the reader's findings."""
+    """Check the transaction-state table, then partitions against it. The reader's findings take what is wrong."""
 
     def __init__(
         self,
