@@ -16,7 +16,7 @@ from tests.storage.arrow_rows import EVERY_TYPE, FIELDS, ROWS, UTC, rows_table
 from txlog.core import schema as core_schema
 from txlog.errors import CorruptRecordError, SchemaMismatchError
 from txlog.storage import arrow_schema
-from txlog.storage.arrow_schema import KAFKA_SHAPE, field_id, stored_fields, to_arrow, to_fields
+from txlog.storage.arrow_schema import KAFKA_SHAPE, check_stored, field_id, stored_fields, to_arrow, to_fields
 from txlog.storage.conform import conform
 from txlog.storage.inline_rows import encode_ipc, read_ipc, select_fields
 
@@ -621,3 +621,13 @@ def _all_nullable(arrow):
     if pa.types.is_struct(arrow):
         return pa.struct([(field.name, _all_nullable(field.type)) for field in arrow])
     return arrow
+
+
+def test_stored_columns_without_ids_are_found_by_name():
+    fields = to_fields(pa.schema([("a", pa.int64())]))
+    stored = pa.schema([("a", pa.int64()), ("_offset", pa.int64())])
+    check_stored(stored, fields, "orders/0/x")
+    with pytest.raises(
+        CorruptRecordError, match=r"^orders/0/x: column 'b' is in it, and the topic's metadata has no such"
+    ):
+        check_stored(stored.append(pa.field("b", pa.int64())), fields, "orders/0/x")
