@@ -243,11 +243,11 @@ def test_what_was_deleted_is_gone_and_not_forgotten() -> None:
 def test_a_call_that_raises_breaks_its_client() -> None:
     def script(_: Toy) -> Program:
         yield Get("x")
-        raise AssertionError("so it goes")
+        raise AssertionError("this call fails")
 
     _, _, explorer = run(script)
     machine = explorer.machines[0]
-    assert machine.client(machine.step(machine.start, 0, None, 0)).notes == (Note("broken: so it goes"),)
+    assert machine.client(machine.step(machine.start, 0, None, 0)).notes == (Note("broken: this call fails"),)
 
 
 def test_a_call_begins_where_the_one_before_ended() -> None:
