@@ -86,8 +86,8 @@ def test_the_session_ends_with_the_job(capsys: pytest.CaptureFixture[str], monke
     assert begun[2:] == ["txlog-merge", "stopped"]
 
 
-def test_settings_of_spark_must_be_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit):
-        compact.main(["--conf"])
-    with pytest.raises(ValueError, match="--conf: expected NAME=VALUE"):
-        command_line.Job("merge").session(["spark.ui.enabled"])
+@pytest.mark.parametrize("given", [["--conf"], ["--store", "/nowhere/at-all", "--conf", "spark.ui.enabled"]])
+def test_settings_of_spark_must_be_pairs(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        compact.main(given)
+    assert "--conf" in capsys.readouterr().err

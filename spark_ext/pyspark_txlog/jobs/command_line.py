@@ -67,6 +67,11 @@ def run_verb(name: str, args: Sequence[str] | None = None) -> NoReturn:
     option.
     """
     conf: list[str] = []
+
+    def take(given: list[str] | None) -> None:
+        pairs("--conf", given)  # a malformed one is refused even if no task needs Spark
+        conf.extend(given or ())
+
     option = Parameter("conf", Parameter.KEYWORD_ONLY, default=None, annotation=ConfOption)
     with running(name) as job:
         program.run_verb(
@@ -75,7 +80,7 @@ def run_verb(name: str, args: Sequence[str] | None = None) -> NoReturn:
             prog_name=f"python -m pyspark_txlog.jobs.{name}",
             workers=lambda runtime: SparkWorkers(runtime, lambda: job.session(conf)),
             option=option,
-            take=lambda given: conf.extend(given or ()),
+            take=take,
         )
 
 
