@@ -75,7 +75,7 @@ def read_pieces(
                 )
             except MissingObjectError as error:
                 raise MissingObjectError(
-                    f"{tp.topic}/{piece.file.path}: {tp}, offsets {_offsets(piece)}, names this file, and it is missing ({error.problem}). If it stays "
+                    f"{tp.topic}/{piece.file.path}: this file, with the rows of {tp} at offsets {_offsets(piece)}, is missing ({error.problem}). If it stays "
                     f"missing, another program than txlog deleted it. hint: run `txlog fsck`, which lists the missing objects; restore the "
                     f"file from a copy, or start to read after these offsets"
                 ) from error
