@@ -69,6 +69,16 @@ def test_drawn_id_is_forgotten(world, store):
     assert not StagedTransaction.begin(store.runtime, "mine").forget()
 
 
+def test_a_commit_stays_one_if_its_drawn_id_cannot_be_forgotten(world, store, caplog):
+    outage, other = world.outage()
+    txn = StagedTransaction.begin(other.runtime)
+    txn.commit(staged(other, txn, 1))
+    outage.pattern = "put_if_absent __transaction_state"
+    assert not txn.forget()
+    assert f"{txn.transactional_id!r} was not removed, and expires later" in caplog.text
+    assert world.read() == [1]
+
+
 def test_second_instance_fences_the_first(world, store):
     one = StagedTransaction.begin(store.runtime, "nightly")
     parts = staged(store, one, 1)

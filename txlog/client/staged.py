@@ -8,6 +8,7 @@ same way.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -21,8 +22,10 @@ from txlog.client.turns import Turns, in_turn
 from txlog.config import Layer, ProducerConfig
 from txlog.core.records import StagedPart, TransactionMetadata
 from txlog.core.transactions import TxnVersion
-from txlog.errors import InvalidRequestError
+from txlog.errors import InvalidRequestError, TxlogError
 from txlog.protocol.transactions import EndResult
+
+_LOG = logging.getLogger(__name__)
 
 MAX_INLINE_BYTES = 2 * 2**20
 """Size of the inline rows of one transaction over all partitions. Each process that finishes it reads all of them."""
@@ -196,8 +199,15 @@ class StagedTransaction:
 
     @in_turn
     def forget(self) -> bool:
-        """Delete a drawn id after its transaction has ended, and return whether it was deleted. A user's id stays."""
-        return self.drawn and self._coordinator.remove()
+        """Delete a drawn id after its transaction has ended, and return whether it was deleted. A user's id stays.
+
+        Raises nothing: the transaction has its outcome, and an id that stays is removed when it expires.
+        """
+        try:
+            return self.drawn and self._coordinator.remove()
+        except TxlogError as error:
+            _LOG.warning("transactional.id %r was not removed, and expires later: %s", self.transactional_id, error)
+            return False
 
 
 def producer_session(runtime: Runtime, config: ProducerConfig, who: str) -> Session:
