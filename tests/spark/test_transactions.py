@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -138,6 +141,31 @@ def test_one_version_is_not_two_appends_to_two_topics(log: Log, three: TxLog) ->
     ):
         txn.write(log.frame(0, 5), audit)
     assert (len(log.ids(clean)), len(log.ids(audit))) == (5, 0)
+
+
+def test_a_write_that_is_done_after_the_end_of_its_transaction_is_an_error(
+    log: Log, three: TxLog, tmp_path: Path
+) -> None:
+    started, ended = tmp_path / "started", tmp_path / "ended"
+
+    def wait(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        started.touch()
+        while not ended.exists():
+            time.sleep(0.02)
+        yield from rows
+
+    frame = log.frame(0, 5)
+    slow = frame.mapInArrow(wait, frame.schema)
+    with ThreadPoolExecutor(1) as pool:
+        with three.transaction("nightly", version=1) as txn:
+            write = inheritable_thread_target(log.spark)(txn.write)
+            late = pool.submit(write, slow, "orders", road="driver")
+            while not started.exists():
+                time.sleep(0.02)
+        ended.touch()
+        with pytest.raises(IllegalStateError, match=r"write\(\) after the end of its transaction"):
+            late.result(timeout=60)
+    assert log.ids() == []
 
 
 def test_versions_of_another_scope_are_refused_before_anything_runs(log: Log, three: TxLog) -> None:

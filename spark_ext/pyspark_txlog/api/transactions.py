@@ -136,6 +136,8 @@ class Transaction:
                 self._failed = self._failed or error
             raise
         with self._lock:
+            # Another thread may have ended the transaction while this one computed.
+            self._check_open("write")
             self._parts += made
 
     def send_offsets(
@@ -161,6 +163,7 @@ class Transaction:
         sent = group_offsets(offsets, group, expected, who=self._who)
         if sent.offsets and not self.repeated:
             with self._lock:
+                self._check_open("send_offsets")
                 self._offsets.append(sent)
 
     def _commit(self) -> EndResult:
@@ -238,9 +241,8 @@ class Transactions:
                     yield txn
                 ended = True
             finally:
-                # Also after an abort that did nothing. If nothing was attempted, the instance is unchanged. But an
-                # instance
-                # whose attempt failed may be fenced, or its outcome may be unknown.
+                # Also after an abort that did nothing. If nothing was attempted, the instance is unchanged. But after a
+                # failed attempt it may be fenced, or its outcome may be unknown.
                 if not ended:
                     self._forget(transactional_id)
         finally:
