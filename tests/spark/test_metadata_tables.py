@@ -148,6 +148,19 @@ def test_files_say_what_readers_see(used: Log, state: Callable[..., DataFrame]) 
     ].first_offset
 
 
+def test_a_file_is_one_row_also_where_batches_of_other_files_lie_between_its_batches(
+    log: Log, state: Callable[..., DataFrame]
+) -> None:
+    log.create(segment_batches="4", inline_max_bytes="2000")
+    with log.store.producer() as producer:
+        for count in (3, 1000, 4, 1000, 1):
+            producer.send("orders", orders(0, count), partition=0)
+            producer.flush()
+    rows = [row for row in state("files").collect() if row.has_offset_column]
+    assert [(row.rows, row.live_rows, row.committed_rows) for row in rows] == [(7, 7, 7)]
+    assert (rows[0].first_offset, rows[0].end_offset) == (0, 1007)
+
+
 def test_columns_are_chosen_by_a_schema_or_by_select(used: Log, state: Callable[..., DataFrame]) -> None:
     reader = used.spark.read.format("txlog").option("metadata", "transactions").schema("state string")
     assert sorted(row.state for row in reader.load(used.url).collect()) == sorted(used.transactions().values())

@@ -240,13 +240,17 @@ def _files(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
             if isinstance(piece, FilePiece):
                 visible[piece.file.path] = visible.get(piece.file.path, 0) + packing.rows_of(piece)
         walk = session.views[tp].walk
-        for piece in plan.pieces:
-            if not isinstance(piece, FilePiece):
-                continue
-            first, end = packing.offsets_of(piece)
+        by_file: dict[str, list[FilePiece]] = {}
+        for each in plan.pieces:
+            if isinstance(each, FilePiece):
+                by_file.setdefault(each.file.path, []).append(each)
+        for pieces in by_file.values():
+            # A file has several pieces if the segment has batches of other files between its batches.
+            piece = pieces[0]
+            first, end = packing.offsets_of(piece)[0], packing.offsets_of(pieces[-1])[1]
             segment = next((name for name in walk if name.base_offset <= first < name.end_offset), None)
             written = parse_rows_path(piece.file.path)
-            times = [part.timestamp for part in piece.ranges if not part.by_column]
+            times = [part.timestamp for each in pieces for part in each.ranges if not part.by_column]
             yield (
                 tp.topic,
                 tp.partition,
@@ -254,7 +258,7 @@ def _files(runtime: Runtime, wanted: Sequence[TopicPartition]) -> Iterator[Row]:
                 first,
                 end,
                 piece.file.rows,
-                packing.rows_of(piece),
+                sum(map(packing.rows_of, pieces)),
                 visible.get(piece.file.path, 0),
                 piece.file.bytes,
                 len(piece.file.row_groups),
