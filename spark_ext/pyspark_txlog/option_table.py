@@ -266,8 +266,8 @@ OPTIONS: tuple[Option, ...] = (
         "minPartitions",
         _READS,
         values.integer(1),
-        doc="The minimum number of Spark tasks. There may be fewer if there are too few files to split.",
-        kafka="the same; a task reads at least one row group of a file",
+        doc="The minimum number of Spark tasks. There may be fewer if there are too few rows.",
+        kafka="the same",
         native="Spark splits this scan itself; set spark.sql.files.minPartitionNum or maxPartitionBytes",
     ),
     Option(
