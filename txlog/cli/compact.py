@@ -10,7 +10,7 @@ import typer
 
 from txlog.cli.documents import CompactDocument
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Execute, Partitions, Session, TopicsOption, command
+from txlog.cli.options import Execute, Partitions, Session, TopicsOption
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.cli.progress import progress_bar
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from txlog.client.runtime import Runtime
     from txlog.core.compaction import Cleanable, CompactionPolicy
     from txlog.maintenance.compact import Compacted
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "compact", panel=panel, alias="--no-dry-run/--dry-run")(compact)
 
 
 def compact(

@@ -9,7 +9,7 @@ import typer
 
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.lines import write_lines
-from txlog.cli.options import Session, TopicsOption, command, parse_pairs
+from txlog.cli.options import Session, TopicsOption, parse_pairs
 from txlog.cli.partitions import parse_partitions
 from txlog.cli.rows import encode_row
 from txlog.clock import Clock
@@ -27,11 +27,6 @@ _POLL_MS = 500
 """How long one poll waits. The program reacts to Ctrl-C after this time at the latest."""
 _PRINT_ROWS = 1000
 """How many rows are printed together. If Ctrl-C interrupts them, the group's next run prints them again."""
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "consume", panel=panel)(consume)
 
 
 def consume(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from txlog.cli.options import Session, command
+from txlog.cli.options import Session
 from txlog.cli.output import NOTHING, Cell, Output, Row, encode_line, struct_table, tabulate
 from txlog.cli.rows import json_value
 from txlog.core import names
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 _MOMENTS = frozenset({"timestamp", "last_timestamp", "created_at", "updated_at", "started_at", "since"})
 """Fields that hold milliseconds since 1970."""
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "dump-log", panel=panel)(dump_log)
 
 
 def dump_log(

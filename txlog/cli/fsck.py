@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from txlog.cli.errors import LOOK
-from txlog.cli.options import Session, Topics, TopicsOption, command
+from txlog.cli.options import Session, Topics, TopicsOption
 from txlog.cli.output import Output
 from txlog.cli.progress import progress_bar
 from txlog.errors import TxlogError
@@ -24,11 +24,6 @@ _STOP = (
     "Stop every writer before you repair anything: a writer that continues after a lost record changes the log for good. Then restore "
     "the objects below. docs/restore.md explains how, and whether rows are lost."
 )
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "fsck", panel=panel)(fsck)
 
 
 def fsck(

@@ -6,15 +6,10 @@ from typing import Annotated
 
 import typer
 
-from txlog.cli.options import Session, Topics, TopicsOption, command
+from txlog.cli.options import Session, Topics, TopicsOption
 from txlog.cli.output import Output
 from txlog.errors import InvalidRequestError
 from txlog.text import bytes_text, duration_text, time_text
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "history", panel=panel)(history)
 
 
 def history(

@@ -10,7 +10,7 @@ import typer
 
 from txlog.cli.errors import exit_status
 from txlog.cli.interrupts import Interrupted, Interrupts
-from txlog.cli.options import Session, command
+from txlog.cli.options import Session
 from txlog.cli.output import Output, encode_line, write
 from txlog.core.cleaning import DEFAULT_MIN_SEGMENTS, DEFAULT_TARGET_BYTES
 from txlog.errors import InvalidRequestError, RetriableError
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 _INTERVAL_MS = 60_000
 _JITTER_MS = 10_000
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "maintain", panel=panel)(maintain)
 
 
 def maintain(

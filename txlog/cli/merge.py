@@ -9,7 +9,7 @@ import typer
 
 from txlog.cli.documents import MergeDocument
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions, command
+from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.cli.progress import progress_bar
@@ -19,11 +19,6 @@ from txlog.text import bytes_text, count_text
 if TYPE_CHECKING:
     from txlog.maintenance.merge import Merged
     from txlog.protocol.clean import Merge
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "merge", panel=panel, alias="--no-dry-run/--dry-run")(merge)
 
 
 def merge(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions, command
+from txlog.cli.options import Partitions, Session, TopicsOption, TopicsOrPartitions
 from txlog.cli.output import Output, Row
 from txlog.cli.partitions import split_topics
 from txlog.config import DEFAULT_ISOLATION
@@ -15,11 +15,6 @@ from txlog.errors import CorruptLogError, InvalidRequestError
 from txlog.text import parse_time, time_text
 
 _KAFKAS = {"-2": "earliest", "-1": "latest", "earliest": "earliest", "latest": "latest"}
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "get-offsets", panel=panel)(get_offsets)
 
 
 def get_offsets(

@@ -12,7 +12,7 @@ import typer
 from txlog.cli.documents import ProduceDocument, ProducedRows
 from txlog.cli.interrupts import Interrupted, Interrupts
 from txlog.cli.lines import Lines
-from txlog.cli.options import Session, command, one_of, parse_pairs
+from txlog.cli.options import Session, one_of, parse_pairs
 from txlog.cli.output import Output
 from txlog.cli.rows import decode_rows
 from txlog.errors import InvalidRequestError, OutcomeUnknownError, SchemaMismatchError, TxlogError
@@ -30,11 +30,6 @@ _TYPED_LINGER_MS = 50
 
 _Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
 _TopicOption = Annotated[str | None, typer.Option("--topic", hidden=True)]
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "produce", panel=panel)(produce)
 
 
 def produce(

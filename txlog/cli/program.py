@@ -17,25 +17,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from txlog._version import __version__
-from txlog.cli import (
-    compact,
-    consume,
-    dump,
-    fsck,
-    groups,
-    history,
-    maintain,
-    merge,
-    offsets,
-    produce,
-    retention,
-    topics,
-    transactions,
-    vacuum,
-)
+from txlog.cli import groups, topics, transactions
+from txlog.cli.compact import compact
+from txlog.cli.consume import consume
+from txlog.cli.dump import dump_log
 from txlog.cli.errors import INTERRUPTED, STATUS_WORDS, complain, reader_is_gone, report
-from txlog.cli.options import Command, Group, environment_settings, extended, root
+from txlog.cli.fsck import fsck
+from txlog.cli.history import history
+from txlog.cli.maintain import maintain
+from txlog.cli.merge import merge
+from txlog.cli.offsets import get_offsets
+from txlog.cli.options import Command, Group, command, environment_settings, extended, root
 from txlog.cli.output import OutputFormat
+from txlog.cli.produce import produce
+from txlog.cli.retention import retention
+from txlog.cli.vacuum import vacuum
 from txlog.errors import TxlogError
 from txlog.text import install_text
 
@@ -44,24 +40,27 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "txlog.commands"
 
-_ORDER = (
-    "topics",
-    "get-offsets",
-    "consumer-groups",
-    "transactions",
-    "produce",
-    "consume",
-    "merge",
-    "compact",
-    "retention",
-    "vacuum",
-    "maintain",
-    "dump-log",
-    "fsck",
-    "history",
-)
-_MANAGE = "Topics and state"
+_MANAGE, _RECORDS, _MAINTENANCE, _INSPECT = "Topics and state", "Records", "Maintenance", "Inspect"
 _MORE = "More commands"
+
+_COMMANDS: dict[str, tuple[typer.Typer | Callable[..., None], str, str | None]] = {
+    "topics": (topics.app, _MANAGE, None),
+    "get-offsets": (get_offsets, _MANAGE, None),
+    "consumer-groups": (groups.app, _MANAGE, None),
+    "transactions": (transactions.app, _MANAGE, None),
+    "produce": (produce, _RECORDS, None),
+    "consume": (consume, _RECORDS, None),
+    "merge": (merge, _MAINTENANCE, "--no-dry-run/--dry-run"),
+    "compact": (compact, _MAINTENANCE, "--no-dry-run/--dry-run"),
+    "retention": (retention, _MAINTENANCE, "--delete/--no-delete"),
+    "vacuum": (vacuum, _MAINTENANCE, "--delete/--no-delete"),
+    "maintain": (maintain, _MAINTENANCE, None),
+    "dump-log": (dump_log, _INSPECT, None),
+    "fsck": (fsck, _INSPECT, None),
+    "history": (history, _INSPECT, None),
+}
+"""Name, in the order of the help -> a function or a group of commands, the panel of the help that shows it, and the
+hidden spelling of `--execute`."""
 
 _OF_KAFKA = {
     **dict.fromkeys(
@@ -107,7 +106,7 @@ class _Root(Group):
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
         # typer lists commands before groups of commands.
-        own.sort(key=_ORDER.index)
+        own.sort(key=list(_COMMANDS).index)
         return [*own, *sorted(set(_entry_points()) - set(own))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -174,20 +173,11 @@ def _root(
 
 
 root(app, _root)
-app.add_typer(topics.app, rich_help_panel=_MANAGE)
-offsets.register(app, panel=_MANAGE)
-app.add_typer(groups.app, rich_help_panel=_MANAGE)
-app.add_typer(transactions.app, rich_help_panel=_MANAGE)
-produce.register(app, panel="Records")
-consume.register(app, panel="Records")
-merge.register(app, panel="Maintenance")
-compact.register(app, panel="Maintenance")
-retention.register(app, panel="Maintenance")
-vacuum.register(app, panel="Maintenance")
-maintain.register(app, panel="Maintenance")
-dump.register(app, panel="Inspect")
-fsck.register(app, panel="Inspect")
-history.register(app, panel="Inspect")
+for _name, (_what, _panel, _alias) in _COMMANDS.items():
+    if isinstance(_what, typer.Typer):
+        app.add_typer(_what, rich_help_panel=_panel)
+    else:
+        command(app, _name, panel=_panel, alias=_alias)(_what)
 
 
 def run() -> NoReturn:

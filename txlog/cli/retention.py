@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
-
 from txlog.cli.documents import RetentionDocument
 from txlog.cli.errors import raise_first
-from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions, command
+from txlog.cli.options import Execute, Partitions, Session, TopicsOption, TopicsOrPartitions
 from txlog.cli.output import Output
 from txlog.cli.partitions import choose_partitions
 from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
     from txlog.maintenance.retention import Retained
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "retention", panel=panel, alias="--delete/--no-delete")(retention)
 
 
 def retention(

@@ -8,18 +8,13 @@ import typer
 
 from txlog.cli.documents import VacuumDocument, VacuumedEntry, VacuumedKind, VacuumFailure, WaitingEntry
 from txlog.cli.errors import LOOK
-from txlog.cli.options import Execute, Session, TopicsOption, command
+from txlog.cli.options import Execute, Session, TopicsOption
 from txlog.cli.output import Output
 from txlog.cli.progress import progress_bar
 from txlog.text import bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
     from txlog.maintenance.vacuum import VacuumReport
-
-
-def register(app: typer.Typer, *, panel: str) -> None:
-    """Add the command."""
-    command(app, "vacuum", panel=panel, alias="--delete/--no-delete")(vacuum)
 
 
 def vacuum(
