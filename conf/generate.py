@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark_txlog.option_table import render_markdown
 from txlog.config import render_toml
+from txlog.storage.backends import BACKENDS
 
 ROOT = Path(__file__).parent.parent
 START, END = "<!-- options: written by conf/generate.py -->\n", "<!-- /options -->\n"
@@ -28,7 +29,7 @@ def with_options(page: str) -> str:
 def lowest_versions() -> str:
     """Return pip's constraints for the lowest versions of everything but Spark, on the lowest Python that has them all."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    drivers = [project["optional-dependencies"][name] for name in ("s3", "gcs", "azure")]
+    drivers = [project["optional-dependencies"][name] for name in (backend.extra for backend in BACKENDS)]
     python = project["requires-python"].removeprefix(">=")
     lines = []
     for requirement in sorted(sum(drivers, project["dependencies"])):

@@ -79,6 +79,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "gcs",
         "azure",
         "demo",
+        "test",
         "dev",
     }
     assert "txlog stores Kafka topics in a folder or an object store" in metadata.get_payload()
