@@ -80,7 +80,6 @@ class TxlogDataSource(DataSource):
         return TxlogStreamWriter.settling(self.options, schema)
 
     def __getstate__(self) -> dict[str, object]:
-        # Spark does not tell why it wants a stream's writer. To begin a batch it makes a data source from the options
-        # in the
-        # same process. To commit or abort a batch it sends the instance that it keeps for the query.
+        # Spark does not tell why it wants a stream's writer. To begin a batch it makes a data source from the options in
+        # the same process. To commit or abort a batch it sends the instance that it keeps for the query.
         return {**self.__dict__, "_made_here": False}

@@ -2,8 +2,8 @@
 
 It is the JSON of Spark's Kafka source (the next offset of each partition), plus one key that cannot be a topic's name:
 
-    {"orders": {"0": 5, "1": 7}, "txlog:source": {"group.id": null, "store": "9f3c…", "start": {"orders": {"0": 2, "1":
-    7}}}}
+    {"orders": {"0": 5, "1": 7},
+     "txlog:source": {"group.id": null, "store": "9f3c…", "start": {"orders": {"0": 2, "1": 7}}}}
 
 `store` identifies the store of the offsets. `group.id` is the consumer group that the query commits for, if any. The
 sink uses both to find sources of its own store. `start` is where the query began. Spark writes the ends of batches to

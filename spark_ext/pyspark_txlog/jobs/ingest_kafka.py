@@ -1,8 +1,7 @@
 """How do the records of a Kafka cluster get into txlog, each of them once?
 
-    python -m pyspark_txlog.jobs.ingest_kafka --bootstrap-servers HOST:PORT --subscribe orders --store s3://bucket/log
-    \\
-        --transactional-id orders-ingest --checkpoint s3://bucket/checkpoints/orders-ingest \\
+    python -m pyspark_txlog.jobs.ingest_kafka --bootstrap-servers HOST:PORT --subscribe orders \\
+        --store s3://bucket/log --transactional-id orders-ingest --checkpoint s3://bucket/checkpoints/orders-ingest \\
         --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
 
 or the file itself under spark-submit, with `--packages` there. It is one streaming query: Spark's Kafka source, a

@@ -44,6 +44,7 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         and stores."""
         return self._source().initial()
 
+    @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         """Stop the query at the present ends of the log."""
         self._source().stop_at_what_is_there()
@@ -94,5 +95,10 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _source(self) -> StreamSource:
         if self._opened is None:
             options = parse_stream_options(self._options)
-            self._opened = StreamSource(open_runtime(options.read), options, self._schema)
+            runtime = open_runtime(options.read)
+            try:
+                self._opened = StreamSource(runtime, options, self._schema)
+            except BaseException:
+                runtime.close()
+                raise
         return self._opened
