@@ -14,6 +14,7 @@ from typing import Any
 from pyspark_txlog.messages import plain_errors
 from pyspark_txlog.option_table import Option, calls_text, find_option, kafka_option
 from pyspark_txlog.option_values import STORAGE_VALUE
+from txlog.engine import Runtime
 from txlog.errors import InvalidRequestError, UnknownOptionError
 from txlog.text import nearest
 
@@ -30,6 +31,10 @@ class StoreOptions:
 
     path: str
     storage: Mapping[str, object] = field(repr=False)
+
+    def open(self) -> Runtime:
+        """Open the store. Raises what `txlog.open` raises for a store that exists."""
+        return Runtime.open(self.path, storage_options=self.storage)
 
 
 class Given:

@@ -19,9 +19,8 @@ import txlog
 from pyspark_txlog import TxLog
 from pyspark_txlog.native import scan as native_scan
 from pyspark_txlog.option_table import OPTIONS
-from pyspark_txlog.sink.batch_writer import TxlogWriter, open_store, write_parts
+from pyspark_txlog.sink.batch_writer import TxlogWriter, write_parts
 from pyspark_txlog.sink.stream_writer import TxlogStreamWriter
-from pyspark_txlog.source.batch_reader import open_runtime
 from pyspark_txlog.source.options import parse_read_options, parse_stream_options, settled
 from pyspark_txlog.source.stream_source import StreamSource
 from txlog.client.runtime import Runtime
@@ -45,7 +44,7 @@ def consumer(url: str, given: Given) -> dict[str, object]:
 
 def load(url: str, given: Given) -> dict[str, object]:
     options = parse_read_options({"path": url, "subscribe": "orders", **given})
-    return _fields(settled(options, open_runtime(options).settings))
+    return _fields(settled(options, options.store.open().settings))
 
 
 def to_df(url: str, given: Given) -> dict[str, object]:
@@ -54,7 +53,7 @@ def to_df(url: str, given: Given) -> dict[str, object]:
 
 def read_stream(url: str, given: Given) -> dict[str, object]:
     options = parse_stream_options({"path": url, "subscribe": "orders", **given})
-    source = StreamSource(open_runtime(options.read), options, FRAME)
+    source = StreamSource(options.read.store.open(), options, FRAME)
     offset = source.initial()["txlog:source"]
     return {
         **_fields(source._read),
@@ -74,7 +73,7 @@ def producer(url: str, given: Given) -> dict[str, object]:
 
 def save(url: str, given: Given) -> dict[str, object]:
     made = TxlogWriter.begin({"path": url, "topic": "orders", **given}, FRAME, overwrite=False)
-    runtime = open_store(made._options)
+    runtime = made._options.store.open()
     parts = write_parts(runtime, made._options, FRAME, made._txn, None, iter(ROWS.to_batches()))
     return _written(url, made._txn, parts)
 
@@ -83,7 +82,7 @@ def write_stream(url: str, given: Given) -> dict[str, object]:
     options = {"path": url, "topic": "orders", "checkpointLocation": f"{url}-ck", "commitSourceOffsets": "false"}
     made = TxlogStreamWriter.begin({**options, **given}, FRAME, overwrite=False)
     assert made._txn is not None
-    runtime = open_store(made._options.write)
+    runtime = made._options.write.store.open()
     parts = write_parts(runtime, made._options.write, FRAME, made._txn, None, iter(ROWS.to_batches()))
     return _written(url, made._txn, parts)
 

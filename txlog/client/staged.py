@@ -161,7 +161,7 @@ class StagedTransaction:
                 f"txn.version {wanted.version} needs a transactional.id of your own: a drawn one ({self.transactional_id}) is forgotten after the commit"
             )
         given = [sent for sent in offsets if sent.offsets]
-        # The oldest schema of each topic comes last, so the dict keeps it.
+        # For each topic its oldest schema, because the dict keeps the last one.
         schemas = dict(sorted(((part.topic, part.schema_id) for part in parts if not part.entries), reverse=True))
         refusal = self._coordinator.find_deleted(schemas)
         staged = tuple(self._settled(parts, compression))

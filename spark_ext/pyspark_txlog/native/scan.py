@@ -79,7 +79,7 @@ LISTING_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 """For more paths than this (default 32) Spark starts a job to list them: 1,000 paths took 5 s instead of 0.25 s."""
 
 _KEY_PARTS = 3
-"""This many path parts distinguish the files of one topic: `<partition>/rows/<name>`, `<topic>/<partition>/<name>`,
+"""The last parts of a path that tell the files of one topic apart: `<partition>/rows/<name>`, `<topic>/<partition>/<name>`,
 `<staged folder>/_partition=<n>/<name>`. Their characters are the same in a URL."""
 _LOCK = threading.Lock()
 

@@ -17,7 +17,7 @@ from txlog.errors import InvalidRequestError
 
 
 def create_views(frames: Mapping[str, DataFrame], prefix: str = "") -> dict[str, str]:
-    """Create or replace a temporary view for each frame, and return the topic by the view's name as SQL writes it.
+    """Create or replace a temporary view for each frame, and return the topic for each view, whose name is quoted for SQL.
 
     Raises InvalidRequestError, and creates no view, if two names differ only in case: Spark treats them as one.
     """

@@ -128,7 +128,7 @@ def write_frame(
 
 
 def _fetched(frame: DataFrame) -> pa.Table:
-    if not hasattr(frame, "_jdf"):
+    if is_over_connect(frame):
         return frame.toArrow()
     # Like toArrow(), but without its cast to the frame's schema. Arrow refuses that cast if a null struct has fields
     # that are not nullable.

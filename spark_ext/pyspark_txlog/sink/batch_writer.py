@@ -83,7 +83,7 @@ class TxlogWriter(DataSourceArrowWriter):
         parsed = parse_write_options(options)
         check_routing(parsed, schema)
         version = version_of(parsed)
-        with closing(open_store(parsed)) as runtime:
+        with closing(parsed.store.open()) as runtime:
             parsed = settled_write(parsed, runtime.settings)
             if parsed.topic is not None:
                 TopicRoute(runtime, parsed, schema, runtime.topic(parsed.topic, 0))
@@ -103,7 +103,7 @@ class TxlogWriter(DataSourceArrowWriter):
         if self._is_repeated:
             # The coordinator will skip this version, so the rows need not be computed.
             return TaskFiles(parts=())
-        with closing(open_store(self._options)) as runtime:
+        with closing(self._options.store.open()) as runtime:
             return TaskFiles(
                 parts=write_parts(runtime, self._options, self._schema, self._txn, TaskContext.get(), iterator)
             )
@@ -116,7 +116,7 @@ class TxlogWriter(DataSourceArrowWriter):
         (the version was committed for other topics). Spark then calls `abort`.
         """
         parts = [part for message in messages if isinstance(message, TaskFiles) for part in message.parts]
-        with closing(open_store(self._options)) as runtime:
+        with closing(self._options.store.open()) as runtime:
             transaction = self._resume(runtime, attempted=False)
             result = transaction.commit(parts, version=version_of(self._options, {part.topic for part in parts}))
             if result.skipped:
@@ -132,7 +132,7 @@ class TxlogWriter(DataSourceArrowWriter):
         Spark reports the original error; the outcome of the transaction is printed to standard error.
         """
         try:
-            with closing(open_store(self._options)) as runtime:
+            with closing(self._options.store.open()) as runtime:
                 transaction = self._resume(runtime, attempted=True)
                 if transaction.abort().already_committed:
                     say(
@@ -177,11 +177,6 @@ def version_of(options: WriteOptions, topics: Collection[str] = ()) -> TxnVersio
     return TxnVersion(
         version=options.txn_version, topics=frozenset(topics if options.topic is None else {options.topic})
     )
-
-
-def open_store(options: WriteOptions) -> Runtime:
-    """Open the store to write to."""
-    return Runtime.open(options.store.path, storage_options=options.store.storage)
 
 
 def check_begun_here(runtime: Runtime, store_id: str) -> None:

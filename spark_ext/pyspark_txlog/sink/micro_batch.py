@@ -141,7 +141,7 @@ def add_hint(error: CommitFailedError, number: int) -> None:
 def check_scope(current: TransactionMetadata, query_id: str | None) -> None:
     """Raise TxnVersionScopeError if the id's micro-batches belong to another query; the message has the next steps.
 
-    `query_id` is None for a query with a new checkpoint, whose id does not exist yet.
+    `query_id` is None if Spark has not given the query an id yet, because its checkpoint is new.
     """
     if current.txn_version < 0 or current.txn_scope == query_id:
         return

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark_txlog.sink.batch_writer import open_store, producer_config
+from pyspark_txlog.sink.batch_writer import producer_config
 from pyspark_txlog.sink.options import WriteOptions
 from txlog.engine import Session, producer_session
 from txlog.errors import StoreChangedError
@@ -66,7 +66,7 @@ def cached_session(options: WriteOptions) -> Iterator[Session]:
 
 
 def _opened(options: WriteOptions) -> Session:
-    runtime = open_store(options)
+    runtime = options.store.open()
     config = runtime.settings.producer_config(producer_config(options))
     return producer_session(runtime, config, f"transactional.id {options.transactional_id!r}")
 

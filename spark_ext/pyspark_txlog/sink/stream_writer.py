@@ -32,7 +32,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors, say
-from pyspark_txlog.sink.batch_writer import check_begun_here, open_store, producer_config, write_parts
+from pyspark_txlog.sink.batch_writer import check_begun_here, producer_config, write_parts
 from pyspark_txlog.sink.micro_batch import MicroBatch, add_hint, check_scope, check_without_offsets
 from pyspark_txlog.sink.options import StreamWriteOptions, parse_stream_write_options
 from pyspark_txlog.sink.session_cache import cached_session
@@ -142,7 +142,7 @@ class TxlogStreamWriter(DataSourceStreamArrowWriter):
         parts: tuple[StagedPart, ...] = ()
         # The coordinator is sure to skip a committed version, so the rows need not be computed.
         if not is_repeated(self._txn, TxnVersion(version=int(batch_id), scope=query_id)):
-            with closing(open_store(self._options.write)) as runtime:
+            with closing(self._options.write.store.open()) as runtime:
                 parts = write_parts(runtime, self._options.write, self._schema, self._txn, context, iterator)
         return StreamFiles(parts=parts, txn=self._txn, query_id=query_id, store_id=self._store_id)
 

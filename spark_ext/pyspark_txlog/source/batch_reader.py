@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = [
     "TxlogReader",
     "check_schema",
-    "open_runtime",
     "pack_plans",
     "parse_read_options",
     "plan_input",
@@ -55,21 +54,13 @@ class TxlogReader(DataSourceReader):
     @plain_errors
     def partitions(self) -> list[InputPartition]:
         """Return the read as runs of pieces. Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError, SchemaMismatchError."""
-        with closing(self._open()) as runtime:
+        with closing(self._options.store.open()) as runtime:
             options = settled(self._options, runtime.settings)
             return [InputPartition(tasks) for tasks in plan_input(runtime, options, self._schema)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one input partition, in the order of offsets within each topic partition."""
         return read_input(partition, self._schema, fail_on_data_loss=self._options.fail_on_data_loss)
-
-    def _open(self) -> Runtime:
-        return open_runtime(self._options)
-
-
-def open_runtime(options: ReadOptions) -> Runtime:
-    """Open the store that the options name."""
-    return Runtime.open(options.store.path, storage_options=options.store.storage)
 
 
 def read_input(partition: InputPartition, schema: StructType, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
@@ -86,7 +77,7 @@ def read_input(partition: InputPartition, schema: StructType, *, fail_on_data_lo
 @plain_errors
 def schema_of(options: ReadOptions) -> StructType:
     """Return the columns of a read if the user gave no schema."""
-    with closing(open_runtime(options)) as runtime:
+    with closing(options.store.open()) as runtime:
         # Report wrong options at load(), not at the first use of the frame.
         settled(options, runtime.settings)
         topics = subscribed_topics(runtime, options)

@@ -62,7 +62,7 @@ class MetadataReader(DataSourceReader):
         """Return the topic partitions that each task reads. Raises UnknownTopicOrPartitionError."""
         if self._options.table in _OF_THE_STORE:
             return [InputPartition(())]
-        with closing(_open(self._options)) as runtime:
+        with closing(self._options.store.open()) as runtime:
             found = _partitions(runtime, self._options)
         return [
             InputPartition(tuple(found[first : first + PARTITIONS_A_TASK]))
@@ -80,7 +80,7 @@ class MetadataReader(DataSourceReader):
         if partition.value is None:
             # Without partitions Spark makes one task itself.
             return iter(())
-        with closing(_open(self._options)) as runtime:
+        with closing(self._options.store.open()) as runtime:
             rows_of = _OF_THE_STORE.get(name) or _OF_PARTITIONS[name]
             rows = list(rows_of(runtime, partition.value)) if runtime.descriptor is not None else []
         target = to_arrow_schema(self._schema, timezone="UTC")
@@ -105,10 +105,6 @@ def check_columns(name: str, schema: spark.StructType) -> None:
                 f"metadata={name}: no column {column.name!r} of type {column.dataType.simpleString()}.{nearest(column.name, own.names)} The "
                 f"columns are {', '.join(f'{each.name} {each.dataType.simpleString()}' for each in own.fields)}"
             )
-
-
-def _open(options: MetadataOptions) -> Runtime:
-    return Runtime.open(options.store.path, storage_options=options.store.storage)
 
 
 def _partitions(runtime: Runtime, options: MetadataOptions) -> list[TopicPartition]:

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_txlog.messages import plain_errors
-from pyspark_txlog.source.batch_reader import open_runtime, read_input
+from pyspark_txlog.source.batch_reader import read_input
 from pyspark_txlog.source.options import parse_stream_options
 from pyspark_txlog.source.stream_source import StreamSource
 from pyspark_txlog.stream_offsets import StreamOffset
@@ -95,7 +95,7 @@ class TxlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _source(self) -> StreamSource:
         if self._opened is None:
             options = parse_stream_options(self._options)
-            runtime = open_runtime(options.read)
+            runtime = options.read.store.open()
             try:
                 self._opened = StreamSource(runtime, options, self._schema)
             except BaseException:
