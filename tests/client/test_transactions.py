@@ -749,6 +749,26 @@ def test_a_repeated_version_writes_nothing(world, store, staged, caplog):
     assert store.admin().describe_transaction("loader").state == "EMPTY", "no abort, which would look like a failure"
 
 
+@both_kinds
+@pytest.mark.parametrize("at_begin", [True, False])
+def test_a_version_is_not_skipped_for_a_topic_that_it_was_not_committed_for(world, store, staged, at_begin):
+    store.create_topic("audit", ORDERS)
+    with store.producer("loader", staged=staged) as producer:
+        with producer.transaction(7):
+            producer.send("orders", orders(1), partition=0)
+        producer.begin_transaction(7 if at_begin else None)
+        refused = "version 7: it was committed for orders, so the rows for audit"
+        if not at_begin:
+            producer.send("audit", orders(2))
+        with pytest.raises(InvalidRequestError, match=refused):
+            producer.send("audit", orders(2)) if at_begin else producer.commit_transaction(7)
+        producer.abort_transaction()
+        with producer.transaction(8):
+            producer.send("audit", orders(2))
+    assert store.admin().list_offsets("audit")[tp("audit", 0)].offset > 0
+    assert world.read() == [1]
+
+
 def test_what_was_dropped_as_repeated_cannot_be_committed_as_another_version(world, store):
     with store.producer("loader") as producer:
         with producer.transaction(3):

@@ -403,28 +403,32 @@ def test_only_a_commit_changes_the_version_and_every_record_carries_it() -> None
         (3, ("clean", "orders"), {"orders"}, "Skipped"),
         (3, ("clean", "orders"), {"orders", "audit"}, "InvalidRequestError"),
         (3, ("clean", "orders"), set(), "Skipped"),
+        (3, ("clean", "orders"), None, "Skipped"),
+        (3, (), {"audit"}, "InvalidRequestError"),
+        (3, (), set(), "Skipped"),
         (3, msgspec.UNSET, {"audit"}, "Skipped"),
         (2, ("clean", "orders"), {"audit"}, "Skipped"),
         (4, ("clean", "orders"), {"audit"}, "PREPARE_COMMIT 6"),
     ],
 )
 def test_a_version_is_not_skipped_for_a_topic_that_it_was_not_committed_for(
-    version: int, stored: tuple[str, ...] | msgspec.UnsetType, topics: set[str], expected: str
+    version: int, stored: tuple[str, ...] | msgspec.UnsetType, topics: set[str] | None, expected: str
 ) -> None:
-    given = TxnVersion(version=version, topics=frozenset(topics))
+    given = TxnVersion(version=version, topics=None if topics is None else frozenset(topics))
     current = record("COMPLETE_COMMIT", txn_version=3, txn_topics=stored)
     verdict = end(current, OWNER, "commit", staged=STAGED, version=given)
     assert word(verdict) == expected
     if isinstance(verdict, Transit):
         assert verdict.to.txn_topics == ("audit",)
     if isinstance(verdict, Refused):
-        with pytest.raises(InvalidRequestError, match="for clean, orders, so the rows for audit would be skipped"):
+        with pytest.raises(InvalidRequestError, match=r"for (clean, orders|no topic), so the rows for audit would be"):
             check_version(current, given)
 
 
-def test_the_topics_of_a_version_with_very_many_are_not_stored() -> None:
-    for many, stored in ((100, True), (101, False)):
-        given = TxnVersion(version=1, topics=frozenset(f"topic-{n}" for n in range(many)))
+def test_topics_are_stored_if_they_are_known_and_not_very_many() -> None:
+    for many, stored in ((None, False), (0, True), (100, True), (101, False)):
+        topics = None if many is None else frozenset(f"topic-{n}" for n in range(many))
+        given = TxnVersion(version=1, topics=topics)
         verdict = end(record("EMPTY"), OWNER, "commit", version=given)
         assert isinstance(verdict, Transit)
         assert (verdict.to.txn_topics is not msgspec.UNSET) == stored

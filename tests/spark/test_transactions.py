@@ -141,6 +141,10 @@ def test_one_version_is_not_two_appends_to_two_topics(log: Log, three: TxLog) ->
     ):
         txn.write(log.frame(0, 5), audit)
     assert (len(log.ids(clean)), len(log.ids(audit))) == (5, 0)
+    with three.transaction("nightly", version=2):
+        pass
+    with pytest.raises(InvalidRequestError, match="it was committed for no topic, so the rows for"):
+        three.table(clean).append(log.frame(5, 5), transactional_id="nightly", version=2)
 
 
 def test_a_write_that_is_done_after_the_end_of_its_transaction_is_an_error(

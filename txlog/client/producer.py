@@ -207,6 +207,7 @@ class Producer:
             self._check_send()
             # Only here it is certain which transaction the rows belong to. Another thread may have ended one and begun
             # the next.
+            self._transactions.add_topic(topic)
             if self._transactions.repeats:
                 parts = []
             send = Send(topic, len(parts), self._send_now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from txlog.client.batches import fail_all
@@ -19,7 +19,7 @@ from txlog.client.sender import Sender
 from txlog.client.session import Session
 from txlog.config import ProducerConfig
 from txlog.core.names import TopicPartition
-from txlog.core.transactions import TxnVersion, is_repeated
+from txlog.core.transactions import TxnVersion, check_version, is_repeated
 from txlog.errors import (
     AbortableError,
     FencedError,
@@ -58,6 +58,7 @@ class TransactionManager:
     def __init__(self, session: Session, sender: Sender, state: ProducerState, config: ProducerConfig) -> None:
         self._who = session.who
         self._version: TxnVersion | None = None
+        self._topics: set[str] = set()
         self.repeats = False
         """Whether the open transaction will certainly be skipped, so that none of its rows need to be written."""
         self._offsets: list[GroupOffsets] = []
@@ -84,12 +85,22 @@ class TransactionManager:
     def begin(self, version: TxnVersion | None) -> None:
         """Open a transaction; see `Producer.begin_transaction`."""
         self._version = version
+        self._topics = set()
         coordinator = self._sender.coordinator
         self.repeats = version is not None and coordinator is not None and is_repeated(coordinator.txn, version)
         self._offsets = []
         with self._lock:
             self._sender.new_transaction()
             self._state.move("IN_TRANSACTION")
+
+    def add_topic(self, topic: str) -> None:
+        """Note that rows of the transaction are for `topic`.
+
+        Raises InvalidRequestError if its version was committed for other topics, so that the rows would be lost (W31).
+        """
+        if self.repeats and self._version is not None:
+            check_version(self._coordinator.txn, replace(self._version, topics=frozenset({topic})))
+        self._topics.add(topic)
 
     def send_offsets(
         self,
@@ -116,6 +127,9 @@ class TransactionManager:
             self._set_version(txn_version(version))
         coordinator, wanted = self._coordinator, self._version
         with self._lock:
+            if wanted is not None:
+                # A transaction without rows may be for any topic.
+                wanted = replace(wanted, topics=frozenset(self._topics) or None)
             self._sender.send_now()
             looked_at = self._sender.staged_schemas
         refusal = coordinator.find_deleted(looked_at)  # while the sender writes the files

@@ -60,13 +60,13 @@ MAX_STORED_TOPICS = 100
 class TxnVersion:
     """The user's number of an id's transaction: a date, a micro-batch id.
 
-    Scope: a stream's query id, otherwise empty. Topics: all topics that the transaction is for, in any order; empty if
-    the caller does not say.
+    Scope: a stream's query id, otherwise empty. Topics: all topics that the transaction is for; None if they are not
+    known.
     """
 
     version: int
     scope: str = ""
-    topics: frozenset[str] = field(default=frozenset(), compare=False)
+    topics: frozenset[str] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         # In a record -1 means no version, so a transaction with version -1 would be committed again and again.
@@ -368,13 +368,17 @@ def judge_version(current: TransactionMetadata, version: TxnVersion) -> Skipped 
                 f"transactional.id, or remove this one: `txlog transactions expire --transactional-id {current.transactional_id} --force --execute`"
             )
         )
-    if version.version == current.txn_version and current.txn_topics is not msgspec.UNSET:
+    if (
+        version.version == current.txn_version
+        and version.topics is not None
+        and current.txn_topics is not msgspec.UNSET
+    ):
         others = sorted(version.topics.difference(current.txn_topics))
         if others:
             return Refused(
                 InvalidRequestError(
-                    f"transactional.id {current.transactional_id!r}, version {version.version}: it was committed for {', '.join(current.txn_topics)}, so "
-                    f"the rows for {', '.join(others)} would be skipped. hint: write all topics in one TxLog.transaction(...), or give each its own id"
+                    f"transactional.id {current.transactional_id!r}, version {version.version}: it was committed for {', '.join(current.txn_topics) or 'no topic'}, so "
+                    f"the rows for {', '.join(others)} would be skipped. hint: write all topics in one transaction (Spark: TxLog.transaction), or give each topic its own transactional.id"
                 )
             )
     return Skipped(current) if is_repeated(current, version) else None
@@ -426,7 +430,9 @@ def _prepare(
 
 
 def _stored_topics(version: TxnVersion) -> tuple[str, ...] | msgspec.UnsetType:
-    return tuple(sorted(version.topics)) if 0 < len(version.topics) <= MAX_STORED_TOPICS else msgspec.UNSET
+    if version.topics is None or len(version.topics) > MAX_STORED_TOPICS:
+        return msgspec.UNSET
+    return tuple(sorted(version.topics))
 
 
 def _answer_retry(
