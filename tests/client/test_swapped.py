@@ -7,11 +7,13 @@ import pytest
 
 from tests.client.world import ORDERS, World, orders, rows_of, tp
 from txlog.core import envelope, names
-from txlog.core.records import CommitRecord
+from txlog.core.records import CommitRecord, SegmentIndex
 from txlog.core.state import PartitionState
 from txlog.errors import CorruptRecordError, MissingObjectError
 from txlog.maintenance.fsck import check_store
 from txlog.protocol.append import append_log_start
+from txlog.protocol.load import load
+from txlog.protocol.read import plan_read
 from txlog.protocol.table import state_partition
 from txlog.testing.damage import overwrite
 
@@ -123,6 +125,31 @@ def test_an_index_of_markers_alone_does_not_hide_rows(world: World) -> None:
     swap(world, "east/" + index, "west/" + index)
     with pytest.raises(CorruptRecordError, match=f"^east/{index}: it says that it is of partition 'west-0'"):
         read(world, "east")
+
+
+def test_an_lso_above_an_open_transaction_does_not_end_the_search_for_aborted_rows(world: World) -> None:
+    """The transaction has rows in two segments and its ABORT in a third. Only the first segment is read (R10)."""
+    store = world.open()
+    store.create_topic("east", ORDERS, config={"segment.batches": 2})
+    with store.producer() as plain, store.producer("loader") as loader:
+        loader.begin_transaction()
+        for number in range(4):
+            (plain if number % 2 else loader).send("east", orders(number)).result()
+        loader.abort_transaction()
+        for number in range(5, 8):
+            plain.send("east", orders(number)).result()
+
+    def plan() -> list[int]:
+        ctx = store.runtime.context()
+        view = store.runtime.run(load(ctx, tp("east", 0)))
+        return [txn.last_offset for txn in store.runtime.run(plan_read(ctx, view, 0, 2, "read_committed"))[1].aborted]
+
+    assert plan() == [4]
+    path = "east/0/00000000000000000002-00000000000000000004-0.index"
+    index, _ = envelope.decode(world.memory.get(path) or b"", SegmentIndex, path)
+    overwrite(world.memory, path, envelope.encode(msgspec.structs.replace(index, last_stable_offset=4)))
+    with pytest.raises(CorruptRecordError, match=f"^{path}: last stable offset 4, and a transaction .* from offset 2"):
+        plan()
 
 
 def test_a_folder_of_another_topic_is_not_believed(world: World) -> None:

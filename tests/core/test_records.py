@@ -146,7 +146,9 @@ indexes = st.builds(
         records.Compaction,
         key=tuples(field_ids),
         end_offset=offsets,
-        tombstones=tuples(st.builds(records.Tombstones, end_offset=offsets, rows=counts, delete_at=times)),
+        tombstones=tuples(
+            st.builds(records.Tombstones, end_offset=offsets, rows=st.integers(1, 2**48), delete_at=times)
+        ),
     ),
     aborted_txns=counts,
     last_digest=digests | st.just(""),
@@ -308,6 +310,13 @@ class TestCommitRecord:
         plain = msgspec.json.decode(msgspec.json.encode(RECORD))
         with pytest.raises(msgspec.ValidationError):
             msgspec.json.decode(msgspec.json.encode({**plain, **change}), type=CommitRecord)
+
+
+def test_tombstones_are_at_least_one() -> None:
+    item = msgspec.json.encode(records.Tombstones(end_offset=1, rows=1, delete_at=0))
+    assert msgspec.json.decode(item, type=records.Tombstones).rows == 1
+    with pytest.raises(msgspec.ValidationError, match="rows"):
+        msgspec.json.decode(item.replace(b'"rows":1', b'"rows":0'), type=records.Tombstones)
 
 
 def test_run_names() -> None:

@@ -266,6 +266,17 @@ def test_a_marker_promotes_or_drops(commit: bool) -> None:
     assert log.state.pending == {}
 
 
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_marker_of_the_epoch_that_the_producer_has_keeps_its_batches(rows: int) -> None:
+    """W26 allows no such marker. Readers fold it all the same, and take the snapshot of the result."""
+    log = Log()
+    log.data(7, 1, 0, 3)
+    log.commit(7, 1, rows=rows, force=True)
+    assert log.data(7, 1, 0, 3) == ("duplicate", 0)
+    assert log.state.producers[7].last_sequence == 2
+    assert decode_snapshot(envelope.encode(to_snapshot(log.state)), TP, log.leo).producers == log.state.producers
+
+
 def test_a_marker_of_an_unknown_producer_changes_no_offset() -> None:
     log = offsets_log()
     log.offsets([offset_entry("g", 0, 100)])
@@ -353,6 +364,14 @@ def test_a_copied_record_is_named() -> None:
     first = three().records[0]
     with pytest.raises(CorruptRecordError, match=r"orders/0/0+2\.batch: it says base_offset 0"):
         stored_record(first.data, TP, 2)
+
+
+def test_a_record_above_the_limit_of_commit_objects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = three().records[0]
+    assert stored_record(first.data, TP, 0).record == first.record
+    monkeypatch.setattr(envelope, "MAX_COMMIT_BYTES", len(first.data) - 1)
+    with pytest.raises(CorruptRecordError, match=f"orders/0/0+\\.batch: {len(first.data)} bytes, more than"):
+        stored_record(first.data, TP, 0)
 
 
 @pytest.mark.parametrize("change", [{"records": 3}, {"records": 0}, {"kind": "abort"}, {"files": ()}])

@@ -137,7 +137,7 @@ def merge(store: Store, layout: FileLayout = PLAIN) -> None:
 def index_entries(store: Store) -> list[IndexEntry]:
     """Return the entries of the sealed part, as readers see it."""
     view = reading.read_session(store.runtime).fresh_views([TP], "looking")[TP]
-    read = store.runtime.run(read_indexes(TP, list(view.walk), {}))
+    read = store.runtime.run(read_indexes(view, list(view.walk), {}))
     return [entry for name in view.walk for entry in read[name].index.entries]
 
 

@@ -46,6 +46,10 @@ class StoredRecord:
 def stored_record(data: bytes, tp: TopicPartition, base_offset: int) -> StoredRecord:
     """Decode `<base_offset>.batch`; raise CorruptRecordError naming it if it is damaged."""
     path = tp.folder + names.batch_name(base_offset)
+    if len(data) > envelope.MAX_COMMIT_BYTES:
+        raise CorruptRecordError(
+            f"{path}: {len(data)} bytes, more than the {envelope.MAX_COMMIT_BYTES} that a commit record may have"
+        )
     record, _ = envelope.decode(data, CommitRecord, path)
     if record.base_offset != base_offset:
         raise CorruptRecordError(f"{path}: it says base_offset {record.base_offset}; an object was swapped or copied")

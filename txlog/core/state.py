@@ -315,7 +315,7 @@ class _Fold:
         self.producers[pid] = ProducerStateEntry(
             producer_id=pid,
             producer_epoch=record.producer_epoch,
-            last_sequence=old.last_sequence if old and same_epoch and not record.records else NO_SEQUENCE,
+            last_sequence=old.last_sequence if old and same_epoch else NO_SEQUENCE,
             last_offset=record.last_offset,
             timestamp=record.timestamp,
             coordinator_epoch=max(record.coordinator_epoch, old.coordinator_epoch if old else -1),

@@ -60,7 +60,7 @@ def measure_partition(session: Session, tp: TopicPartition, policy: MergePolicy 
         views, view = yield from get_fresh_view(ctx, views, tp)
         start = view.state.log_start_offset
         walk = [name for name in view.walk if name.end_offset > start]
-        indexes = yield from read_indexes(tp, walk, {})
+        indexes = yield from read_indexes(view, walk, {})
         indexes, aborted = yield from aborted_of_range(view, walk, indexes, start, view.state.next_offset)
         listed: Sequence[str] = yield List(tp.folder)
         rows: Sequence[str] = yield List(f"{tp.folder}rows/")

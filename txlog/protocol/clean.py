@@ -113,7 +113,7 @@ def plan_merges(
     views, rows, _ = yield from fold_table(ctx, views)
     # A view that followed the tail by name does not show which runs are current.
     view = yield from load(ctx, tp)
-    indexes = yield from read_indexes(tp, list(view.walk), {})
+    indexes = yield from read_indexes(view, list(view.walk), {})
     groups = cleaning.choose_merges(
         view.walk,
         {name: read.index for name, read in indexes.items()},

@@ -142,7 +142,7 @@ def _look(
     now_ms = yield Now()
     # A view that followed the tail by name does not show which runs are current.
     view = yield from load(ctx, tp)
-    known = yield from read_indexes(tp, list(view.walk), known)
+    known = yield from read_indexes(view, list(view.walk), known)
     cleanable = find_cleanable(
         view.walk,
         {name: known[name].index for name in view.walk},

@@ -103,9 +103,7 @@ def plan_read(
         if start >= stop:
             return plan
         chosen = [name for name in found.walk if name.end_offset > start and name.base_offset < stop]
-        known = yield from read_indexes(found.topic_partition, chosen, known)
-        for name in chosen:
-            _check_in_view(found, known[name].index, name)
+        known = yield from read_indexes(found, chosen, known)
         aborted: tuple[AbortedTxn, ...] = ()
         if isolation == "read_committed":
             known, aborted = yield from aborted_of_range(found, chosen, known, start, stop)
@@ -156,7 +154,7 @@ def aborted_transactions(
 
     def find(found: PartitionView) -> Program[tuple[AbortedTxn, ...]]:
         chosen = [name for name in found.walk if name.end_offset > start and name.base_offset < end]
-        known = yield from read_indexes(found.topic_partition, chosen, _known(found, view, indexes))
+        known = yield from read_indexes(found, chosen, _known(found, view, indexes))
         _, aborted = yield from aborted_of_range(found, chosen, known, start, end)
         return aborted
 
@@ -193,7 +191,7 @@ def _find_timestamp(
         low, high = 0, len(view.walk) - 1
         while low < high:
             middle = (low + high) // 2
-            known = yield from read_indexes(view.topic_partition, [view.walk[middle]], known)
+            known = yield from read_indexes(view, [view.walk[middle]], known)
             entries = known[view.walk[middle]].index.entries
             # A cleaned run may be empty and then has no time. Going left is always safe, because the scan below goes
             # on.
@@ -202,7 +200,7 @@ def _find_timestamp(
             else:
                 low = middle + 1
         for name in view.walk[low:]:
-            known = yield from read_indexes(view.topic_partition, [name], known)
+            known = yield from read_indexes(view, [name], known)
             index = known[name].index
             first = first_at_or_after_timestamp(index, timestamp_ms)
             for at in range(len(index.entries) if first is None else first, len(index.entries)):
@@ -261,7 +259,7 @@ def aborted_of_range(
     found: list[AbortedTxn] = []
     first = view.walk.index(chosen[0]) if chosen else len(view.walk)
     for name in view.walk[first:]:
-        known = yield from read_indexes(view.topic_partition, [name], known)
+        known = yield from read_indexes(view, [name], known)
         read = known[name]
         result = collect_aborted_txns(read.aborted, fetch_offset=start, upper_bound_offset=end)
         found.extend(result.aborted)
@@ -273,12 +271,15 @@ def aborted_of_range(
 
 
 def read_indexes(
-    tp: TopicPartition, wanted: list[SegmentName], known: dict[SegmentName, ReadIndex]
+    view: PartitionView, wanted: list[SegmentName], known: dict[SegmentName, ReadIndex]
 ) -> Program[dict[SegmentName, ReadIndex]]:
+    """Return `known` with the indexes of `wanted`; those that are read now are compared with `view`."""
     missing = [name for name in wanted if name not in known]
     if not missing:
         return known
-    found = yield Gather(tuple(read_index(tp, name) for name in missing))
+    found = yield Gather(tuple(read_index(view.topic_partition, name) for name in missing))
+    for name, read in zip(missing, found, strict=True):
+        _check_in_view(view, read.index, name)
     return {**known, **dict(zip(missing, found, strict=True))}
 
 

@@ -110,7 +110,7 @@ def _plan(
         end = wanted
     after = max(end, state.log_start_offset)
     names = [name for name in view.walk if state.log_start_offset < name.end_offset <= after]
-    gone = yield from _measured(tp, names)
+    gone = yield from _measured(view, names)
     if cut is not None and after == cut.name.end_offset:
         gone.append(cut)
     if not any(each.rows for each in gone):
@@ -134,7 +134,7 @@ def _oldest(view: PartitionView, now_ms: int, retention_ms: int) -> Program[list
     # Read one index first: in most partitions nothing is old enough.
     first, count = 0, 1
     while first < len(view.walk):
-        found += yield from _measured(view.topic_partition, view.walk[first : first + count])
+        found += yield from _measured(view, view.walk[first : first + count])
         if not retention.is_expired(found[-1].newest_ms, now_ms, retention_ms):
             break
         first, count = first + count, _AT_ONCE
@@ -149,7 +149,7 @@ def _newest(view: PartitionView, retention_bytes: int) -> Program[list[SealedByt
     size = _tail_bytes(view)
     backwards = view.walk[::-1]
     for first in range(0, len(backwards), _AT_ONCE):
-        part = yield from _measured(view.topic_partition, backwards[first : first + _AT_ONCE])
+        part = yield from _measured(view, backwards[first : first + _AT_ONCE])
         found += part
         size += sum(each.bytes for each in part[:-1])
         if size >= retention_bytes:
@@ -165,7 +165,7 @@ def _cut(
     left = [name for name in view.walk if name.end_offset > start]
     if not left or not left[0].generation:
         return None
-    indexes = yield from read_indexes(view.topic_partition, left[:1], {})
+    indexes = yield from read_indexes(view, left[:1], {})
     index = indexes[left[0]].index
     excess_bytes = -1
     if newest and newest[-1].name == left[0]:
@@ -181,11 +181,11 @@ def _cut(
     )
 
 
-def _measured(tp: TopicPartition, names: Sequence[SegmentName]) -> Program[list[SealedBytes]]:
+def _measured(view: PartitionView, names: Sequence[SegmentName]) -> Program[list[SealedBytes]]:
     found: list[SealedBytes] = []
     for first in range(0, len(names), _AT_ONCE):
         part = list(names[first : first + _AT_ONCE])
-        indexes = yield from read_indexes(tp, part, {})
+        indexes = yield from read_indexes(view, part, {})
         found += [retention.measure(indexes[name].index, name) for name in part]
     return found
 

@@ -38,7 +38,7 @@ class Tombstones(msgspec.Struct, frozen=True, kw_only=True):
 
     end_offset: Offset
     """Their offsets are below this, and at or above the `end_offset` of the item before."""
-    rows: Count
+    rows: Annotated[int, Meta(ge=1, le=2**48)]
     delete_at: Int64
     """Kafka's delete horizon (ms): from then on a compaction may remove them. Many years ahead if delete.retention.ms
     is large."""
