@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.golden.examples import PROTOCOL, examples, rendered
 from txlog import errors
 from txlog.core import features, records, schema
+from txlog.core.records.base import Time
 
 ROOT = PROTOCOL.parent
 DOCUMENT = PROTOCOL.read_text()
@@ -21,6 +23,8 @@ STRUCTS = {
     for name, kind in {**vars(records), "StagedList": records.StagedList}.items()
     if inspect.isclass(kind) and issubclass(kind, msgspec.Struct) and not name.startswith("_")
 }
+STATED = {records.StoreConstants: records.StoreConstants.__struct_fields__}
+"""Fields that an object must hold although Python has a default, beside those that the object's type names."""
 SHOWN_IN_WORDS = {"TransactionRow", "OffsetRow", "PendingOffsets", "GroupRow", "BatchMetadata"}
 RULES = re.findall(r"^\* \*\*([WRC]\d+[a-z]?)\*\*", DOCUMENT, re.MULTILINE)
 INVARIANTS = [f"invariant {number}" for number in re.findall(r"^\| (\d+) \| \*\*", DOCUMENT, re.MULTILINE)]
@@ -50,6 +54,13 @@ def tables() -> dict[str, list[str]]:
     return found
 
 
+def cells(table: str, field: str) -> tuple[str, str]:
+    """Return the cells for the type of a field, and for what it means if it is left out."""
+    section = DOCUMENT.split(f"<!-- fields: {table} -->\n")[1].split("\n\n")[0]
+    row = next(line for line in section.splitlines()[2:] if f"`{field}`" in line.split("|")[1])
+    return row.split("|")[2].strip(), row.split("|")[3].strip()
+
+
 @pytest.mark.parametrize("name", sorted(STRUCTS))
 def test_every_field_of_every_object_stands_in_its_table_in_order(name: str) -> None:
     fields = [field.encode_name for field in msgspec.structs.fields(STRUCTS[name])]
@@ -59,21 +70,25 @@ def test_every_field_of_every_object_stands_in_its_table_in_order(name: str) -> 
         assert tables()[name] == fields
 
 
-def test_the_tables_tell_a_default_from_a_value_that_must_be_stored() -> None:
-    for match in re.finditer(r"<!-- fields: (\w+) -->\n\|.*\n\|.*\n((?:\|.*\n)+)", DOCUMENT):
-        kind = STRUCTS[match[1]]
-        stated = {name.rpartition(".")[2] for name in getattr(kind, "STATED", ())}
-        if kind is records.StoreConstants:
-            stated = set(kind.__struct_fields__)
-        defaults = {
-            field.encode_name: not field.required and field.encode_name not in stated
-            for field in msgspec.structs.fields(kind)
-        }
-        for line in match[2].splitlines():
-            field, said = line.split(" | ")[:2]
-            names = re.findall(r"`(\w+)`", field)
-            if len(names) == 1:
-                assert ("default" in said) == defaults[names[0]], f"{match[1]}.{names[0]}: {said}"
+def absent(kind: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> str | None:
+    """Return what a table says of a field that is left out; None if it is the absence that means something."""
+    if field.required or field.encode_name in STATED.get(kind, getattr(kind, "STATED", ())):
+        return "damage"
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    return None if default is msgspec.UNSET else f"`{msgspec.json.encode(default).decode()}`"
+
+
+@pytest.mark.parametrize("name", sorted(tables()))
+def test_the_tables_say_what_a_field_means_that_is_left_out(name: str) -> None:
+    kind = STRUCTS[name]
+    types = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        said, found = cells(name, field.encode_name)
+        expected = absent(kind, field)
+        if found != "as in a commit record":
+            assert found == expected if expected else found not in ("damage", ""), field.name
+        if not said.startswith("as in"):
+            assert (said == "time") == (types[field.name] == Time), field.name
 
 
 def test_no_table_is_of_an_object_that_does_not_exist() -> None:
