@@ -97,6 +97,21 @@ def test_idle_poll_is_one_get_a_partition(world, store):
         assert (cost.get, cost.total) == (4, 4)
 
 
+@pytest.mark.parametrize(("fetch_max_wait_ms", "gets"), [(500, 10_800), (5_000, 1_440), (60_000, 110)])
+@pytest.mark.parametrize("timeout_ms", [500, 60_000])
+def test_an_idle_hour_costs_what_the_page_on_settings_says(world, store, fetch_max_wait_ms, gets, timeout_ms):
+    consumer = world.open().consumer(fetch_max_wait_ms=fetch_max_wait_ms)
+    consumer.assign([tp("orders", 0)])
+    consumer.poll(130_000)
+    end_ms = world.clock.monotonic_ms() + 3_600_000
+    with world.counting.counting() as cost:
+        while world.clock.monotonic_ms() < end_ms:
+            assert consumer.poll(max(timeout_ms, fetch_max_wait_ms)) is None
+    # The world's clock oversleeps a little, so some looks are missing.
+    assert 0.9 * gets <= cost.get <= gets
+    assert cost.list in (11, 12)
+
+
 def test_poll_of_one_new_batch_is_one_get_more(world, store):
     consumer = store.consumer("orders", auto_offset_reset="earliest")
     with world.open().producer() as producer:

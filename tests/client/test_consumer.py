@@ -90,6 +90,68 @@ def test_poll_waits_by_the_clock(world, store):
     assert 2000 <= world.clock.monotonic_ms() - before < 2600
 
 
+def looks(world, consumer, timeout_ms):
+    """Return how many looks at the log a poll without rows makes, with their pauses as asked of the clock."""
+    slept = []
+    sleep_ms = world.clock.sleep_ms
+    world.clock.sleep_ms = lambda ms: (slept.append(ms) if ms > 0 else None, sleep_ms(ms))
+    try:
+        with world.counting.counting() as cost:
+            assert consumer.poll(timeout_ms) is None
+    finally:
+        world.clock.sleep_ms = sleep_ms
+    return cost.get, slept
+
+
+def one_partition(world):
+    consumer = world.open().consumer(auto_offset_reset="earliest")
+    consumer.assign([ORDERS_0])
+    return consumer
+
+
+def test_pauses_double_until_rows_come(world, store):
+    consumer = one_partition(world)
+    for number in range(2):
+        send(world, number)
+        assert ids_of(rows_of([consumer.poll()])) == [number]
+        assert looks(world, consumer, 600)[1] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 62]
+        assert looks(world, consumer, 1003)[1] == [500, 500]
+
+
+def test_an_idle_consumer_looks_once_in_fetch_max_wait_ms(world, store):
+    consumer = one_partition(world)
+    consumer.poll(2000)
+    for timeout_ms in (500, 1500, 100):
+        made, slept = looks(world, consumer, timeout_ms)
+        assert made <= len(slept) + timeout_ms // 1000 + 1, "one GET for each pause, and the proof of each second"
+        assert sum(slept) <= timeout_ms
+
+
+def test_a_new_position_is_looked_at_without_a_pause(world, store):
+    consumer = one_partition(world)
+    consumer.poll(5000)
+    send(world, 1)
+    consumer.assign([ORDERS_0, ORDERS_1])
+    before = world.clock.monotonic_ms()
+    assert consumer.poll(500) is not None
+    assert world.clock.monotonic_ms() == before
+    consumer.poll(5000)
+    send(world, 2)
+    consumer.seek(ORDERS_0, 1)
+    before = world.clock.monotonic_ms()
+    assert ids_of(rows_of([consumer.poll(500)])) == [2]
+    assert world.clock.monotonic_ms() == before
+
+
+def test_a_poll_without_time_looks_at_once(world, store):
+    consumer = one_partition(world)
+    consumer.poll(5000)
+    send(world, 1)
+    before = world.clock.monotonic_ms()
+    assert consumer.poll(0) is not None
+    assert world.clock.monotonic_ms() == before
+
+
 def test_iterating_goes_on_for_ever(world, store):
     send(world, 0)
     consumer = store.consumer("orders", auto_offset_reset="earliest")

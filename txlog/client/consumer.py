@@ -68,7 +68,7 @@ class Consumer:
         who = f"consumer {config.client_id!r}" if config.client_id else "consumer"
         self._who = who if config.group_id is None else f"{who} (group {config.group_id!r})"
         self._session = consumer_session(runtime, config, self._who)
-        self._fetcher = Fetcher(self._session, self.isolation_level, config.max_poll_records)
+        self._fetcher = Fetcher(self._session, self.isolation_level, config.max_poll_records, config.fetch_max_wait_ms)
         self._followed = FollowedTopics(self._session, self._fetcher)
         self._membership = GroupMembership(self._session, config.client_id)
         self._committed: dict[TopicPartition, int] = {}
@@ -176,7 +176,8 @@ class Consumer:
     def poll(self, timeout_ms: int = 500) -> pa.RecordBatch | None:
         """Return the next rows of one partition, at most `max.poll.records`, or None if none come within `timeout_ms`.
 
-        With `enable.auto.commit` and a group it commits from time to time the rows that earlier polls returned. Raises
+        The pauses between looks at the log grow from 1 ms to `fetch.max.wait.ms` until rows come; 0 looks at once. With
+        `enable.auto.commit` and a group it commits from time to time the rows that earlier polls returned. Raises
         NoOffsetForPartitionError and OffsetOutOfRangeError if `auto.offset.reset` is "none", CommitFailedError (another
         consumer is the member of the group), CorruptRecordError with the name of the object.
 
@@ -214,8 +215,7 @@ class Consumer:
             if looked and left_ms <= 0:
                 self._followed.report_deleted()
                 return None
-            if looked:
-                clock.sleep_ms(min(self._config.fetch_max_wait_ms, left_ms))
+            self._fetcher.wait(left_ms)
             self._fetcher.look()
             self._followed.check_deleted()
             looked = True

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from txlog.client.pace import Pace
 from txlog.client.reading import plan_reads, read_task, tasks
 from txlog.client.session import Session
 from txlog.config import IsolationLevel
@@ -30,13 +31,14 @@ COLUMNS = (OFFSET_COLUMN, TIMESTAMP_COLUMN, TOPIC_COLUMN, PARTITION_COLUMN)
 class Fetcher:
     """The positions of the assigned partitions, and the reads in progress."""
 
-    def __init__(self, session: Session, isolation: IsolationLevel, max_rows: int) -> None:
+    def __init__(self, session: Session, isolation: IsolationLevel, max_rows: int, max_wait_ms: int) -> None:
         self._session = session
         self._isolation = isolation
         self._max_rows = max_rows
         self._partitions: dict[TopicPartition, _Fetch] = {}
         self._skipped: frozenset[str] = frozenset()
         self._turn = 0
+        self._pace = Pace(session.clock, max_wait_ms)
 
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
@@ -59,14 +61,17 @@ class Fetcher:
         self._session.forget([tp for tp in self._partitions if tp not in wanted])
         self._partitions = {tp: self._partitions.get(tp) or _Fetch() for tp in wanted}
         self._turn = 0
+        self._pace.reset()
 
     def seek(self, tp: TopicPartition, position: int | None) -> None:
         """Read on from `position`. None: from the group's offset, or from `auto.offset.reset`."""
         self._partitions[tp] = _Fetch(position, paused=self._partitions[tp].paused)
+        self._pace.reset()
 
     def pause(self, tp: TopicPartition, paused: bool) -> None:
         """Set whether the partition is paused."""
         self._partitions[tp].paused = paused
+        self._pace.reset()
 
     def skip(self, topics: Iterable[str]) -> None:
         """Set the topics of which nothing is read, and drop reads of them that are in progress."""
@@ -91,6 +96,7 @@ class Fetcher:
             batch = fetch.next()
             if batch is not None:
                 self._turn = number + 1
+                self._pace.reset()
                 return batch
         return None
 
@@ -117,10 +123,15 @@ class Fetcher:
             fetch.planned(plan)
         return bool(ranges)
 
+    def wait(self, limit_ms: int) -> None:
+        """Wait until the next look is due, but at most `limit_ms`."""
+        self._pace.wait(limit_ms)
+
     def look(self) -> None:
         """Look for new rows in every partition that has been read to its known end."""
         waiting = [tp for tp, fetch in self._partitions.items() if self._is_read(tp) and fetch.batches is None]
         self._session.fresh_views(waiting, "looking for new rows")
+        self._pace.looked()
 
     def out_of_range(self) -> list[TopicPartition]:
         """Return partitions whose position is outside of the log, as far as the log is known."""
