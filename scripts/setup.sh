@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Makes the virtual environment that `make` uses, from pyproject.toml. Says what is missing before it downloads anything.
-#   scripts/setup.sh [folder]      PYTHON=/path/to/python3.12 chooses the interpreter
+#   scripts/setup.sh [folder [extras]]      PYTHON=/path/to/python3.12 chooses the interpreter
 set -euo pipefail
 
 readonly venv="${1:-.venv}"
-readonly extras="spark,demo,dev"
+readonly extras="${2:-spark,demo,dev}"
 
 fail() {
     printf 'setup: %s\n' "$@" >&2

@@ -37,7 +37,10 @@ BROKER = Artifacts(
     (f"org.apache.kafka:kafka_2.13:{KAFKA}", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
     transitive=True,
 )
-"""A broker with its tools."""
+"""A broker."""
+
+TOOLS = Artifacts((f"org.apache.kafka:kafka-tools:{KAFKA}",), transitive=False)
+"""Kafka's command line, beside the broker's JARs; with it come the tools that measure."""
 
 SPARK_CONNECTOR = Artifacts(
     (

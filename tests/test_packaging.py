@@ -79,6 +79,7 @@ def test_the_wheel_describes_itself(dist: Dist) -> None:
         "gcs",
         "azure",
         "demo",
+        "bench",
         "test",
         "dev",
     }

@@ -23,6 +23,8 @@ from tests import jars
 
 HOST = "127.0.0.1"
 START_SECONDS = 90
+SMALL = ("-Xmx512m", "-XX:+UseSerialGC")
+"""Options of Java for a broker that need not be fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,14 @@ class Record:
 
 
 @contextmanager
-def running_broker(folder: Path) -> Iterator[str]:
+def running_broker(folder: Path, java_options: Sequence[str] = SMALL) -> Iterator[str]:
     """Start a broker that keeps its log in `folder`, yield its `bootstrap.servers`, and kill it at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     port, controller = _free_ports(2)
     properties = folder / "server.properties"
     properties.write_text(_properties(folder, port, controller), encoding="utf-8")
     console = folder / "broker.log"
-    java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", _class_path()]
+    java = ["java", *java_options, "-cp", class_path()]
     with console.open("ab") as out:
         command = [*java, "kafka.tools.StorageTool"]
         drawn = subprocess.run([*command, "random-uuid"], capture_output=True, text=True, check=True).stdout.split()[-1]
@@ -164,7 +166,7 @@ def running_client(bootstrap: str) -> Iterator[KafkaClient]:
     py4j_jar = jars.of_spark("py4j-*.jar")
     port, token, process = launch_gateway(
         jarpath=str(py4j_jar),
-        classpath=_class_path(),
+        classpath=class_path(),
         die_on_exit=True,
         enable_auth=True,
         return_proc=True,
@@ -180,7 +182,8 @@ def running_client(bootstrap: str) -> Iterator[KafkaClient]:
         process.wait(30)
 
 
-def _class_path() -> str:
+def class_path() -> str:
+    """Return the class path of the broker, its tools and its client."""
     # As Spark uses it, Ivy does not fetch Scala, because Spark has it.
     return os.pathsep.join(map(str, (*jars.fetch(jars.BROKER), jars.of_spark("scala-library-*.jar"))))
 

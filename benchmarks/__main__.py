@@ -1,0 +1,100 @@
+"""`python -m benchmarks [P3 P8 ...]`: measure rows of the table, beside rivals in the same run."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from benchmarks import report
+from benchmarks.harness import Spec, measure
+from benchmarks.plots import plot_goals
+from benchmarks.resources import Resources
+from benchmarks.specs import all_specs
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
+CACHE = Path.home() / ".cache" / "txlog" / "bench"
+
+
+def main(
+    rows: Annotated[list[str] | None, typer.Argument(help="Rows such as P3 (default: all).")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds that count.", min=1)] = 5,
+    scale: Annotated[float, typer.Option(help="Multiplies the sizes of all works; 1 is what the goals mean.")] = 1.0,
+    quick: Annotated[bool, typer.Option("--quick", help="The same as --rounds 3 --scale 0.1.")] = False,
+    scale_factor: Annotated[float, typer.Option(help="TPC-H's scale factor of the input.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the rows and of the order of the contestants.")] = 1,
+    beside: Annotated[bool, typer.Option("--beside", help="The machine has other work: say so in the page.")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Write the kept results into docs/benchmarks.md.")] = False,
+    output: Annotated[Path, typer.Option(help="Folder for bench.json and bench.md.")] = Path("reports"),
+) -> None:
+    """Measure, print the table of goals, and keep the raw samples."""
+    if quick:
+        rounds, scale, scale_factor = 3, 0.1, 0.1
+    specs = all_specs()
+    chosen = choose(specs, rows or [])
+    about = report.conditions(seed=seed, scale=scale, rounds=rounds, beside=beside)
+    kept = output / "bench.json"
+    failed = run(chosen, kept, about, scale_factor=scale_factor)
+    results = report.load(kept)
+    mine = [measured for measured, _ in report.of_specs(results, chosen)]
+    text = "\n\n".join((report.conditions_text([about]), report.goals_table(mine), report.figures_table(mine)))
+    (output / "bench.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    if publish:
+        found = report.of_specs(results, specs)
+        plot = PAGE.with_suffix(".png")
+        plot_goals([measured for measured, _ in found], plot)
+        report.publish(PAGE, found, plot)
+    if failed:
+        print(f"these failed: {'; '.join(failed)}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def choose(specs: tuple[Spec, ...], rows: list[str]) -> tuple[Spec, ...]:
+    """Return the specs of these rows, all if none is named. Exits if a name is unknown."""
+    known = list(dict.fromkeys(spec.row for spec in specs))
+    if unknown := [row for row in rows if row not in known]:
+        raise typer.BadParameter(f"{', '.join(unknown)} is not a row; the rows are {', '.join(known)}")
+    return tuple(spec for spec in specs if not rows or spec.row in rows)
+
+
+def run(specs: tuple[Spec, ...], kept: Path, about: dict[str, Any], *, scale_factor: float) -> list[str]:
+    """Measure each spec, and keep its samples at once, so that a stopped run loses only one. Return those that failed."""
+    console = Console(file=sys.stderr)
+    failed = []
+    began = time.perf_counter()
+    with Resources(CACHE, scale_factor=scale_factor) as resources:
+        for number, spec in enumerate(specs, 1):
+            head = f"{number}/{len(specs)} {spec.row} {spec.title}"
+            folder = Path(tempfile.mkdtemp(prefix="txlog-bench-"))
+            try:
+                with console.status(head) as status:
+                    measured = measure(
+                        spec,
+                        resources,
+                        folder,
+                        rounds=about["rounds"],
+                        seed=about["seed"],
+                        scale=about["scale"],
+                        note=lambda step, head=head, status=status: status.update(f"{head}: {step}"),
+                    )
+                report.keep(kept, [report.to_json(measured, about)])
+            except Exception:
+                # The other rows are still worth their hour.
+                console.print_exception(max_frames=4)
+                failed.append(head)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            console.print(f"{head}: {time.perf_counter() - began:,.0f} s since the start")
+    return failed
+
+
+if __name__ == "__main__":
+    typer.run(main)

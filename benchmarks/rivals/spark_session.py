@@ -1,0 +1,34 @@
+"""The Spark session of all contestants on Spark, except Iceberg's: txlog's defaults, and Delta from the package `delta-spark`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from pyspark_txlog import session
+
+
+@contextmanager
+def start_spark() -> Iterator[SparkSession]:
+    """Start the session, with Delta if the package (extra `bench`) is installed."""
+    spark = session("txlog benchmark", config=_delta())
+    # A query is always stopped in the middle of a micro-batch, which Spark logs as an error.
+    spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
+
+
+def _delta() -> dict[str, str]:
+    try:
+        from delta import configure_spark_with_delta_pip
+    except ImportError:
+        return {}
+    # The package knows its JARs' names. It only hands them over in a builder.
+    packages = configure_spark_with_delta_pip(SparkSession.builder)._options["spark.jars.packages"]
+    return {
+        "spark.jars.packages": packages,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }

@@ -1,0 +1,143 @@
+"""The table formats of Spark. All works on Spark (benchmarks/spark_works.py) use a format through this interface.
+
+This module imports neither txlog nor a rival's package, because Iceberg's Spark runs in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+
+class TableFormat:
+    """A format that Spark knows by its name, with one folder for each table."""
+
+    settings: Mapping[str, str] = {}
+    """Of the session, while this format has its turn."""
+
+    def __init__(self, spark: SparkSession, folder: Path, name: str) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.name = name
+
+    def table(self, name: str) -> str:
+        """Return what Spark is given as the table's name or path."""
+        return str(self.folder / name)
+
+    def create(self, name: str, like: DataFrame) -> None:
+        """Make an empty table, if the format needs that before a write."""
+
+    def append(self, frame: DataFrame, name: str) -> None:
+        """Append in one commit."""
+        frame.write.format(self.name).mode("append").save(self.table(name))
+
+    def read(self, name: str) -> DataFrame:
+        """Return the table as it is now."""
+        return self.spark.read.format(self.name).load(self.table(name))
+
+    def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
+        """Start a query that appends each micro-batch."""
+        writer = source.writeStream.format(self.name).option("checkpointLocation", str(checkpoint))
+        return writer.option("path", self.table(name)).start()
+
+    def stream_from(self, name: str) -> DataFrame:
+        """Return the table as a stream."""
+        return self.spark.readStream.format(self.name).load(self.table(name))
+
+    def drop(self, name: str) -> None:
+        """Delete the table."""
+        shutil.rmtree(self.table(name), ignore_errors=True)
+
+    def stored_in(self) -> Path:
+        """Return the folder of all tables."""
+        return self.folder
+
+    def requests(self) -> int:
+        """Return the number of requests so far; 0 if they cannot be counted."""
+        return 0
+
+    def close(self) -> None:
+        """End what the format has opened."""
+
+
+class Parquet(TableFormat):
+    """Plain Parquet files: no commit, and no promise about failures."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        super().__init__(spark, folder, "parquet")
+
+
+class Noop(TableFormat):
+    """Spark's sink that drops all rows: the floor of a micro-batch."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        super().__init__(spark, folder, "noop")
+
+
+class Delta(TableFormat):
+    """Delta Lake with its defaults."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        super().__init__(spark, folder, "delta")
+        # A first look at a class of Delta tells whether its JARs are there.
+        spark._jvm.java.lang.Class.forName("io.delta.tables.DeltaTable")
+
+
+class TunedDelta(Delta):
+    """Delta Lake with the number of tasks of a look at its log set for two cores; the default is 50."""
+
+    settings: Mapping[str, str] = {"spark.databricks.delta.snapshotPartitions": "2"}
+
+
+class Iceberg(TableFormat):
+    """Apache Iceberg with its defaults, in a catalog of folders."""
+
+    CATALOG = "iceberg"
+    JARS = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        super().__init__(spark, folder, "iceberg")
+        # A catalog keeps its first folder, so that each contestant has a namespace of its own in the session's.
+        self._namespace = f"{self.CATALOG}.n{abs(hash(str(folder)))}"
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
+
+    def table(self, name: str) -> str:
+        return f"{self._namespace}.{name.replace('-', '_')}"
+
+    def create(self, name: str, like: DataFrame) -> None:
+        like.limit(0).writeTo(self.table(name)).using("iceberg").create()
+
+    def append(self, frame: DataFrame, name: str) -> None:
+        frame.writeTo(self.table(name)).append()
+
+    def read(self, name: str) -> DataFrame:
+        return self.spark.read.table(self.table(name))
+
+    def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
+        writer = source.writeStream.format("iceberg").option("checkpointLocation", str(checkpoint))
+        return writer.toTable(self.table(name))
+
+    def drop(self, name: str) -> None:
+        self.spark.sql(f"DROP TABLE {self.table(name)} PURGE")
+
+    def stored_in(self) -> Path:
+        warehouse = self.spark.conf.get(f"spark.sql.catalog.{self.CATALOG}.warehouse")
+        return Path(warehouse) / self._namespace.partition(".")[2]
+
+    @classmethod
+    def config(cls, warehouse: Path) -> dict[str, str]:
+        """Return the session's settings."""
+        return {
+            "spark.jars.packages": cls.JARS,
+            f"spark.sql.catalog.{cls.CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
+            f"spark.sql.catalog.{cls.CATALOG}.type": "hadoop",
+            f"spark.sql.catalog.{cls.CATALOG}.warehouse": str(warehouse),
+        }
+
+
+FORMATS = {"Parquet": Parquet, "Delta": Delta, "Delta, tuned": TunedDelta, "Iceberg": Iceberg, "noop": Noop}
+"""By the name that the table of results shows."""

@@ -1,0 +1,92 @@
+"""How does txlog take part on Spark?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import txlog
+from benchmarks.rivals.table_formats import FORMATS, TableFormat
+from pyspark_txlog import TxLog
+from txlog.storage.open import open_object_store
+from txlog.testing.counting_store import CountingStore
+
+PARTITIONS = 2
+"""Of a topic, as many as Spark has tasks here."""
+
+
+class Native(TableFormat):
+    """txlog through `TxLog`, with its requests in this process counted."""
+
+    def __init__(self, spark: SparkSession, folder: Path, *, fsync: bool = False) -> None:
+        super().__init__(spark, folder, "txlog, native")
+        self.options = {"fsync": fsync}
+        self._url = str(folder / "store")
+        self._counting = CountingStore(open_object_store(self._url, self.options))
+        self._log = TxLog(spark, self._url, self.options, object_store=self._counting)
+
+    def create(self, name: str, like: DataFrame) -> None:
+        with txlog.open(self._url, storage_options=self.options) as store:
+            store.create_topic(name, like.limit(0).toArrow().schema, PARTITIONS)
+
+    def append(self, frame: DataFrame, name: str) -> None:
+        self._log.table(name).append(frame, transactional_id=name)
+
+    def read(self, name: str) -> DataFrame:
+        return self._log.table(name).to_df()
+
+    def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
+        return self._log.table(name).append_stream(source, transactional_id=name, checkpoint_location=str(checkpoint))
+
+    def stream_from(self, name: str) -> DataFrame:
+        reader = self.spark.readStream.format("txlog").option("subscribe", name)
+        return reader.option("startingOffsets", "earliest").load(self._url)
+
+    def drop(self, name: str) -> None:
+        shutil.rmtree(self.folder / "store" / name)
+
+    def stored_in(self) -> Path:
+        return self.folder / "store"
+
+    def requests(self) -> int:
+        return self._counting.requests().total
+
+    def close(self) -> None:
+        self._log.close()
+
+
+class Format(Native):
+    """txlog as Spark's users try it first: `format("txlog")`. Its requests are in other processes."""
+
+    def append(self, frame: DataFrame, name: str) -> None:
+        writer = frame.write.format("txlog").mode("append").option("topic", name)
+        writer.option("storage.fsync", self._fsync).save(self._url)
+
+    def read(self, name: str) -> DataFrame:
+        return self.spark.read.format("txlog").option("subscribe", name).load(self._url)
+
+    def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
+        writer = source.writeStream.format("txlog").option("topic", name).option("storage.fsync", self._fsync)
+        return writer.option("checkpointLocation", str(checkpoint)).start(self._url)
+
+    def requests(self) -> int:
+        return 0
+
+    @property
+    def _fsync(self) -> str:
+        return str(self.options["fsync"]).lower()
+
+
+def formats() -> dict[str, Callable[[SparkSession, Path], TableFormat]]:
+    """Return txlog's ways and the rivals' formats, by the names that the table of results shows."""
+    return {
+        "txlog, native": Native,
+        'format("txlog")': Format,
+        "txlog, native, fsync": partial(Native, fsync=True),
+        **FORMATS,
+    }

@@ -1,0 +1,218 @@
+"""The works on Spark, each written once for all table formats.
+
+A work is a context manager, like a contestant's start. It takes the format, and yields its turn. This module imports
+neither txlog nor a rival's package, because Iceberg's Spark runs in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from benchmarks.harness import Samples
+from benchmarks.rivals.table_formats import TableFormat
+from benchmarks.timing import seconds, timed
+
+STREAM_S = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a work needs, as plain values that travel to another process."""
+
+    name: str
+    lineitem: str = ""
+    rows: int = 0
+    times: int = 0
+    commits: int = 0
+    warm_up: int = 0
+
+
+@contextmanager
+def appends(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """Small appends, one commit each."""
+    few = _few(form.spark, work.rows)
+    form.create("small", few)
+    yield partial(timed, lambda: form.append(few, "small"), work.times, form.requests)
+
+
+@contextmanager
+def bulk_write(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """All rows of lineitem in one commit, to a new table each time."""
+    rows = form.spark.read.parquet(work.lineitem)
+    numbers = itertools.count()
+
+    def turn() -> Samples:
+        name = f"bulk-{next(numbers)}"
+        form.create(name, rows)
+        before = form.requests()
+        found = seconds(lambda: form.append(rows, name))
+        made = form.requests() - before
+        form.drop(name)
+        return {**found, "requests": [made]} if made else found
+
+    yield turn
+
+
+@contextmanager
+def scans(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """Scans of lineitem. The time includes the creation of the frame."""
+    rows = form.spark.read.parquet(work.lineitem)
+    form.create("lineitem", rows)
+    form.append(rows, "lineitem")
+
+    def turn() -> Samples:
+        return {
+            f"{name} s": seconds(lambda scan=scan: scan(form.read("lineitem")))["s"] for name, scan in SCANS.items()
+        }
+
+    yield turn
+
+
+@contextmanager
+def many_commits(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """Count the rows of many small commits."""
+    few = _few(form.spark, work.rows)
+    form.create("many", few)
+    for _ in range(work.commits):
+        form.append(few, "many")
+
+    def turn() -> Samples:
+        found: list[int] = []
+        taken = seconds(lambda: found.append(form.read("many").count()))
+        if found != [work.rows * work.commits]:
+            raise RuntimeError(f"{form.name} has {found} rows")
+        return taken
+
+    yield turn
+
+
+@contextmanager
+def bytes_after(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """Bytes and files of many small commits, without Hadoop's checksums, which an object store does not have."""
+    with many_commits(form, work):
+
+        def turn() -> Samples:
+            files = [path for path in form.stored_in().rglob("*") if path.is_file() and not path.name.endswith(".crc")]
+            return {"MB": [sum(path.stat().st_size for path in files) / 1e6], "files": [len(files)]}
+
+        yield turn
+
+
+@contextmanager
+def micro_batches(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """Micro-batches into a sink. The figure is Spark's own, of the whole trigger."""
+    source = form.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", work.rows)
+    stream = source.option("numPartitions", 2).load()
+    form.create("stream", _typed(form.spark, stream))
+
+    def turn() -> Samples:
+        before = form.requests()
+        # The query resumes its checkpoint.
+        query = form.stream_into(stream, "stream", form.folder / "checkpoint")
+        try:
+            wanted = work.warm_up + work.times
+            _wait(query, lambda: sum(p.numInputRows == work.rows for p in query.recentProgress) >= wanted)
+            done = [p for p in query.recentProgress if p.numInputRows == work.rows]
+        finally:
+            query.stop()
+        taken = [float(p.durationMs["triggerExecution"]) for p in done[work.warm_up : wanted]]
+        made = form.requests() - before
+        return {"ms": taken, "requests": [made / len(done)]} if made else {"ms": taken}
+
+    yield turn
+
+
+@contextmanager
+def stream_source(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """A stream that follows small commits, one in a micro-batch."""
+    few = _few(form.spark, work.rows)
+    form.create("followed", few)
+    form.append(few, "followed")
+    writer = form.stream_from("followed").writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(form.folder / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+
+        def turn() -> Samples:
+            taken = []
+            for _ in range(work.times):
+                form.append(few, "followed")
+                query.processAllAvailable()
+                done = [p for p in query.recentProgress if p.numInputRows]
+                taken.append(float(done[-1].durationMs["triggerExecution"]))
+            return {"ms": taken}
+
+        yield turn
+    finally:
+        query.stop()
+
+
+WORKS: dict[str, Callable[[TableFormat, Work], AbstractContextManager[Callable[[], Samples]]]] = {
+    work.__name__: work
+    for work in (appends, bulk_write, scans, many_commits, bytes_after, micro_batches, stream_source)
+}
+SCANS: dict[str, Callable[[DataFrame], Any]] = {
+    "count": lambda frame: frame.count(),
+    "sum": lambda frame: frame.agg(functions.sum("l_quantity")).first(),
+    "filter": lambda frame: frame.where("l_orderkey < 60000").agg(functions.sum("l_quantity")).first(),
+    "all columns": lambda frame: frame.write.format("noop").mode("overwrite").save(),
+}
+
+
+@contextmanager
+def running(form: TableFormat, work: Work) -> Iterator[Callable[[], Samples]]:
+    """Yield the turn of a work by its name, with the format's settings in the session during each turn."""
+    spark = form.spark
+    before = {name: spark.conf.get(name, None) for name in form.settings}
+
+    def set_all(values: dict[str, str | None]) -> None:
+        for name, value in values.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
+
+    try:
+        set_all(dict(form.settings))
+        with WORKS[work.name](form, work) as turn:
+            set_all(before)
+
+            def set_up() -> Samples:
+                set_all(dict(form.settings))
+                try:
+                    return turn()
+                finally:
+                    set_all(before)
+
+            yield set_up
+    finally:
+        set_all(before)
+        form.close()
+
+
+def _few(spark: SparkSession, rows: int) -> DataFrame:
+    """Return a small frame of one task, so that each format writes one file."""
+    made = spark.range(rows).selectExpr("id", "cast(id AS DOUBLE) / 2 AS amount", "concat('note ', id) AS note")
+    return spark.createDataFrame(made.toArrow()).coalesce(1)
+
+
+def _typed(spark: SparkSession, stream: DataFrame) -> DataFrame:
+    return spark.createDataFrame([], stream.schema)
+
+
+def _wait(query: Any, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + STREAM_S
+    while not done():
+        if (failed := query.exception()) is not None:
+            raise failed
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the query made {len(query.recentProgress)} micro-batches in {STREAM_S} s")
+        time.sleep(0.05)

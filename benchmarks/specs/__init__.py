@@ -1,0 +1,14 @@
+"""The rows of the table, one module each. `all_specs` returns them in the order in which they run."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from benchmarks.harness import Spec
+
+
+def all_specs() -> tuple[Spec, ...]:
+    """Return the specs of all modules, by module name. Importing them needs none of the rivals' packages."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(spec for name in names for spec in importlib.import_module(f"{__name__}.{name}").SPECS)

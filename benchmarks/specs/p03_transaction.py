@@ -1,0 +1,71 @@
+"""P3: transactions of one process, beside a real Kafka's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from benchmarks import inputs, log
+from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
+from benchmarks.rivals import kafka
+
+SMALL = {"rows": 100, "partitions": 1, "times": 100}
+WIDE = {"rows": 1000, "partitions": 10, "times": 100}
+IDLE_S = 0.1
+
+
+@contextmanager
+def puts(place: Place, *, staged: bool = False) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn that counts the conditional PUTs between begin and the return of commit, one transaction at a time."""
+    log.create(place.folder, inputs.RECORDS)
+    with log.opened(place.folder) as (store, counting), store.producer("bench", staged=staged) as producer:
+        call = log.transaction(producer, inputs.records(SMALL["rows"], place.seed), range(1))
+
+        def turn() -> Samples:
+            counts = []
+            for _ in range(place.sized(20, least=3)):
+                # What the transaction before left to do later is over by then.
+                time.sleep(IDLE_S)
+                before = counting.requests().put_if_absent
+                call()
+                counts.append(counting.requests().put_if_absent - before)
+            return {"PUTs": counts}
+
+        yield turn
+
+
+SPECS = (
+    Spec(
+        row="P3",
+        title="transaction of 100 rows, 1 partition",
+        contestants=(
+            *log.contestants(log.transactions, **SMALL),
+            Contestant(name="Kafka", start=partial(kafka.transactions, **SMALL)),
+        ),
+        goals=(Goal(of="txlog", figure="ms", versus="Kafka", at_most=1.0),),
+    ),
+    Spec(
+        row="P3",
+        title="transaction of 1,000 rows, 10 partitions",
+        contestants=(
+            *log.contestants(log.transactions, **WIDE),
+            Contestant(name="Kafka", start=partial(kafka.transactions, **WIDE)),
+        ),
+        goals=(
+            Goal(of="txlog", figure="ms", versus="Kafka", at_most=1.0),
+            Goal(of="txlog", figure="ms", versus="Kafka", at_most=1.0, statistic="p99"),
+        ),
+    ),
+    Spec(
+        row="P3",
+        title="conditional PUTs before commit returns",
+        exact=True,
+        contestants=(
+            Contestant(name="txlog", start=puts),
+            Contestant(name="txlog, staged", start=partial(puts, staged=True)),
+        ),
+        goals=(Goal(of="txlog", figure="PUTs", at_most=2),),
+    ),
+)

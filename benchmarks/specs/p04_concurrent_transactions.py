@@ -1,0 +1,36 @@
+"""P4: eight processes commit transactions of 100 rows, beside a real Kafka's."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks import log
+from benchmarks.harness import Contestant, Goal, Spec
+from benchmarks.rivals import kafka
+
+SHAPE = {"processes": 8, "rows": 100, "seconds": 4.0}
+OWN, SHARED = SHAPE | {"partitions": 8}, SHAPE | {"partitions": 1}
+
+SPECS = (
+    Spec(
+        row="P4",
+        title="8 processes, transactions on own partitions",
+        contestants=(
+            *log.contestants(log.crew_of_transactions, **OWN),
+            Contestant(name="Kafka", start=partial(kafka.crew_of_transactions, **OWN)),
+        ),
+        goals=(Goal(of="txlog", figure="per s", versus="Kafka", at_least=1.0),),
+    ),
+    Spec(
+        row="P4",
+        title="8 processes, transactions on one partition",
+        contestants=(
+            *log.contestants(log.crew_of_transactions, **SHARED),
+            Contestant(name="Kafka", start=partial(kafka.crew_of_transactions, **SHARED)),
+        ),
+        goals=(
+            Goal(of="txlog", figure="per s", versus="Kafka", at_least=0.7),
+            Goal(of="txlog", figure="ms", statistic="p99", at_most=60),
+        ),
+    ),
+)

@@ -1,0 +1,24 @@
+"""P7: appends of 100 rows through Spark, one commit each."""
+
+from __future__ import annotations
+
+from benchmarks.harness import Goal, Spec
+from benchmarks.sides import spark_sides
+
+SPECS = (
+    Spec(
+        row="P7",
+        title="append of 100 rows through Spark",
+        contestants=spark_sides(
+            "appends",
+            ("txlog, native", 'format("txlog")', "txlog, native, fsync", "Iceberg", "Delta", "Delta, tuned", "Parquet"),
+            rows=100,
+            times=20,
+        ),
+        goals=(
+            Goal(of="txlog, native", figure="ms", versus="Iceberg", at_most=0.4),
+            Goal(of='format("txlog")', figure="ms", versus="Iceberg", at_most=1.0),
+        ),
+        warm_up=2,
+    ),
+)

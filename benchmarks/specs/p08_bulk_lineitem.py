@@ -1,0 +1,21 @@
+"""P8: write TPC-H's lineitem (6 million rows at scale factor 1) through Spark, in one commit."""
+
+from __future__ import annotations
+
+from benchmarks.harness import Goal, Spec
+from benchmarks.sides import spark_sides
+
+SIDES = ("txlog, native", "txlog, native, fsync", "Iceberg", "Delta", "Parquet")
+
+SPECS = (
+    Spec(
+        row="P8",
+        title="write of lineitem through Spark",
+        contestants=spark_sides("bulk_write", SIDES, lineitem=True),
+        goals=(
+            Goal(of="txlog, native", figure="s", versus="Iceberg", at_most=1.0),
+            Goal(of="txlog, native", figure="s", versus="Parquet", at_most=1.05),
+        ),
+        rounds=3,
+    ),
+)

@@ -1,0 +1,28 @@
+"""P9 and P10: scans of lineitem through Spark, natively and by `format("txlog")`."""
+
+from __future__ import annotations
+
+from benchmarks.harness import Goal, Spec
+from benchmarks.sides import spark_sides
+
+SPECS = (
+    Spec(
+        row="P9",
+        title="scans of lineitem through Spark",
+        contestants=spark_sides("scans", ("txlog, native", "Iceberg", "Delta", "Parquet"), lineitem=True),
+        goals=tuple(
+            Goal(of="txlog, native", figure=f"{name} s", versus="Parquet", at_most=1.05)
+            for name in ("count", "sum", "filter", "all columns")
+        ),
+    ),
+    Spec(
+        row="P10",
+        title='scans of lineitem by format("txlog")',
+        contestants=spark_sides("scans", ('format("txlog")', "Parquet"), lineitem=True),
+        goals=tuple(
+            Goal(of='format("txlog")', figure=f"{name} s", versus="Parquet", at_most=1.05)
+            for name in ("all columns", "count")
+        ),
+        rounds=3,
+    ),
+)

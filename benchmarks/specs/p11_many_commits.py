@@ -1,0 +1,48 @@
+"""P11 and P17: 1,000 commits of 100 rows through Spark: a warm count, and the bytes that they left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from benchmarks import inputs
+from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
+from benchmarks.rivals import delta_rs
+from benchmarks.sides import spark_sides
+
+COMMITS, ROWS = 1000, 100
+
+
+@contextmanager
+def bytes_of_delta_rs(place: Place) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn that measures what as many commits of delta-rs left."""
+    rows = inputs.sales(ROWS, place.seed)
+    for _ in range(place.sized(COMMITS, least=3)):
+        delta_rs.append(str(place.folder / "table"), rows)
+
+    def turn() -> Samples:
+        files = [path for path in place.folder.rglob("*") if path.is_file()]
+        return {"MB": [sum(path.stat().st_size for path in files) / 1e6], "files": [len(files)]}
+
+    yield turn
+
+
+SPECS = (
+    Spec(
+        row="P11",
+        title="count after 1,000 small commits through Spark, warm",
+        contestants=spark_sides("many_commits", ("txlog, native", "Iceberg"), rows=ROWS, commits=COMMITS),
+        goals=(Goal(of="txlog, native", figure="s", versus="Iceberg", at_most=1.0),),
+        warm_up=2,
+    ),
+    Spec(
+        row="P17",
+        title="bytes after 1,000 native appends of 100 rows",
+        contestants=(
+            *spark_sides("bytes_after", ("txlog, native",), rows=ROWS, commits=COMMITS),
+            Contestant(name="delta-rs", start=bytes_of_delta_rs),
+        ),
+        goals=(Goal(of="txlog, native", figure="MB", versus="delta-rs", at_most=1.0),),
+        exact=True,
+    ),
+)

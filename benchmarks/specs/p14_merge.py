@@ -1,0 +1,104 @@
+"""P14: merge 1,000 small commits, each with a file, in the process and as the program `txlog merge`."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from benchmarks import inputs, log
+from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
+from benchmarks.rivals import delta_rs
+from benchmarks.timing import seconds
+from txlog.client.reading import read_session
+from txlog.core.cleaning import FileLayout, MergePolicy
+from txlog.core.names import TopicPartition
+from txlog.maintenance.merge import merge_partitions
+from txlog.maintenance.partition_loop import gather
+
+COMMITS, ROWS = 1000, 100
+
+
+@contextmanager
+def merges(place: Place, *, merge: Callable[[Path], Samples]) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn that merges a copy of the store."""
+    made = place.folder / "made"
+    rows = inputs.sales(ROWS, place.seed)
+    with log.opened(made) as (store, _):
+        # One sealed segment: only sealed ones are merged.
+        commits = place.sized(COMMITS, least=10)
+        store.create_topic(log.TOPIC, inputs.SALES, config={"segment.batches": commits})
+        with store.producer(linger_ms=0, inline_max_bytes=0) as producer:
+            for _ in range(commits + 1):
+                producer.send(log.TOPIC, rows, partition=0).result()
+    yield from _on_copies(made, place.folder, merge)
+
+
+def merge_here(store: Path) -> Samples:
+    """Merge in this process, and count the requests."""
+    with log.opened(store) as (opened, counting):
+        policy = MergePolicy(target_bytes=2**40)
+
+        def merge() -> None:
+            merging = merge_partitions(
+                read_session(opened.runtime), [TopicPartition(log.TOPIC, 0)], policy, FileLayout()
+            )
+            (done,), _ = gather(merging)
+            if not done.took_effect:
+                raise RuntimeError("the merge had no effect")
+
+        return {**seconds(merge), "requests": [counting.requests().total]}
+
+
+def merge_by_program(store: Path) -> Samples:
+    """Run `txlog merge`."""
+    program = Path(sys.executable).with_name("txlog")
+    command = [str(program), "merge", log.TOPIC, "--execute", "--store", str(store), "--storage-option", "fsync=false"]
+    return seconds(lambda: subprocess.run(command, check=True, capture_output=True))
+
+
+@contextmanager
+def rival(place: Place) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn of delta-rs's compaction of a copy."""
+    deltalake = delta_rs.package()
+    made = place.folder / "made"
+    rows = inputs.sales(ROWS, place.seed)
+    for _ in range(place.sized(COMMITS, least=10)):
+        delta_rs.append(str(made), rows)
+    yield from _on_copies(made, place.folder, lambda copy: seconds(deltalake.DeltaTable(str(copy)).optimize.compact))
+
+
+def _on_copies(made: Path, folder: Path, work: Callable[[Path], Samples]) -> Iterator[Callable[[], Samples]]:
+    numbers = itertools.count()
+
+    def turn() -> Samples:
+        copy = folder / f"copy-{next(numbers)}"
+        shutil.copytree(made, copy)
+        found = work(copy)
+        shutil.rmtree(copy)
+        return found
+
+    yield turn
+
+
+SPECS = (
+    Spec(
+        row="P14",
+        title="merge of 1,000 commits of a file each",
+        contestants=(
+            Contestant(name="txlog", start=partial(merges, merge=merge_here)),
+            Contestant(name="txlog merge, program", start=partial(merges, merge=merge_by_program)),
+            Contestant(name="delta-rs", start=rival),
+        ),
+        goals=(
+            Goal(of="txlog", figure="s", at_most=0.33),
+            Goal(of="txlog", figure="s", versus="delta-rs", at_most=1.0),
+            Goal(of="txlog merge, program", figure="s", at_most=0.6),
+        ),
+    ),
+)

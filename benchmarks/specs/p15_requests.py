@@ -1,0 +1,109 @@
+"""P15: requests on S3 after 105 commits, counted at the server: a commit by a new process, and a cold read of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import txlog
+from benchmarks import inputs, log
+from benchmarks.harness import Contestant, Goal, NotAvailable, Place, Samples, Spec
+from benchmarks.rivals import delta_rs
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.s3 import ACCESS_KEY, SECRET_KEY
+from tests.servers.start import Server, start
+
+ROWS, BEFORE = 100, 105
+
+
+@contextmanager
+def counted_server() -> Iterator[tuple[Server, Callable[[], int]]]:
+    """Yield a server of S3's requests on loopback, and the number of requests that it has had."""
+    with start("s3") as behind, FaultProxy(behind.url) as proxy:
+        yield behind.at(proxy.url), lambda: len(proxy.requests)
+
+
+def cost(count: Callable[[], int], call: Callable[[], object]) -> Samples:
+    """Return the requests of the call."""
+    before = count()
+    call()
+    return {"requests": [count() - before]}
+
+
+@contextmanager
+def txlog_side(place: Place, *, staged: bool, reading: bool) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn of txlog."""
+    rows = inputs.records(ROWS, place.seed)
+    try:
+        import s3fs  # noqa: F401
+    except ImportError as error:
+        raise NotAvailable("needs the package s3fs") from error
+    with counted_server() as (server, count):
+        url, options = server.store_url("bench"), server.storage_options
+
+        def commit(times: int) -> None:
+            with txlog.open(url, storage_options=options) as store, store.producer("bench", staged=staged) as producer:
+                for _ in range(times):
+                    log.transaction(producer, rows, range(1))()
+
+        def read() -> None:
+            with txlog.open(url, storage_options=options) as store:  # noqa: SIM117  three lines read better
+                with store.consumer(log.TOPIC, auto_offset_reset="earliest") as consumer:
+                    found = sum(batch.num_rows for batch in consumer.iterate())
+            if found != ROWS * place.sized(BEFORE, least=5):
+                raise RuntimeError(f"{found} rows were read")
+
+        with txlog.open(url, storage_options=options) as store:
+            store.create_topic(log.TOPIC, inputs.RECORDS)
+        commit(place.sized(BEFORE, least=5))
+        yield partial(cost, count, read if reading else partial(commit, 1))
+
+
+@contextmanager
+def rival(place: Place, *, reading: bool) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn of delta-rs."""
+    deltalake = delta_rs.package()
+    rows = inputs.records(ROWS, place.seed)
+    with counted_server() as (server, count):
+        url = server.store_url("table")
+        options = {
+            "AWS_ENDPOINT_URL": server.url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_REGION": "us-east-1",
+            "aws_conditional_put": "etag",
+        }
+
+        def commit() -> None:
+            delta_rs.append(url, rows, options)
+
+        def read() -> None:
+            deltalake.DeltaTable(url, storage_options=options).to_pyarrow_table()
+
+        for _ in range(place.sized(BEFORE, least=5)):
+            commit()
+        yield partial(cost, count, read if reading else commit)
+
+
+def _spec(title: str, most: int, *, reading: bool) -> Spec:
+    # The goal of a read is that of a staged log.
+    goal = Goal(of="txlog, staged" if reading else "txlog", figure="requests", at_most=most)
+    return Spec(
+        row="P15",
+        title=title,
+        exact=True,
+        contestants=(
+            Contestant(name="txlog", start=partial(txlog_side, staged=False, reading=reading)),
+            Contestant(name="txlog, staged", start=partial(txlog_side, staged=True, reading=reading)),
+            Contestant(name="delta-rs", start=partial(rival, reading=reading)),
+        ),
+        goals=(goal, Goal(of=goal.of, figure="requests", versus="delta-rs", at_most=1.0)),
+    )
+
+
+SPECS = (
+    _spec("S3 requests: a new process commits after 105 transactions", 12, reading=False),
+    _spec("S3 requests: a new process reads 105 transactions", 25, reading=True),
+)

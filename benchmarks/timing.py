@@ -1,0 +1,133 @@
+"""How is a call timed, in one process or in several at once?"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from benchmarks.harness import Samples
+
+Call = Callable[[], object]
+"""One unit of work. It returns False if the work was refused and does not count."""
+Prepare = Callable[[int], AbstractContextManager[tuple[Call, Callable[[], int]]]]
+"""Sets up the process of that number, and yields its call and the number of requests so far (0 if not counted)."""
+
+PROCESSES = multiprocessing.get_context("forkserver")
+"""How processes start: from one that has imported what they need, and that has no threads."""
+PROCESSES.set_forkserver_preload(["benchmarks.log", "benchmarks.rivals.kafka", "benchmarks.rivals.delta_rs"])
+START_S = 120
+"""Until each process of a crew is ready."""
+
+
+def no_requests() -> int:
+    """Return 0: requests are not counted."""
+    return 0
+
+
+def timed(call: Call, times: int, requests: Callable[[], int] = no_requests) -> Samples:
+    """Make the call so many times; return the milliseconds of each call and the mean number of requests."""
+    taken_ms = []
+    before = requests()
+    for _ in range(times):
+        started = time.perf_counter()
+        call()
+        taken_ms.append((time.perf_counter() - started) * 1000)
+    made = requests() - before
+    return {"ms": taken_ms, "requests": [made / times]} if made else {"ms": taken_ms}
+
+
+def seconds(call: Call) -> Samples:
+    """Make the call once; return its seconds."""
+    started = time.perf_counter()
+    call()
+    return {"s": [time.perf_counter() - started]}
+
+
+@dataclass(slots=True)
+class _Member:
+    process: multiprocessing.process.BaseProcess
+    pipe: Connection
+
+
+@contextmanager
+def crew(prepare: Prepare, processes: int, seconds_a_turn: float) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn in which so many processes make their calls at once.
+
+    The turn returns calls per second over all processes, the milliseconds of each call, and the share of refused calls.
+    `prepare` is pickled.
+    """
+    members = []
+    try:
+        for number in range(processes):
+            here, there = PROCESSES.Pipe()
+            process = PROCESSES.Process(target=_work, args=(prepare, number, there), daemon=True)
+            process.start()
+            there.close()
+            members.append(_Member(process, here))
+        for member in members:
+            _answer(member)
+        yield lambda: _turn(members, seconds_a_turn)
+    finally:
+        for member in members:
+            member.pipe.close()
+        for member in members:
+            member.process.join(10)
+            if member.process.is_alive():
+                member.process.kill()
+
+
+def _turn(members: list[_Member], seconds_a_turn: float) -> Samples:
+    for member in members:
+        member.pipe.send(seconds_a_turn)
+    taken_ms: list[float] = []
+    rate, refused, requests = 0.0, 0, 0
+    for member in members:
+        mine_ms, elapsed_s, mine_refused, made = _answer(member)
+        taken_ms += mine_ms
+        rate += len(mine_ms) / elapsed_s
+        refused += mine_refused
+        requests += made
+    done = max(len(taken_ms), 1)
+    samples = {"per s": [rate], "ms": taken_ms, "refused %": [100 * refused / (done + refused)]}
+    return samples | {"requests": [requests / done]} if requests else samples
+
+
+def _answer(member: _Member) -> tuple[list[float], float, int, int]:
+    if not member.pipe.poll(START_S):
+        raise TimeoutError(f"a process of the crew did not answer within {START_S} s")
+    answer = member.pipe.recv()
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer  # type: ignore[no-any-return]
+
+
+def _work(prepare: Prepare, number: int, pipe: Connection) -> None:
+    try:
+        with prepare(number) as (call, requests):
+            call()
+            pipe.send(([], 0.0, 0, 0))
+            while True:
+                pipe.send(_calls(call, requests, pipe.recv()))
+    except (EOFError, BrokenPipeError):
+        return
+    except Exception as error:
+        pipe.send(RuntimeError(f"process {number} of the crew: {type(error).__name__}: {error}"))
+
+
+def _calls(call: Call, requests: Callable[[], int], seconds_a_turn: float) -> tuple[list[float], float, int, int]:
+    taken_ms: list[float] = []
+    refused, before = 0, requests()
+    began = now = time.perf_counter()
+    while now - began < seconds_a_turn:
+        started = now
+        done = call() is not False
+        now = time.perf_counter()
+        if done:
+            taken_ms.append((now - started) * 1000)
+        else:
+            refused += 1
+    return taken_ms, now - began, refused, requests() - before
