@@ -17,6 +17,11 @@ CLASSES := $(VENV)/spark-classes.jsa
 # The same with the oldest supported Spark.
 OLDEST := .venv-spark-4.2
 OLDEST_STAMP := $(OLDEST)/.stamp
+# That Spark, with what benchmarks need beside it; and Iceberg's Spark.
+BENCH := .venv-bench
+BENCH_STAMP := $(BENCH)/.stamp
+ICEBERG := .venv-iceberg
+ICEBERG_STAMP := $(ICEBERG)/.stamp
 # The lowest supported versions of everything but Spark, or another Python with the newest.
 MINIMUM := .venv-minimum$(if $(PYTHON),-$(notdir $(PYTHON)))
 MINIMUM_STAMP := $(MINIMUM)/.stamp
@@ -27,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_PROFILE ?= thorough
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench-core bench-spark bench-append bench-stream bench-scans bench-maintenance bench-long-run bench-growth conf wheel clean distclean
+.PHONY: help setup check format test test-minimum test-storm test-kill test-kafka test-cluster test-spark-4.2 smoke-spark-4.2 test-rivals simulate chaos chaos-maintain demo bench bench-quick bench-core bench-spark bench-maintenance bench-long-run bench-growth conf wheel clean distclean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -40,6 +45,14 @@ $(STAMP): pyproject.toml scripts/setup.sh
 
 $(OLDEST_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
 	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-4.2.txt scripts/setup.sh $(OLDEST)
+
+$(BENCH_STAMP): pyproject.toml scripts/setup.sh conf/spark-4.2.txt
+	@PYTHON='$(PYTHON)' PIP_CONSTRAINT=conf/spark-4.2.txt scripts/setup.sh $(BENCH) spark,demo,dev,bench
+
+$(ICEBERG_STAMP): conf/iceberg.txt
+	@$(or $(PYTHON),python3) -m venv --clear $(ICEBERG)
+	@$(ICEBERG)/bin/python -m pip install --quiet --disable-pip-version-check --requirement conf/iceberg.txt
+	@touch $@
 
 $(MINIMUM_STAMP): pyproject.toml conf/minimum.txt
 	@$(or $(PYTHON),python3.11) -m venv --clear $(MINIMUM)
@@ -103,29 +116,26 @@ demo: $(STAMP) ## Run the main job on 336,776 real flights
 chaos: $(STAMP) ## Kill and stop real processes for MINUTES=2 (SEED=n repeats a storm), then prove that no row was lost, doubled or torn
 	$(BIN)/python -m lab.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-bench-core: $(STAMP) ## Milliseconds and storage requests of an append and of a transaction
-	$(BIN)/python -m benchmarks.core $(ARGS)
+bench: $(BENCH_STAMP) $(ICEBERG_STAMP) ## Measure txlog beside Kafka, Delta, Iceberg, delta-rs and Parquet: a table with a line for each goal; ARGS='P3 P8' chooses rows
+	$(BENCH)/bin/python -m benchmarks $(ARGS)
 
-bench-spark: $(OLDEST_STAMP) ## Appends, micro-batches, bulk writes and scans beside Delta's and plain Parquet's: table and plot
-	$(OLDEST)/bin/python -m benchmarks.spark $(ARGS)
+bench-quick: $(BENCH_STAMP) $(ICEBERG_STAMP) ## The same with a tenth of the work, in ten minutes
+	$(BENCH)/bin/python -m benchmarks --quick $(ARGS)
 
-bench-append: $(STAMP) ## Milliseconds and requests of a small append with inline rows, or with files
-	$(BIN)/python -m benchmarks.small_append $(ARGS)
+bench-core: ## Rows P1, P3 and P16: appends and transactions of one process
+	@$(MAKE) --no-print-directory bench ARGS='P1 P3 P16 $(ARGS)'
 
-bench-stream: $(STAMP) ## Milliseconds of a micro-batch through the streaming sink, beside noop and Parquet, and its requests
-	$(BIN)/python -m benchmarks.stream_sink $(ARGS)
+bench-spark: ## Rows P7 to P13: txlog on Spark beside Delta, Iceberg and Parquet
+	@$(MAKE) --no-print-directory bench ARGS='P7 P8 P9 P10 P11 P12 P13 $(ARGS)'
 
-bench-scans: $(STAMP) ## Seconds of scans: format("txlog"), to_df, plain Parquet
-	$(BIN)/python -m benchmarks.scans $(ARGS)
+bench-maintenance: ## Row P14: merge of many small commits
+	@$(MAKE) --no-print-directory bench ARGS='P14 $(ARGS)'
 
-bench-maintenance: $(OLDEST_STAMP) ## Merge and vacuum many small commits, in one process and on Spark, beside Delta's OPTIMIZE and VACUUM: table and plot
-	$(OLDEST)/bin/python -m benchmarks.maintenance $(ARGS)
+bench-long-run: $(STAMP) ## Row long-run: 20,000 transactions with and without maintenance; fails if a store with it grows
+	$(BIN)/python -m benchmarks long-run --check $(ARGS)
 
-bench-long-run: $(STAMP) ## 20,000 transactions with and without txlog maintain: objects, metadata and cold opens over time, table and plot
-	$(BIN)/python -m benchmarks.long_run $(ARGS)
-
-bench-growth: $(STAMP) ## Cost of groups, ids, segments, partitions and months of running, at n and at 4 n: table and plot
-	$(BIN)/python -m benchmarks.growth $(ARGS)
+bench-growth: $(STAMP) ## Row growth: cost of groups, ids, segments, partitions and months of running, at n and at 4 n; fails if it grows too fast
+	$(BIN)/python -m benchmarks growth --check $(ARGS)
 
 conf: $(STAMP) ## Write conf/txlog.toml and the options in docs/kafka.md from the tables in the code
 	$(BIN)/python conf/generate.py
@@ -138,4 +148,4 @@ clean: ## Remove what builds, tests and tools have left
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean ## ... and .venv
-	rm -rf $(VENV) $(OLDEST) .venv-minimum*
+	rm -rf $(VENV) $(OLDEST) $(BENCH) $(ICEBERG) .venv-minimum*

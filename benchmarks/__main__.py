@@ -32,6 +32,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the rows and of the order of the contestants.")] = 1,
     beside: Annotated[bool, typer.Option("--beside", help="The machine has other work: say so in the page.")] = False,
     publish: Annotated[bool, typer.Option("--publish", help="Write the kept results into docs/benchmarks.md.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit status 1 if a goal of these rows is not met.")] = False,
     output: Annotated[Path, typer.Option(help="Folder for bench.json and bench.md.")] = Path("reports"),
 ) -> None:
     """Measure, print the table of goals, and keep the raw samples."""
@@ -52,6 +53,14 @@ def main(
         plot = PAGE.with_suffix(".png")
         plot_goals([measured for measured, _ in found], plot)
         report.publish(PAGE, found, plot)
+    missed = [
+        measured.spec.title
+        for measured in mine
+        if not all(report.is_met(measured, goal) for goal in measured.spec.goals)
+    ]
+    if check and missed:
+        print(f"not met: {'; '.join(missed)}", file=sys.stderr)
+        raise typer.Exit(1)
     if failed:
         print(f"these failed: {'; '.join(failed)}", file=sys.stderr)
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""How many requests does a micro-batch of the streaming sink cost, and in which of its steps?
+"""How many requests does a micro-batch of the streaming sink cost?
 
 This data source has stores that count. It writes to a file the requests of `begin` and `commit` (beside the driver) and
 of `write` (each task): one line for each call, with its process. Shipped code does not know this source.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,8 +28,8 @@ from txlog.client.runtime import Runtime
 from txlog.storage.open import open_object_store
 from txlog.testing.counting_store import CountingStore
 
-STEPS = ("begin", "write", "commit")
-_FILE = "counts.file"
+NAME = "txlog-counting"
+COUNTS_FILE = "counts.file"
 _STORES = "txlog_benchmark_stores"
 
 
@@ -44,23 +42,10 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(CountingDataSource)
 
 
-def medians(file: Path) -> dict[str, dict[str, float]]:
-    """Return by step: requests of a micro-batch by verb over all tasks, milliseconds, and the number of processes."""
-    calls = [json.loads(line) for line in file.read_text().splitlines()]
-    # The first batches open what later ones may still have open.
-    batches = sum(call["step"] == "commit" for call in calls)
-    found: dict[str, dict[str, float]] = {}
-    for step in STEPS:
-        mine = [call for call in calls if call["step"] == step]
-        per_batch = max(len(mine) // max(batches, 1), 1)
-        settled = mine[len(mine) // 2 :]
-        verbs = sorted({verb for call in settled for verb in call["requests"]})
-        found[step] = {
-            verb: statistics.median(call["requests"].get(verb, 0) for call in settled) * per_batch for verb in verbs
-        }
-        found[step]["ms"] = statistics.median(call["ms"] for call in settled)
-        found[step]["processes"] = len({call["pid"] for call in mine})
-    return found
+def total(file: Path) -> int:
+    """Return the requests in all processes so far."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return sum(sum(json.loads(line)["requests"].values()) for line in lines)
 
 
 class CountingDataSource(TxlogDataSource):
@@ -68,11 +53,11 @@ class CountingDataSource(TxlogDataSource):
 
     @classmethod
     def name(cls) -> str:
-        return "txlog-counting"
+        return NAME
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TxlogStreamWriter:  # noqa: N802  Spark's name
-        file = self.options[_FILE]
-        options = {name: text for name, text in self.options.items() if name != _FILE}
+        file = self.options[COUNTS_FILE]
+        options = {name: text for name, text in self.options.items() if name != COUNTS_FILE}
         writer: CountingWriter
         if self._made_here:
             with _counting(file, "begin"):
@@ -107,7 +92,6 @@ def _counting(file: str, step: str) -> Iterator[None]:
         return original(url, storage_options=storage_options, object_store=stores[-1], **others)
 
     before: dict[int, Any] = {id(store): store.requests() for store in stores}
-    started = time.perf_counter()
     with mock.patch.object(Runtime, "open", open_counting):
         yield
     spent: dict[str, int] = defaultdict(int)
@@ -117,6 +101,6 @@ def _counting(file: str, step: str) -> Iterator[None]:
         for verb in ("get", "get_range", "size", "list", "put_if_absent", "put", "write_file"):
             if count := getattr(made, verb):
                 spent[verb] += count
-    line = {"step": step, "pid": os.getpid(), "ms": (time.perf_counter() - started) * 1000, "requests": spent}
+    line = {"step": step, "pid": os.getpid(), "requests": spent}
     with open(file, "a") as lines:
         lines.write(json.dumps(line) + "\n")

@@ -72,6 +72,8 @@ class Goal:
 
     def __str__(self) -> str:
         sign, bound = ("≥", self.at_least) if self.at_most is None else ("≤", self.at_most)
+        if self.at_most == self.at_least:
+            sign = "="
         return f"{sign} {bound:g}" + (f" × {self.versus}" if self.versus else "")
 
     def is_met(self, value: float) -> bool:
@@ -92,8 +94,8 @@ class Spec:
     """Turns of each contestant that do not count."""
     rounds: int | None = None
     """Overrides the rounds of the run, if a turn takes minutes."""
-    exact: bool = False
-    """The figures are counts. One round is enough, without a warm-up, and each ratio is given."""
+    once: bool = False
+    """One round without a warm-up, and each ratio is given: for counts, and for works that repeat themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,7 @@ class Measured:
         mine = self.by_round(goal.of, goal.figure, goal.statistic)
         theirs = self.by_round(goal.versus, goal.figure, goal.statistic) if goal.versus else []
         ratios = [left / right for left, right in zip(mine, theirs, strict=False) if right]
-        if self.spec.exact and ratios:
+        if self.spec.once and ratios:
             return Ratio(median=ratios[-1], low=ratios[-1], high=ratios[-1])
         if len(ratios) < FEWEST_ROUNDS:
             return None
@@ -148,7 +150,7 @@ def measure(
 ) -> Measured:
     """Run the spec. `note` gets a line for each step."""
     measured = Measured(spec=spec)
-    rounds = 1 if spec.exact else spec.rounds or rounds
+    rounds = 1 if spec.once else spec.rounds or rounds
     with ExitStack() as stack:
         turns = {}
         for number, contestant in enumerate(spec.contestants):
@@ -161,7 +163,7 @@ def measure(
             except NotAvailable as reason:
                 measured.missing[contestant.name] = str(reason)
         for name, turn in turns.items():
-            for _ in range(0 if spec.exact else spec.warm_up):
+            for _ in range(0 if spec.once else spec.warm_up):
                 note(f"warm up {name}")
                 turn()
         dice = random.Random(f"{seed} {spec.row} {spec.title}")

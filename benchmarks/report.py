@@ -129,6 +129,12 @@ def publish(page: Path, found: Sequence[tuple[Measured, dict[str, Any]]], plot: 
     page.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: made, text, flags=re.DOTALL), encoding="utf-8")
 
 
+def is_met(measured: Measured, goal: Goal) -> bool:
+    """Return whether the goal was measured and is met."""
+    value, _ = outcome(measured, goal)
+    return value is not None and goal.is_met(value)
+
+
 def outcome(measured: Measured, goal: Goal) -> tuple[float | None, str]:
     """Return what the goal bounds (None if it is not established), and the result in words."""
     values = measured.by_round(goal.of, goal.figure, goal.statistic)

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import txlog
+from benchmarks import counted_sink
 from benchmarks.rivals.table_formats import FORMATS, TableFormat
 from pyspark_txlog import TxLog
 from txlog.storage.open import open_object_store
@@ -61,7 +62,12 @@ class Native(TableFormat):
 
 
 class Format(Native):
-    """txlog as Spark's users try it first: `format("txlog")`. Its requests are in other processes."""
+    """txlog as Spark's users try it first: `format("txlog")`. Only the requests of its streaming sink are counted."""
+
+    def __init__(self, spark: SparkSession, folder: Path, *, fsync: bool = False) -> None:
+        super().__init__(spark, folder, fsync=fsync)
+        self._counts = folder / "counts.jsonl"
+        counted_sink.register(spark)
 
     def append(self, frame: DataFrame, name: str) -> None:
         writer = frame.write.format("txlog").mode("append").option("topic", name)
@@ -71,11 +77,12 @@ class Format(Native):
         return self.spark.read.format("txlog").option("subscribe", name).load(self._url)
 
     def stream_into(self, source: DataFrame, name: str, checkpoint: Path) -> StreamingQuery:
-        writer = source.writeStream.format("txlog").option("topic", name).option("storage.fsync", self._fsync)
+        writer = source.writeStream.format(counted_sink.NAME).option("topic", name)
+        writer.option("storage.fsync", self._fsync).option(counted_sink.COUNTS_FILE, str(self._counts))
         return writer.option("checkpointLocation", str(checkpoint)).start(self._url)
 
     def requests(self) -> int:
-        return 0
+        return counted_sink.total(self._counts)
 
     @property
     def _fsync(self) -> str:

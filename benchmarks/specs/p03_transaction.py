@@ -61,7 +61,7 @@ SPECS = (
     Spec(
         row="P3",
         title="conditional PUTs before commit returns",
-        exact=True,
+        once=True,
         contestants=(
             Contestant(name="txlog", start=puts),
             Contestant(name="txlog, staged", start=partial(puts, staged=True)),

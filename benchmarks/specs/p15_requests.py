@@ -93,7 +93,7 @@ def _spec(title: str, most: int, *, reading: bool) -> Spec:
     return Spec(
         row="P15",
         title=title,
-        exact=True,
+        once=True,
         contestants=(
             Contestant(name="txlog", start=partial(txlog_side, staged=False, reading=reading)),
             Contestant(name="txlog, staged", start=partial(txlog_side, staged=True, reading=reading)),

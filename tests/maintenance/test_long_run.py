@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import long_run
+from benchmarks.specs import long_run
 
 
 @pytest.fixture

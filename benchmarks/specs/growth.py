@@ -1,41 +1,35 @@
-"""Does anything cost more per commit because a store has many groups, ids, segments or partitions? Does a process grow?
+"""growth: does anything cost more per commit because a store has many groups, ids, segments or partitions?
 
-`make bench-growth` (or `python -m benchmarks.growth --help`). It compares a store with n of each kind of thing with a
-store that has 4 n. Both are in memory, with the benchmark's own clock and without threads.
+A store with n of each kind of thing runs beside a store that has 4 n. Both are in memory, with the benchmark's own
+clock and without threads.
 
 A figure *per commit* must not grow: it allows the same requests, and less than `PER_COMMIT` times the time. A figure
 over all things may grow in step with their number, so by less than `LINEAR` times. After 4 n transactions a process
-must hold as much as after n, while maintenance keeps the log short. The exit status is 1 if a figure grows faster.
+must hold as much as after n, while maintenance keeps the log short.
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import platform
 import statistics
 import sys
 import time
 import types
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
-import typer
-from rich.console import Console
-from rich.table import Table
 
-import txlog
+from benchmarks.harness import Contestant, Goal, Place, Samples, Spec
+from benchmarks.worlds import World
 from txlog.client import reading
 from txlog.client.store import Store
 from txlog.core.names import TopicPartition
 from txlog.maintenance.maintain import Maintainer, MaintainPolicy
-from txlog.storage.driver import Driver
 from txlog.storage.memory import MemoryObjectStore
-from txlog.testing.clock import ManualClock, SeededIds
+from txlog.testing.clock import ManualClock
 from txlog.testing.counting_store import CountingStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
@@ -49,54 +43,13 @@ REPEATS = 15
 PER_COMMIT, LINEAR, FLAT = 2.0, 7.0, 1.25
 """The allowed factor of a figure from n to 4 n. Milliseconds depend on other work of the machine; held bytes do not."""
 
-Kind = Literal["per commit", "linear", "held"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One measurement, at one size."""
-
-    of: str
-    what: str
-    kind: Kind
-    size: int
-    ms: float
-    """CPU time; 0 for held bytes."""
-    requests: int
-    """Requests, or the number of held bytes."""
-
-
-class Place:
-    """A store in memory, its clock, and processes that open it."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.clock = ManualClock()
-        self.memory = MemoryObjectStore(clock=self.clock)
-        self.counting = CountingStore(self.memory)
-        self._settings = {"linger.ms": 0, **{name.replace("_", "."): value for name, value in settings.items()}}
-        self._processes = 0
-
-    def open(self) -> Store:
-        """Open the store in another process, without threads: requests in memory are too fast for them."""
-        self._processes += 1
-        store: Store = txlog.open(
-            "memory://",
-            config=self._settings,
-            clock=self.clock,
-            ids=SeededIds(self._processes),
-            object_store=self.counting,
-        )
-        runtime = store.runtime
-        runtime.driver = Driver(runtime.store, runtime.clock, runtime.ids, threads=0)
-        return store
-
 
 class Bench:
     """Collects the figures of one store."""
 
-    def __init__(self, of: str, size: int, place: Place) -> None:
-        self._of, self._size, self._place = of, size, place
-        self.figures: list[Figure] = []
+    def __init__(self, place: World) -> None:
+        self._place = place
+        self.figures: dict[str, list[float]] = {}
 
     def per_commit(self, what: str, call: Callable[[], object]) -> None:
         """Measure `call`, after a first call that warms it up."""
@@ -107,7 +60,8 @@ class Bench:
                 began = time.process_time()
                 call()
                 took.append(time.process_time() - began)
-        self._add(what, "per commit", statistics.median(took), cost.total // REPEATS)
+        # Below half a millisecond, caches and the garbage collector decide.
+        self._add(what, max(statistics.median(took) * 1000, 0.5), cost.total // REPEATS)
 
     def linear(self, what: str, call: Callable[[], object]) -> None:
         """Measure `call`, made once."""
@@ -115,22 +69,21 @@ class Bench:
             began = time.process_time()
             call()
             took = time.process_time() - began
-        self._add(what, "linear", took, cost.total)
+        self._add(what, max(took * 1000, 10), max(cost.total, 1))
 
     def held(self, what: str, sampled: list[int]) -> None:
         """Take the most bytes of the later half: the held bytes fall each time a segment is sealed."""
-        self._add(what, "held", 0, max(sampled[len(sampled) // 2 :]))
+        self.figures[f"{what}, bytes"] = [max(sampled[len(sampled) // 2 :])]
 
-    def _add(self, what: str, kind: Kind, seconds: float, requests: int) -> None:
-        self.figures.append(
-            Figure(of=self._of, what=what, kind=kind, size=self._size, ms=round(seconds * 1000, 3), requests=requests)
-        )
+    def _add(self, what: str, ms: float, requests: int) -> None:
+        self.figures[f"{what}, ms"] = [ms]
+        self.figures[f"{what}, requests"] = [requests]
 
 
 def groups(size: int) -> Bench:
     """Consumer groups, all in one partition of `__consumer_offsets`."""
-    place = Place(offsets_topic_num_partitions=1)
-    bench = Bench("groups", size, place)
+    place = World({"offsets.topic.num.partitions": 1})
+    bench = Bench(place)
     with closing(place.open()) as store:
         store.create_topic(TOPIC, SCHEMA)
         admin = store.admin()
@@ -147,8 +100,8 @@ def groups(size: int) -> Bench:
 
 def ids(size: int) -> Bench:
     """Transactional ids, all in one partition of `__transaction_state`; each commits once to one partition of a topic."""
-    place = Place(transaction_state_log_num_partitions=1)
-    bench = Bench("transactional ids", size, place)
+    place = World({"transaction.state.log.num.partitions": 1})
+    bench = Bench(place)
     with closing(place.open()) as store:
         store.create_topic(TOPIC, SCHEMA)
         for number in range(size):
@@ -168,8 +121,8 @@ def ids(size: int) -> Bench:
 
 def segments(size: int) -> Bench:
     """Sealed segments of one partition."""
-    place = Place()
-    bench = Bench("segments", size, place)
+    place = World()
+    bench = Bench(place)
     with closing(place.open()) as store:
         store.create_topic(TOPIC, SCHEMA, config={"segment.batches": 2})
         with store.producer() as plain:
@@ -189,8 +142,8 @@ def segments(size: int) -> Bench:
 
 def partitions(size: int) -> Bench:
     """Partitions of one topic, all of which the processes have used."""
-    place = Place()
-    bench = Bench("partitions", size, place)
+    place = World()
+    bench = Bench(place)
     with closing(place.open()) as store:
         store.create_topic(TOPIC, SCHEMA, partitions=size)
         with store.producer() as plain:
@@ -211,8 +164,10 @@ def partitions(size: int) -> Bench:
 
 def running(size: int) -> Bench:
     """Processes that run over many transactions of one id and as many drawn ids, with maintenance and retention."""
-    place = Place(delete_grace_ms=HOUR_MS, producer_id_expiration_ms=HOUR_MS, transactional_id_expiration_ms=HOUR_MS)
-    bench = Bench("transactions", size, place)
+    place = World(
+        dict.fromkeys(("delete.grace.ms", "producer.id.expiration.ms", "transactional.id.expiration.ms"), HOUR_MS)
+    )
+    bench = Bench(place)
     with closing(place.open()) as store, closing(place.open()) as reads, closing(place.open()) as keeps:
         store.create_topic(
             TOPIC,
@@ -242,51 +197,6 @@ def running(size: int) -> Bench:
     return bench
 
 
-SIZES: dict[Callable[[int], Bench], int] = {groups: 500, ids: 500, segments: 500, partitions: 50, running: 240}
-"""The smaller size of each. An internal topic has one partition here and 50 by default, so 2,000 ids stand for 100,000."""
-
-
-def main(
-    scale: Annotated[float, typer.Option(help="Multiplies all sizes.")] = 1.0,
-    output: Annotated[Path, typer.Option(help="Folder for growth.json and growth.png.")] = Path("reports"),
-) -> None:
-    """Measure, print a table, and write `growth.json` and a plot."""
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    pairs = list(measure(scale))
-    console.print(_table(pairs))
-    output.mkdir(parents=True, exist_ok=True)
-    report = {
-        "machine": platform.platform(),
-        "python": platform.python_version(),
-        "txlog": txlog.__version__,
-        "figures": [asdict(each) for pair in pairs for each in pair],
-    }
-    (output / "growth.json").write_text(json.dumps(report, indent=1) + "\n")
-    _plot(pairs, output / "growth.png")
-    console.print(f"written: {output / 'growth.json'}, {output / 'growth.png'}")
-    wrong = [f"{small.of}: {small.what}" for small, large in pairs if not may_grow(small, large)]
-    if wrong:
-        console.print(f"[red]these grow too fast: {', '.join(wrong)}[/]")
-        raise typer.Exit(1)
-
-
-def measure(scale: float = 1.0) -> Iterator[tuple[Figure, Figure]]:
-    """Yield each figure at n and at 4 n."""
-    for build, size in SIZES.items():
-        size = max(int(size * scale), 30)
-        yield from zip(build(size).figures, build(TIMES * size).figures, strict=True)
-
-
-def may_grow(small: Figure, large: Figure) -> bool:
-    """Return whether a figure grew no faster than it may."""
-    if small.kind == "held":
-        return large.requests <= FLAT * small.requests
-    if small.kind == "per commit":
-        # Below half a millisecond, caches and the garbage collector decide.
-        return large.requests <= small.requests and large.ms <= PER_COMMIT * max(small.ms, 0.5)
-    return large.requests <= LINEAR * max(small.requests, 1) and large.ms <= LINEAR * max(small.ms, 10)
-
-
 def deep_bytes(root: object) -> int:
     """Return the bytes of all objects that are reachable from `root`, without code, stores and clocks."""
     skipped = (
@@ -310,7 +220,7 @@ def _transaction(producer: Any, partition: int) -> None:
         producer.send(TOPIC, ROWS, partition=partition)
 
 
-def _once(place: Place, call: Callable[[Store], object]) -> None:
+def _once(place: World, call: Callable[[Store], object]) -> None:
     with closing(place.open()) as store:
         call(store)
 
@@ -335,44 +245,49 @@ def _all_rows(store: Store) -> None:
             pass
 
 
-def _table(pairs: list[tuple[Figure, Figure]]) -> Table:
-    table = Table(title="CPU milliseconds and requests (or bytes held), at n and at 4 n")
-    for column in ("of", "what", "may be", "n", "ms", "requests", "4 n", "ms", "requests", "times"):
-        table.add_column(column, justify="left" if column in ("of", "what", "may be") else "right")
-    for small, large in pairs:
-        held = small.kind == "held"
-        times = large.requests / max(small.requests, 1) if held else large.ms / max(small.ms, 0.001)
-        mark = "" if may_grow(small, large) else "[red]"
-        cells = [f"{each.size:,}" for each in (small, large)]
-        ms = ["" if held else f"{each.ms:,.2f}" for each in (small, large)]
-        table.add_row(
-            small.of, small.what, small.kind, cells[0], ms[0], f"{small.requests:,}", cells[1], ms[1], f"{large.requests:,}",
-            f"{mark}{times:.1f}",
-        )  # fmt: skip
-    return table
+@contextmanager
+def at_size(place: Place, *, build: Callable[[int], Bench], size: int) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn that makes a store of that size and measures it."""
+    yield lambda: build(max(place.sized(size), 30 * size // SIZES[build.__name__])).figures
 
 
-def _plot(pairs: list[tuple[Figure, Figure]], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import patches
-    from matplotlib import pyplot as plt
-
-    colors = {"per commit": "#2b6777", "linear": "#e0a458", "held": "#7a5195"}
-    figure, axis = plt.subplots(figsize=(9, 0.28 * len(pairs) + 1), constrained_layout=True)
-    for number, (small, large) in enumerate(reversed(pairs)):
-        held = small.kind == "held"
-        times = large.requests / max(small.requests, 1) if held else large.ms / max(small.ms, 0.001)
-        axis.barh(number, times, color=colors[small.kind])
-    axis.set_yticks(range(len(pairs)), [f"{each.of}: {each.what}" for each, _ in reversed(pairs)], fontsize=7)
-    axis.axvline(1, color="#888", linewidth=0.8)
-    axis.axvline(TIMES, color="#888", linewidth=0.8, linestyle="--")
-    axis.set_xlabel(f"times as much for {TIMES} times as many (dashed: in step with their number)", fontsize=8)
-    axis.legend([patches.Patch(color=color) for color in colors.values()], list(colors), fontsize=7)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+SIZES = {"groups": 500, "ids": 500, "segments": 500, "partitions": 50, "running": 240}
+"""The smaller size of each. An internal topic has one partition here and 50 by default, so 2,000 ids stand for 100,000."""
+PER_COMMIT_FIGURES = {
+    "groups": ("commit an offset",),
+    "ids": ("commit a transaction", "append a batch"),
+    "segments": ("append a batch", "commit a transaction", "poll one row"),
+    "partitions": ("append a batch", "commit a transaction"),
+    "running": ("commit a transaction",),
+}
+LINEAR_FIGURES = {
+    "groups": ("list them", "describe one, cold", "remove them"),
+    "ids": ("list them", "begin a new one, cold", "take a snapshot, cold", "remove them"),
+    "segments": ("read one row, cold", "read all, cold", "maintain, merging all"),
+    "partitions": ("append to each", "read all", "poll", "take a snapshot, cold", "maintain"),
+    "running": (),
+}
+HELD_BY = ("producer", "consumer", "maintainer")
 
 
-if __name__ == "__main__":
-    typer.run(main)
+def _spec(build: Callable[[int], Bench]) -> Spec:
+    name = build.__name__
+    size = SIZES[name]
+    small, large = f"{size:,}", f"{TIMES * size:,}"
+    bounds = {f"{what}, ms": PER_COMMIT for what in PER_COMMIT_FIGURES[name]}
+    bounds |= {f"{what}, requests": 1 for what in PER_COMMIT_FIGURES[name]}
+    bounds |= {f"{what}, {unit}": LINEAR for what in LINEAR_FIGURES[name] for unit in ("ms", "requests")}
+    bounds |= {f"held by a {what}, bytes": FLAT for what in HELD_BY if name == "running"}
+    return Spec(
+        row="growth",
+        title=f"{(build.__doc__ or '').partition(',')[0].partition('.')[0].lower()}: {small} and {large}",
+        contestants=(
+            Contestant(name=small, start=partial(at_size, build=build, size=size)),
+            Contestant(name=large, start=partial(at_size, build=build, size=TIMES * size)),
+        ),
+        goals=tuple(Goal(of=large, figure=figure, versus=small, at_most=most) for figure, most in bounds.items()),
+        once=True,
+    )
+
+
+SPECS = tuple(_spec(build) for build in (groups, ids, segments, partitions, running))

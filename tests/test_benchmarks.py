@@ -1,0 +1,156 @@
+"""The harness of benchmarks on cheap rows, for real: who ran, which figures and ratios there are. No time is asserted."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks import report
+from benchmarks.harness import Contestant, Goal, Measured, NotAvailable, Place, Samples, Spec, measure
+from benchmarks.resources import Resources
+from benchmarks.specs import all_specs
+
+CHEAP = ("P1", "P3", "P16")
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with the results of the cheap rows, without the rivals' packages."""
+    folder = tmp_path_factory.mktemp("reports")
+    chosen = tuple(
+        Spec(
+            row=spec.row,
+            title=spec.title,
+            contestants=tuple(each for each in spec.contestants if each.name.startswith(("txlog", "two"))),
+            goals=spec.goals,
+            once=spec.once,
+        )
+        for spec in program.choose(all_specs(), list(CHEAP))
+    )
+    about = report.conditions(seed=1, scale=0.03, rounds=3, beside=True)
+    assert program.run(chosen, folder / "bench.json", about, scale_factor=0.01) == []
+    return folder
+
+
+def test_cheap_rows_have_figures_and_ratios(reports: Path) -> None:
+    found = [measured for measured, _ in report.of_specs(report.load(reports / "bench.json"), all_specs())]
+    assert [measured.spec.row for measured in found] == ["P1", "P3", "P3", "P3", "P16"]
+    for measured in found:
+        for contestant, rounds in measured.rounds.items():
+            assert len(rounds) == (1 if measured.spec.once else 3), contestant
+            assert all(value > 0 for turn in rounds for samples in turn.values() for value in samples)
+    append, *_, rounds = found
+    assert set(append.figures("txlog")) == {"ms", "requests"}
+    goal = rounds.spec.goals[0]
+    assert (goal.of, goal.versus) == ("txlog, staged", "two rounds")
+    ratio = rounds.ratio(goal)
+    assert ratio is None or ratio.low <= ratio.median <= ratio.high
+    # Even a slow machine needs no less than the latency of two requests.
+    assert min(rounds.by_round("two rounds", "ms")) >= 120
+
+
+def test_the_tables_have_a_line_for_each_goal(reports: Path) -> None:
+    found = [measured for measured, _ in report.of_specs(report.load(reports / "bench.json"), all_specs())]
+    lines = report.goals_table(found).splitlines()
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == [
+        measured.spec.row for measured in found for _ in measured.spec.goals
+    ]
+    assert any("delta-rs" in line and "not measured" in line for line in lines)
+    assert "| P16 |" in report.figures_table(found)
+
+
+def test_the_page_gets_its_generated_part(reports: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
+    results = report.of_specs(report.load(reports / "bench.json"), all_specs())
+    report.publish(page, results, tmp_path / "page.png")
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "other work beside it: provisional" in text
+
+
+def test_a_row_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(Exception, match=r"P99 is not a row; the rows are P1, P2, P3,"):
+        program.choose(all_specs(), ["P99"])
+
+
+def test_the_rows_are_in_order() -> None:
+    rows = list(dict.fromkeys(spec.row for spec in all_specs()))
+    assert rows[:17] == [f"P{number}" for number in range(1, 18)]
+    assert {"growth", "long-run", "memory"} <= set(rows[17:])
+
+
+# -- the rules of the harness, with contestants of known figures ------------------------------------------------------
+
+
+@contextlib.contextmanager
+def steady(place: Place, *, figures: list[float], log: list[str], name: str) -> Iterator[Callable[[], Samples]]:
+    """Yield a turn with the next figure."""
+    next_figures = itertools.cycle(figures)
+
+    def turn() -> Samples:
+        log.append(name)
+        return {"ms": [next(next_figures)]}
+
+    yield turn
+
+
+@contextlib.contextmanager
+def absent(place: Place) -> Iterator[Callable[[], Samples]]:
+    raise NotAvailable("needs something")
+    yield
+
+
+def _measured(
+    tmp_path: Path, mine: list[float], theirs: list[float], *, once: bool = False
+) -> tuple[Measured, list[str]]:
+    log: list[str] = []
+    spec = Spec(
+        row="P0",
+        title="known",
+        contestants=(
+            Contestant(name="mine", start=partial(steady, figures=mine, log=log, name="mine")),
+            Contestant(name="theirs", start=partial(steady, figures=theirs, log=log, name="theirs")),
+            Contestant(name="absent", start=absent),
+        ),
+        goals=(Goal(of="mine", figure="ms", versus="theirs", at_most=0.5),),
+        warm_up=0,
+        once=once,
+    )
+    with Resources(tmp_path / "cache") as resources:
+        return measure(spec, resources, tmp_path / "work", rounds=4, seed=1), log
+
+
+def test_a_ratio_is_of_the_rounds(tmp_path: Path) -> None:
+    measured, log = _measured(tmp_path, [1, 2, 3, 4], [2, 4, 6, 8])
+    ratio = measured.ratio(measured.spec.goals[0])
+    assert ratio is not None
+    assert (ratio.low, ratio.median, ratio.high) == (0.5, 0.5, 0.5)
+    assert report.outcome(measured, measured.spec.goals[0]) == (0.5, "met")
+    assert measured.missing == {"absent": "needs something"}
+    # The second round of each two has the reverse order.
+    rounds = [log[start : start + 2] for start in range(0, 8, 2)]
+    assert rounds[1] == rounds[0][::-1]
+    assert rounds[3] == rounds[2][::-1]
+
+
+def test_a_wide_spread_gives_no_ratio(tmp_path: Path) -> None:
+    measured, _ = _measured(tmp_path, [1, 1, 4, 4], [2, 2, 2, 2])
+    goal = measured.spec.goals[0]
+    assert measured.ratio(goal) is None
+    assert report.outcome(measured, goal) == (None, "spread too wide")
+    assert "| spread too wide |" in report.goals_table([measured])
+
+
+def test_a_goal_that_is_not_met_is_shown_with_its_figure(tmp_path: Path) -> None:
+    measured, _ = _measured(tmp_path, [3], [4], once=True)
+    (line,) = report.goals_table([measured]).splitlines()[2:]
+    assert line == "| P0 | known | mine | p50 ms | 3 | theirs 4 | 0.75 (0.75 to 0.75) | ≤ 0.5 × theirs | **not met** |"
