@@ -80,14 +80,21 @@ def test_a_warm_transactional_append_is_one_conditional_put() -> None:
     assert cost(cluster, process.append(A, process.draft(A, "b"))) == Cost(puts=1, rounds=1, put_rounds=1)
 
 
-def test_a_lost_race_costs_a_look_at_the_slot_the_tail_and_one_put_more() -> None:
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_a_lost_slot_costs_a_look_at_its_record_and_one_put_more(ahead: int) -> None:
     cluster = Cluster()
     one, two = Process(cluster), Process(cluster)
     for process in (one, two):
         process.do(process.idempotent())
-        process.do(process.send(A, "warm"))
-    # two has seen both rows; one has not seen two's row
-    assert cost(cluster, one.send(A, "late")) == Cost(puts=2, gets=2, rounds=4, put_rounds=2)
+    process.do(one.send(A, "warm"))
+    for _ in range(ahead):
+        two.do(two.send(A, "ahead"))
+    if ahead == 1:
+        expected = Cost(puts=2, gets=1, rounds=3, put_rounds=2)
+    else:
+        # A writer that is further behind reads the records up to the end, and then the end, before its third PUT.
+        expected = Cost(puts=3, gets=2 + (ahead - 2) + 1, rounds=5 + (ahead - 2) + 1, put_rounds=3)
+    assert cost(cluster, one.send(A, "late")) == expected
 
 
 def test_sealing_a_segment() -> None:

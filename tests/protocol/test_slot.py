@@ -27,7 +27,7 @@ from tests.protocol.harness import (
 )
 from txlog.core import names
 from txlog.core.append_rules import BatchDraft
-from txlog.core.effects import Effect, Get, List, PutIfAbsent
+from txlog.core.effects import Effect, Get, List, PutIfAbsent, Sleep
 from txlog.core.records import StagedPart
 from txlog.errors import (
     CoordinatorContentionError,
@@ -274,6 +274,47 @@ def test_losing_for_ever_ends_in_contention(cluster: Cluster) -> None:
             task.step()
     with pytest.raises(CoordinatorContentionError, match="lost 4 races"):
         _ = task.result
+
+
+def test_a_loser_takes_the_next_slot_at_once_and_then_pauses_briefly(cluster: Cluster) -> None:
+    process, rival = writer(cluster), writer(cluster)
+    program = process.send(A, "mine")
+    pauses: list[Sleep] = []
+
+    def watched() -> Any:
+        answer = None
+        while True:
+            try:
+                effect = program.send(answer)
+            except StopIteration as end:
+                return end.value
+            if isinstance(effect, Sleep):
+                pauses.append(effect)
+            answer = yield effect
+
+    task = process.start(watched())
+    for number in range(8):
+        task.run(until=is_put("orders"))
+        rival.do(rival.send(A, f"r{number}"))
+        task.step()
+    task.run()
+    assert [pause.ms for pause in pauses] == [1, 2, 4, 8, 8, 8, 8], "none after the first lost slot"
+    assert all(pause.full_jitter for pause in pauses)
+
+
+def test_a_refusal_after_a_lost_slot_is_judged_on_the_fresh_tail(cluster: Cluster) -> None:
+    """W15: the record of the lost slot shows that this epoch is over. The end of the tail is looked at all the same."""
+    old, new = Process(cluster), Process(cluster)
+    old.do(old.init())
+    old.do(old.send(A, "a"))
+    slow = old.start(old.send(A, "zombie")).run(until=is_put("orders"))
+    new.do(new.init())
+    slow.step()
+    asked = slow.count
+    slow.run()
+    assert slow.count - asked == 2, "the record of the lost slot, and the end after it"
+    with pytest.raises(InvalidProducerEpochError, match="epoch 0"):
+        _ = slow.result
 
 
 def test_a_zombie_cannot_slip_in_between_the_check_and_the_append(cluster: Cluster) -> None:

@@ -86,6 +86,18 @@ def test_each_effect(driver):
     assert driver.run(program()) == "done"
 
 
+def test_a_pause_with_full_jitter_is_any_time_up_to_its_length(driver):
+    slept = []
+    driver.clock.sleep_ms = slept.append
+
+    def program():
+        for _ in range(200):
+            yield Sleep(4, full_jitter=True)
+
+    driver.run(program())
+    assert set(slept) == {0, 1, 2, 3, 4}
+
+
 def test_rows_are_written(driver):
     fields = to_fields(pa.schema([("n", pa.int64())]))
     rows = InlineRows(

@@ -7,7 +7,7 @@ of time is abandoned between two effects. This equals a crash at that place, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from txlog.clock import Clock, IdGenerator
@@ -184,7 +184,7 @@ def limited(program: Program[T], clock: Clock, limit: Limit, met: list[Exception
             case Gather(programs):
                 effect = Gather(tuple(limited(each, clock, limit, met) for each in programs))
             case Sleep(ms):
-                effect = Sleep(min(ms, left_ms + 1))
+                effect = replace(effect, ms=min(ms, left_ms + 1))
         # A Gather's programs have retried already. The name of a data file is used only once.
         tries = 0 if isinstance(effect, Gather | WriteRows) else min(limit.retries, MAX_REQUEST_RETRIES)
         for number in range(tries + 1):

@@ -107,9 +107,13 @@ class NewProducerId:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """-> None: back off about `ms` milliseconds (the driver adds jitter)."""
+    """-> None: back off about `ms` milliseconds (the driver adds jitter).
+
+    With `full_jitter` any time up to `ms` is possible: writers that compete for one slot then seldom meet again.
+    """
 
     ms: int
+    full_jitter: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,10 @@ from txlog.protocol.context import Context, PartitionView
 from txlog.protocol.load import prove, read_slot, refresh, reload
 from txlog.protocol.put import create
 
+MAX_RACE_PAUSE_MS = 8
+"""The longest pause after a lost slot. A writer that paused longer the more slots it has lost would lose again, to those
+that have just won and do not pause."""
+
 Decide: TypeAlias = "Callable[[PartitionState, int], CommitRecord | Stop]"
 """(state folded up to the slot, wall clock) -> the record for that slot, or a Stop."""
 Guard: TypeAlias = "Callable[[PartitionState], Program[Stop | None]]"
@@ -114,11 +118,11 @@ def append_slot(
             elif holder.record.write_id == write_id:
                 return replace(view.extended(holder), listed_at=started_at), _appended(holder.record)
             else:
-                # Another record has the slot (invariant 15). Catch up by name, and wait a little if this happens
-                # repeatedly.
+                # Another record has the slot (invariant 15). Usually the next one is free.
+                view, fresh = view.extended(holder), False
                 if race:
-                    yield Sleep(min(2 ** min(race, 6), ctx.retry_backoff_max_ms))
-                view, fresh = (yield from refresh(ctx, view.extended(holder))), True
+                    yield Sleep(min(2 ** (race - 1), MAX_RACE_PAUSE_MS, ctx.retry_backoff_max_ms), full_jitter=True)
+                    view, fresh = (yield from refresh(ctx, view)), True
         raise CoordinatorContentionError(
             f"{view.topic_partition}: lost {ctx.max_races} races for the next offset (now {view.state.next_offset}) to other writers; try again"
         )

@@ -114,8 +114,9 @@ class Driver:
                 return self.ids.new_id()
             case NewProducerId():
                 return self.ids.new_producer_id()
-            case Sleep(ms):
-                return self.clock.sleep_ms(self.ids.jitter(ms))
+            case Sleep(ms, full_jitter):
+                drawn_ms = self.ids.jitter(ms)
+                return self.clock.sleep_ms(drawn_ms - ms // 2 if full_jitter else drawn_ms)
             case WriteRows():
                 return self._write_rows(effect)
             case Gather(programs):
