@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.client.world import ORDERS, orders, rows_of, tp
+from txlog.protocol.context import INTERNAL_ROLL
 
 
 def waits_for_all(store, *, staged=False, **settings):
@@ -215,3 +216,31 @@ def test_no_more_files_are_opened_than_a_poll_returns_rows_of(world):
         with world.counting.counting() as cost:
             assert consumer.poll(0).num_rows == 2
         assert (cost.get, cost.get_range) == (1, 2), str(cost.requests())
+
+
+@pytest.mark.parametrize(("staged", "most"), [(False, 35), (True, 21)])
+def test_one_transaction_of_a_new_process_after_105(world, store, staged, most):
+    with waits_for_all(store, staged=staged) as producer:
+        for number in range(105):
+            with producer.transaction():
+                producer.send("orders", orders(number), partition=0)
+    with (
+        world.counting.counting() as cost,
+        waits_for_all(world.open(), staged=staged) as producer,
+        producer.transaction(),
+    ):
+        producer.send("orders", orders(105), partition=0)
+    assert cost.total <= most, str(cost.requests())
+
+
+def test_a_new_process_reads_few_records_of_the_table_however_many_it_has(world, store):
+    with waits_for_all(store, staged=True) as producer:
+        for number in range(40):
+            with producer.transaction():
+                producer.send("orders", orders(number), partition=0)
+            with world.counting.counting() as cost:
+                world.open().admin().describe_transaction("loader")
+            read = [
+                path for _, path in cost.calls() if path.startswith("__transaction_state/") and path.endswith(".batch")
+            ]
+            assert len(read) <= INTERNAL_ROLL.batches + 1

@@ -19,6 +19,10 @@ PROOF_AGE_MS = 1000
 restoring a store; this check finds the forgotten ones. A second is shorter than a restore takes, and long enough that a
 busy writer needs one GET for many appends."""
 
+INTERNAL_ROLL = RollPolicy(batches=16)
+"""When a segment of an internal topic is full. A process that opens such a partition reads the last snapshot and each
+record after it, one GET a record. A segment costs two PUTs, and no file, because these records hold no rows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownStore:
@@ -44,7 +48,7 @@ class Context:
     """None: which store it is does not matter, for example if it is opened for this call alone."""
     find_roll: Callable[[str], Program[RollPolicy]] | None = None
     """Reads the policy of a topic that is not in `roll`. It raises no TxlogError: any policy is valid."""
-    internal_roll: RollPolicy = field(default_factory=RollPolicy)
+    internal_roll: RollPolicy = INTERNAL_ROLL
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
     max_races: int = 1000
